@@ -1,1 +1,37 @@
-//! stub
+//! What the data plane runs, and nothing else: the immutable [`Snapshot`] with its listeners, route tables, matchers,
+//! filters, backends and certificates.
+//!
+//! This crate knows neither Kubernetes nor I/O nor async. The control side (`portcullis-gateway`) builds these values, the
+//! data side (`portcullis-proxy`, `portcullis-datapath`) reads them. Values are immutable once in a snapshot; the next
+//! snapshot shares what did not change, by `Arc`, so that an unrelated change restarts nothing.
+
+mod backend;
+mod certificate;
+mod filter;
+mod frontend;
+mod hostname;
+mod listener;
+mod precedence;
+mod request;
+mod route;
+mod shard;
+mod snapshot;
+mod table;
+
+pub use backend::{Backend, BackendName, BackendProtocol};
+pub use certificate::Certificate;
+pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
+pub use frontend::{FrontendKey, L4Protocol};
+pub use hostname::{HostMap, HostPattern, HostnameError};
+pub use listener::{
+    Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, TlsTermination,
+};
+pub use precedence::{Precedence, RouteOrigin};
+pub use request::RequestHead;
+pub use route::{
+    Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, Split, Timeouts, ValueMatch,
+    WeightedBackend,
+};
+pub use shard::ShardMap;
+pub use snapshot::Snapshot;
+pub use table::{Entry, Found, PathTable, RouteTable};

@@ -1,0 +1,46 @@
+//! Where requests go: one [`Backend`] per Service port, with the addresses of its ready endpoints.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// `namespace/service:port`. Rules name their backends; the data plane looks endpoints and connection pools up by name,
+/// so that an endpoint that comes or goes touches no route table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct BackendName(pub Arc<str>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub enum BackendProtocol {
+    #[default]
+    Http1,
+    /// HTTP/2 with prior knowledge (`appProtocol: kubernetes.io/h2c`).
+    H2c,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Backend {
+    pub name: BackendName,
+    pub protocol: BackendProtocol,
+    /// Ready endpoints, ordered. Empty: requests are answered 503.
+    pub endpoints: Vec<SocketAddr>,
+}
+
+// === impl BackendName ===
+
+impl BackendName {
+    pub fn new(namespace: &str, service: &str, port: u16) -> Self {
+        Self(format!("{namespace}/{service}:{port}").into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

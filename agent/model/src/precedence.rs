@@ -1,0 +1,56 @@
+//! Route precedence, the one place that decides which of several matching rules takes a request.
+//!
+//! HTTPRoute's documentation orders matches by: hostname (more specific first; [`crate::HostMap`] walks in that order), then
+//! exact path, then longest prefix, then method, then the number of header matches, then the number of query parameter
+//! matches; ties go to the oldest route, then to `namespace/name`, then to the first rule. Where regular expressions stand
+//! is left to implementations: here between exact paths and prefixes, longer expressions first.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::{ObjectName, PathMatch, RouteMatch};
+
+/// Smaller comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    path: (u8, Reverse<usize>),
+    without_method: bool,
+    headers: Reverse<usize>,
+    queries: Reverse<usize>,
+    origin: RouteOrigin,
+    rule: usize,
+    alternative: usize,
+}
+
+/// Who wrote a rule, as far as precedence cares: the oldest route first, then by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteOrigin {
+    /// `metadata.creationTimestamp`, Unix seconds.
+    pub created: i64,
+    pub name: Arc<ObjectName>,
+}
+
+// === impl Precedence ===
+
+impl Precedence {
+    /// The rank of alternative `alternative` (index in `matches`) of rule `rule` (index in `rules`).
+    pub fn of(matched: &RouteMatch, origin: &RouteOrigin, rule: usize, alternative: usize) -> Self {
+        Self {
+            path: path_rank(&matched.path),
+            without_method: matched.method.is_none(),
+            headers: Reverse(matched.headers.len()),
+            queries: Reverse(matched.query.len()),
+            origin: origin.clone(),
+            rule,
+            alternative,
+        }
+    }
+}
+
+fn path_rank(path: &PathMatch) -> (u8, Reverse<usize>) {
+    match path {
+        PathMatch::Exact(path) => (0, Reverse(path.len())),
+        PathMatch::Regex(regex) => (1, Reverse(regex.as_str().len())),
+        PathMatch::Prefix(prefix) => (2, Reverse(prefix.len())),
+    }
+}

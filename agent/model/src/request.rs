@@ -1,0 +1,16 @@
+//! The request head as routes and filters see it: borrowed, and independent of the HTTP library that parsed it.
+
+use std::borrow::Cow;
+
+/// A parsed, normalised request head. Implementations may cache what they parse (the query, for example).
+pub trait RequestHead {
+    fn method(&self) -> &str;
+    /// Lower-case host without port; empty if the request names none.
+    fn host(&self) -> &str;
+    /// Absolute path without query, normalised once: what is matched is what is forwarded.
+    fn path(&self) -> &str;
+    /// The header's value, by lower-case name; repeated headers are joined by `,` (RFC 9110 section 5.3).
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    /// The first value of a query parameter, percent-decoded.
+    fn query_param(&self, name: &str) -> Option<Cow<'_, str>>;
+}

@@ -1,0 +1,242 @@
+//! Rules of routes, compiled: what a request must look like, what happens to it, where it goes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use regex::Regex;
+use regex::bytes::Regex as BytesRegex;
+
+use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead};
+
+/// One alternative of a rule's `matches`; all parts must hold.
+#[derive(Clone, Debug)]
+pub struct RouteMatch {
+    pub path: PathMatch,
+    pub method: Option<Box<str>>,
+    /// By lower-case header name; each name at most once.
+    pub headers: Vec<(Box<str>, ValueMatch)>,
+    pub query: Vec<(Box<str>, ValueMatch)>,
+}
+
+#[derive(Clone, Debug)]
+pub enum PathMatch {
+    Exact(Box<str>),
+    /// By path elements: `/foo` matches `/foo`, `/foo/` and `/foo/bar`, not `/foobar`. Stored without trailing slash; the
+    /// root is the empty string.
+    Prefix(Box<str>),
+    /// Anchored at both ends.
+    Regex(Regex),
+}
+
+#[derive(Clone, Debug)]
+pub enum ValueMatch {
+    Exact(Box<str>),
+    /// Anchored at both ends.
+    Regex(BytesRegex),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub id: RuleId,
+    pub filters: Vec<Filter>,
+    pub action: Action,
+    pub timeouts: Timeouts,
+}
+
+/// Where a rule comes from, for logs, metrics and `explain`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    /// `HTTPRoute` or another route kind.
+    pub kind: &'static str,
+    pub route: Arc<ObjectName>,
+    /// Index in `spec.rules`.
+    pub index: usize,
+    /// `spec.rules[].name`.
+    pub name: Option<Arc<str>>,
+    /// With delegation, the rule of the parent route that this rule was included by.
+    pub parent: Option<Arc<RuleId>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Forward(Split),
+    Redirect(Redirect),
+    /// The rule is valid enough to own its traffic, but cannot serve it.
+    Fail(Failure),
+}
+
+/// An answer of our own, with the reason for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub status: u16,
+    pub reason: Arc<str>,
+}
+
+/// Backends by weight. Only positive weights; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    backends: Vec<WeightedBackend>,
+    total: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightedBackend {
+    pub weight: u32,
+    pub target: BackendTarget,
+    pub filters: Vec<Filter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendTarget {
+    Known(BackendName),
+    /// An invalid reference takes its share of requests and answers for it (HTTPRoute: 500).
+    Invalid(Failure),
+}
+
+/// `None`: no limit of the rule's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the request's first byte to the response's last.
+    pub request: Option<Duration>,
+    /// One attempt at a backend.
+    pub backend_request: Option<Duration>,
+}
+
+// === impl RouteMatch ===
+
+impl RouteMatch {
+    /// Everything but the path, which [`crate::PathTable`] has looked up already.
+    pub fn matches_beyond_path(&self, request: &impl RequestHead) -> bool {
+        self.method.as_deref().is_none_or(|method| method == request.method())
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| request.header(name).is_some_and(|actual| value.matches(&actual)))
+            && self.query.iter().all(|(name, value)| {
+                request.query_param(name).is_some_and(|actual| value.matches(actual.as_bytes()))
+            })
+    }
+}
+
+impl Default for RouteMatch {
+    fn default() -> Self {
+        Self { path: PathMatch::Prefix("".into()), method: None, headers: Vec::new(), query: Vec::new() }
+    }
+}
+
+// === impl PathMatch ===
+
+impl PathMatch {
+    /// A PathPrefix as users write it: trailing slashes do not count.
+    pub fn prefix(path: &str) -> Self {
+        Self::Prefix(path.trim_end_matches('/').into())
+    }
+
+    pub fn matches(&self, path: &str) -> bool {
+        match self {
+            Self::Exact(exact) => **exact == *path,
+            Self::Prefix(prefix) => {
+                path.strip_prefix(&**prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            Self::Regex(regex) => regex.is_match(path),
+        }
+    }
+}
+
+impl fmt::Display for PathMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(path) => write!(f, "Exact {path}"),
+            Self::Prefix(prefix) if prefix.is_empty() => f.write_str("PathPrefix /"),
+            Self::Prefix(prefix) => write!(f, "PathPrefix {prefix}"),
+            Self::Regex(regex) => write!(f, "RegularExpression {regex}"),
+        }
+    }
+}
+
+// === impl ValueMatch ===
+
+impl ValueMatch {
+    pub fn matches(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Exact(exact) => exact.as_bytes() == value,
+            Self::Regex(regex) => regex.is_match(value),
+        }
+    }
+}
+
+// === impl Split ===
+
+impl Split {
+    /// `None` if no backend has a positive weight.
+    pub fn new(backends: Vec<WeightedBackend>) -> Option<Self> {
+        let backends: Vec<_> = backends.into_iter().filter(|backend| backend.weight > 0).collect();
+        let total = backends.iter().map(|backend| u64::from(backend.weight)).sum();
+        (total > 0).then_some(Self { backends, total })
+    }
+
+    pub fn backends(&self) -> &[WeightedBackend] {
+        &self.backends
+    }
+
+    /// The backend for a uniformly random number.
+    pub fn pick(&self, random: u64) -> &WeightedBackend {
+        if let [only] = self.backends.as_slice() {
+            return only;
+        }
+        let mut left = random % self.total;
+        for backend in &self.backends {
+            match left.checked_sub(u64::from(backend.weight)) {
+                Some(rest) => left = rest,
+                None => return backend,
+            }
+        }
+        &self.backends[0]
+    }
+}
+
+// === impl RuleId ===
+
+/// `HTTPRoute ns/name rule 2 (checkout)`, as logs and `explain` name it.
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = &self.parent {
+            write!(f, "{parent} > ")?;
+        }
+        write!(f, "{} {} rule {}", self.kind, self.route, self.index)?;
+        self.name.iter().try_for_each(|name| write!(f, " ({name})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(name: &str, weight: u32) -> WeightedBackend {
+        WeightedBackend {
+            weight,
+            target: BackendTarget::Known(BackendName(name.into())),
+            filters: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_split_follows_its_weights_exactly() {
+        let split = Split::new(vec![backend("a", 1), backend("none", 0), backend("b", 3)]).unwrap();
+        let picked = (0..8).map(|random| split.pick(random).weight).collect::<Vec<_>>();
+        assert_eq!(picked, [1, 3, 3, 3, 1, 3, 3, 3]);
+        assert_eq!(Split::new(vec![backend("a", 0)]), None);
+    }
+
+    #[test]
+    fn prefixes_match_whole_path_elements() {
+        let prefix = PathMatch::prefix("/foo/");
+        for (path, hit) in
+            [("/foo", true), ("/foo/", true), ("/foo/bar", true), ("/foobar", false), ("/", false)]
+        {
+            assert_eq!(prefix.matches(path), hit, "{path}");
+        }
+        assert!(PathMatch::prefix("/").matches("/anything"));
+    }
+}

@@ -1,0 +1,16 @@
+//! Everything the data plane needs at one moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{Backend, FrontendKey, ListenerGroup, ShardMap};
+
+/// Immutable; the next one shares whatever did not change.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Counts translations; the data plane acknowledges it once it serves the snapshot.
+    pub generation: u64,
+    pub frontends: BTreeMap<FrontendKey, Arc<ListenerGroup>>,
+    /// By [`crate::BackendName`].
+    pub backends: ShardMap<Arc<Backend>>,
+}
