@@ -1,0 +1,73 @@
+//! Why a packet or a connection was treated as it was: one table that is the counter's index, the metric's label and the row
+//! of `docs/datapath.md`.
+
+macro_rules! reasons {
+    ($($name:ident $label:literal $description:literal)*) => {
+        /// A named outcome; its discriminant is the index into the counter map.
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason {
+            $(#[doc = $description] $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, in counter order.
+            pub const ALL: &[Reason] = &[$(Reason::$name),*];
+
+            /// The metric label.
+            pub const fn label(self) -> &'static str {
+                match self { $(Reason::$name => $label),* }
+            }
+
+            /// One line for operators.
+            pub const fn description(self) -> &'static str {
+                match self { $(Reason::$name => $description),* }
+            }
+        }
+    };
+}
+
+reasons! {
+    PassedNotIp "passed-not-ip" "Neither IPv4 nor IPv6 (ARP, LLDP, two VLAN tags …)."
+    PassedMalformed "passed-malformed" "Headers cut short or inconsistent; left to the kernel, which drops and counts it itself."
+    PassedNotVip "passed-not-vip" "The destination is not a VIP."
+    PassedListener "passed-listener" "To a VIP and a port with a listener."
+    PassedSharedAddress "passed-shared-address" "To a port without a listener on a VIP that is shared with the host."
+    PassedIcmp "passed-icmp" "ICMP or ICMPv6 to a VIP (ping, path MTU discovery, neighbour discovery)."
+    PassedFragment "passed-fragment" "A later fragment to a VIP: it carries no port. Without its first fragment it goes nowhere."
+    PassedExtension "passed-extension" "IPv6 with extension headers to a VIP: not walked here."
+    PassedOtherProtocol "passed-other-protocol" "To a VIP, neither TCP, UDP nor ICMP."
+    DroppedNoListener "dropped-no-listener" "TCP or UDP to a port of an exclusive VIP that no listener has."
+    Steered "steered" "A new connection given to the socket of a core."
+    SteerNoSocket "steer-no-socket" "A frontend without a live socket: the agent is down or starting. The kernel refuses the connection."
+    SteerRefused "steer-refused" "The kernel would not assign the socket: another sk_lookup program was first, or the family differs."
+}
+
+impl Reason {
+    pub const COUNT: u32 = Self::ALL.len() as u32;
+
+    /// Does the packet guard drop a packet for this reason?
+    #[inline(always)]
+    pub const fn drops(self) -> bool {
+        matches!(self, Reason::DroppedNoListener)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_is_the_position_in_the_table() {
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index, "{}", reason.label());
+        }
+    }
+
+    #[test]
+    fn labels_say_what_happens() {
+        for reason in Reason::ALL {
+            assert_eq!(reason.label().starts_with("dropped-"), reason.drops(), "{}", reason.label());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! sk_lookup: gives a new connection to the socket of a core, whatever port that socket is bound to. What is not a frontend
+//! is left untouched: the kernel looks for an ordinary listener as if this program were not there.
+
+use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, bpf_sk_lookup, sk_action};
+use aya_ebpf::macros::sk_lookup;
+use aya_ebpf::programs::SkLookupContext;
+use aya_log_ebpf::debug;
+use portcullis_common::abi::{Address, FrontendKey, TCP, socket_index};
+use portcullis_common::reason::Reason;
+use portcullis_common::steer::core_of;
+use portcullis_common::verdict::listener_group;
+
+use crate::maps::{GROUPS, KernelTables, SOCKETS, count};
+
+const AF_INET6: u32 = 10;
+const ENOENT: i32 = 2;
+
+#[sk_lookup]
+pub fn steer(context: SkLookupContext) -> u32 {
+    let connection = Connection::read(context.lookup);
+    // A UDP reply leaves from the port its socket is bound to, so UDP listeners bind their own ports.
+    if connection.protocol == TCP as u32
+        && let Some(group) = listener_group(&KernelTables, &connection.frontend())
+    {
+        assign(&context, &connection, group);
+    }
+    sk_action::SK_PASS
+}
+
+#[inline(always)]
+fn assign(context: &SkLookupContext, connection: &Connection, group: u32) {
+    let reason = match connection.socket(group) {
+        None => Reason::SteerNoSocket,
+        // The core is chosen here: were the sockets in a reuseport group, the kernel would choose again.
+        Some(index) => match SOCKETS.redirect_sk_lookup(context, index, BPF_SK_LOOKUP_F_NO_REUSEPORT as u64) {
+            Ok(()) => Reason::Steered,
+            Err(error) if error == -ENOENT => Reason::SteerNoSocket,
+            Err(_) => Reason::SteerRefused,
+        },
+    };
+    count(reason);
+    if reason != Reason::Steered {
+        debug!(context, "port {}: {}", connection.local_port, reason.label());
+    }
+}
+
+/// The fields of the context that matter, read once.
+struct Connection {
+    v6: bool,
+    protocol: u32,
+    local: [u32; 4],
+    local_port: u32,
+    remote: [u32; 4],
+    remote_port: u32,
+}
+
+impl Connection {
+    #[inline(always)]
+    fn read(context: *mut bpf_sk_lookup) -> Self {
+        // SAFETY: the kernel passes a valid context; the verifier maps each field to the kernel's own.
+        unsafe {
+            let v6 = field(&raw const (*context).family) == AF_INET6;
+            Self {
+                v6,
+                protocol: field(&raw const (*context).protocol),
+                local: if v6 { fields(&raw const (*context).local_ip6) } else { [field(&raw const (*context).local_ip4), 0, 0, 0] },
+                local_port: field(&raw const (*context).local_port),
+                remote: if v6 { fields(&raw const (*context).remote_ip6) } else { [field(&raw const (*context).remote_ip4), 0, 0, 0] },
+                remote_port: u32::from(field(&raw const (*context).remote_port)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn frontend(&self) -> FrontendKey {
+        let [a, b, c, d] = self.local.map(u32::to_ne_bytes);
+        let address = if self.v6 {
+            Address::v6([
+                a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3],
+            ])
+        } else {
+            Address::v4(a)
+        };
+        FrontendKey::new(self.protocol as u8, address, self.local_port as u16)
+    }
+
+    /// The index of the socket for this connection, if the group has any of its family.
+    #[inline(always)]
+    fn socket(&self, group: u32) -> Option<u32> {
+        let sockets = GROUPS.get(group)?;
+        let cores = if self.v6 { sockets.v6 } else { sockets.v4 };
+        if cores == 0 {
+            return None;
+        }
+        Some(socket_index(group, self.v6, core_of(self.remote, self.remote_port, cores)))
+    }
+}
+
+/// Volatile, because two neighbouring loads merged into one of 8 bytes are an invalid context access.
+#[inline(always)]
+unsafe fn field<T: Copy>(pointer: *const T) -> T {
+    // SAFETY: the caller's.
+    unsafe { pointer.read_volatile() }
+}
+
+#[inline(always)]
+unsafe fn fields(pointer: *const [u32; 4]) -> [u32; 4] {
+    let words = pointer.cast::<u32>();
+    // SAFETY: the caller's; four words make the array.
+    unsafe { [field(words), field(words.add(1)), field(words.add(2)), field(words.add(3))] }
+}
