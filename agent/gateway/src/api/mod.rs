@@ -1,0 +1,16 @@
+//! The Kubernetes API types this crate reads and whose statuses it plans: generated from `deploy/crds` by
+//! `cargo xtask codegen`. Enumerations are plain strings and unknown fields are ignored, so that newer CRDs never make the
+//! agent fail.
+
+pub mod backendtlspolicies;
+pub mod gatewayclasses;
+pub mod gateways;
+pub mod grpcroutes;
+pub mod httproutes;
+pub mod listenersets;
+pub mod referencegrants;
+pub mod shared;
+pub mod tcproutes;
+pub mod tlsroutes;
+pub mod udproutes;
+pub mod xmeshes;
