@@ -1,1 +1,33 @@
-fn main() {}
+//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One file per command.
+
+mod build_ebpf;
+mod object_file;
+mod setup;
+mod shell;
+mod toolchain;
+mod versions;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Portcullis development commands", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what this machine lacks to build, test and demonstrate Portcullis
+    Setup(setup::Args),
+    /// Build the kernel programs into target/ebpf, where the agent's build picks them up
+    BuildEbpf(build_ebpf::Args),
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Setup(args) => setup::run(&args),
+        Command::BuildEbpf(args) => build_ebpf::run(&args),
+    }
+}

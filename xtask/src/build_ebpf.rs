@@ -1,0 +1,68 @@
+//! `cargo xtask build-ebpf`: compiles `ebpf/`, checks and strips the object, and puts it where the agent's build looks.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+
+use crate::toolchain::{Choice, Toolchain};
+use crate::{object_file, shell};
+
+const TARGET: &str = "bpfel-unknown-none";
+/// Relative to the workspace; `agent/datapath/build.rs` looks here.
+const OBJECT: &str = "target/ebpf/portcullis-ebpf.o";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which compiler to use
+    #[arg(long, value_enum, default_value_t)]
+    toolchain: Choice,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let toolchain = Toolchain::choose(args.toolchain)?;
+    println!("build-ebpf: {toolchain}");
+    toolchain.install()?;
+    let built = compile(toolchain)?;
+    let object = fs::read(&built).with_context(|| format!("no object at {}", built.display()))?;
+    object_file::refuse_panics(&object)?;
+    let stripped = object_file::strip_debug(&object)?;
+    let size = stripped.len();
+    install(&stripped, &shell::root().join(OBJECT))?;
+    println!("build-ebpf: {OBJECT}, {} kB", size.div_ceil(1024));
+    Ok(())
+}
+
+/// Where cargo put the object.
+fn compile(toolchain: Toolchain) -> Result<PathBuf> {
+    let target = target_directory();
+    let mut cargo = toolchain.cargo()?;
+    cargo.args(["build", "--release", "--locked", "--target", TARGET, "-Zbuild-std=core", "--target-dir"]);
+    cargo.arg(&target).current_dir(shell::root().join("ebpf")).env("CARGO_ENCODED_RUSTFLAGS", rustflags());
+    shell::run(&mut cargo)?;
+    Ok(target.join(TARGET).join("release/portcullis-ebpf"))
+}
+
+/// BTF is made from debug information, for the architecture whose registers the helpers mean.
+fn rustflags() -> String {
+    let architecture = format!("--cfg=bpf_target_arch=\"{}\"", env::consts::ARCH);
+    ["-Cdebuginfo=2", "-Clink-arg=--btf", &architecture].join("\x1f")
+}
+
+fn target_directory() -> PathBuf {
+    let host = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    shell::root().join(host).join("ebpf-build")
+}
+
+/// An unchanged object keeps its time, so that the agent is not rebuilt.
+fn install(object: &[u8], place: &Path) -> Result<()> {
+    if fs::read(place).is_ok_and(|old| old == object) {
+        return Ok(());
+    }
+    let directory = place.parent().unwrap_or(place);
+    let partial = place.with_extension("partial");
+    fs::create_dir_all(directory)
+        .and_then(|()| fs::write(&partial, object))
+        .and_then(|()| fs::rename(&partial, place))
+        .with_context(|| format!("cannot write {}", place.display()))
+}

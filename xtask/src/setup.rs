@@ -1,0 +1,61 @@
+//! `cargo xtask setup`: looks at what is there, says what is missing, installs that and nothing else.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::shell;
+use crate::toolchain::{Choice, Toolchain};
+use crate::versions::{BENCH_TOOLS, TOOLS, Tool};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Also the peers and load generators of the benchmarks
+    #[arg(long)]
+    bench: bool,
+    /// Leave the eBPF toolchain out: builds and tests run on the user-space fallback
+    #[arg(long)]
+    no_ebpf: bool,
+    /// Which compiler builds the kernel programs
+    #[arg(long, value_enum, default_value_t)]
+    toolchain: Choice,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    tools(TOOLS)?;
+    if args.bench {
+        tools(BENCH_TOOLS)?;
+    }
+    if !args.no_ebpf {
+        let toolchain = Toolchain::choose(args.toolchain)?;
+        println!("setup: eBPF toolchain: {toolchain}");
+        toolchain.install()?;
+    }
+    println!("setup: everything is there");
+    Ok(())
+}
+
+/// Installs Debian packages; as root, or through sudo.
+pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
+    if shell::find("apt-get").is_none() {
+        bail!("missing here: {}; install them with this system's package manager", packages.join(", "));
+    }
+    println!("setup: installing {}", packages.join(", "));
+    shell::run(apt().args(["-qq", "update"]))?;
+    shell::run(apt().args(["-qq", "install", "--yes", "--no-install-recommends"]).args(packages))
+}
+
+fn tools(wanted: &[Tool]) -> Result<()> {
+    let missing: Vec<_> = wanted.iter().filter(|tool| shell::find(tool.command).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    apt_install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>())
+}
+
+fn apt() -> Command {
+    let root = shell::ask("id", &["-u"]).is_some_and(|uid| uid == "0");
+    let mut command = Command::new(if root { "env" } else { "sudo" });
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    command
+}

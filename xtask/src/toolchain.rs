@@ -1,0 +1,156 @@
+//! The compiler for the kernel programs. They need `core` built from source, so compiler and source must match: rustup's
+//! nightly with `rust-src`, or on Debian 12 the packages named in [`versions`]. Mixing the two does not compile.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fmt};
+
+use anyhow::{Context, Result, bail};
+
+use crate::versions::{BPF_LINKER, DEBIAN_LLVM, DEBIAN_TOOLCHAIN, RUSTUP_TOOLCHAIN};
+use crate::{setup, shell};
+
+/// What the command line asks for.
+#[derive(Clone, Copy, Default, clap::ValueEnum)]
+pub(crate) enum Choice {
+    /// rustup's nightly if it has rust-src, else Debian's packages
+    #[default]
+    Auto,
+    Debian,
+    Rustup,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Toolchain {
+    Debian,
+    Rustup,
+}
+
+impl Toolchain {
+    pub(crate) fn choose(choice: Choice) -> Result<Self> {
+        match choice {
+            Choice::Debian => Ok(Self::Debian),
+            Choice::Rustup => Ok(Self::Rustup),
+            Choice::Auto if rustup_has_source() => Ok(Self::Rustup),
+            Choice::Auto if shell::find("apt-get").is_some() => Ok(Self::Debian),
+            Choice::Auto => bail!(
+                "no toolchain for eBPF: run `rustup toolchain install {RUSTUP_TOOLCHAIN} --component rust-src`, \
+                 or use Debian 12"
+            ),
+        }
+    }
+
+    /// Installs whatever of the toolchain is missing.
+    pub(crate) fn install(self) -> Result<()> {
+        match self {
+            Self::Debian => install_packages()?,
+            Self::Rustup if rustup_has_source() => {}
+            Self::Rustup => shell::run(Command::new("rustup").args([
+                "toolchain",
+                "install",
+                RUSTUP_TOOLCHAIN,
+                "--component",
+                "rust-src",
+            ]))?,
+        }
+        self.install_linker()
+    }
+
+    /// A cargo that builds for the kernel's target with the linker at hand.
+    pub(crate) fn cargo(self) -> Result<Command> {
+        let mut cargo = match self {
+            Self::Debian => debian_cargo(),
+            Self::Rustup => rustup_cargo(),
+        };
+        let linker = self.linker().context("bpf-linker is missing: run `cargo xtask setup`")?;
+        let directory = linker.parent().unwrap_or(Path::new("/"));
+        cargo.env("PATH", shell::path_with(&[directory, &llvm_prefix().join("bin")])?);
+        // The outer cargo's choices are for the host.
+        cargo.env_remove("CARGO").env_remove("RUSTFLAGS").env_remove("CARGO_BUILD_TARGET");
+        Ok(cargo)
+    }
+
+    /// Where bpf-linker is: our own build of the pinned version, or with rustup also the one in PATH.
+    fn linker(self) -> Option<PathBuf> {
+        let own = self.linker_root().join("bin/bpf-linker");
+        let in_path = || shell::find("bpf-linker");
+        match self {
+            _ if own.is_file() => Some(own),
+            Self::Debian => None,
+            Self::Rustup => in_path(),
+        }
+    }
+
+    /// Each version and LLVM has a directory of its own, so a new pin never meets an old build.
+    fn linker_root(self) -> PathBuf {
+        let llvm = match self {
+            Self::Debian => DEBIAN_LLVM,
+            Self::Rustup => "default",
+        };
+        cache().join(format!("bpf-linker-{BPF_LINKER}-llvm-{llvm}"))
+    }
+
+    fn install_linker(self) -> Result<()> {
+        if self.linker().is_some() {
+            return Ok(());
+        }
+        println!("setup: building bpf-linker {BPF_LINKER} (one to three minutes, once)");
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.args(["install", "bpf-linker", "--locked", "--quiet", "--version", BPF_LINKER, "--root"]);
+        cargo.arg(self.linker_root()).current_dir(env::temp_dir());
+        if let Self::Debian = self {
+            cargo.args(["--no-default-features", "--features", &format!("llvm-{DEBIAN_LLVM}")]);
+            cargo.env("LLVM_PREFIX", llvm_prefix());
+            cargo.env("PATH", shell::path_with(&[&llvm_prefix().join("bin")])?);
+        }
+        shell::run(&mut cargo)
+    }
+}
+
+impl fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Debian => write!(f, "Debian's {} with LLVM {DEBIAN_LLVM}", DEBIAN_TOOLCHAIN[0])?,
+            Self::Rustup => write!(f, "rustup's {RUSTUP_TOOLCHAIN} with rust-src")?,
+        }
+        write!(f, ", bpf-linker {BPF_LINKER}")
+    }
+}
+
+/// What takes long to build and depends on a version only: `$PORTCULLIS_CACHE`, or under the user's cache directory.
+fn cache() -> PathBuf {
+    let user = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let default = || user().or_else(home).unwrap_or_else(env::temp_dir).join("portcullis");
+    env::var_os("PORTCULLIS_CACHE").map(PathBuf::from).unwrap_or_else(default)
+}
+
+fn llvm_prefix() -> PathBuf {
+    PathBuf::from(format!("/usr/lib/llvm-{DEBIAN_LLVM}"))
+}
+
+fn rustup_has_source() -> bool {
+    let sysroot = shell::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "--print", "sysroot"]);
+    sysroot.is_some_and(|sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/core").is_dir())
+}
+
+fn install_packages() -> Result<()> {
+    let installed = shell::ask("dpkg-query", &["--show", "--showformat", "${Package} ${db:Status-Status}\n"])
+        .context("Debian's toolchain was asked for, but there is no dpkg-query")?;
+    let is_missing = |package: &&&str| !installed.lines().any(|line| line == format!("{package} installed"));
+    let missing: Vec<_> = DEBIAN_TOOLCHAIN.iter().filter(is_missing).copied().collect();
+    if missing.is_empty() { Ok(()) } else { setup::apt_install(&missing) }
+}
+
+fn debian_cargo() -> Command {
+    let mut cargo = Command::new("/usr/bin/cargo");
+    // A release compiler; `-Z build-std` is all that is wanted of nightly.
+    cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
+    cargo
+}
+
+fn rustup_cargo() -> Command {
+    let mut cargo = Command::new("rustup");
+    cargo.args(["run", RUSTUP_TOOLCHAIN, "cargo"]).env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+    cargo
+}

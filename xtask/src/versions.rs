@@ -1,0 +1,42 @@
+//! Every version and package that does not come from a Cargo.lock, in one place.
+
+/// bpf-linker turns LLVM bitcode into the eBPF object. Its LLVM must be at least as new as the compiler's.
+pub(crate) const BPF_LINKER: &str = "0.13.0";
+
+/// The LLVM of Debian's `rustc-web`.
+pub(crate) const DEBIAN_LLVM: &str = "22";
+
+/// Debian 12's only compiler that comes with matching library source, needed for `-Z build-std=core`. It goes by the name of
+/// the browsers it is packaged for.
+pub(crate) const DEBIAN_TOOLCHAIN: &[&str] =
+    &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm", "llvm-22-dev"];
+
+/// The rustup toolchain used elsewhere; it needs the component `rust-src`.
+pub(crate) const RUSTUP_TOOLCHAIN: &str = "nightly";
+
+/// A command that something here runs, and the Debian package it is in.
+pub(crate) struct Tool {
+    pub(crate) command: &'static str,
+    pub(crate) package: &'static str,
+}
+
+const fn tool(command: &'static str, package: &'static str) -> Tool {
+    Tool { command, package }
+}
+
+/// What builds, tests and the demo run.
+pub(crate) const TOOLS: &[Tool] = &[
+    tool("cc", "build-essential"),
+    tool("ip", "iproute2"),
+    tool("nft", "nftables"),
+    tool("openssl", "openssl"),
+    tool("curl", "curl"),
+];
+
+/// What only the benchmarks run.
+pub(crate) const BENCH_TOOLS: &[Tool] = &[
+    tool("haproxy", "haproxy"),
+    tool("nginx", "nginx"),
+    tool("wrk", "wrk"),
+    tool("h2load", "nghttp2-client"),
+];
