@@ -1,0 +1,132 @@
+//! Condition types and reasons, as the Gateway API defines them: one table each, so that a change of mind of the
+//! specification is one line here. `docs/conformance.md` says where the conformance tests and the text disagree.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+
+macro_rules! names {
+    ($(#[$doc:meta])* $enum:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $enum {
+            $($(#[$variant_doc])* $variant),+
+        }
+
+        impl $enum {
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+
+        impl std::fmt::Display for $enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+names! {
+    /// `conditions[].type`.
+    ConditionType {
+        Accepted,
+        Programmed,
+        ResolvedRefs,
+        Conflicted,
+        /// Routes: some rules are dropped, the others work.
+        PartiallyInvalid,
+        /// Listeners: another listener of the port has overlapping names (RFC 9110 section 7.4, 421 answers).
+        OverlappingTLSConfig,
+        /// GatewayClass: the installed CRDs are of a version we know.
+        SupportedVersion,
+    }
+}
+
+names! {
+    /// `conditions[].reason`.
+    Reason {
+        // Everything that is well
+        Accepted,
+        Programmed,
+        ResolvedRefs,
+        NoConflicts,
+        SupportedVersion,
+        // GatewayClass
+        InvalidParameters,
+        UnsupportedVersion,
+        // Gateway
+        AddressNotAssigned,
+        AddressNotUsable,
+        ListenersNotValid,
+        ListenersNotResolved,
+        NoResources,
+        UnsupportedAddress,
+        // Gateway or ListenerSet as a child
+        NotAllowed,
+        ParentNotAccepted,
+        // Listeners
+        HostnameConflict,
+        InvalidCertificateRef,
+        InvalidRouteKinds,
+        ListenerConflict,
+        OverlappingHostnames,
+        PortUnavailable,
+        ProtocolConflict,
+        RefNotPermitted,
+        UnsupportedProtocol,
+        // Routes
+        BackendNotFound,
+        IncompatibleFilters,
+        InvalidKind,
+        NoMatchingListenerHostname,
+        NoMatchingParent,
+        NotAllowedByListeners,
+        UnsupportedValue,
+        // Any
+        Invalid,
+        Pending,
+    }
+}
+
+/// `conditions[].status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+impl ConditionStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl From<bool> for ConditionStatus {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}
+
+/// A condition of the plan. When it became so is decided by whoever writes it (translation has no clock); the time here is
+/// the epoch.
+pub fn condition(
+    r#type: ConditionType,
+    status: impl Into<ConditionStatus>,
+    reason: Reason,
+    message: impl Into<String>,
+    generation: i64,
+) -> Condition {
+    Condition {
+        type_: r#type.as_str().to_owned(),
+        status: status.into().as_str().to_owned(),
+        reason: reason.as_str().to_owned(),
+        message: message.into(),
+        observed_generation: Some(generation),
+        last_transition_time: Time(Timestamp::UNIX_EPOCH),
+    }
+}

@@ -1,0 +1,20 @@
+//! What the operator of the agent decides, as opposed to what Gateway API objects say.
+
+use std::net::IpAddr;
+
+/// The controller that GatewayClasses name.
+pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// GatewayClasses with this `controllerName` are ours; route statuses are written under it.
+    pub controller_name: String,
+    /// Where Gateways without usable `spec.addresses` are served. The unspecified address stands for every address of the node.
+    pub default_addresses: Vec<IpAddr>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { controller_name: CONTROLLER_NAME.to_owned(), default_addresses: Vec::new() }
+    }
+}
