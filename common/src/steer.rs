@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn one_clients_even_ports_spread() {
-        let ports = || (32_768..60_999).step_by(2).map(|port: u16| ([0x0a00_0001, 0, 0, 0], u32::from(port.to_be())));
+        let ports =
+            || (32_768..60_999).step_by(2).map(|port: u16| ([0x0a00_0001, 0, 0, 0], u32::from(port.to_be())));
         for cores in [1, 2, 3, 4, 16, 64] {
             assert!(busiest(cores, ports()) < 125, "{cores} cores: {} %", busiest(cores, ports()));
         }
