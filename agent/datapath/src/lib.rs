@@ -1,1 +1,33 @@
-//! stub
+//! eBPF in user space: loads the kernel programs, attaches and pins them, adopts what an earlier agent pinned, and keeps the
+//! maps equal to what the snapshot asks for, by a pure diff. It knows addresses and ports, not listeners, routes or Kubernetes.
+//! Whatever it cannot do here is a typed [`Unavailable`], and the agent then serves from ordinary sockets.
+//!
+//! ```text
+//! snapshot ─▶ Desired ─▶ plan(observed, desired) ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections
+//!                                                              ◀─ guard (XDP)       ◀─ packets
+//! ```
+
+mod attach;
+mod datapath;
+mod desired;
+mod error;
+mod interfaces;
+mod kernel;
+mod maps;
+mod pins;
+mod plan;
+mod probe;
+mod sys;
+pub mod vip;
+
+pub use aya_log::Level as LogLevel;
+pub use datapath::{Attachment, Datapath, How, Options};
+pub use desired::{Desired, Sharing};
+pub use error::{Error, Unavailable};
+pub use interfaces::Interfaces;
+pub use kernel::{Enforcement, KernelLog};
+pub use maps::CoreSockets;
+pub use pins::DEFAULT_PIN_DIR;
+pub use plan::{Contents, Op, plan};
+pub use portcullis_common::reason::Reason;
+pub use probe::{Environment, probe};

@@ -1,0 +1,101 @@
+//! Attaching is adopting where an earlier agent left a link: its program is replaced atomically, no packet sees a gap.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use aya::pin::PinError;
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, XdpMode};
+use portcullis_common::abi::{GUARD, STEER};
+
+use crate::datapath::{Attachment, How};
+use crate::error::Unavailable;
+use crate::interfaces::Interface;
+use crate::kernel::Kernel;
+use crate::pins::{NETWORK_NAMESPACE, Pins};
+use crate::sys;
+
+/// Attaches the steering program to this network namespace.
+pub(crate) fn steer(kernel: &mut Kernel, pins: &Pins) -> Result<Attachment, Unavailable> {
+    let target = || "this network namespace".to_owned();
+    let program = kernel.steer()?;
+    let pin = pins.link(STEER);
+    let fd = program.fd().map_err(|source| failed(STEER, target(), source))?;
+    if adopt(&pin, fd.as_fd()) {
+        return Ok(Attachment { program: STEER, target: target(), how: How::Adopted });
+    }
+    let namespace = File::open(NETWORK_NAMESPACE).map_err(Unavailable::NetworkNamespace)?;
+    let attached = program.attach(namespace).and_then(|id| program.take_link(id));
+    let link = attached.map_err(|source| failed(STEER, target(), source))?;
+    pin_link(STEER, link.into(), pin)?;
+    Ok(Attachment { program: STEER, target: target(), how: How::Attached })
+}
+
+/// Attaches the packet guard to an interface: in the driver if it can, else in the kernel's generic hook.
+pub(crate) fn guard(
+    kernel: &mut Kernel,
+    pins: &Pins,
+    interface: &Interface,
+) -> Result<Attachment, Unavailable> {
+    let refused = |source| failed(GUARD, interface.name.clone(), source);
+    let program = kernel.guard()?;
+    let pin = pins.link(&guard_pin(interface));
+    if adopt(&pin, program.fd().map_err(refused)?.as_fd()) {
+        return Ok(Attachment { program: GUARD, target: interface.name.clone(), how: How::Adopted });
+    }
+    let native = program.attach_to_if_index(interface.index, XdpMode::Driver);
+    let (id, how) = match native {
+        Ok(id) => (id, How::Attached),
+        Err(_) => {
+            let generic = program.attach_to_if_index(interface.index, XdpMode::Skb);
+            (generic.map_err(refused)?, How::AttachedGeneric)
+        }
+    };
+    let link = program.take_link(id).map_err(refused)?;
+    match FdLink::try_from(link) {
+        Ok(link) => pin_link(GUARD, link, pin)?,
+        // Before 5.9 XDP is attached without a link.
+        Err(error) => return Err(unpinned(GUARD, pin, std::io::Error::other(error))),
+    }
+    Ok(Attachment { program: GUARD, target: interface.name.clone(), how })
+}
+
+/// The pin is named by index: an interface may be renamed, and names may hold dots, which the BPF file system reserves.
+pub(crate) fn guard_pin(interface: &Interface) -> String {
+    format!("{GUARD}-{}", interface.index)
+}
+
+/// Puts the program into a pinned link. A link whose interface or namespace is gone cannot take it: its pin is removed and
+/// the program must be attached anew.
+fn adopt(pin: &PathBuf, program: BorrowedFd<'_>) -> bool {
+    let Ok(link) = sys::obj_get(pin) else { return false };
+    let adopted = sys::link_update(link.as_fd(), program);
+    if let Err(error) = &adopted {
+        tracing::info!(pin = %pin.display(), %error, "the pinned link is dead; attaching anew");
+        _ = std::fs::remove_file(pin);
+    }
+    adopted.is_ok()
+}
+
+fn pin_link(program: &'static str, link: FdLink, path: PathBuf) -> Result<(), Unavailable> {
+    match link.pin(&path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(unpinned(program, path, io_error(error))),
+    }
+}
+
+fn unpinned(program: &'static str, path: PathBuf, source: std::io::Error) -> Unavailable {
+    Unavailable::Pin { program, path, source }
+}
+
+fn io_error(error: PinError) -> std::io::Error {
+    match error {
+        PinError::SyscallError(error) => error.io_error,
+        other => std::io::Error::other(other),
+    }
+}
+
+fn failed(program: &'static str, target: String, source: ProgramError) -> Unavailable {
+    Unavailable::Attach { program, target, source: Box::new(source) }
+}

@@ -1,0 +1,137 @@
+//! The datapath as the agent sees it.
+
+use std::path::PathBuf;
+
+use aya_log::Level;
+use portcullis_common::abi::STEER;
+
+use crate::desired::{Desired, GROUP};
+use crate::error::{Error, Unavailable};
+use crate::interfaces::Interfaces;
+use crate::kernel::{Enforcement, Kernel, KernelLog};
+use crate::maps::{CoreSockets, Maps};
+use crate::pins::{DEFAULT_PIN_DIR, Pins};
+use crate::plan::{Contents, Op, plan};
+use crate::probe::probe;
+use crate::{Reason, attach};
+
+/// How to open the datapath.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The base of the pin directory; must be on a BPF file system.
+    pub pin_dir: PathBuf,
+    pub interfaces: Interfaces,
+    pub enforcement: Enforcement,
+    /// The most talkative level the kernel programs log at; `None` is silent.
+    pub log: Option<Level>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pin_dir: DEFAULT_PIN_DIR.into(),
+            interfaces: Interfaces::default(),
+            enforcement: Enforcement::default(),
+            log: None,
+        }
+    }
+}
+
+/// A program at work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    pub program: &'static str,
+    pub target: String,
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Put into the link an earlier agent had pinned.
+    Adopted,
+    Attached,
+    /// XDP without the driver's help: works everywhere, costs more.
+    AttachedGeneric,
+}
+
+/// The programs at work in this network namespace. Dropping it leaves them there: traffic goes on until the next agent adopts
+/// them, or [`Datapath::remove`].
+pub struct Datapath {
+    kernel: Kernel,
+    maps: Maps,
+    pins: Pins,
+    /// What the maps hold; this is their only writer.
+    contents: Contents,
+    attachments: Vec<Attachment>,
+}
+
+impl Datapath {
+    /// Loads, attaches or adopts, and pins everything. Maps that an earlier agent pinned keep their contents, so connections
+    /// are steered and guarded as before until the first [`Datapath::apply`].
+    pub fn open(options: &Options) -> Result<Self, Unavailable> {
+        probe(&options.pin_dir).check()?;
+        let interfaces = options.interfaces.resolve()?;
+        let pins = Pins::open(&options.pin_dir)?;
+        let mut kernel = Kernel::load(&pins, options.enforcement, options.log)?;
+        let maps = Maps::take(&mut kernel.0)?;
+        let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
+        let mut attachments = vec![attach::steer(&mut kernel, &pins)?];
+        for interface in &interfaces {
+            attachments.push(attach::guard(&mut kernel, &pins, interface)?);
+        }
+        let kept: Vec<_> = interfaces.iter().map(attach::guard_pin).collect();
+        remove_other_links(&pins, &kept);
+        Ok(Self { kernel, maps, pins, contents, attachments })
+    }
+
+    /// The programs at work, and how they came there.
+    pub fn attachments(&self) -> &[Attachment] {
+        &self.attachments
+    }
+
+    /// Gives the listening sockets of all cores to the steering program, in place of any it had. The sockets stay the
+    /// caller's: a closed socket leaves the map by itself.
+    pub fn set_sockets(&mut self, cores: &[CoreSockets<'_>]) -> Result<(), Error> {
+        self.maps.set_sockets(GROUP, cores)
+    }
+
+    /// Makes the maps hold what is desired and returns what had to be written. After an error the rest is not written; the
+    /// next call takes it up.
+    pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
+        let ops = plan(&self.contents, &desired.contents());
+        for op in &ops {
+            self.maps.execute(*op)?;
+            self.contents.apply(*op);
+        }
+        Ok(ops)
+    }
+
+    /// What the maps hold.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// How often each reason was counted since the maps were made; they outlive the agent.
+    pub fn counters(&self) -> Result<Vec<(Reason, u64)>, Error> {
+        self.maps.counters()
+    }
+
+    /// The kernel programs' log, once.
+    pub fn kernel_log(&mut self) -> Option<KernelLog> {
+        self.kernel.log()
+    }
+
+    /// Detaches everything and removes every pin of this network namespace.
+    pub fn remove(self) -> Result<(), Error> {
+        self.pins.remove()
+    }
+}
+
+/// Interfaces the guard was on, and should not be any more.
+fn remove_other_links(pins: &Pins, kept: &[String]) {
+    for link in pins.links().into_iter().filter(|link| link != STEER && !kept.contains(link)) {
+        if let Err(error) = pins.remove_link(&link) {
+            tracing::warn!(%error, "the packet guard stays on an interface that is no longer listed");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the maps should hold, in the model's terms.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portcullis_common::abi::{self, Address, VIP_EXCLUSIVE, VIP_SHARED};
+use portcullis_model::{FrontendKey, L4Protocol};
+
+use crate::plan::Contents;
+
+/// The listener group all frontends belong to, as long as there is one set of sockets.
+pub(crate) const GROUP: u32 = 0;
+
+/// Everything the kernel is to know: pure data, made from a snapshot's frontends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// Where listeners are. The unspecified address stands for every local address of its family.
+    pub frontends: BTreeSet<FrontendKey>,
+    /// The addresses the packet guard looks after.
+    pub vips: BTreeMap<IpAddr, Sharing>,
+}
+
+/// Who else lives on a VIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Gateways only: what no listener claims is dropped.
+    Exclusive,
+    /// The host or others too (a node's own address): what no listener claims passes.
+    Shared,
+}
+
+impl Desired {
+    pub fn new(
+        frontends: impl IntoIterator<Item = FrontendKey>,
+        vips: impl IntoIterator<Item = (IpAddr, Sharing)>,
+    ) -> Self {
+        Self { frontends: frontends.into_iter().collect(), vips: vips.into_iter().collect() }
+    }
+
+    /// The same, as the maps hold it. An unspecified address is no VIP.
+    pub fn contents(&self) -> Contents {
+        let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());
+        Contents {
+            frontends: self.frontends.iter().map(|frontend| (key(frontend), GROUP)).collect(),
+            vips: vips.map(|(ip, sharing)| (address(*ip), flags(*sharing))).collect(),
+        }
+    }
+}
+
+fn key(frontend: &FrontendKey) -> abi::FrontendKey {
+    let protocol = match frontend.protocol {
+        L4Protocol::Tcp => abi::TCP,
+        L4Protocol::Udp => abi::UDP,
+    };
+    abi::FrontendKey::new(protocol, address(frontend.address), frontend.port)
+}
+
+fn address(ip: IpAddr) -> Address {
+    match ip {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    }
+}
+
+const fn flags(sharing: Sharing) -> u32 {
+    match sharing {
+        Sharing::Exclusive => VIP_EXCLUSIVE,
+        Sharing::Shared => VIP_SHARED,
+    }
+}

@@ -1,0 +1,56 @@
+//! Why the datapath is not there, and what went wrong while it was. Every message says what an operator can do.
+
+use std::io;
+use std::path::PathBuf;
+
+use aya::EbpfError;
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+
+/// The kernel datapath cannot be used on this node; the agent goes on with ordinary sockets.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    #[error(
+        "this agent was built without the kernel programs; run `cargo xtask build-ebpf` and build it again"
+    )]
+    NotBuilt,
+    #[error("missing {}: grant the capabilities BPF, NET_ADMIN and PERFMON, or run as root", .0.join(", "))]
+    Capabilities(Vec<&'static str>),
+    #[error("no BPF file system at {path}: mount it with `mount -t bpf bpf /sys/fs/bpf` ({source})")]
+    NoBpffs { path: PathBuf, source: io::Error },
+    #[error("cannot use the pin directory {path}: make it writable for the agent ({source})")]
+    PinDirectory { path: PathBuf, source: io::Error },
+    #[error("cannot tell the network namespace: is /proc mounted? ({0})")]
+    NetworkNamespace(io::Error),
+    #[error("kernel {kernel} refused the programs; they need 5.15 or later with BPF enabled: {}", chain(.source))]
+    Refused { kernel: String, source: Box<EbpfError> },
+    #[error("cannot attach {program} to {target}: {}", chain(.source))]
+    Attach { program: &'static str, target: String, source: Box<ProgramError> },
+    #[error("cannot pin {program} at {path}: {source}; remove the file if an earlier agent left it")]
+    Pin { program: &'static str, path: PathBuf, source: io::Error },
+    #[error("no interface named {0} in this network namespace; correct the list of interfaces")]
+    NoInterface(String),
+    #[error(
+        "the built-in object does not fit this agent ({0}); run `cargo xtask build-ebpf` and build it again"
+    )]
+    Object(String),
+}
+
+/// A running datapath could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot write {entry} to the BPF map {map} (is it full?): {}", chain(.source))]
+    Write { map: &'static str, entry: String, source: Box<MapError> },
+    #[error("cannot read the BPF map {map}: {}", chain(.source))]
+    Read { map: &'static str, source: Box<MapError> },
+    #[error("{given} sockets of one family, but a listener group holds {most}; lower the number of cores")]
+    TooManyCores { given: usize, most: u32 },
+    #[error("cannot remove the pin {path}: {source}; remove it by hand to detach the program")]
+    Unpin { path: PathBuf, source: io::Error },
+}
+
+/// An error with its causes on one line; aya keeps the kernel's own words in the causes.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,72 @@
+//! Which interfaces the packet guard is attached to.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::net::netdevice::name_to_index;
+
+use crate::error::Unavailable;
+
+/// XDP switches segmentation offload off on veth (published: TCP falls from 45 to 8 Gb/s) and sees every local byte on
+/// loopback, so virtual interfaces are only attached to when they are named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Interfaces {
+    /// No packet guard: connections are steered, nothing is dropped.
+    None,
+    /// The interfaces with a device of their own under `/sys/class/net`.
+    #[default]
+    Uplinks,
+    /// Exactly these, of whatever kind.
+    Named(Vec<String>),
+}
+
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+}
+
+impl Interfaces {
+    pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Unavailable> {
+        let names = match self {
+            Interfaces::None => vec![],
+            Interfaces::Uplinks => uplinks(Path::new("/sys/class/net")),
+            Interfaces::Named(names) => names.clone(),
+        };
+        names.into_iter().map(interface).collect()
+    }
+}
+
+fn interface(name: String) -> Result<Interface, Unavailable> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
+    match socket.and_then(|socket| name_to_index(socket, &name)) {
+        Ok(index) => Ok(Interface { name, index }),
+        Err(_) => Err(Unavailable::NoInterface(name)),
+    }
+}
+
+/// Loopback, bridges, veths and tunnels have no `device`; network cards, virtual ones included, do.
+fn uplinks(class: &Path) -> Vec<String> {
+    let entries = fs::read_dir(class).into_iter().flatten().flatten();
+    let real = entries.filter(|entry| entry.path().join("device").exists());
+    real.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_interfaces_with_a_device_are_uplinks() {
+        let class = tempfile::tempdir().unwrap();
+        fs::create_dir_all(class.path().join("eth0/device")).unwrap();
+        fs::create_dir_all(class.path().join("lo")).unwrap();
+        fs::create_dir_all(class.path().join("veth1")).unwrap();
+        assert_eq!(uplinks(class.path()), ["eth0"]);
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named() {
+        let Err(error) = Interfaces::Named(vec!["no-such".into()]).resolve() else { panic!("resolved") };
+        assert!(error.to_string().contains("no-such"));
+    }
+}

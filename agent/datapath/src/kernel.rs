@@ -1,0 +1,97 @@
+//! The loaded programs: the embedded object, its load-time constants, and its log.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aya::programs::{SkLookup, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use aya_log::{EbpfLogger, Level};
+use portcullis_common::abi::{COUNTERS, ENFORCE, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
+
+use crate::error::Unavailable;
+use crate::pins::Pins;
+use crate::probe::kernel_release;
+
+/// What `cargo xtask build-ebpf` built, if it was there when the agent was compiled.
+#[cfg(ebpf_object)]
+pub(crate) const OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(env!("PORTCULLIS_EBPF_OBJECT_EMBEDDED")));
+#[cfg(not(ebpf_object))]
+pub(crate) const OBJECT: Option<&[u8]> = None;
+
+const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS];
+
+/// Does the packet guard act on its verdicts?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Enforcement {
+    #[default]
+    Drop,
+    /// Count under the same names, and pass.
+    CountOnly,
+}
+
+/// Programs verified by the kernel, with their maps opened or created under the pins.
+pub(crate) struct Kernel(pub(crate) Ebpf);
+
+impl Kernel {
+    pub(crate) fn load(
+        pins: &Pins,
+        enforcement: Enforcement,
+        log: Option<Level>,
+    ) -> Result<Self, Unavailable> {
+        let object = OBJECT.ok_or(Unavailable::NotBuilt)?;
+        let enforce = u32::from(enforcement == Enforcement::Drop);
+        let log_level = log.map_or(0, |level| level as u8);
+        let mut loader = EbpfLoader::new();
+        loader.override_global(ENFORCE, &enforce, true);
+        loader.override_global(aya_log::LEVEL, &log_level, true);
+        for map in PINNED_MAPS {
+            loader.map_pin_path(map, pins.map(map));
+        }
+        let mut kernel = Self(loader.load(object).map_err(refused)?);
+        kernel.steer()?.load().map_err(|error| refused(error.into()))?;
+        kernel.guard()?.load().map_err(|error| refused(error.into()))?;
+        Ok(kernel)
+    }
+
+    pub(crate) fn steer(&mut self) -> Result<&mut SkLookup, Unavailable> {
+        self.program(STEER)
+    }
+
+    pub(crate) fn guard(&mut self) -> Result<&mut Xdp, Unavailable> {
+        self.program(GUARD)
+    }
+
+    /// The kernel's log; there is one reader.
+    pub(crate) fn log(&mut self) -> Option<KernelLog> {
+        EbpfLogger::init(&mut self.0).ok().map(KernelLog)
+    }
+
+    fn program<'a, P>(&'a mut self, name: &str) -> Result<P, Unavailable>
+    where
+        P: TryFrom<&'a mut aya::programs::Program>,
+    {
+        let program = self.0.program_mut(name).and_then(|program| program.try_into().ok());
+        program.ok_or_else(|| Unavailable::Object(format!("it has no program {name}")))
+    }
+}
+
+fn refused(source: aya::EbpfError) -> Unavailable {
+    Unavailable::Refused { kernel: kernel_release(), source: Box::new(source) }
+}
+
+/// Debug events of the kernel programs, for the `log` crate's logger. Nothing is logged per packet; what a connection that
+/// could not be steered logs, it logs at level debug.
+pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
+
+impl KernelLog {
+    /// Passes on what has come in. Call it when the descriptor is readable.
+    pub fn flush(&mut self) {
+        self.0.flush();
+    }
+}
+
+impl AsFd for KernelLog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

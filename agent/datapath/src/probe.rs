@@ -1,0 +1,63 @@
+//! What this node allows, asked before anything is loaded, so that a refusal has a reason an operator understands.
+
+use std::path::Path;
+
+use rustix::thread::CapabilitySet;
+
+use crate::error::Unavailable;
+use crate::kernel;
+use crate::pins::is_bpffs;
+
+/// What matters about a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// The kernel's release.
+    pub kernel: String,
+    /// Were the kernel programs built into this agent?
+    pub object: bool,
+    /// Does the kernel carry type information? Not needed today; `bpftool` shows map entries by field name with it.
+    pub btf: bool,
+    /// Is the pin directory on a BPF file system? If not, opening tries to mount one.
+    pub bpffs: bool,
+    /// What of BPF, NET_ADMIN and PERFMON is lacking.
+    pub missing_capabilities: Vec<&'static str>,
+}
+
+/// Looks around, changes nothing.
+pub fn probe(pin_dir: &Path) -> Environment {
+    Environment {
+        kernel: kernel_release(),
+        object: kernel::OBJECT.is_some(),
+        btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+        bpffs: is_bpffs(pin_dir),
+        missing_capabilities: missing_capabilities(),
+    }
+}
+
+impl Environment {
+    /// Is there a reason not to try?
+    pub fn check(&self) -> Result<(), Unavailable> {
+        if !self.object {
+            return Err(Unavailable::NotBuilt);
+        }
+        if !self.missing_capabilities.is_empty() {
+            return Err(Unavailable::Capabilities(self.missing_capabilities.clone()));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Before 5.8, and for the kernel still, SYS_ADMIN includes BPF and PERFMON.
+fn missing_capabilities() -> Vec<&'static str> {
+    let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let wanted = [
+        ("BPF", CapabilitySet::BPF | CapabilitySet::SYS_ADMIN),
+        ("NET_ADMIN", CapabilitySet::NET_ADMIN),
+        ("PERFMON", CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN),
+    ];
+    wanted.into_iter().filter(|(_, any)| !held.intersects(*any)).map(|(name, _)| name).collect()
+}
