@@ -2,12 +2,17 @@
 //! statuses out. No async, no I/O, no clock.
 
 pub mod api;
+mod grant;
 mod objects;
 mod reason;
+pub mod route;
+mod selector;
 mod settings;
 
+pub use grant::{Granted, Grants};
 pub use objects::{
     Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, created, generation,
 };
 pub use reason::{ConditionStatus, ConditionType, Reason, condition};
+pub use selector::{NamespaceRule, Namespaces, SelectorError};
 pub use settings::{CONTROLLER_NAME, Settings};
