@@ -1,0 +1,141 @@
+//! From a Service port and its EndpointSlices to a [`Backend`].
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use portcullis_model::{Backend, BackendName, BackendProtocol, ObjectName};
+
+use super::Problem;
+use crate::{Kind, Reason};
+
+/// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak HTTP/2 to a port that says
+/// nothing about its protocol, HTTPRoutes speak HTTP/1.1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendUse {
+    pub service: ObjectName,
+    pub port: u16,
+    /// Set if the route kind decides, not the Service's `appProtocol`.
+    pub inferred_h2c: bool,
+}
+
+// === impl BackendUse ===
+
+impl BackendUse {
+    /// How a route of `kind` uses the port.
+    ///
+    /// # Errors
+    /// When the Service has no such port or speaks what we cannot.
+    pub(super) fn of(kind: &str, name: ObjectName, service: &Service, port: u16) -> Result<Self, Problem> {
+        let missing =
+            || Problem::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"));
+        if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
+            // CVE-2021-25740: "Implementations SHOULD NOT support ExternalName Services."
+            return Err(Problem::unresolved(
+                Reason::InvalidKind,
+                format!("Service {name} is of type ExternalName, which is not supported"),
+            ));
+        }
+        let found = service_port(service, port).ok_or_else(missing)?;
+        let stated = stated_protocol(found).map_err(|what| {
+            let message =
+                format!("Service {name} port {port} speaks {what}, which this route cannot forward to");
+            Problem::unresolved(Reason::UnsupportedProtocol, message)
+        })?;
+        let inferred_h2c = stated.is_none() && kind == Kind::GrpcRoute.as_str();
+        Ok(Self { service: name, port, inferred_h2c })
+    }
+
+    pub fn name(&self) -> BackendName {
+        let plain = BackendName::new(&self.service.namespace, &self.service.name, self.port);
+        if self.inferred_h2c { BackendName(format!("{plain}/h2c").into()) } else { plain }
+    }
+}
+
+/// The backend with its ready endpoints. A Service that is gone or lost the port has none.
+pub fn backend<'s>(
+    used: &BackendUse,
+    service: Option<&Service>,
+    slices: impl IntoIterator<Item = &'s EndpointSlice>,
+) -> Backend {
+    let port = service.and_then(|service| service_port(service, used.port));
+    let stated = port.and_then(|port| stated_protocol(port).ok().flatten());
+    let inferred = if used.inferred_h2c { BackendProtocol::H2c } else { BackendProtocol::Http1 };
+    let endpoints = port.map(|port| endpoints(port, slices)).unwrap_or_default();
+    Backend { name: used.name(), protocol: stated.unwrap_or(inferred), endpoints }
+}
+
+fn service_port(service: &Service, port: u16) -> Option<&ServicePort> {
+    let ports = service.spec.as_ref()?.ports.as_ref()?;
+    ports.iter().find(|candidate| candidate.port == i32::from(port))
+}
+
+/// `None`: the Service does not say. KEP-3726 names the `kubernetes.io` protocols.
+fn stated_protocol(port: &ServicePort) -> Result<Option<BackendProtocol>, String> {
+    if let Some(transport @ ("UDP" | "SCTP")) = port.protocol.as_deref() {
+        return Err(transport.to_owned());
+    }
+    match port.app_protocol.as_deref() {
+        Some("kubernetes.io/h2c") => Ok(Some(BackendProtocol::H2c)),
+        Some("kubernetes.io/ws" | "http") => Ok(Some(BackendProtocol::Http1)),
+        Some(tls @ ("kubernetes.io/wss" | "https" | "tls")) => Err(tls.to_owned()),
+        // Not a protocol we know: appProtocol is a hint, and plain HTTP the usual truth.
+        _ => Ok(None),
+    }
+}
+
+/// Ready endpoints; if there are none, those that still serve while they terminate, as kube-proxy does.
+fn endpoints<'s>(port: &ServicePort, slices: impl IntoIterator<Item = &'s EndpointSlice>) -> Vec<SocketAddr> {
+    let mut ready = BTreeSet::new();
+    let mut leaving = BTreeSet::new();
+    for (endpoint, number) in slices.into_iter().flat_map(|slice| ported(slice, port)) {
+        let addresses = endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok());
+        let sockets = addresses.map(|address| SocketAddr::new(address, number));
+        match Readiness::of(endpoint) {
+            Readiness::Ready => ready.extend(sockets),
+            Readiness::Leaving => leaving.extend(sockets),
+            Readiness::Not => {}
+        }
+    }
+    let chosen = if ready.is_empty() { leaving } else { ready };
+    chosen.into_iter().collect()
+}
+
+/// The slice's endpoints with the number that the Service port has there: slices name ports, and hold target ports.
+fn ported<'s>(slice: &'s EndpointSlice, port: &ServicePort) -> impl Iterator<Item = (&'s Endpoint, u16)> {
+    let wanted = port.name.as_deref().unwrap_or_default();
+    let same_name = slice
+        .ports
+        .iter()
+        .flatten()
+        .find(|candidate| candidate.name.as_deref().unwrap_or_default() == wanted);
+    let usable = slice.address_type == "IPv4" || slice.address_type == "IPv6";
+    let number =
+        same_name.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()).filter(|_| usable);
+    number.into_iter().flat_map(|number| slice.endpoints.iter().map(move |endpoint| (endpoint, number)))
+}
+
+enum Readiness {
+    Ready,
+    /// Terminating, but serving still.
+    Leaving,
+    Not,
+}
+
+impl Readiness {
+    /// An unknown `ready` "should be interpreted as true", and `serving` as `ready` (EndpointConditions).
+    fn of(endpoint: &Endpoint) -> Self {
+        let conditions = endpoint.conditions.clone().unwrap_or_default();
+        let terminating = conditions.terminating.unwrap_or(false);
+        match conditions.ready.unwrap_or(!terminating) {
+            true if !terminating => Self::Ready,
+            ready if terminating && conditions.serving.unwrap_or(ready) => Self::Leaving,
+            _ => Self::Not,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "backend_tests.rs"]
+mod tests;

@@ -1,0 +1,82 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn service(port: Value) -> Service {
+    serde_json::from_value(json!({"metadata": {"name": "app"}, "spec": {"ports": [port]}})).unwrap()
+}
+
+fn slice(value: Value) -> EndpointSlice {
+    let mut slice = json!({"addressType": "IPv4", "metadata": {"name": "app-1"}, "endpoints": [],
+        "ports": [{"name": "web", "port": 3000}]});
+    slice.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+    serde_json::from_value(slice).unwrap()
+}
+
+fn used() -> BackendUse {
+    BackendUse { service: ObjectName::new("ns", "app"), port: 80, inferred_h2c: false }
+}
+
+fn addresses(slices: &[EndpointSlice]) -> Vec<String> {
+    let service = service(json!({"name": "web", "port": 80}));
+    backend(&used(), Some(&service), slices).endpoints.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn endpoints_have_the_slices_port_of_the_same_name_in_both_families() {
+    let slices = [
+        slice(json!({"endpoints": [{"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.1"]}]})),
+        slice(json!({"endpoints": [{"addresses": ["10.0.0.2"]}]})),
+        slice(json!({"addressType": "IPv6", "endpoints": [{"addresses": ["fd00::1"]}]})),
+        slice(json!({"addressType": "FQDN", "endpoints": [{"addresses": ["a.example"]}]})),
+        slice(json!({"ports": [{"name": "metrics", "port": 9}], "endpoints": [{"addresses": ["10.0.0.9"]}]})),
+    ];
+    assert_eq!(addresses(&slices), ["10.0.0.1:3000", "10.0.0.2:3000", "[fd00::1]:3000"]);
+}
+
+#[test]
+fn endpoints_count_when_ready_and_serve_to_the_end_when_nothing_else_does() {
+    let endpoint =
+        |address: &str, conditions: Value| json!({"addresses": [address], "conditions": conditions});
+    let unknown = endpoint("10.0.0.1", json!({}));
+    let leaving = endpoint("10.0.0.2", json!({"ready": false, "serving": true, "terminating": true}));
+    let gone = endpoint("10.0.0.3", json!({"ready": false, "serving": false, "terminating": true}));
+    let starting = endpoint("10.0.0.4", json!({"ready": false, "serving": false}));
+    let of = |endpoints: &[&Value]| addresses(&[slice(json!({"endpoints": endpoints}))]);
+    assert_eq!(of(&[&unknown, &leaving, &gone, &starting]), ["10.0.0.1:3000"]);
+    assert_eq!(of(&[&leaving, &gone, &starting]), ["10.0.0.2:3000"]);
+    assert!(of(&[&gone, &starting]).is_empty());
+}
+
+#[test]
+fn protocols_follow_the_service_then_the_route_kind() {
+    let name = || ObjectName::new("ns", "app");
+    let of = |kind: &str, port: Value| BackendUse::of(kind, name(), &service(port), 80);
+    let protocol = |kind: &str, port: Value| {
+        backend(&of(kind, port.clone()).unwrap(), Some(&service(port)), []).protocol
+    };
+    assert_eq!(protocol("HTTPRoute", json!({"port": 80})), BackendProtocol::Http1);
+    assert_eq!(protocol("GRPCRoute", json!({"port": 80})), BackendProtocol::H2c);
+    let h2c = json!({"port": 80, "appProtocol": "kubernetes.io/h2c"});
+    assert_eq!(protocol("HTTPRoute", h2c.clone()), BackendProtocol::H2c);
+    assert_eq!(of("GRPCRoute", h2c).unwrap(), used());
+    assert_eq!(
+        protocol("HTTPRoute", json!({"port": 80, "appProtocol": "x.example/y"})),
+        BackendProtocol::Http1
+    );
+    for (port, reason) in [
+        (json!({"port": 80, "appProtocol": "kubernetes.io/wss"}), Reason::UnsupportedProtocol),
+        (json!({"port": 80, "protocol": "UDP"}), Reason::UnsupportedProtocol),
+        (json!({"port": 81}), Reason::BackendNotFound),
+    ] {
+        assert_eq!(of("HTTPRoute", port).unwrap_err().reason, reason);
+    }
+}
+
+#[test]
+fn external_names_are_refused() {
+    let service = serde_json::from_value(json!({"metadata": {"name": "app"},
+        "spec": {"type": "ExternalName", "externalName": "a.example", "ports": [{"port": 80}]}}));
+    let refused = BackendUse::of("HTTPRoute", ObjectName::new("ns", "app"), &service.unwrap(), 80);
+    assert_eq!(refused.unwrap_err().reason, Reason::InvalidKind);
+}

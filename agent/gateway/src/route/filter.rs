@@ -1,0 +1,276 @@
+//! Filters: compiled where we support them, a typed problem where we do not. "If a reference to a custom filter type cannot
+//! be resolved, the filter MUST NOT be skipped. Instead, requests that would have been processed by that filter MUST receive
+//! a HTTP error response" (HTTPRouteFilter): so every problem here fails the rule.
+
+use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite};
+
+use super::Problem;
+use super::matches::{check_length, is_header_name, unknown_type};
+use crate::Reason;
+use crate::api::shared::{
+    GrpcRouteFilter, HeaderModifier, HeaderValue, HttpRouteFilter, PathModifier, RequestRedirect, UrlRewrite,
+};
+
+/// A rule's filters, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFilters {
+    pub filters: Vec<Filter>,
+    pub redirect: Option<Redirect>,
+}
+
+/// These frame messages or belong to one connection; a route that changed them could smuggle requests.
+const FRAMING_HEADERS: [&str; 8] = [
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+const LONGEST_VALUE: usize = 4096;
+const LONGEST_PATH: usize = 1024;
+
+// === impl RuleFilters ===
+
+impl RuleFilters {
+    pub(super) fn parse(filters: &[HttpRouteFilter], problems: &mut Vec<Problem>) -> Self {
+        problems.extend(repeated(filters));
+        problems.extend(redirect_and_rewrite(filters));
+        let mut compiled = Self::default();
+        for (at, filter) in filters.iter().enumerate() {
+            if let Err(problem) = compiled.add(filter) {
+                problems.push(problem.within(&format!("filters[{at}]")));
+            }
+        }
+        compiled
+    }
+
+    /// Whether a part of the path is replaced whose extent the rule's only PathPrefix has to define.
+    pub(super) fn replace_prefix(&self) -> bool {
+        let rewrites = self.filters.iter().filter_map(|filter| match filter {
+            Filter::Rewrite(rewrite) => rewrite.path.as_ref(),
+            _ => None,
+        });
+        let redirect = self.redirect.as_ref().and_then(|redirect| redirect.path.as_ref());
+        rewrites.chain(redirect).any(|path| matches!(path, PathRewrite::Prefix(_)))
+    }
+
+    fn add(&mut self, filter: &HttpRouteFilter) -> Result<(), Problem> {
+        match filter.r#type.as_str() {
+            "RequestHeaderModifier" => {
+                let edit =
+                    header_edit(present(filter.request_header_modifier.as_ref(), "requestHeaderModifier")?)?;
+                self.filters.push(Filter::RequestHeaders(edit));
+            }
+            "ResponseHeaderModifier" => {
+                let edit = header_edit(present(
+                    filter.response_header_modifier.as_ref(),
+                    "responseHeaderModifier",
+                )?)?;
+                self.filters.push(Filter::ResponseHeaders(edit));
+            }
+            "URLRewrite" => {
+                self.filters
+                    .push(Filter::Rewrite(rewrite(present(filter.url_rewrite.as_ref(), "urlRewrite")?)?));
+            }
+            "RequestRedirect" => {
+                self.redirect =
+                    Some(redirect(present(filter.request_redirect.as_ref(), "requestRedirect")?)?);
+            }
+            _ => return Err(not_served(filter)),
+        }
+        Ok(())
+    }
+}
+
+fn not_served(filter: &HttpRouteFilter) -> Problem {
+    match filter.r#type.as_str() {
+        known @ ("RequestMirror" | "CORS" | "ExternalAuth") => {
+            Problem::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
+        }
+        "ExtensionRef" => {
+            let named = filter.extension_ref.as_ref().map_or_else(
+                || "nothing".to_owned(),
+                |to| format!("{} {} of group {:?}", to.kind, to.name, to.group),
+            );
+            let message = format!("extensionRef names {named}, which is no filter this controller knows");
+            Problem::unresolved(Reason::InvalidKind, message)
+        }
+        other => unknown_type(
+            other,
+            "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect or URLRewrite",
+        ),
+    }
+}
+
+/// "Specifying the same filter multiple times is not supported unless explicitly indicated in the filter."
+fn repeated(filters: &[HttpRouteFilter]) -> Option<Problem> {
+    const REPEATABLE: [&str; 2] = ["RequestMirror", "ExtensionRef"];
+    let twice = filters.iter().enumerate().find(|(at, filter)| {
+        !REPEATABLE.contains(&filter.r#type.as_str())
+            && filters.iter().take(*at).any(|earlier| earlier.r#type == filter.r#type)
+    });
+    twice.map(|(_, filter)| {
+        Problem::incompatible(format!("a {} filter may be given only once in a rule", filter.r#type))
+    })
+}
+
+fn redirect_and_rewrite(filters: &[HttpRouteFilter]) -> Option<Problem> {
+    let has = |name: &str| filters.iter().any(|filter| filter.r#type == name);
+    (has("RequestRedirect") && has("URLRewrite"))
+        .then(|| Problem::incompatible("a rule may have a RequestRedirect or a URLRewrite filter, not both"))
+}
+
+fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Problem> {
+    payload.ok_or_else(|| Problem::unsupported(format!("{field} is missing")))
+}
+
+// === headers ===
+
+/// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the first entry of a name counts.
+fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Problem> {
+    let edit = HeaderEdit {
+        set: header_values(modifier.set.as_deref())?,
+        add: header_values(modifier.add.as_deref())?,
+        remove: header_names(modifier.remove.as_deref())?,
+    };
+    let names = edit.set.iter().chain(&edit.add).map(|(name, _)| name).chain(&edit.remove);
+    let mut seen = std::collections::HashSet::new();
+    match names.into_iter().find(|name| !seen.insert(*name)) {
+        Some(twice) => Err(Problem::incompatible(format!(
+            "header {twice} has several actions: give it one of set, add and remove"
+        ))),
+        None => Ok(edit),
+    }
+}
+
+fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<(Box<str>, Box<str>)>, Problem> {
+    let mut compiled = Vec::<(Box<str>, Box<str>)>::new();
+    for header in values.unwrap_or_default() {
+        let name = header_name(&header.name)?;
+        let fine = check_length(&header.value, LONGEST_VALUE).and_then(|()| header_value(&header.value));
+        fine.map_err(|problem| problem.within(&name))?;
+        if compiled.iter().all(|(known, _)| *known != name) {
+            compiled.push((name, header.value.as_str().into()));
+        }
+    }
+    Ok(compiled)
+}
+
+fn header_names(names: Option<&[String]>) -> Result<Vec<Box<str>>, Problem> {
+    let mut compiled = Vec::new();
+    for name in names.unwrap_or_default() {
+        let name = header_name(name)?;
+        if !compiled.contains(&name) {
+            compiled.push(name);
+        }
+    }
+    Ok(compiled)
+}
+
+fn header_name(name: &str) -> Result<Box<str>, Problem> {
+    let lower = name.to_ascii_lowercase();
+    if !is_header_name(name) {
+        return Err(Problem::unsupported(format!("{name:?} is no header name")));
+    }
+    if FRAMING_HEADERS.contains(&lower.as_str()) {
+        return Err(Problem::unsupported(format!(
+            "header {lower} belongs to the connection and cannot be changed by a route"
+        )));
+    }
+    Ok(lower.into())
+}
+
+fn header_value(value: &str) -> Result<(), Problem> {
+    let fine = value.bytes().all(|b| b == b'\t' || (b' '..=b'~').contains(&b) || b >= 0x80);
+    fine.then_some(()).ok_or_else(|| Problem::unsupported("the value has a control character"))
+}
+
+// === redirects and rewrites ===
+
+fn redirect(filter: &RequestRedirect) -> Result<Redirect, Problem> {
+    Ok(Redirect {
+        scheme: filter.scheme.as_deref().map(scheme).transpose()?,
+        hostname: filter.hostname.as_deref().map(precise_hostname).transpose()?,
+        path: filter.path.as_ref().map(path_rewrite).transpose()?,
+        port: filter.port.map(port).transpose()?,
+        status: redirect_status(filter.status_code.unwrap_or(302))?,
+    })
+}
+
+fn rewrite(filter: &UrlRewrite) -> Result<Rewrite, Problem> {
+    Ok(Rewrite {
+        hostname: filter.hostname.as_deref().map(precise_hostname).transpose()?,
+        path: filter.path.as_ref().map(path_rewrite).transpose()?,
+    })
+}
+
+fn scheme(scheme: &str) -> Result<Box<str>, Problem> {
+    matches!(scheme, "http" | "https")
+        .then(|| scheme.into())
+        .ok_or_else(|| Problem::unsupported(format!("scheme {scheme:?} is unknown: use http or https")))
+}
+
+fn redirect_status(status: i64) -> Result<u16, Problem> {
+    [301, 302, 303, 307, 308].into_iter().find(|known| i64::from(*known) == status).ok_or_else(|| {
+        Problem::unsupported(format!("statusCode {status} is no redirect: use 301, 302, 303, 307 or 308"))
+    })
+}
+
+fn port(port: i32) -> Result<u16, Problem> {
+    u16::try_from(port)
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| Problem::unsupported(format!("port {port} is not between 1 and 65535")))
+}
+
+fn precise_hostname(name: &str) -> Result<Box<str>, Problem> {
+    match HostPattern::parse(name) {
+        Ok(HostPattern::Exact(name)) => Ok(name.as_ref().into()),
+        Ok(_) => Err(Problem::unsupported(format!("hostname {name:?} must not have a wildcard here"))),
+        Err(error) => Err(Problem::unsupported(error.to_string())),
+    }
+}
+
+fn path_rewrite(modifier: &PathModifier) -> Result<PathRewrite, Problem> {
+    match modifier.r#type.as_str() {
+        "ReplaceFullPath" => {
+            let path = present(modifier.replace_full_path.as_ref(), "path.replaceFullPath")?;
+            rewritten(path).map(PathRewrite::Full)
+        }
+        "ReplacePrefixMatch" => {
+            let path = present(modifier.replace_prefix_match.as_ref(), "path.replacePrefixMatch")?;
+            rewritten(path).map(PathRewrite::Prefix)
+        }
+        other => Err(unknown_type(other, "ReplaceFullPath or ReplacePrefixMatch").within("path")),
+    }
+}
+
+fn rewritten(path: &str) -> Result<Box<str>, Problem> {
+    check_length(path, LONGEST_PATH)?;
+    if !path.is_empty() && !path.starts_with('/') {
+        return Err(Problem::unsupported(format!("path {path:?} must start with /")));
+    }
+    let fine = path.bytes().all(|b| (b'!'..=b'~').contains(&b) && b != b'#');
+    fine.then(|| path.into()).ok_or_else(|| {
+        Problem::unsupported(format!("path {path:?} has a character that must be percent-encoded"))
+    })
+}
+
+/// GRPCRoute's filters are a subset of HTTPRoute's.
+pub(super) fn of_grpc(filter: &GrpcRouteFilter) -> HttpRouteFilter {
+    HttpRouteFilter {
+        r#type: filter.r#type.clone(),
+        request_header_modifier: filter.request_header_modifier.clone(),
+        response_header_modifier: filter.response_header_modifier.clone(),
+        request_mirror: filter.request_mirror.clone(),
+        extension_ref: filter.extension_ref.clone(),
+        ..HttpRouteFilter::default()
+    }
+}
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;

@@ -1,0 +1,138 @@
+//! Match conditions: what a request must look like. A condition that cannot be understood makes its alternative invalid; it
+//! never becomes a wider one.
+
+use portcullis_model::{PathMatch, RouteMatch, ValueMatch};
+
+use super::{Problem, pattern};
+use crate::api::httproutes::{HttpPathMatch, HttpRouteMatch};
+use crate::api::shared::NamedMatch;
+
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+const LONGEST_PATH: usize = 1024;
+const LONGEST_VALUE: usize = 4096;
+
+pub(super) fn http(matched: &HttpRouteMatch) -> Result<RouteMatch, Problem> {
+    Ok(RouteMatch {
+        path: path(matched.path.as_ref()).map_err(|problem| problem.within("path"))?,
+        method: matched.method.as_deref().map(method).transpose()?,
+        headers: headers(matched.headers.as_deref())?,
+        query: query(matched.query_params.as_deref())?,
+    })
+}
+
+fn method(method: &str) -> Result<Box<str>, Problem> {
+    let known = METHODS.contains(&method);
+    known.then(|| method.into()).ok_or_else(|| {
+        Problem::unsupported(format!("method {method:?} is unknown: use one of {}", METHODS.join(", ")))
+    })
+}
+
+fn path(path: Option<&HttpPathMatch>) -> Result<PathMatch, Problem> {
+    let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
+    match path.and_then(|path| path.r#type.as_deref()).unwrap_or("PathPrefix") {
+        "Exact" => check_path(value).map(|()| PathMatch::Exact(value.into())),
+        "PathPrefix" => check_path(value).map(|()| PathMatch::prefix(value)),
+        "RegularExpression" => {
+            check_length(value, LONGEST_PATH).and_then(|()| pattern::text(value)).map(PathMatch::Regex)
+        }
+        other => Err(unknown_type(other, "Exact, PathPrefix or RegularExpression")),
+    }
+}
+
+/// The rules that the CRD states for Exact and PathPrefix values: nothing that normalising a request's path removes.
+pub(super) fn check_path(value: &str) -> Result<(), Problem> {
+    const NEVER_INSIDE: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
+    check_length(value, LONGEST_PATH)?;
+    if !value.starts_with('/') {
+        return Err(Problem::unsupported(format!("value {value:?} must start with /")));
+    }
+    if let Some(part) = NEVER_INSIDE.iter().find(|part| value.contains(**part)) {
+        return Err(Problem::unsupported(format!("value {value:?} must not contain {part}")));
+    }
+    if value.ends_with("/.") || value.ends_with("/..") {
+        return Err(Problem::unsupported(format!("value {value:?} must not end with /. or /..")));
+    }
+    if !is_path_text(value) {
+        return Err(Problem::unsupported(format!("value {value:?} has a character that no path can have")));
+    }
+    Ok(())
+}
+
+fn is_path_text(value: &str) -> bool {
+    let mut bytes = value.bytes();
+    while let Some(byte) = bytes.next() {
+        let fine = match byte {
+            b'%' => {
+                [bytes.next(), bytes.next()].iter().flatten().filter(|b| b.is_ascii_hexdigit()).count() == 2
+            }
+            _ => byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@".contains(&byte),
+        };
+        if !fine {
+            return false;
+        }
+    }
+    true
+}
+
+/// By lower-case name. Of entries with equivalent names only the first counts, says the API.
+pub(super) fn headers(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Problem> {
+    named(matches, "header", |name| {
+        is_header_name(name).then(|| name.to_ascii_lowercase().into_boxed_str()).ok_or_else(|| {
+            Problem::unsupported(format!(
+                "{name:?} is no header name: use letters, digits and !#$%&'*+-.^_`|~"
+            ))
+        })
+    })
+}
+
+fn query(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Problem> {
+    named(matches, "query parameter", |name| Ok(name.into()))
+}
+
+fn named(
+    matches: Option<&[NamedMatch]>,
+    what: &str,
+    name_of: impl Fn(&str) -> Result<Box<str>, Problem>,
+) -> Result<Vec<(Box<str>, ValueMatch)>, Problem> {
+    let mut compiled = Vec::<(Box<str>, ValueMatch)>::new();
+    for matched in matches.unwrap_or_default() {
+        let place = || format!("{what} {}", matched.name);
+        let name = name_of(&matched.name).map_err(|problem| problem.within(what))?;
+        if compiled.iter().all(|(known, _)| *known != name) {
+            compiled.push((name, value(matched).map_err(|problem| problem.within(&place()))?));
+        }
+    }
+    Ok(compiled)
+}
+
+fn value(matched: &NamedMatch) -> Result<ValueMatch, Problem> {
+    check_length(&matched.value, LONGEST_VALUE)?;
+    match matched.r#type.as_deref().unwrap_or("Exact") {
+        "Exact" => Ok(ValueMatch::Exact(matched.value.as_str().into())),
+        "RegularExpression" => pattern::octets(&matched.value).map(ValueMatch::Regex),
+        other => Err(unknown_type(other, "Exact or RegularExpression")),
+    }
+}
+
+/// A token of RFC 9110 section 5.6.2.
+pub(super) fn is_header_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+pub(super) fn check_length(value: &str, longest: usize) -> Result<(), Problem> {
+    if value.len() > longest {
+        return Err(Problem::unsupported(format!(
+            "value is {} bytes long; at most {longest} are allowed",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn unknown_type(found: &str, known: &str) -> Problem {
+    Problem::unsupported(format!("type {found:?} is unknown: use {known}"))
+}
+
+#[cfg(test)]
+#[path = "matches_tests.rs"]
+mod tests;

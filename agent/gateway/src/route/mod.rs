@@ -1,0 +1,132 @@
+//! From a route object to compiled rules. Parsing looks at the route alone; resolving looks up what it refers to; tables are
+//! made by whoever knows the listeners. HTTPRoute and GRPCRoute become the same [`ParsedRoute`], and so does the route that
+//! delegation computes (`delegate`), so that attachment, backends and tables exist once. Nothing here knows about parents,
+//! listeners or statuses beyond the reasons it reports.
+
+mod backend;
+mod duration;
+mod envelope;
+mod filter;
+mod grpc;
+mod http;
+mod matches;
+mod pattern;
+mod problem;
+mod reference;
+mod resolve;
+mod table;
+
+use std::sync::Arc;
+
+use portcullis_model::{HostPattern, RouteMatch, RouteOrigin, RuleId, Timeouts};
+
+use crate::ObjectKey;
+use crate::api::grpcroutes::GrpcRoute;
+use crate::api::httproutes::HttpRoute;
+use crate::api::shared::ParentReference;
+
+pub use backend::{BackendUse, backend};
+pub use duration::{DurationError, parse_duration};
+pub use filter::RuleFilters;
+pub use grpc::parse_grpc;
+pub use http::parse_http;
+pub use problem::Problem;
+pub use reference::{ChildReference, Delegation, ParsedBackendRef};
+pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
+pub use table::table_entries;
+
+/// A route as far as it can be understood without looking at any other object.
+#[derive(Clone, Debug)]
+pub struct ParsedRoute {
+    pub key: ObjectKey,
+    pub generation: i64,
+    pub origin: RouteOrigin,
+    pub source: RouteSource,
+    /// Never "no hostnames means any": a route for any name says [`HostPattern::Any`], an empty list matches nothing.
+    pub hostnames: Vec<HostPattern>,
+    /// In the order of `spec.parentRefs`, with group, kind and namespace filled in.
+    pub parent_refs: Vec<ParentReference>,
+    pub rules: Vec<ParsedRule>,
+    /// What makes the whole route unacceptable; then there are no rules.
+    pub problems: Vec<Problem>,
+}
+
+/// The object a route was parsed from.
+#[derive(Clone, Debug)]
+pub enum RouteSource {
+    Http(Arc<HttpRoute>),
+    Grpc(Arc<GrpcRoute>),
+}
+
+#[derive(Clone, Debug)]
+pub struct ParsedRule {
+    pub id: Arc<RuleId>,
+    /// The alternatives that are valid. Of an invalid rule they own their traffic still, and fail it.
+    pub matches: Vec<Arc<RouteMatch>>,
+    pub filters: RuleFilters,
+    pub backend_refs: Vec<ParsedBackendRef>,
+    /// Set if other routes supply this rule's backends (GEP-1058).
+    pub delegation: Option<Delegation>,
+    pub timeouts: Timeouts,
+    /// What makes the rule invalid; its traffic is answered with an error.
+    pub problems: Vec<Problem>,
+}
+
+// === impl ParsedRoute ===
+
+impl ParsedRoute {
+    /// Why the route is not accepted by anybody: a problem of the whole, or no rule that is valid.
+    pub fn refusal(&self) -> Option<Problem> {
+        let whole = self.problems.first();
+        let all_invalid = !self.rules.is_empty() && self.rules.iter().all(ParsedRule::is_unacceptable);
+        whole.cloned().or_else(|| all_invalid.then(|| self.rule_problems())?)
+    }
+
+    /// What the `PartiallyInvalid` condition says; its message has to start with "Dropped Rule".
+    pub fn partly_invalid(&self) -> Option<Problem> {
+        if self.refusal().is_some() {
+            return None;
+        }
+        let problem = self.rule_problems()?;
+        Some(Problem { message: format!("Dropped Rule: {}", problem.message), ..problem })
+    }
+
+    /// Whether a rule takes child routes.
+    pub fn is_parent(&self) -> bool {
+        self.rules.iter().any(|rule| rule.delegation.is_some())
+    }
+
+    /// The parent references that name a route of the same kind: those that make this a child route.
+    pub fn parent_routes(&self) -> impl Iterator<Item = (usize, &ParentReference)> {
+        let is_route = |reference: &ParentReference| {
+            reference.group.as_deref() == Some(self.key.kind.group())
+                && reference.kind.as_deref() == Some(self.key.kind.as_str())
+        };
+        self.parent_refs.iter().enumerate().filter(move |(_, reference)| is_route(reference))
+    }
+
+    fn rule_problems(&self) -> Option<Problem> {
+        Problem::summary(self.rules.iter().flat_map(|rule| {
+            rule.problems
+                .iter()
+                .filter(|problem| problem.is_unacceptable())
+                .map(|problem| problem.clone().within(&rule.label()))
+        }))
+    }
+}
+
+// === impl ParsedRule ===
+
+impl ParsedRule {
+    /// `rule 2 (checkout)`, as messages to the route's owner name it.
+    pub fn label(&self) -> String {
+        match &self.id.name {
+            Some(name) => format!("rule {} ({name})", self.id.index),
+            None => format!("rule {}", self.id.index),
+        }
+    }
+
+    fn is_unacceptable(&self) -> bool {
+        self.problems.iter().any(Problem::is_unacceptable)
+    }
+}

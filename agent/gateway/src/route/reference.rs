@@ -1,0 +1,135 @@
+//! What a rule refers to: backends, and with delegation other routes.
+
+use std::sync::Arc;
+
+use super::Problem;
+use super::filter::RuleFilters;
+use crate::api::shared::{AllowedRoutes, HttpRouteFilter};
+use crate::{GATEWAY_GROUP, Kind};
+
+/// A backendRef with its defaults filled in.
+#[derive(Clone, Debug)]
+pub struct ParsedBackendRef {
+    pub group: Box<str>,
+    pub kind: Box<str>,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub port: Option<u16>,
+    pub weight: u32,
+    pub filters: RuleFilters,
+}
+
+/// Who may supply a rule's backends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delegation {
+    /// `allowedRoutes`: routes that name this one as their parent (GEP-1058).
+    Allowed(AllowedRoutes),
+    /// `backendRefs` of the route's own kind: the form that the stock CRDs allow.
+    Listed(Vec<ChildReference>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildReference {
+    pub namespace: Arc<str>,
+    /// `None`: `*`, every route of the namespace that agrees.
+    pub name: Option<Arc<str>>,
+    pub weight: u32,
+}
+
+/// The fields that HTTPRoute's and GRPCRoute's backendRefs have in common.
+pub(super) struct RawBackendRef<'r> {
+    pub(super) group: Option<&'r str>,
+    pub(super) kind: Option<&'r str>,
+    pub(super) namespace: Option<&'r str>,
+    pub(super) name: &'r str,
+    pub(super) port: Option<i32>,
+    pub(super) weight: Option<i32>,
+}
+
+const GREATEST_WEIGHT: u32 = 1_000_000;
+
+// === impl ParsedBackendRef ===
+
+impl ParsedBackendRef {
+    pub(super) fn parse(
+        raw: &RawBackendRef<'_>,
+        filters: &[HttpRouteFilter],
+        namespace: &Arc<str>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let filters = RuleFilters::parse(filters, problems);
+        if filters.redirect.is_some() {
+            problems.push(Problem::unsupported(
+                "a RequestRedirect filter on a backendRef is not supported: put it on the rule",
+            ));
+        }
+        Self {
+            group: raw.group.unwrap_or_default().into(),
+            kind: raw.kind.unwrap_or("Service").into(),
+            namespace: raw.namespace.map_or_else(|| namespace.clone(), Arc::from),
+            name: raw.name.into(),
+            port: raw.port.and_then(|port| port_number(port, problems)),
+            weight: weight(raw.weight, problems),
+            filters,
+        }
+    }
+
+    fn is_route(&self, kind: Kind) -> bool {
+        &*self.group == GATEWAY_GROUP && &*self.kind == kind.as_str()
+    }
+
+    fn as_child(&self) -> ChildReference {
+        let name = (&*self.name != "*").then(|| self.name.clone());
+        ChildReference { namespace: self.namespace.clone(), name, weight: self.weight }
+    }
+}
+
+fn port_number(port: i32, problems: &mut Vec<Problem>) -> Option<u16> {
+    let number = u16::try_from(port).ok().filter(|port| *port > 0);
+    if number.is_none() {
+        problems.push(Problem::unsupported(format!("port {port} is not between 1 and 65535")));
+    }
+    number
+}
+
+fn weight(weight: Option<i32>, problems: &mut Vec<Problem>) -> u32 {
+    let number = u32::try_from(weight.unwrap_or(1)).ok().filter(|weight| *weight <= GREATEST_WEIGHT);
+    number.unwrap_or_else(|| {
+        problems.push(Problem::unsupported(format!(
+            "weight {} is not between 0 and {GREATEST_WEIGHT}",
+            weight.unwrap_or_default()
+        )));
+        0
+    })
+}
+
+// === impl Delegation ===
+
+impl Delegation {
+    /// Takes references to routes out of `backend_refs`: they name children, not backends.
+    pub(super) fn take(
+        kind: Kind,
+        allowed: Option<&AllowedRoutes>,
+        backend_refs: &mut Vec<ParsedBackendRef>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Self> {
+        let (children, backends): (Vec<_>, Vec<_>) =
+            std::mem::take(backend_refs).into_iter().partition(|reference| reference.is_route(kind));
+        *backend_refs = backends;
+        if allowed.is_some() && !(children.is_empty() && backend_refs.is_empty()) {
+            problems.push(Problem::unsupported(
+                "a rule has either allowedRoutes or backendRefs, not both (GEP-1058)",
+            ));
+        }
+        if !children.is_empty() && !backend_refs.is_empty() {
+            problems.push(Problem::unsupported(format!(
+                "backendRefs of kind {kind} and of other kinds cannot be mixed in a rule"
+            )));
+        }
+        match allowed {
+            Some(allowed) => Some(Self::Allowed(allowed.clone())),
+            None if children.is_empty() => None,
+            None => Some(Self::Listed(children.iter().map(ParsedBackendRef::as_child).collect())),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! From a parsed route to runnable rules: references are looked up, and what cannot be served gets an answer that says why.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service;
+use portcullis_model::{
+    Action, BackendTarget, Failure, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
+};
+
+use super::reference::ParsedBackendRef;
+use super::{BackendUse, ParsedRoute, ParsedRule, Problem};
+use crate::{Kind, Reason};
+
+/// What resolving looks things up in.
+pub trait Resolver {
+    fn service(&self, name: &ObjectName) -> Option<&Service>;
+    /// Whether routes of `kind` in `namespace` may refer to the Service: always within a namespace, else by ReferenceGrant.
+    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ResolvedRoute {
+    pub rules: Vec<ResolvedRule>,
+    /// What `ResolvedRefs=False` says.
+    pub problem: Option<Problem>,
+    /// The backends that rules forward to.
+    pub backends: BTreeSet<BackendUse>,
+    /// Every Service referred to, found or not: when one of them changes, the route has to be resolved again.
+    pub services: BTreeSet<ObjectName>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ResolvedRule {
+    pub matches: Vec<Arc<RouteMatch>>,
+    pub rule: Arc<Rule>,
+}
+
+pub fn resolve(route: &ParsedRoute, resolver: &(impl Resolver + ?Sized)) -> ResolvedRoute {
+    let mut resolution = Resolution {
+        kind: route.key.kind,
+        resolver,
+        problems: Vec::new(),
+        resolved: ResolvedRoute::default(),
+    };
+    for rule in &route.rules {
+        let resolved = resolution.rule(rule);
+        resolution.resolved.rules.push(resolved);
+    }
+    resolution.resolved.problem = Problem::summary(resolution.problems);
+    resolution.resolved
+}
+
+struct Resolution<'r, R: ?Sized> {
+    kind: Kind,
+    resolver: &'r R,
+    problems: Vec<Problem>,
+    resolved: ResolvedRoute,
+}
+
+impl<R: Resolver + ?Sized> Resolution<'_, R> {
+    fn rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
+        let unresolved = rule.problems.iter().filter(|problem| !problem.is_unacceptable());
+        self.problems.extend(unresolved.map(|problem| problem.clone().within(&rule.label())));
+        // Looked up for an invalid rule, too: its broken references are worth telling.
+        let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
+        let compiled = Rule {
+            id: rule.id.as_ref().clone(),
+            filters: rule.filters.filters.clone(),
+            action: self.action(rule, backends),
+            timeouts: rule.timeouts,
+        };
+        ResolvedRule { matches: rule.matches.clone(), rule: Arc::new(compiled) }
+    }
+
+    fn action(&self, rule: &ParsedRule, backends: Vec<WeightedBackend>) -> Action {
+        if let Some(problem) = rule.problems.first() {
+            return Action::Fail(self.failure(&problem.message));
+        }
+        if let Some(redirect) = &rule.filters.redirect {
+            return Action::Redirect(redirect.clone());
+        }
+        let reason = match (&rule.delegation, backends.is_empty()) {
+            (Some(_), _) => "no child route is bound to the rule",
+            (None, true) => "the rule has no backendRefs",
+            (None, false) => "all backendRefs of the rule have weight 0",
+        };
+        Split::new(backends).map_or_else(|| Action::Fail(self.failure(reason)), Action::Forward)
+    }
+
+    fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
+        let target = match self.target(rule, reference) {
+            Ok(used) => {
+                let name = used.name();
+                self.resolved.backends.insert(used);
+                BackendTarget::Known(name)
+            }
+            Err(problem) => {
+                let failure = self.failure(&problem.message);
+                self.problems.push(problem.within(&rule.label()));
+                BackendTarget::Invalid(failure)
+            }
+        };
+        WeightedBackend { weight: reference.weight, target, filters: reference.filters.filters.clone() }
+    }
+
+    fn target(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> Result<BackendUse, Problem> {
+        if !(reference.group.is_empty() && &*reference.kind == "Service") {
+            return Err(unknown_kind(reference));
+        }
+        let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
+        let port = reference.port.ok_or_else(|| {
+            Problem::unresolved(
+                Reason::BackendNotFound,
+                format!("the backendRef to Service {name} names no port: add one"),
+            )
+        })?;
+        self.resolved.services.insert(name.clone());
+        // Permission first: without it, not even whether the Service exists is told.
+        if !self.resolver.permits(self.kind, &rule.id.route.namespace, &name) {
+            return Err(not_permitted(self.kind, &rule.id.route.namespace, &name));
+        }
+        let service = self.resolver.service(&name);
+        let service = service.ok_or_else(|| {
+            Problem::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
+        })?;
+        BackendUse::of(self.kind.as_str(), name, service, port)
+    }
+
+    /// "500 status codes MUST be returned" for HTTPRoutes, "`UNAVAILABLE`" for GRPCRoutes, which 503 stands for in gRPC's
+    /// mapping of HTTP statuses.
+    fn failure(&self, reason: &str) -> Failure {
+        let status = if self.kind == Kind::GrpcRoute { 503 } else { 500 };
+        Failure { status, reason: reason.into() }
+    }
+}
+
+fn unknown_kind(reference: &ParsedBackendRef) -> Problem {
+    let ParsedBackendRef { group, kind, namespace, name, .. } = reference;
+    let message = format!(
+        "backendRef {namespace}/{name} is of kind {kind:?} in group {group:?}; only Service is supported"
+    );
+    Problem::unresolved(Reason::InvalidKind, message)
+}
+
+fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Problem {
+    let message = format!(
+        "a ReferenceGrant in namespace {} has to allow {kind}s of namespace {namespace} to refer to Service {}",
+        to.namespace, to.name
+    );
+    Problem::unresolved(Reason::RefNotPermitted, message)
+}
