@@ -16,7 +16,10 @@ struct World {
 impl World {
     fn new() -> Self {
         let vips = packets::VIPS.iter().map(|(ip, flags)| (packets::address(ip), *flags)).collect();
-        Self { vips, frontends: packets::frontends().collect() }
+        let frontends = packets::FRONTENDS.iter();
+        let keys =
+            frontends.map(|(protocol, ip, port)| FrontendKey::new(*protocol, packets::address(ip), *port));
+        Self { vips, frontends: keys.collect() }
     }
 }
 

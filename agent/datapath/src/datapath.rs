@@ -8,7 +8,7 @@ use portcullis_common::abi::STEER;
 use crate::desired::{Desired, GROUP};
 use crate::error::{Error, Unavailable};
 use crate::interfaces::Interfaces;
-use crate::kernel::{Enforcement, Kernel, KernelLog};
+use crate::kernel::{Enforcement, Kernel, KernelLog, Passage};
 use crate::maps::{CoreSockets, Maps};
 use crate::pins::{DEFAULT_PIN_DIR, Pins};
 use crate::plan::{Contents, Op, plan};
@@ -114,6 +114,11 @@ impl Datapath {
     /// How often each reason was counted since the maps were made; they outlive the agent.
     pub fn counters(&self) -> Result<Vec<(Reason, u64)>, Error> {
         self.maps.counters()
+    }
+
+    /// Runs the loaded packet guard on one Ethernet frame, as the interface would, counters included.
+    pub fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {
+        self.kernel.run_guard(frame)
     }
 
     /// The kernel programs' log, once.

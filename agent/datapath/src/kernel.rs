@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use aya::programs::{SkLookup, Xdp};
+use aya::programs::{SkLookup, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
 use portcullis_common::abi::{COUNTERS, ENFORCE, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
@@ -28,6 +28,16 @@ pub enum Enforcement {
     /// Count under the same names, and pass.
     CountOnly,
 }
+
+/// What the packet guard did with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    Passed,
+    Dropped,
+}
+
+/// `enum xdp_action` of linux/bpf.h.
+const XDP_PASS: u32 = 2;
 
 /// Programs verified by the kernel, with their maps opened or created under the pins.
 pub(crate) struct Kernel(pub(crate) Ebpf);
@@ -59,6 +69,15 @@ impl Kernel {
 
     pub(crate) fn guard(&mut self) -> Result<&mut Xdp, Unavailable> {
         self.program(GUARD)
+    }
+
+    pub(crate) fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {
+        let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
+        let result = self.guard()?.test_run(options).map_err(|error| refused(error.into()))?;
+        match result.return_value {
+            XDP_PASS => Ok(Passage::Passed),
+            _ => Ok(Passage::Dropped),
+        }
     }
 
     /// The kernel's log; there is one reader.

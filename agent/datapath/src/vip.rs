@@ -1,1 +1,106 @@
+//! Makes VIPs local, so that the kernel accepts what is sent to them: `ip address add VIP/32 dev lo`. An address that the node
+//! has anyway is left alone, and what was added here is recognised later, by a later agent too: by its protocol number
+//! (`IFA_PROTO`, Linux 5.18) and, for IPv4, its label.
 
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+
+use crate::netlink::{Addresses, LocalAddress};
+
+/// What a call changed, and what it could not change; the rest is done all the same.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pub added: Vec<IpAddr>,
+    pub removed: Vec<IpAddr>,
+    pub problems: Vec<Problem>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    #[error("cannot list the node's addresses: {0}")]
+    List(io::Error),
+    #[error(
+        "cannot make VIP {address} local: {source}; the agent needs NET_ADMIN, and for IPv6 it must not be disabled on lo"
+    )]
+    Add { address: IpAddr, source: io::Error },
+    #[error(
+        "cannot remove VIP {address} from lo: {source}; remove it with `ip address del {address} dev lo`"
+    )]
+    Remove { address: IpAddr, source: io::Error },
+}
+
+/// Makes these VIPs local and takes away those that were added here earlier and are no longer wanted.
+pub fn make_local(vips: &BTreeSet<IpAddr>) -> Changes {
+    let mut changes = Changes::default();
+    let opened = Addresses::open().and_then(|mut addresses| Ok((addresses.list()?, addresses)));
+    match opened {
+        Ok((present, addresses)) => changes.execute(addresses, &plan(&present, vips)),
+        Err(error) => changes.problems.push(Problem::List(error)),
+    }
+    changes
+}
+
+/// Takes away every VIP that was added here.
+pub fn remove_all() -> Changes {
+    make_local(&BTreeSet::new())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Op {
+    Add(IpAddr),
+    Remove(IpAddr),
+}
+
+/// The diff: additions first, so that a VIP on the move is never absent.
+fn plan(present: &[LocalAddress], vips: &BTreeSet<IpAddr>) -> Vec<Op> {
+    let is_present = |vip: &&IpAddr| present.iter().any(|local| local.address == **vip);
+    // All of 127.0.0.0/8 is local from the start.
+    let is_given = |vip: &&IpAddr| vip.is_unspecified() || vip.is_loopback();
+    let missing = vips.iter().filter(|vip| !is_present(vip) && !is_given(vip));
+    let stale = present.iter().filter(|local| local.ours && !vips.contains(&local.address));
+    missing.map(|vip| Op::Add(*vip)).chain(stale.map(|local| Op::Remove(local.address))).collect()
+}
+
+impl Changes {
+    fn execute(&mut self, mut addresses: Addresses, ops: &[Op]) {
+        for op in ops {
+            match *op {
+                Op::Add(address) => match addresses.add(address) {
+                    Ok(()) => self.added.push(address),
+                    Err(source) => self.problems.push(Problem::Add { address, source }),
+                },
+                Op::Remove(address) => match addresses.remove(address) {
+                    Ok(()) => self.removed.push(address),
+                    Err(source) => self.problems.push(Problem::Remove { address, source }),
+                },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn local(text: &str, ours: bool) -> LocalAddress {
+        LocalAddress { address: ip(text), ours }
+    }
+
+    #[test]
+    fn only_missing_addresses_are_added_and_only_ours_removed() {
+        let present = [local("10.0.0.1", false), local("10.0.0.2", true), local("10.0.0.3", true)];
+        let vips = BTreeSet::from(["10.0.0.1", "10.0.0.2", "10.0.0.4", "127.0.0.9", "0.0.0.0"].map(ip));
+        assert_eq!(plan(&present, &vips), [Op::Add(ip("10.0.0.4")), Op::Remove(ip("10.0.0.3"))]);
+    }
+
+    #[test]
+    fn a_satisfied_wish_is_no_plan() {
+        let present = [local("10.0.0.1", true), local("fd00::1", true)];
+        assert_eq!(plan(&present, &BTreeSet::from(["10.0.0.1", "fd00::1"].map(ip))), []);
+    }
+}

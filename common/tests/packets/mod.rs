@@ -1,9 +1,10 @@
 //! The packet table: frame in, reason out, against one small world of VIPs and frontends. The host test of this crate runs it
 //! on `verdict` itself, the test of `portcullis-datapath` on the loaded XDP program.
+#![cfg(test)]
 
 use std::net::IpAddr;
 
-use portcullis_common::abi::{Address, FrontendKey, TCP, UDP, VIP_EXCLUSIVE, VIP_SHARED};
+use portcullis_common::abi::{Address, TCP, UDP, VIP_EXCLUSIVE, VIP_SHARED};
 use portcullis_common::reason::Reason::{self, *};
 
 /// (VIP, flags)
@@ -35,10 +36,6 @@ pub(crate) fn address(text: &str) -> Address {
         IpAddr::V4(v4) => Address::v4(v4.octets()),
         IpAddr::V6(v6) => Address::v6(v6.octets()),
     }
-}
-
-pub(crate) fn frontends() -> impl Iterator<Item = FrontendKey> {
-    FRONTENDS.iter().map(|(protocol, ip, port)| FrontendKey::new(*protocol, address(ip), *port))
 }
 
 fn case(name: &'static str, reason: Reason, frame: Vec<u8>) -> Case {

@@ -1,0 +1,124 @@
+//! What the datapath needs of a node, and what it says when it lacks it.
+#![cfg(test)]
+
+#[expect(dead_code, reason = "an environment needs no client")]
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::sync::Mutex;
+
+use portcullis_datapath::{Datapath, Desired, Interfaces, LogLevel, Options, Sharing, Unavailable, probe};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use support::{isolated, open, options, tcp};
+
+const NOBODY: u32 = 65534;
+
+#[test]
+fn an_ordinary_user_with_three_capabilities_is_enough() {
+    isolated(|pin_dir| {
+        chown(pin_dir.parent().unwrap(), Some(NOBODY), Some(NOBODY)).unwrap();
+        become_nobody_with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON);
+        let on_loopback = Options { interfaces: Interfaces::Named(vec!["lo".into()]), ..options(pin_dir) };
+        let mut datapath = open(&on_loopback);
+        let vip = [(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), Sharing::Exclusive)];
+        assert_eq!(datapath.apply(&Desired::new([tcp("10.0.0.1:443")], vip)).unwrap().len(), 2);
+        assert_eq!(datapath.attachments().len(), 2);
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
+fn missing_capabilities_are_named() {
+    isolated(|pin_dir| {
+        become_nobody_with(CapabilitySet::NET_ADMIN);
+        let refused = refusal(&options(pin_dir));
+        assert!(matches!(refused, Unavailable::Capabilities(_)), "{refused}");
+        let said = refused.to_string();
+        assert!(said.contains("BPF, PERFMON") && said.contains("grant"), "{said}");
+    });
+}
+
+#[test]
+fn a_pin_directory_on_another_file_system_is_refused() {
+    isolated(|_| {
+        let refused = refusal(&options(Path::new("/tmp/portcullis")));
+        assert!(matches!(refused, Unavailable::NoBpffs { .. }), "{refused}");
+    });
+}
+
+#[test]
+fn an_unknown_interface_is_refused_before_anything_is_attached() {
+    isolated(|pin_dir| {
+        let refused =
+            refusal(&Options { interfaces: Interfaces::Named(vec!["eth7".into()]), ..options(pin_dir) });
+        assert!(refused.to_string().contains("eth7"), "{refused}");
+        assert!(!pin_dir.exists());
+    });
+}
+
+#[test]
+fn probing_changes_nothing() {
+    isolated(|pin_dir| {
+        let environment = probe(pin_dir);
+        assert!(environment.bpffs && environment.object, "{environment:?}");
+        assert!(environment.check().is_ok());
+        assert!(!pin_dir.exists());
+    });
+}
+
+#[test]
+fn the_kernel_logs_what_it_could_not_steer_and_nothing_unless_asked() {
+    static RECORDS: Records = Records(Mutex::new(vec![]));
+    log::set_logger(&RECORDS).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    for (level, expected) in [(None, 0), (Some(LogLevel::Debug), 1)] {
+        isolated(|pin_dir| {
+            let mut datapath = open(&Options { log: level, ..options(pin_dir) });
+            datapath.apply(&Desired::new([tcp("127.0.0.1:443")], [])).unwrap();
+            let mut kernel_log = datapath.kernel_log().unwrap();
+            TcpStream::connect("127.0.0.1:443").unwrap_err();
+            kernel_log.flush();
+        });
+        let records = std::mem::take(&mut *RECORDS.0.lock().unwrap());
+        let ours = records.iter().filter(|record| *record == "port 443: steer-no-socket");
+        assert_eq!(ours.count(), expected, "{records:?}");
+    }
+}
+
+fn refusal(options: &Options) -> Unavailable {
+    match Datapath::open(options) {
+        Ok(_) => panic!("opened"),
+        Err(refused) => refused,
+    }
+}
+
+/// Makes this thread, and no other, an ordinary user's with these capabilities alone.
+fn become_nobody_with(capabilities: CapabilitySet) {
+    rustix::thread::set_keep_capabilities(true).unwrap();
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    let sets = CapabilitySets {
+        effective: capabilities,
+        permitted: capabilities,
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+struct Records(Mutex<Vec<String>>);
+
+impl log::Log for Records {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,209 @@
+//! Steering, live: real connections from another network namespace.
+#![cfg(test)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use portcullis_datapath::{Datapath, Desired, How, Interfaces, Options, Reason, Sharing};
+use support::{Client, Cores, ip, isolated, open, options, tcp};
+
+const CORES: usize = 4;
+
+#[test]
+fn a_thousand_ports_reach_the_cores_and_keep_their_number() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(CORES));
+        let mut datapath = open(&options(pin_dir));
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        let ports =
+            || (2000..3000).flat_map(|port| [format!("10.50.0.1:{port}"), format!("[fd50::1]:{port}")]);
+        datapath.apply(&Desired::new(ports().map(|address| tcp(&address)), [])).unwrap();
+
+        let mut hits = BTreeMap::<usize, usize>::new();
+        for address in ports().map(|address| address.parse::<SocketAddr>().unwrap()) {
+            let connection = client.connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+            let (core, accepted) = cores.accept();
+            assert_eq!(accepted.local_addr().unwrap(), address);
+            assert_eq!(accepted.peer_addr().unwrap(), connection.local_addr().unwrap());
+            *hits.entry(core).or_default() += 1;
+        }
+        assert!((0..CORES).all(|core| hits[&core] > 2000 / CORES / 2), "uneven: {hits:?}");
+        assert_eq!(count(&datapath, Reason::Steered), 2000);
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
+fn what_is_not_a_frontend_is_untouched() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(1));
+        let mut datapath = open(&options(pin_dir));
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&Desired::new([tcp("10.50.0.1:443")], [])).unwrap();
+
+        assert_refused(&client, "10.50.0.1:444");
+        assert_refused(&client, "10.99.0.1:443");
+        assert_refused(&client, "[fd50::1]:443");
+        let ordinary = TcpListener::bind("10.99.0.1:7000").unwrap();
+        client.connect(ordinary.local_addr().unwrap()).unwrap();
+        ordinary.accept().unwrap();
+        assert_eq!(count(&datapath, Reason::Steered), 0);
+    });
+}
+
+#[test]
+fn a_wildcard_frontend_is_every_local_address_of_its_family() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(2));
+        let mut datapath = open(&options(pin_dir));
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&Desired::new([tcp("0.0.0.0:8080"), tcp("[::]:8081")], [])).unwrap();
+
+        for address in ["10.50.0.1:8080", "10.99.0.1:8080", "[fd50::1]:8081", "[fd99::1]:8081"] {
+            assert_reaches(&client, &cores, address);
+        }
+        assert_refused(&client, "[fd50::1]:8080");
+        assert_refused(&client, "10.50.0.1:8081");
+    });
+}
+
+#[test]
+fn a_frontend_without_sockets_is_refused_and_counted() {
+    isolated(|pin_dir| {
+        let client = client_with_vips();
+        let mut datapath = open(&options(pin_dir));
+        datapath.apply(&Desired::new([tcp("10.50.0.1:443")], [])).unwrap();
+        assert_refused(&client, "10.50.0.1:443");
+
+        let cores = Cores::new(2);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+
+        drop(cores);
+        assert_refused(&client, "10.50.0.1:443");
+        assert_eq!(count(&datapath, Reason::SteerNoSocket), 2);
+    });
+}
+
+#[test]
+fn fewer_cores_after_more_leave_no_connection_behind() {
+    isolated(|pin_dir| {
+        let (client, many, few) = (client_with_vips(), Cores::new(8), Cores::new(1));
+        let mut datapath = open(&options(pin_dir));
+        datapath.set_sockets(&many.sockets()).unwrap();
+        datapath.apply(&Desired::new([tcp("10.50.0.1:443")], [])).unwrap();
+        datapath.set_sockets(&few.sockets()).unwrap();
+        for _ in 0..50 {
+            assert_reaches(&client, &few, "10.50.0.1:443");
+        }
+    });
+}
+
+#[test]
+fn traffic_survives_the_agent_and_is_adopted_by_the_next() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(2));
+        let options = guarded(pin_dir);
+        let mut datapath = open(&options);
+        assert!(datapath.attachments().iter().all(|a| a.how != How::Adopted), "{:?}", datapath.attachments());
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        let desired = desired_443();
+        datapath.apply(&desired).unwrap();
+        drop(datapath);
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+
+        for _ in 0..5 {
+            let mut next = open(&options);
+            assert!(next.attachments().iter().all(|a| a.how == How::Adopted), "{:?}", next.attachments());
+            assert_eq!(next.apply(&desired).unwrap(), [], "the maps are as they were left");
+            assert_reaches(&client, &cores, "10.50.0.1:443");
+        }
+
+        let mut next = open(&options);
+        let successors = Cores::new(2);
+        next.set_sockets(&successors.sockets()).unwrap();
+        assert_reaches(&client, &successors, "10.50.0.1:443");
+        assert!(count(&next, Reason::Steered) >= 7, "counters go on");
+    });
+}
+
+#[test]
+fn the_guard_drops_what_the_kernel_would_refuse() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(1));
+        let mut datapath = open(&guarded(pin_dir));
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&desired_443()).unwrap();
+
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+        let silence = client.connect_within("10.50.0.1:444".parse().unwrap(), Duration::from_millis(200));
+        assert_eq!(silence.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_refused(&client, "10.99.0.1:444");
+        assert_eq!(count(&datapath, Reason::DroppedNoListener), 1);
+        assert!(count(&datapath, Reason::PassedListener) > 0);
+    });
+}
+
+#[test]
+fn an_interface_no_longer_listed_is_left() {
+    isolated(|pin_dir| {
+        let client = client_with_vips();
+        let mut datapath = open(&guarded(pin_dir));
+        datapath.apply(&desired_443()).unwrap();
+        drop(datapath);
+        let next = open(&options(pin_dir));
+        assert_eq!(next.attachments().len(), 1);
+        assert_refused(&client, "10.50.0.1:444");
+    });
+}
+
+#[test]
+fn removing_detaches_and_leaves_no_pin() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(1));
+        let mut datapath = open(&guarded(pin_dir));
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&desired_443()).unwrap();
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+        datapath.remove().unwrap();
+        assert_refused(&client, "10.50.0.1:443");
+        assert_refused(&client, "10.50.0.1:444");
+        assert!(!pin_dir.exists(), "pins are left");
+    });
+}
+
+fn client_with_vips() -> Client {
+    let client = Client::new();
+    ip("addr add 10.50.0.1/32 dev lo");
+    ip("addr add fd50::1/128 dev lo");
+    client
+}
+
+/// With the guard on the client's veth: small packets only, so its cost to segmentation offload does not matter.
+fn guarded(pin_dir: &std::path::Path) -> Options {
+    Options { interfaces: Interfaces::Named(vec!["node0".into()]), ..options(pin_dir) }
+}
+
+fn desired_443() -> Desired {
+    Desired::new([tcp("10.50.0.1:443")], [("10.50.0.1".parse().unwrap(), Sharing::Exclusive)])
+}
+
+fn assert_reaches(client: &Client, cores: &Cores, address: &str) {
+    let address: SocketAddr = address.parse().unwrap();
+    let _connection = client.connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+    assert_eq!(cores.accept().1.local_addr().unwrap(), address);
+}
+
+fn assert_refused(client: &Client, address: &str) {
+    let refused = client.connect(address.parse().unwrap());
+    assert_eq!(refused.map_err(|error| error.kind()).unwrap_err(), ErrorKind::ConnectionRefused, "{address}");
+}
+
+fn count(datapath: &Datapath, reason: Reason) -> u64 {
+    let counters: BTreeMap<_, _> = datapath.counters().unwrap().into_iter().collect();
+    counters[&reason]
+}
