@@ -63,6 +63,8 @@ pub struct Datapath {
     /// What the maps hold; this is their only writer.
     contents: Contents,
     attachments: Vec<Attachment>,
+    /// Steering of agents of other ABI versions; it goes once this one knows its frontends.
+    predecessors: Vec<Pins>,
 }
 
 impl Datapath {
@@ -76,12 +78,15 @@ impl Datapath {
         let maps = Maps::take(&mut kernel.0)?;
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
         let mut attachments = vec![attach::steer(&mut kernel, &pins)?];
+        let predecessors = pins.of_other_versions();
+        // An interface has room for one guard, a namespace for many steering programs.
+        predecessors.iter().for_each(|pins| remove_guards(pins, &[]));
         for interface in &interfaces {
             attachments.push(attach::guard(&mut kernel, &pins, interface)?);
         }
         let kept: Vec<_> = interfaces.iter().map(attach::guard_pin).collect();
-        remove_other_links(&pins, &kept);
-        Ok(Self { kernel, maps, pins, contents, attachments })
+        remove_guards(&pins, &kept);
+        Ok(Self { kernel, maps, pins, contents, attachments, predecessors })
     }
 
     /// The programs at work, and how they came there.
@@ -96,13 +101,14 @@ impl Datapath {
     }
 
     /// Makes the maps hold what is desired and returns what had to be written. After an error the rest is not written; the
-    /// next call takes it up.
+    /// next call takes it up. Give the sockets first: what is desired is served from the moment it is written.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
         let ops = plan(&self.contents, &desired.contents());
         for op in &ops {
             self.maps.execute(*op)?;
             self.contents.apply(*op);
         }
+        self.predecessors.drain(..).try_for_each(|pins| pins.remove())?;
         Ok(ops)
     }
 
@@ -132,11 +138,11 @@ impl Datapath {
     }
 }
 
-/// Interfaces the guard was on, and should not be any more.
-fn remove_other_links(pins: &Pins, kept: &[String]) {
+/// Takes the guard off the interfaces that are not kept.
+fn remove_guards(pins: &Pins, kept: &[String]) {
     for link in pins.links().into_iter().filter(|link| link != STEER && !kept.contains(link)) {
         if let Err(error) = pins.remove_link(&link) {
-            tracing::warn!(%error, "the packet guard stays on an interface that is no longer listed");
+            tracing::warn!(%error, "the packet guard stays on an interface where it should not be");
         }
     }
 }

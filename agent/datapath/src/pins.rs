@@ -52,6 +52,17 @@ impl Pins {
         self.directory.join(format!("{LINK}{name}"))
     }
 
+    /// What agents of another ABI version have pinned in this namespace.
+    pub(crate) fn of_other_versions(&self) -> Vec<Pins> {
+        let (Some(version), Some(namespace)) = (self.directory.parent(), self.directory.file_name()) else {
+            return vec![];
+        };
+        let versions = version.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
+        let others = versions.map(|entry| entry.path()).filter(|path| path != version);
+        let directories = others.map(|path| path.join(namespace)).filter(|path| path.is_dir());
+        directories.map(|directory| Pins { directory }).collect()
+    }
+
     /// The names of all pinned links.
     pub(crate) fn links(&self) -> Vec<String> {
         let names = self.names().into_iter().filter_map(|name| name.into_string().ok());

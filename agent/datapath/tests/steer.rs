@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+use portcullis_common::ABI_VERSION;
 use portcullis_datapath::{Datapath, Desired, How, Interfaces, Options, Reason, Sharing};
 use support::{Client, Cores, ip, isolated, open, options, tcp};
 
@@ -158,6 +159,27 @@ fn an_interface_no_longer_listed_is_left() {
         let next = open(&options(pin_dir));
         assert_eq!(next.attachments().len(), 1);
         assert_refused(&client, "10.50.0.1:444");
+    });
+}
+
+#[test]
+fn an_agent_of_another_version_is_relieved() {
+    isolated(|pin_dir| {
+        let (client, old, new) = (client_with_vips(), Cores::new(1), Cores::new(1));
+        let mut datapath = open(&guarded(pin_dir));
+        datapath.set_sockets(&old.sockets()).unwrap();
+        datapath.apply(&desired_443()).unwrap();
+        drop(datapath);
+        let (version, other) = (pin_dir.join(format!("v{ABI_VERSION}")), pin_dir.join("v0"));
+        std::fs::rename(version, &other).unwrap();
+
+        let mut next = open(&guarded(pin_dir));
+        assert!(next.attachments().iter().all(|a| a.how != How::Adopted), "{:?}", next.attachments());
+        assert_reaches(&client, &old, "10.50.0.1:443");
+        next.set_sockets(&new.sockets()).unwrap();
+        next.apply(&desired_443()).unwrap();
+        assert_reaches(&client, &new, "10.50.0.1:443");
+        assert!(!other.exists(), "the other version's pins are left");
     });
 }
 
