@@ -1,1 +1,4 @@
-//! stub
+//! The control side: where objects come from, where statuses go, and the loop in between. All talk with disks (and later
+//! with an API server) is here; what objects mean is `portcullis-gateway`'s business.
+
+pub mod source;

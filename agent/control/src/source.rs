@@ -1,0 +1,28 @@
+//! Where objects come from. A [`Source`] turns a place (a directory; later an API server) into changes for the translator;
+//! it knows nothing of what objects mean beyond what an API server would check.
+
+pub mod admission;
+pub mod dir;
+pub mod document;
+pub mod problem;
+pub mod schema;
+
+use std::future::Future;
+
+use portcullis_gateway::Change;
+
+pub use dir::DirSource;
+pub use problem::{Effect, Problem};
+
+/// One step of a source.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    pub changes: Vec<Change>,
+    /// Everything that is wrong now, when that changed.
+    pub problems: Option<Vec<Problem>>,
+}
+
+pub trait Source: Send {
+    /// Everything there is on the first call, then what changed since; waits until something did. Cancel-safe.
+    fn next(&mut self) -> impl Future<Output = Update> + Send;
+}

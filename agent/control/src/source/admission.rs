@@ -1,0 +1,237 @@
+//! What happens to a manifest before translation sees it: what an API server would do on `kubectl apply`. Defaults are
+//! filled in, and what the API server would refuse is refused, with the same words.
+
+use portcullis_gateway::{GATEWAY_GROUP, Kind, Object, ObjectKey};
+use portcullis_model::ObjectName;
+use serde_json::{Map, Value};
+
+use super::schema::{Review, Schema, Schemas, Violation};
+
+/// What became of one manifest.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    /// With the API paths of fields that no schema knows and that were dropped.
+    Admitted {
+        object: Object,
+        unknown_fields: Vec<String>,
+    },
+    Refused(Refusal),
+    /// Of a kind that translation does not use: `apps/v1 Deployment`.
+    Ignored(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// As far as the manifest says who it is.
+    pub key: Option<ObjectKey>,
+    /// `HTTPRoute shop/web`, or what else there is to name it by.
+    pub object: String,
+    pub reasons: Vec<String>,
+}
+
+/// Where a manifest says it belongs.
+struct Identity {
+    group: String,
+    version: String,
+    kind: Kind,
+    key: ObjectKey,
+}
+
+pub fn admit(mut manifest: Value) -> Admission {
+    let identity = match identify(&mut manifest) {
+        Ok(Ok(identity)) => identity,
+        Ok(Err(ignored)) => return Admission::Ignored(ignored),
+        Err(refusal) => return Admission::Refused(refusal),
+    };
+    let refused = |reasons| {
+        let object = identity.key.to_string();
+        Admission::Refused(Refusal { key: Some(identity.key.clone()), object, reasons })
+    };
+    let schema = match schema_for(&identity) {
+        Ok(schema) => schema,
+        Err(reason) => return refused(vec![reason]),
+    };
+    let review = schema.map(|schema| schema.review(&mut manifest)).unwrap_or_default();
+    if !review.violations.is_empty() {
+        return refused(review.violations.iter().map(Violation::to_string).collect());
+    }
+    match Object::from_json(manifest) {
+        Ok(Some(object)) => admitted(object, review),
+        Ok(None) => Admission::Ignored(identity.to_string()),
+        Err(error) => refused(vec![without_name(&error.to_string(), &identity.key)]),
+    }
+}
+
+fn admitted(object: Object, review: Review) -> Admission {
+    Admission::Admitted { object, unknown_fields: review.unknown_fields }
+}
+
+/// The inner `Err` names a kind that is not ours.
+fn identify(manifest: &mut Value) -> Result<Result<Identity, String>, Refusal> {
+    let (Some(api_version), Some(kind)) = (text(manifest, "apiVersion"), text(manifest, "kind")) else {
+        return Err(anonymous(
+            "this document",
+            "it has no apiVersion or no kind: it is no Kubernetes object",
+        ));
+    };
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let Some(known) = Kind::of(group, &kind) else { return Ok(Err(format!("{api_version} {kind}"))) };
+    let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return Err(anonymous(&kind, "metadata: Required value"));
+    };
+    let key = complete_metadata(known, metadata)?;
+    Ok(Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind: known, key }))
+}
+
+/// An API server counts generations from 1; names are checked as it does.
+fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<ObjectKey, Refusal> {
+    metadata.entry("generation").or_insert_with(|| 1.into());
+    let name = match metadata.get("name") {
+        Some(Value::String(name)) if !name.is_empty() => name.clone(),
+        Some(other) => {
+            return Err(anonymous(kind.as_str(), &format!("metadata.name: Invalid value: {other}")));
+        }
+        None => return Err(anonymous(kind.as_str(), "metadata.name: Required value")),
+    };
+    let namespace = match (is_cluster_scoped(kind), metadata.get("namespace").and_then(Value::as_str)) {
+        (true, _) => "",
+        (false, Some(namespace)) if !namespace.is_empty() => namespace,
+        (false, _) => "default",
+    };
+    let key = ObjectKey::new(kind, ObjectName::new(namespace, name.as_str()));
+    match name_problem(kind, &key) {
+        Some(reason) => Err(Refusal { object: key.to_string(), key: Some(key), reasons: vec![reason] }),
+        None => Ok(key),
+    }
+}
+
+fn name_problem(kind: Kind, key: &ObjectKey) -> Option<String> {
+    let ObjectName { namespace, name } = &key.name;
+    if !is_subdomain(name) {
+        return Some(format!(
+            "metadata.name: Invalid value: {name:?}: must be lower case letters, digits, '-' and '.', at most 253"
+        ));
+    }
+    let good = is_cluster_scoped(kind) || is_label(namespace);
+    (!good).then(|| {
+        format!(
+            "metadata.namespace: Invalid value: {namespace:?}: must be lower case letters, digits and '-', at most 63"
+        )
+    })
+}
+
+/// `None`: a built-in kind, which the typed parser judges alone.
+fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
+    let Some(definition) = Schemas::embedded().get(&identity.group, identity.kind.as_str()) else {
+        return Ok(None);
+    };
+    let read_anyway = identity.kind.versions().contains(&identity.version.as_str());
+    match definition.versions.get(&identity.version) {
+        Some(schema) => Ok(Some(schema)),
+        None if read_anyway => Ok(definition.versions.values().next()),
+        None => Err(format!(
+            "apiVersion: {GATEWAY_GROUP}/{} is not served: use {}",
+            identity.version,
+            definition.served()
+        )),
+    }
+}
+
+/// The typed parser's errors name the object, too; the caller says it once.
+fn without_name(message: &str, key: &ObjectKey) -> String {
+    message.strip_prefix(&format!("{key}: ")).unwrap_or(message).to_owned()
+}
+
+fn anonymous(object: &str, reason: &str) -> Refusal {
+    Refusal { key: None, object: object.to_owned(), reasons: vec![reason.to_owned()] }
+}
+
+fn text(manifest: &Value, field: &str) -> Option<String> {
+    manifest.get(field)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+fn is_cluster_scoped(kind: Kind) -> bool {
+    matches!(kind, Kind::GatewayClass | Kind::Namespace)
+}
+
+fn is_subdomain(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_label_text)
+}
+
+fn is_label(name: &str) -> bool {
+    name.len() <= 63 && is_label_text(name)
+}
+
+fn is_label_text(label: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+}
+
+// === impl Identity ===
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let slash = if self.group.is_empty() { "" } else { "/" };
+        write!(f, "{}{slash}{} {}", self.group, self.version, self.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refusal(manifest: Value) -> (String, Vec<String>) {
+        match admit(manifest) {
+            Admission::Refused(refusal) => (refusal.object, refusal.reasons),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn admitted_objects_have_defaults_and_a_generation() {
+        let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": "r"}, "spec": {"rules": [{"backendRefs": [{"name": "s", "port": 1}], "typo": 1}]}});
+        let Admission::Admitted { object: Object::HttpRoute(route), unknown_fields } = admit(manifest) else {
+            panic!("not admitted")
+        };
+        assert_eq!(unknown_fields, ["spec.rules[0].typo"]);
+        assert_eq!(route.metadata.generation, Some(1));
+    }
+
+    #[test]
+    fn refusals_name_object_and_field() {
+        for (manifest, object, reason) in [
+            (json!("text"), "this document", "it has no apiVersion or no kind: it is no Kubernetes object"),
+            (
+                json!({"apiVersion": "v1", "kind": "Service", "metadata": {}}),
+                "Service",
+                "metadata.name: Required value",
+            ),
+            (
+                json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "A_b"}}),
+                "Service default/A_b",
+                "metadata.name: Invalid value: \"A_b\": must be lower case letters, digits, '-' and '.', at most 253",
+            ),
+            (
+                json!({"apiVersion": "gateway.networking.k8s.io/v7", "kind": "Gateway", "metadata": {"name": "g"}}),
+                "Gateway default/g",
+                "apiVersion: gateway.networking.k8s.io/v7 is not served: use v1, v1beta1",
+            ),
+            (
+                json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "g"}}),
+                "Gateway default/g",
+                "spec: Required value",
+            ),
+        ] {
+            assert_eq!(refusal(manifest), (object.to_owned(), vec![reason.to_owned()]));
+        }
+    }
+
+    #[test]
+    fn foreign_kinds_are_ignored() {
+        let manifest = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}});
+        let Admission::Ignored(kind) = admit(manifest) else { panic!("not ignored") };
+        assert_eq!(kind, "apps/v1 Deployment");
+    }
+}

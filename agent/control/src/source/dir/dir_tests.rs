@@ -1,0 +1,174 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use portcullis_gateway::Object;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+
+fn service(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: {port}}}]}}\n"
+    )
+}
+
+fn describe(update: &Update) -> Vec<String> {
+    let line = |change: &Change| match change {
+        Change::Set(Object::Service(service)) => {
+            let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+            format!(
+                "{}:{:?}",
+                service.metadata.name.as_deref().unwrap(),
+                ports.map(|p| p.port).collect::<Vec<_>>()
+            )
+        }
+        Change::Set(object) => object.key().to_string(),
+        Change::Delete(key) => format!("-{}", key.name.name),
+    };
+    update.changes.iter().map(line).collect()
+}
+
+async fn next(source: &mut DirSource) -> Update {
+    timeout(Duration::from_secs(10), source.next()).await.expect("an update within 10 s")
+}
+
+async fn loaded(files: &[(&str, String)]) -> (TempDir, DirSource) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let mut source = DirSource::new(dir.path(), MAX_FILE_SIZE);
+    next(&mut source).await;
+    (dir, source)
+}
+
+fn problem_texts(dir: &TempDir, update: &Update) -> Vec<String> {
+    let prefix = format!("{}/", dir.path().display());
+    update.problems.iter().flatten().map(|problem| problem.to_string().replace(&prefix, "")).collect()
+}
+
+#[tokio::test]
+async fn edits_yield_exactly_what_they_change() {
+    let (dir, mut source) =
+        loaded(&[("a.yaml", format!("{}---\n{}", service("s", 1), service("t", 1)))]).await;
+    fs::write(dir.path().join("a.yaml"), format!("{}---\n{}", service("s", 1), service("t", 2))).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["t:[2]"]);
+    fs::write(dir.path().join("b.yaml"), service("u", 1)).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["u:[1]"]);
+    fs::remove_file(dir.path().join("b.yaml")).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["-u"]);
+}
+
+#[tokio::test]
+async fn an_editors_rename_dance_deletes_nothing() {
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1))]).await;
+    let path = dir.path().join("a.yaml");
+    fs::rename(&path, dir.path().join("a.yaml~")).unwrap();
+    fs::write(&path, service("s", 2)).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["s:[2]"]);
+    fs::write(dir.path().join(".a.new"), service("s", 3)).unwrap();
+    fs::rename(dir.path().join(".a.new"), &path).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["s:[3]"]);
+}
+
+#[tokio::test]
+async fn a_truncated_file_rests_before_it_counts_as_empty() {
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1))]).await;
+    let path = dir.path().join("a.yaml");
+    drop(fs::File::create(&path).unwrap());
+    fs::write(&path, service("s", 2)).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["s:[2]"]);
+    drop(fs::File::create(&path).unwrap());
+    assert_eq!(describe(&next(&mut source).await), ["-s"]);
+}
+
+#[tokio::test]
+async fn directories_come_and_go() {
+    let (dir, mut source) = loaded(&[]).await;
+    fs::create_dir_all(dir.path().join("team/web")).unwrap();
+    fs::write(dir.path().join("team/web/a.yaml"), service("s", 1)).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["s:[1]"]);
+    fs::write(dir.path().join("team/web/a.yaml"), service("s", 2)).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["s:[2]"]);
+    fs::rename(dir.path().join("team"), dir.path().join(".team")).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["-s"]);
+}
+
+#[tokio::test]
+async fn a_config_map_volume_is_swapped_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let version = |name: &str, port| {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        for file in ["a", "b"] {
+            fs::write(dir.path().join(name).join(format!("{file}.yaml")), service(file, port)).unwrap();
+        }
+        symlink(name, dir.path().join("..data_tmp")).unwrap();
+        fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
+    };
+    version("..1", 1);
+    for file in ["a.yaml", "b.yaml"] {
+        symlink(format!("..data/{file}"), dir.path().join(file)).unwrap();
+    }
+    let mut source = DirSource::new(dir.path(), MAX_FILE_SIZE);
+    assert_eq!(describe(&next(&mut source).await), ["a:[1]", "b:[1]"]);
+    version("..2", 2);
+    assert_eq!(describe(&next(&mut source).await), ["a:[2]", "b:[2]"]);
+}
+
+#[tokio::test]
+async fn broken_input_is_reported_and_its_last_good_version_kept() {
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1)), ("b.yaml", service("t", 1))]).await;
+    fs::write(dir.path().join("a.yaml"), service("s", 2).replace("[{port", "[{port: x, targetPort")).unwrap();
+    let update = next(&mut source).await;
+    assert_eq!(describe(&update), [""; 0]);
+    let [problem] = problem_texts(&dir, &update).try_into().unwrap();
+    assert!(problem.starts_with("a.yaml:1: Service default/s: "), "{problem}");
+    assert!(problem.ends_with("; its last good version stays in force"), "{problem}");
+
+    let big = fs::File::create(dir.path().join("b.yaml")).unwrap();
+    big.set_len(20 << 20).unwrap();
+    drop(big);
+    let update = next(&mut source).await;
+    assert_eq!(describe(&update), [""; 0]);
+    let big = "b.yaml: is 20 MiB big, the limit is 10 MiB: split it, or raise --max-file-size; its last good objects (1) stay in force";
+    assert_eq!(problem_texts(&dir, &update)[1], big);
+
+    fs::write(dir.path().join("a.yaml"), service("s", 3)).unwrap();
+    let update = next(&mut source).await;
+    assert_eq!(
+        (describe(&update), problem_texts(&dir, &update)),
+        (vec!["s:[3]".to_owned()], vec![big.to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn of_two_files_that_define_an_object_the_first_by_name_wins() {
+    let (dir, mut source) = loaded(&[("b.yaml", service("s", 2))]).await;
+    fs::write(dir.path().join("a.yaml"), service("s", 1)).unwrap();
+    let update = next(&mut source).await;
+    assert_eq!(describe(&update), ["s:[1]"]);
+    assert_eq!(
+        problem_texts(&dir, &update),
+        [
+            "b.yaml:1: Service default/s: is defined in a.yaml:1, which comes first; this definition is ignored"
+        ]
+    );
+    fs::remove_file(dir.path().join("a.yaml")).unwrap();
+    let update = next(&mut source).await;
+    assert_eq!((describe(&update), update.problems), (vec!["s:[2]".to_owned()], Some(vec![])));
+}
+
+#[tokio::test]
+async fn reread_reads_what_events_do_not_tell() {
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1))]).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("x"), service("x", 1)).unwrap();
+    symlink(elsewhere.path().join("x"), dir.path().join("x.yaml")).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["x:[1]"]);
+    fs::write(elsewhere.path().join("x"), service("x", 2)).unwrap();
+    source.reread().now();
+    assert_eq!(describe(&next(&mut source).await), ["x:[2]"]);
+}

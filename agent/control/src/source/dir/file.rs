@@ -1,0 +1,153 @@
+//! One file's share of the configuration: its objects, and what is wrong with it. Reading a new text keeps what the old
+//! one had wherever the new one is broken.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::quality::RandomState;
+use portcullis_gateway::{Object, ObjectKey};
+
+use crate::source::admission::{Admission, Refusal};
+use crate::source::document::{self, Document, Manifests, SyntaxError};
+use crate::source::{Effect, Problem};
+
+/// Immutable; a new text makes a new value that shares what did not change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct File {
+    pub objects: BTreeMap<ObjectKey, Declaration>,
+    pub problems: Vec<Problem>,
+    /// Kinds of the file that translation does not use: `apps/v1 Deployment`.
+    pub ignored: BTreeSet<String>,
+    /// What each document's text was read as, by the text's hash: an edit re-parses only the documents it touches.
+    memo: HashMap<u64, Parsed>,
+}
+
+/// An object and the line, from 1, that its document starts at.
+#[derive(Clone, Debug)]
+pub(crate) struct Declaration {
+    pub object: Object,
+    pub line: usize,
+}
+
+type Parsed = Arc<Result<Manifests, SyntaxError>>;
+
+/// Collects what a text says, beside what the file held before.
+struct Reading<'a> {
+    name: &'a Arc<str>,
+    before: &'a File,
+    after: File,
+    has_broken_documents: bool,
+}
+
+// === impl File ===
+
+impl File {
+    /// The file with a new text.
+    pub(crate) fn read(&self, name: &Arc<str>, text: &str, hasher: &RandomState) -> Self {
+        let mut reading = Reading { name, before: self, after: Self::default(), has_broken_documents: false };
+        for document in document::split(text) {
+            reading.document(document, hasher.hash_one(document.text));
+        }
+        reading.finish()
+    }
+
+    /// The file when its text cannot be had.
+    pub(crate) fn unreadable(&self, name: &Arc<str>, message: String) -> Self {
+        let effect = Effect::Unreadable { kept: self.objects.len() };
+        let problem = Problem { file: name.clone(), line: None, object: None, message, effect };
+        Self { problems: vec![problem], ..self.clone() }
+    }
+}
+
+// === impl Reading ===
+
+impl Reading<'_> {
+    fn document(&mut self, document: Document<'_>, hash: u64) {
+        let parsed = self.before.memo.get(&hash).cloned();
+        let parsed = parsed.unwrap_or_else(|| Arc::new(document::read(document.text)));
+        match parsed.as_ref() {
+            Ok(manifests) => self.manifests(manifests, document.line + manifests.line),
+            Err(error) => self.broken(error, document.line),
+        }
+        self.after.memo.insert(hash, parsed);
+    }
+
+    fn manifests(&mut self, manifests: &Manifests, line: usize) {
+        for admission in &manifests.admissions {
+            match admission {
+                Admission::Admitted { object, unknown_fields } => self.admitted(object, unknown_fields, line),
+                Admission::Refused(refusal) => self.refused(refusal, line),
+                Admission::Ignored(kind) => drop(self.after.ignored.insert(kind.clone())),
+            }
+        }
+    }
+
+    fn admitted(&mut self, object: &Object, unknown_fields: &[String], line: usize) {
+        let key = object.key();
+        if let Some(first) = self.after.objects.get(&key) {
+            let message = format!("is defined in line {} of this file already", first.line);
+            return self.problem(line, Some(key.to_string()), message, Effect::Shadowed);
+        }
+        for field in unknown_fields {
+            let message = format!("{field}: unknown field, ignored (a typing error?)");
+            self.problem(line, Some(key.to_string()), message, Effect::Warning);
+        }
+        self.after.objects.insert(key, Declaration { object: object.clone(), line });
+    }
+
+    fn refused(&mut self, refusal: &Refusal, line: usize) {
+        let last_good = refusal.key.as_ref().and_then(|key| self.before.objects.get_key_value(key));
+        let effect = if last_good.is_some() { Effect::LastGoodKept } else { Effect::NotServed };
+        if let Some((key, declaration)) = last_good {
+            self.after.objects.entry(key.clone()).or_insert_with(|| declaration.clone());
+        }
+        for reason in &refusal.reasons {
+            self.problem(line, Some(refusal.object.clone()), reason.clone(), effect);
+        }
+    }
+
+    fn broken(&mut self, error: &SyntaxError, line: usize) {
+        self.has_broken_documents = true;
+        let message = format!("not YAML: {}", error.message);
+        self.problem(line + error.line, None, message, Effect::Unreadable { kept: 0 });
+    }
+
+    /// A document that is not YAML may have been any of the objects that the file held before and now lacks: all of those
+    /// stay.
+    fn finish(mut self) -> File {
+        if self.has_broken_documents {
+            let missing =
+                self.before.objects.iter().filter(|(key, _)| !self.after.objects.contains_key(*key));
+            let missing: Vec<_> = missing.map(|(key, kept)| (key.clone(), kept.clone())).collect();
+            let kept = missing.len();
+            self.after.objects.extend(missing);
+            self.after.problems.iter_mut().for_each(|problem| set_kept(&mut problem.effect, kept));
+        }
+        self.after
+    }
+
+    fn problem(&mut self, line: usize, object: Option<String>, message: String, effect: Effect) {
+        let file = self.name.clone();
+        self.after.problems.push(Problem { file, line: Some(line), object, message, effect });
+    }
+}
+
+fn set_kept(effect: &mut Effect, count: usize) {
+    if let Effect::Unreadable { kept } = effect {
+        *kept = count;
+    }
+}
+
+// === impl Declaration ===
+
+impl Declaration {
+    /// Whether both are the same text's object: documents are memoised, so the same text yields the same allocation.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.object.metadata(), other.object.metadata())
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

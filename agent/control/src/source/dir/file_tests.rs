@@ -1,0 +1,76 @@
+use super::*;
+
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n";
+const BROKEN: &str = "a: [\n";
+
+fn read(before: &File, text: &str) -> File {
+    before.read(&"a.yaml".into(), text, &RandomState::default())
+}
+
+fn problems(file: &File) -> Vec<String> {
+    file.problems.iter().map(Problem::to_string).collect()
+}
+
+fn secret(name: &str) -> String {
+    format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\n")
+}
+
+#[test]
+fn only_edited_documents_are_parsed_again() {
+    let hasher = RandomState::default();
+    let name = "a.yaml".into();
+    let first = File::default().read(&name, &format!("{SERVICE}---\n{}", secret("a")), &hasher);
+    let second = first.read(&name, &format!("# moved\n{SERVICE}---\n{}", secret("b")), &hasher);
+    let key = first.objects.keys().find(|key| key.to_string() == "Service default/s").unwrap();
+    assert!(second.objects[key].is_same(&second.objects[key]));
+    let third = second.read(&name, &format!("# moved\n{SERVICE}---\n{}", secret("c")), &hasher);
+    assert!(second.objects[key].is_same(&third.objects[key]));
+    let names: Vec<_> = third.objects.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["Service default/s", "Secret default/c"]);
+}
+
+#[test]
+fn a_broken_document_keeps_what_the_file_lacks_now() {
+    let first = read(&File::default(), &format!("{SERVICE}---\n{}", secret("a")));
+    let second = read(&first, &format!("{BROKEN}---\n{}", secret("b")));
+    let names: Vec<_> = second.objects.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["Service default/s", "Secret default/a", "Secret default/b"]);
+    let [problem] = problems(&second).try_into().unwrap();
+    assert!(problem.starts_with("a.yaml:"), "{problem}");
+    assert!(problem.ends_with("; its last good objects (2) stay in force"), "{problem}");
+    let healed = read(&second, SERVICE);
+    assert_eq!((healed.objects.len(), problems(&healed).len()), (1, 0));
+}
+
+#[test]
+fn a_refused_object_keeps_its_last_good_version() {
+    let port = |port: u32| format!("{SERVICE}spec: {{ports: [{{port: {port}}}]}}\n");
+    let refused = format!("{SERVICE}spec: {{ports: [{{port: x}}]}}\n");
+    let first = read(&File::default(), &refused);
+    assert_eq!(first.objects.len(), 0);
+    assert!(problems(&first)[0].ends_with("; it is not served"), "{:?}", problems(&first));
+    let good = read(&first, &port(80));
+    let second = read(&good, &refused);
+    let (_, kept) = second.objects.first_key_value().unwrap();
+    assert!(kept.is_same(good.objects.values().next().unwrap()));
+    assert!(problems(&second)[0].ends_with("; its last good version stays in force"));
+}
+
+#[test]
+fn the_first_of_two_definitions_in_a_file_wins() {
+    let file = read(&File::default(), &format!("{SERVICE}---\n{SERVICE}spec: {{type: ClusterIP}}\n"));
+    assert_eq!(
+        problems(&file),
+        [
+            "a.yaml:5: Service default/s: is defined in line 1 of this file already; this definition is ignored"
+        ]
+    );
+}
+
+#[test]
+fn an_unreadable_file_keeps_everything() {
+    let first = read(&File::default(), SERVICE);
+    let second = first.unreadable(&"a.yaml".into(), "too big".to_owned());
+    assert_eq!(second.objects.len(), 1);
+    assert_eq!(problems(&second), ["a.yaml: too big; its last good objects (1) stay in force"]);
+}

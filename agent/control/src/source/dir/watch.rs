@@ -1,0 +1,191 @@
+//! Waits for the directory to change: file system events by `notify`, a sweep now and then for what events miss (targets of
+//! links that point elsewhere, network file systems, lost events). One watch per directory that counts, so that a `.git`
+//! or the agent's own status files cost nothing.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::Notify;
+
+use super::disk;
+use super::touches::{Ready, Touch, Touches};
+
+/// Events of one edit come together; a little patience turns them into one update.
+const WINDOW: Duration = Duration::from_millis(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// Without events, sweeps are all there is.
+const SWEEP_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+
+pub(crate) struct Watch {
+    /// `None`: the system gives no events.
+    watcher: Option<RecommendedWatcher>,
+    watched: BTreeSet<PathBuf>,
+    bell: Bell,
+    next_sweep: Instant,
+}
+
+/// Tells the watch what to look at; cheap to clone, usable from any thread.
+#[derive(Clone, Default)]
+pub(crate) struct Bell(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    touches: Mutex<Touches>,
+    rung: Notify,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    pub(crate) fn new() -> Self {
+        let bell = Bell::default();
+        let ringer = bell.clone();
+        let watcher = notify::recommended_watcher(move |event| ringer.event(event));
+        if let Err(error) = &watcher {
+            tracing::warn!(%error, "no file system events: the directory is compared every second instead");
+        }
+        Self {
+            watcher: watcher.ok(),
+            watched: BTreeSet::new(),
+            bell,
+            next_sweep: Instant::now() + SWEEP_EVERY,
+        }
+    }
+
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Watches exactly these directories; returns whether there were new ones among them.
+    pub(crate) fn follow(&mut self, directories: Vec<PathBuf>) -> bool {
+        let wanted = BTreeSet::from_iter(directories);
+        let gone: Vec<_> = self.watched.difference(&wanted).cloned().collect();
+        let new: Vec<_> = wanted.difference(&self.watched).cloned().collect();
+        gone.iter().for_each(|directory| self.forget(directory));
+        new.iter().filter(|directory| self.add(directory)).count() > 0
+    }
+
+    /// Waits until there is something to look at.
+    pub(crate) async fn ready(&mut self) -> Ready {
+        loop {
+            let due = self.next_due();
+            let wait = due.saturating_duration_since(Instant::now());
+            tokio::select! {
+                () = self.bell.0.rung.notified() => {}
+                () = tokio::time::sleep(wait) => {
+                    tokio::time::sleep(WINDOW).await;
+                    let ready = self.take();
+                    if ready != Ready::default() {
+                        return ready;
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_due(&self) -> Instant {
+        let due = self.bell.touches().due(Instant::now());
+        due.map_or(self.next_sweep, |due| due.min(self.next_sweep))
+    }
+
+    fn take(&mut self) -> Ready {
+        let now = Instant::now();
+        let mut ready = self.bell.touches().take(now);
+        ready.sweep |= now >= self.next_sweep;
+        if ready.sweep {
+            self.next_sweep = now + if self.watcher.is_some() { SWEEP_EVERY } else { SWEEP_WITHOUT_EVENTS };
+        }
+        ready
+    }
+
+    fn add(&mut self, directory: &Path) -> bool {
+        let Some(watcher) = &mut self.watcher else { return false };
+        match watcher.watch(directory, RecursiveMode::NonRecursive) {
+            Ok(()) => self.watched.insert(directory.to_owned()),
+            Err(error) => {
+                let directory = directory.display();
+                tracing::warn!(%directory, %error, "cannot watch: edits there are seen within 10 s only");
+                false
+            }
+        }
+    }
+
+    fn forget(&mut self, directory: &Path) {
+        self.watched.remove(directory);
+        if let Some(watcher) = &mut self.watcher {
+            // It may have gone by itself, with the directory.
+            let _ = watcher.unwatch(directory);
+        }
+    }
+}
+
+// === impl Bell ===
+
+impl Bell {
+    /// Have a path looked at again.
+    pub(crate) fn touch(&self, path: PathBuf, touch: Touch) {
+        self.touches().touch(path, touch, Instant::now());
+        self.0.rung.notify_one();
+    }
+
+    /// Have everything read again.
+    pub(crate) fn reread(&self) {
+        self.touches().reread();
+        self.0.rung.notify_one();
+    }
+
+    fn event(&self, event: notify::Result<Event>) {
+        let Ok(event) = event else { return self.sweep(Touch::Complete) };
+        if event.need_rescan() {
+            return self.sweep(Touch::Complete);
+        }
+        let Some(touch) = touch_of(event.kind) else { return };
+        let of_directory = concerns_directory(event.kind);
+        for path in event.paths {
+            if disk::is_manifest(&path) && !of_directory {
+                self.touch(path, touch);
+            } else if is_volume_swap(&path) {
+                self.sweep(Touch::Complete);
+            } else if !disk::is_hidden(&path) && (of_directory || path.is_dir() || is_rename(event.kind)) {
+                self.sweep(Touch::Unsettled);
+            }
+        }
+    }
+
+    fn sweep(&self, touch: Touch) {
+        self.touches().sweep(touch, Instant::now());
+        self.0.rung.notify_one();
+    }
+
+    fn touches(&self) -> MutexGuard<'_, Touches> {
+        self.0.touches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `None`: reading, which changes nothing, and the summary event of a rename that was told in two parts already.
+fn touch_of(kind: EventKind) -> Option<Touch> {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Complete),
+        EventKind::Modify(ModifyKind::Name(RenameMode::Both)) | EventKind::Access(_) => None,
+        // Whoever finds the file gone lets it rest before believing it.
+        EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Complete),
+        _ => Some(Touch::Unsettled),
+    }
+}
+
+fn concerns_directory(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Create(CreateKind::Folder) | EventKind::Remove(RemoveKind::Folder))
+}
+
+fn is_rename(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Modify(ModifyKind::Name(_)))
+}
+
+/// A ConfigMap or Secret volume changes by replacing the link `..data`, all files at once.
+fn is_volume_swap(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "..data")
+}

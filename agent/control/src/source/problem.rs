@@ -1,0 +1,54 @@
+//! What is wrong with the input, for people: where, which object, what, and what it means for traffic.
+
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    pub file: Arc<str>,
+    pub line: Option<usize>,
+    /// `HTTPRoute shop/web`; absent if the trouble is the file's or document's.
+    pub object: Option<String>,
+    pub message: String,
+    pub effect: Effect,
+}
+
+/// What a problem means for what is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// The input could not be read at all; `kept` objects of it are served as they were.
+    Unreadable { kept: usize },
+    /// The object is refused; an earlier version of it stays in force.
+    LastGoodKept,
+    /// The object is refused and there is no earlier version.
+    NotServed,
+    /// Another definition of the object takes precedence.
+    Shadowed,
+    /// The object is served.
+    Warning,
+}
+
+// === impl Problem ===
+
+/// `shop/routes.yaml:12: HTTPRoute shop/web: <message>; <effect>`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
+        self.object.iter().try_for_each(|object| write!(f, ": {object}"))?;
+        write!(f, ": {}{}", self.message, self.effect)
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { kept: 0 } => f.write_str("; nothing of it is served"),
+            Self::Unreadable { kept } => write!(f, "; its last good objects ({kept}) stay in force"),
+            Self::LastGoodKept => f.write_str("; its last good version stays in force"),
+            Self::NotServed => f.write_str("; it is not served"),
+            Self::Shadowed => f.write_str("; this definition is ignored"),
+            Self::Warning => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What an API server does to an object before it stores it, in its order: drop what the schema does not know, fill in
+//! defaults, then validate. Messages are worded as the API server words them.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde_json::{Map, Value};
+
+use super::{ListType, Schema, Type};
+
+/// What came of an object. Violations refuse it; unknown fields were dropped.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Review {
+    pub violations: Vec<Violation>,
+    /// API paths.
+    pub unknown_fields: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// `spec.rules[0].matches[1].path.value`
+    pub path: String,
+    pub message: String,
+}
+
+/// Where we are in the object; rendered only when there is something to say.
+struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+enum Step<'a> {
+    Root,
+    Field(&'a str),
+    Key(&'a str),
+    Index(usize),
+}
+
+impl Schema {
+    /// Prunes and defaults `object` in place and says what is wrong with it.
+    pub fn review(&self, object: &mut Value) -> Review {
+        let mut review = Review::default();
+        review.visit(self, object, &Path { parent: None, step: Step::Root });
+        review
+    }
+
+    fn is_met_by(&self, value: &Value) -> bool {
+        let mut review = Review::default();
+        review.visit(self, &mut value.clone(), &Path { parent: None, step: Step::Root });
+        review.violations.is_empty()
+    }
+}
+
+// === impl Review ===
+
+impl Review {
+    fn visit(&mut self, schema: &Schema, value: &mut Value, at: &Path<'_>) {
+        if !is_of_type(schema, value) {
+            return self.refuse(at, value, &format!("must be of type {}", type_name(schema)));
+        }
+        match value {
+            Value::Object(fields) => self.visit_object(schema, fields, at),
+            Value::Array(items) => self.visit_list(schema, items, at),
+            Value::String(text) => self.check_text(schema, text, at),
+            Value::Number(number) => self.check_number(schema, number.as_f64().unwrap_or(f64::NAN), at),
+            Value::Bool(_) | Value::Null => {}
+        }
+        self.check_allowed(schema, value, at);
+        self.check_combinations(schema, value, at);
+    }
+
+    fn visit_object(&mut self, schema: &Schema, fields: &mut Map<String, Value>, at: &Path<'_>) {
+        drop_nulls(schema, fields);
+        self.prune(schema, fields, at);
+        fill_defaults(schema, fields);
+        for name in schema.required.iter().filter(|name| !fields.contains_key(*name)) {
+            self.violation(&at.field(name), "Required value".to_owned());
+        }
+        let count = fields.len();
+        self.check_size(schema.min_properties, schema.max_properties, count, "properties", at);
+        for (name, value) in fields.iter_mut() {
+            match (schema.properties.get(name), &schema.additional_properties) {
+                (Some(known), _) => self.visit(known, value, &at.field(name)),
+                (None, Some(any)) => self.visit(any, value, &at.key(name)),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// A schema without properties (as under `not` or `anyOf`) says nothing about which fields exist.
+    fn prune(&mut self, schema: &Schema, fields: &mut Map<String, Value>, at: &Path<'_>) {
+        let open = schema.preserve_unknown_fields || schema.additional_properties.is_some();
+        if open || schema.kind.is_none() {
+            return;
+        }
+        fields.retain(|name, _| {
+            let known = schema.properties.contains_key(name);
+            if !known {
+                self.unknown_fields.push(at.field(name).to_string());
+            }
+            known
+        });
+    }
+
+    fn visit_list(&mut self, schema: &Schema, items: &mut [Value], at: &Path<'_>) {
+        self.check_size(schema.min_items, schema.max_items, items.len(), "items", at);
+        if let Some(item_schema) = &schema.items {
+            for (index, item) in items.iter_mut().enumerate() {
+                self.visit(item_schema, item, &at.index(index));
+            }
+        }
+        self.check_duplicates(schema, items, at);
+    }
+
+    fn check_duplicates(&mut self, schema: &Schema, items: &[Value], at: &Path<'_>) {
+        let identities: Vec<_> = match schema.list_type {
+            Some(ListType::Map) => items.iter().map(|item| identity(schema, item)).collect(),
+            Some(ListType::Set) => items.to_vec(),
+            Some(ListType::Atomic) | None => return,
+        };
+        for (index, identity) in identities.iter().enumerate() {
+            if identities[..index].contains(identity) {
+                self.violation(&at.index(index), format!("Duplicate value: {identity}"));
+            }
+        }
+    }
+
+    fn check_text(&mut self, schema: &Schema, text: &str, at: &Path<'_>) {
+        let length = text.chars().count();
+        if schema.max_length.is_some_and(|max| length > max) {
+            let max = schema.max_length.unwrap_or_default();
+            self.violation(at, format!("Too long: {length} characters, at most {max} are allowed"));
+        } else if schema.min_length.is_some_and(|min| length < min) {
+            let min = schema.min_length.unwrap_or_default();
+            self.refuse_text(at, text, &format!("should be at least {min} chars long"));
+        } else if let Some(pattern) = schema.pattern.as_ref().filter(|pattern| !pattern.permits(text)) {
+            self.refuse_text(at, text, &format!("should match '{}'", pattern.text));
+        } else if let Some(format) = schema.format.as_deref().filter(|format| !has_format(format, text)) {
+            self.refuse_text(at, text, &format!("must be of format {format}"));
+        }
+    }
+
+    fn check_number(&mut self, schema: &Schema, number: f64, at: &Path<'_>) {
+        if let Some(min) = schema.minimum.filter(|min| number < *min) {
+            self.violation(at, format!("Invalid value: {number}: should be greater than or equal to {min}"));
+        }
+        if let Some(max) = schema.maximum.filter(|max| number > *max) {
+            self.violation(at, format!("Invalid value: {number}: should be less than or equal to {max}"));
+        }
+    }
+
+    fn check_size(
+        &mut self,
+        min: Option<usize>,
+        max: Option<usize>,
+        count: usize,
+        what: &str,
+        at: &Path<'_>,
+    ) {
+        if let Some(max) = max.filter(|max| count > *max) {
+            self.violation(at, format!("Too many: {count}: must have at most {max} {what}"));
+        }
+        if let Some(min) = min.filter(|min| count < *min) {
+            self.violation(at, format!("Invalid value: should have at least {min} {what}, has {count}"));
+        }
+    }
+
+    fn check_allowed(&mut self, schema: &Schema, value: &Value, at: &Path<'_>) {
+        if schema.allowed.is_empty() || schema.allowed.contains(value) {
+            return;
+        }
+        let supported = schema.allowed.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        self.violation(at, format!("Unsupported value: {}: supported values: {supported}", excerpt(value)));
+    }
+
+    fn check_combinations(&mut self, schema: &Schema, value: &Value, at: &Path<'_>) {
+        let met = |schemas: &[Schema]| schemas.iter().filter(|schema| schema.is_met_by(value)).count();
+        if !schema.one_of.is_empty() && met(&schema.one_of) != 1 {
+            self.refuse(at, value, "must validate one and only one schema (oneOf)");
+        }
+        if !schema.any_of.is_empty() && met(&schema.any_of) == 0 {
+            self.refuse(at, value, "must validate at least one schema (anyOf)");
+        }
+        if schema.not.as_ref().is_some_and(|not| not.is_met_by(value)) {
+            self.refuse(at, value, "must not validate the schema (not)");
+        }
+    }
+
+    fn refuse(&mut self, at: &Path<'_>, value: &Value, why: &str) {
+        self.violation(at, format!("Invalid value: {}: {why}", excerpt(value)));
+    }
+
+    fn refuse_text(&mut self, at: &Path<'_>, text: &str, why: &str) {
+        self.refuse(at, &Value::from(text), why);
+    }
+
+    fn violation(&mut self, at: &Path<'_>, message: String) {
+        self.violations.push(Violation { path: at.to_string(), message });
+    }
+}
+
+/// "Nulls for fields that don't have the nullable flag will be pruned before defaulting happens."
+fn drop_nulls(schema: &Schema, fields: &mut Map<String, Value>) {
+    fields.retain(|name, value| {
+        !value.is_null() || schema.properties.get(name).is_none_or(|property| property.nullable)
+    });
+}
+
+fn fill_defaults(schema: &Schema, fields: &mut Map<String, Value>) {
+    for (name, property) in &schema.properties {
+        if let Some(default) = property.default.as_ref().filter(|_| !fields.contains_key(name)) {
+            fields.insert(name.clone(), default.clone());
+        }
+    }
+}
+
+fn is_of_type(schema: &Schema, value: &Value) -> bool {
+    match (schema.kind, value) {
+        (_, Value::Null) => schema.nullable || schema.kind.is_none(),
+        (None, _)
+        | (Some(Type::Object), Value::Object(_))
+        | (Some(Type::Array), Value::Array(_))
+        | (Some(Type::String), Value::String(_))
+        | (Some(Type::Boolean), Value::Bool(_))
+        | (Some(Type::Number), Value::Number(_)) => true,
+        (Some(Type::Integer), Value::Number(number)) => number.is_i64() || number.is_u64(),
+        _ => false,
+    }
+}
+
+fn type_name(schema: &Schema) -> &'static str {
+    match schema.kind {
+        Some(Type::Object) => "object",
+        Some(Type::Array) => "array",
+        Some(Type::String) => "string",
+        Some(Type::Integer) => "integer",
+        Some(Type::Number) => "number",
+        Some(Type::Boolean) => "boolean",
+        None => "any",
+    }
+}
+
+/// Formats the Gateway API's CRDs use; others are left to the typed parser.
+fn has_format(format: &str, text: &str) -> bool {
+    match format {
+        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
+        "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
+        _ => true,
+    }
+}
+
+fn identity(schema: &Schema, item: &Value) -> Value {
+    let field = |key: &String| item.get(key).map(|value| (key.clone(), value.clone()));
+    schema.list_map_keys.iter().filter_map(field).collect::<Map<_, _>>().into()
+}
+
+/// Long values are cut: a message is for people.
+fn excerpt(value: &Value) -> String {
+    const MAX: usize = 120;
+    let text = value.to_string();
+    match text.char_indices().nth(MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+// === impl Path ===
+
+impl<'a> Path<'a> {
+    fn field(&'a self, name: &'a str) -> Self {
+        Self { parent: Some(self), step: Step::Field(name) }
+    }
+
+    fn key(&'a self, name: &'a str) -> Self {
+        Self { parent: Some(self), step: Step::Key(name) }
+    }
+
+    fn index(&'a self, index: usize) -> Self {
+        Self { parent: Some(self), step: Step::Index(index) }
+    }
+
+    fn is_root(&self) -> bool {
+        self.parent.is_none()
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.parent.map_or(Ok(()), |parent| parent.fmt(f))?;
+        match self.step {
+            Step::Root => Ok(()),
+            Step::Field(name) if self.parent.is_some_and(Path::is_root) => f.write_str(name),
+            Step::Field(name) => write!(f, ".{name}"),
+            Step::Key(name) => write!(f, "[{name}]"),
+            Step::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+// === impl Violation ===
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
