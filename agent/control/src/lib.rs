@@ -2,3 +2,4 @@
 //! with an API server) is here; what objects mean is `portcullis-gateway`'s business.
 
 pub mod source;
+pub mod status;

@@ -1,0 +1,25 @@
+//! Where statuses go. Translation plans them; a [`StatusSink`] writes them (next to the files; later to an API server),
+//! always the newest per object and never a queue.
+
+mod acknowledge;
+mod files;
+mod times;
+
+use std::collections::BTreeMap;
+
+use portcullis_gateway::ObjectKey;
+use serde_json::Value;
+
+pub use acknowledge::{Acknowledgement, Refusals};
+pub use files::{FileStatuses, read_statuses};
+
+/// Planned statuses by object; `None` for an object that is gone.
+pub type Statuses = BTreeMap<ObjectKey, Option<Value>>;
+
+pub trait StatusSink: Send {
+    /// The statuses of all objects there are; what is left of others goes.
+    fn write_all(&mut self, statuses: Statuses);
+
+    /// Statuses that changed. Must not wait for the disk or the network.
+    fn write(&mut self, statuses: Statuses);
+}

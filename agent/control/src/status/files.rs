@@ -1,0 +1,260 @@
+//! Statuses as files: `<directory>/<kind>/<namespace>/<name>.yaml`, replaced atomically and only when something but time
+//! changed. A thread of its own writes them, so that a slow disk delays nobody; it always writes the newest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use k8s_openapi::jiff::Timestamp;
+use portcullis_gateway::{Kind, ObjectKey};
+use serde_json::{Map, Value, json};
+
+use super::{StatusSink, Statuses, times};
+
+/// Dropping it waits until everything is written.
+pub struct FileStatuses {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    work: Mutex<Work>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Work {
+    statuses: Statuses,
+    /// Remove the files of all other objects.
+    only: Option<BTreeSet<PathBuf>>,
+    closed: bool,
+}
+
+/// Every status file below a directory, as an object with `apiVersion`, `kind`, `metadata` and `status`.
+///
+/// # Errors
+/// When the directory cannot be read. A broken file is left out: the agent writes it anew.
+pub fn read_statuses(directory: &Path) -> io::Result<Vec<Value>> {
+    fs::read_dir(directory)?;
+    let files = Kind::ALL.iter().flat_map(|kind| files_below(&directory.join(kind.as_str())));
+    Ok(files.filter_map(|file| read(&file)).collect())
+}
+
+// === impl FileStatuses ===
+
+impl FileStatuses {
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn new(directory: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&directory)?;
+        let shared = Arc::<Shared>::default();
+        let worker = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("status-files".to_owned())
+            .spawn(move || worker.run(&directory))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl StatusSink for FileStatuses {
+    fn write_all(&mut self, statuses: Statuses) {
+        let mut work = self.shared.work();
+        work.only = Some(statuses.keys().map(path_of).collect());
+        work.statuses = statuses;
+        self.shared.bell.notify_one();
+    }
+
+    fn write(&mut self, statuses: Statuses) {
+        if !statuses.is_empty() {
+            self.shared.work().statuses.extend(statuses);
+            self.shared.bell.notify_one();
+        }
+    }
+}
+
+impl Drop for FileStatuses {
+    fn drop(&mut self) {
+        self.shared.work().closed = true;
+        self.shared.bell.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn run(&self, directory: &Path) {
+        let mut failed = None;
+        while let Some(work) = self.take() {
+            if let Some(only) = work.only {
+                remove_others(directory, &only);
+            }
+            for (key, status) in &work.statuses {
+                let result = put(directory, key, status.as_ref());
+                report(directory, result, &mut failed);
+            }
+        }
+    }
+
+    /// Waits for work; `None` when there will be no more.
+    fn take(&self) -> Option<Work> {
+        let mut work = self.work();
+        while work.statuses.is_empty() && work.only.is_none() {
+            if work.closed {
+                return None;
+            }
+            work = self.bell.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+        let closed = work.closed;
+        Some(std::mem::replace(&mut work, Work { closed, ..Work::default() }))
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Once when it starts to fail, once when it works again.
+fn report(directory: &Path, result: io::Result<()>, failed: &mut Option<io::ErrorKind>) {
+    let directory = directory.display();
+    match (result, *failed) {
+        (Ok(()), Some(_)) => {
+            tracing::info!(%directory, "status files are written again");
+            *failed = None;
+        }
+        (Err(error), before) if before != Some(error.kind()) => {
+            tracing::warn!(%directory, %error, "cannot write status files; traffic is served nevertheless");
+            *failed = Some(error.kind());
+        }
+        _ => {}
+    }
+}
+
+fn put(directory: &Path, key: &ObjectKey, status: Option<&Value>) -> io::Result<()> {
+    let path = directory.join(path_of(key));
+    let Some(status) = status else {
+        return match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    };
+    let before = read(&path);
+    let mut status = status.clone();
+    times::carry(&mut status, before.as_ref().and_then(|before| before.get("status")), &now());
+    let object = object_with_status(key, status);
+    if before.as_ref() == Some(&object) { Ok(()) } else { replace(&path, &object) }
+}
+
+/// `apiVersion`, `kind`, `metadata` with name and namespace, `status`.
+fn object_with_status(key: &ObjectKey, status: Value) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("name".to_owned(), json!(&*key.name.name));
+    if !key.name.namespace.is_empty() {
+        metadata.insert("namespace".to_owned(), json!(&*key.name.namespace));
+    }
+    json!({
+        "apiVersion": key.kind.api_version(), "kind": key.kind.as_str(), "metadata": metadata, "status": status,
+    })
+}
+
+fn replace(path: &Path, object: &Value) -> io::Result<()> {
+    let text = serde_saphyr::to_string(object).map_err(io::Error::other)?;
+    let temporary = path.with_extension("yaml.tmp");
+    let write = || fs::write(&temporary, &text);
+    write().or_else(|error| match path.parent() {
+        Some(parent) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(parent)?;
+            write()
+        }
+        _ => Err(error),
+    })?;
+    fs::rename(&temporary, path)
+}
+
+fn read(path: &Path) -> Option<Value> {
+    serde_saphyr::from_str(&fs::read_to_string(path).ok()?).ok()
+}
+
+fn path_of(key: &ObjectKey) -> PathBuf {
+    let mut path = PathBuf::from(key.kind.as_str());
+    if !key.name.namespace.is_empty() {
+        path.push(&*key.name.namespace);
+    }
+    path.join(format!("{}.yaml", key.name.name))
+}
+
+/// Touches nothing but what a status file could be.
+fn remove_others(directory: &Path, keep: &BTreeSet<PathBuf>) {
+    for file in Kind::ALL.iter().flat_map(|kind| files_below(&directory.join(kind.as_str()))) {
+        if file.strip_prefix(directory).is_ok_and(|relative| !keep.contains(relative)) {
+            // If it cannot be removed, writing will complain, too.
+            let _ = fs::remove_file(&file);
+        }
+    }
+}
+
+fn files_below(kind: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| -> BTreeMap<PathBuf, bool> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
+    };
+    let nested = entries(kind).into_iter().flat_map(|(path, is_directory)| {
+        if is_directory { entries(&path).into_keys().collect() } else { vec![path] }
+    });
+    nested.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+}
+
+/// Like the API server, to the second.
+fn now() -> String {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_model::ObjectName;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new(Kind::HttpRoute, ObjectName::new("shop", name))
+    }
+
+    fn status(reason: &str) -> Option<Value> {
+        Some(
+            json!({"conditions": [{"type": "A", "status": "True", "reason": reason, "lastTransitionTime": ""}]}),
+        )
+    }
+
+    #[test]
+    fn files_hold_the_newest_status_and_go_with_their_object() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join("HTTPRoute/shop").join(name);
+        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        sink.write_all([(key("a"), status("x")), (key("b"), status("x"))].into());
+        drop(sink);
+        let first = read_statuses(dir.path()).unwrap();
+        assert_eq!(first.len(), 2);
+        assert_eq!(first[0]["metadata"], json!({"name": "a", "namespace": "shop"}));
+        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let before = inode(&file("a.yaml"));
+
+        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        sink.write_all([(key("a"), status("x")), (key("c"), status("x"))].into());
+        sink.write([(key("c"), status("y"))].into());
+        drop(sink);
+        let second = read_statuses(dir.path()).unwrap();
+        assert_eq!(second.len(), 2);
+        assert_eq!(inode(&file("a.yaml")), before, "an unchanged status is not written");
+        assert_eq!(second[1]["status"]["conditions"][0]["reason"], "y");
+
+        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        sink.write([(key("a"), None), (key("none"), None)].into());
+        drop(sink);
+        assert!(!file("a.yaml").exists() && file("c.yaml").exists());
+    }
+}
