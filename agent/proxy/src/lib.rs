@@ -1,1 +1,31 @@
-//! stub
+//! The user-space data plane: accepts connections, terminates TLS, routes and forwards HTTP.
+//!
+//! One OS thread per core, each with its own single-threaded runtime, its own listening sockets, connection pools and
+//! counters. A core learns of the world through the [`Snapshot`](portcullis_model::Snapshot)s it is given and never shares
+//! mutable state with another core, so nothing on the request path takes a lock. This crate knows neither Kubernetes nor
+//! eBPF: in [`SocketMode::Steered`] somebody else brings connections for every port to the sockets of [`Proxy::sockets`].
+
+mod accept;
+mod answer;
+mod body;
+mod connection;
+mod core;
+mod decide;
+mod edge;
+mod forward;
+mod headers;
+mod pool;
+mod proxy;
+mod service;
+mod settings;
+mod socket;
+mod stats;
+mod tls;
+mod upgrade;
+mod worker;
+
+pub use crate::core::Unbound;
+pub use proxy::{Proxy, StartError};
+pub use settings::{Limits, Settings, SocketMode};
+pub use socket::CoreSockets;
+pub use stats::{HandshakeFailure, ListenerStats, Stats};

@@ -1,0 +1,100 @@
+//! Response bodies: nothing, a line of our own, or what the backend sends, passed on frame by frame.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use crate::pool::Lease;
+
+pub(crate) struct Body(Kind);
+
+enum Kind {
+    Text(Option<Bytes>),
+    Upstream(Box<Upstream>),
+}
+
+struct Upstream {
+    incoming: Incoming,
+    /// Goes back to the pool with the last byte; an unfinished body closes its connection instead.
+    lease: Option<Lease>,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the backend's response broke off: {0}")]
+    Upstream(#[from] hyper::Error),
+    #[error("the rule's request time-out ended the response")]
+    Timeout,
+}
+
+// === impl Body ===
+
+impl Body {
+    pub(crate) fn empty() -> Self {
+        Self(Kind::Text(None))
+    }
+
+    pub(crate) fn text(text: Bytes) -> Self {
+        Self(Kind::Text(Some(text).filter(|text| !text.is_empty())))
+    }
+
+    pub(crate) fn upstream(incoming: Incoming, lease: Lease, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+        if incoming.is_end_stream() {
+            lease.release();
+            return Self::empty();
+        }
+        Self(Kind::Upstream(Box::new(Upstream { incoming, lease: Some(lease), deadline })))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.0 {
+            Kind::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Kind::Upstream(upstream) => upstream.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Text(text) => text.is_none(),
+            Kind::Upstream(upstream) => upstream.lease.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Kind::Upstream(upstream) => upstream.incoming.size_hint(),
+        }
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Some(Err(BodyError::Timeout)));
+        }
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        let ended = frame.is_none() || self.incoming.is_end_stream();
+        if ended && let Some(lease) = self.lease.take() {
+            lease.release();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
+    }
+}

@@ -1,0 +1,180 @@
+//! One core: a thread with a single-threaded runtime that owns everything its connections need.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use portcullis_model::{FrontendKey, L4Protocol, ListenerGroup, Snapshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::accept;
+use crate::pool::Pools;
+use crate::settings::{Settings, SocketMode};
+use crate::socket::{self, CoreSockets};
+use crate::stats::{CoreCounters, Stats};
+use crate::tls::TlsFactory;
+use crate::worker::Workers;
+
+/// A frontend that cannot be served, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unbound {
+    pub frontend: FrontendKey,
+    pub problem: String,
+}
+
+pub(crate) enum Command {
+    Apply(Arc<Snapshot>, oneshot::Sender<Vec<Unbound>>),
+    Stats(oneshot::Sender<Stats>),
+    Drain(oneshot::Sender<()>),
+}
+
+/// What a core's connections see.
+pub(crate) struct Core {
+    pub settings: Arc<Settings>,
+    pub workers: Workers,
+    pub pools: Pools,
+    pub counters: CoreCounters,
+    pub connections: TaskTracker,
+    /// Becomes true when open connections should finish what they do and close.
+    pub draining: watch::Sender<bool>,
+    snapshot: RefCell<Arc<Snapshot>>,
+    generation: Cell<u64>,
+}
+
+/// The accept loops of a core.
+struct Acceptors {
+    steered: Vec<JoinHandle<()>>,
+    bound: BTreeMap<FrontendKey, JoinHandle<()>>,
+}
+
+/// The body of a core's thread: serves until told to drain, or until the proxy is dropped.
+pub(crate) async fn run(
+    settings: Arc<Settings>,
+    tls: TlsFactory,
+    sockets: Option<CoreSockets>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) {
+    let core = Rc::new(Core::new(settings, tls));
+    let mut acceptors = Acceptors::start(&core, sockets);
+    crate::pool::sweep_forever(&core);
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Apply(snapshot, done) => drop(done.send(core.apply(snapshot, &mut acceptors))),
+            Command::Stats(reply) => drop(reply.send(core.read())),
+            Command::Drain(done) => {
+                acceptors.stop();
+                core.drain().await;
+                let _ = done.send(());
+                return;
+            }
+        }
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    fn new(settings: Arc<Settings>, tls: TlsFactory) -> Self {
+        Self {
+            pools: Pools::new(settings.limits.clone()),
+            settings,
+            workers: Workers::new(tls),
+            counters: CoreCounters::default(),
+            connections: TaskTracker::new(),
+            draining: watch::Sender::new(false),
+            snapshot: RefCell::default(),
+            generation: Cell::new(0),
+        }
+    }
+
+    /// The listeners behind an address and port: of that very address, else of the unspecified one.
+    pub(crate) fn group(&self, local: SocketAddr) -> Option<Arc<ListenerGroup>> {
+        let snapshot = self.snapshot.borrow();
+        let address = local.ip().to_canonical();
+        let any = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+        let key = |address| FrontendKey { protocol: L4Protocol::Tcp, address, port: local.port() };
+        snapshot.frontends.get(&key(address)).or_else(|| snapshot.frontends.get(&key(any))).cloned()
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.borrow().clone()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    fn apply(self: &Rc<Self>, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
+        self.workers.retain(snapshot.frontends.values());
+        self.generation.set(self.generation.get() + 1);
+        let unbound = match self.settings.sockets {
+            SocketMode::Steered => Vec::new(),
+            SocketMode::Bound => acceptors.follow(self, &snapshot),
+        };
+        self.snapshot.replace(snapshot);
+        unbound
+    }
+
+    fn read(&self) -> Stats {
+        let mut stats = self.counters.read();
+        self.workers.read_into(&mut stats);
+        stats
+    }
+
+    async fn drain(&self) {
+        self.draining.send_replace(true);
+        self.connections.close();
+        let left = tokio::time::timeout(self.settings.limits.drain, self.connections.wait()).await;
+        if left.is_err() {
+            tracing::warn!(
+                connections = self.connections.len(),
+                "closing connections that outlived the drain time-out"
+            );
+        }
+    }
+}
+
+// === impl Acceptors ===
+
+impl Acceptors {
+    fn start(core: &Rc<Core>, sockets: Option<CoreSockets>) -> Self {
+        let listeners = sockets.into_iter().flat_map(|pair| [Some(pair.v4), pair.v6]).flatten();
+        Self {
+            steered: listeners.filter_map(|it| accept::spawn(core, it).ok()).collect(),
+            bound: BTreeMap::new(),
+        }
+    }
+
+    /// Binds what the snapshot adds, closes what it no longer has.
+    fn follow(&mut self, core: &Rc<Core>, snapshot: &Snapshot) -> Vec<Unbound> {
+        self.bound.retain(|frontend, task| {
+            let wanted = snapshot.frontends.contains_key(frontend);
+            if !wanted {
+                task.abort();
+            }
+            wanted
+        });
+        let missing = snapshot.frontends.keys().filter(|frontend| frontend.protocol == L4Protocol::Tcp);
+        missing.filter_map(|frontend| self.bind(core, *frontend).err()).collect()
+    }
+
+    fn bind(&mut self, core: &Rc<Core>, frontend: FrontendKey) -> Result<(), Unbound> {
+        if self.bound.contains_key(&frontend) {
+            return Ok(());
+        }
+        let address = SocketAddr::new(frontend.address, frontend.port);
+        let task = socket::listen(address).and_then(|listener| accept::spawn(core, listener));
+        let task = task
+            .map_err(|error| Unbound { frontend, problem: format!("cannot listen on {address}: {error}") })?;
+        self.bound.insert(frontend, task);
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.steered.iter().chain(self.bound.values()).for_each(JoinHandle::abort);
+    }
+}

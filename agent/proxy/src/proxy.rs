@@ -1,0 +1,137 @@
+//! The handle by which the rest of the agent drives the data plane.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use portcullis_model::Snapshot;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::core::{self, Command, Unbound};
+use crate::settings::{Settings, SocketMode};
+use crate::socket::CoreSockets;
+use crate::stats::Stats;
+use crate::tls::TlsFactory;
+
+/// Dropping it stops the data plane at once; [`Proxy::drain`] is the polite way.
+#[derive(Debug)]
+pub struct Proxy {
+    sockets: Vec<CoreSockets>,
+    cores: Vec<mpsc::UnboundedSender<Command>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot open the sockets that connections are steered to: {0}")]
+    Socket(io::Error),
+    #[error("cannot start the thread of core {core}: {problem}")]
+    Thread { core: usize, problem: io::Error },
+    #[error("cannot set up TLS: {0}")]
+    Tls(rustls::Error),
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Starts the cores; they serve nothing before the first [`Proxy::apply`].
+    ///
+    /// # Errors
+    /// When sockets or threads cannot be had.
+    pub fn start(settings: Settings) -> Result<Self, StartError> {
+        let tls = TlsFactory::new().map_err(StartError::Tls)?;
+        let settings = Arc::new(settings);
+        let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new() };
+        for core in 0..settings.cores.max(1) {
+            proxy.start_core(core, &settings, tls.clone())?;
+        }
+        Ok(proxy)
+    }
+
+    /// In [`SocketMode::Steered`], the sockets of every core: connections brought there are served.
+    pub fn sockets(&self) -> &[CoreSockets] {
+        &self.sockets
+    }
+
+    /// Returns once every core serves the snapshot, with the frontends that could not be bound.
+    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Vec<Unbound> {
+        let mut unbound = self.ask(|reply| Command::Apply(snapshot.clone(), reply)).await.concat();
+        unbound.sort_by_key(|it| it.frontend);
+        unbound.dedup_by_key(|it| it.frontend);
+        unbound
+    }
+
+    pub async fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for stats in self.ask(Command::Stats).await {
+            sum.add(stats);
+        }
+        sum
+    }
+
+    /// Stops accepting, lets open connections finish within the drain time-out, then stops.
+    pub async fn drain(mut self) {
+        self.ask(Command::Drain).await;
+        self.cores.clear();
+        for thread in self.threads.drain(..) {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+
+    fn start_core(
+        &mut self,
+        core: usize,
+        settings: &Arc<Settings>,
+        tls: TlsFactory,
+    ) -> Result<(), StartError> {
+        let sockets = match settings.sockets {
+            SocketMode::Steered => Some(CoreSockets::open().map_err(StartError::Socket)?),
+            SocketMode::Bound => None,
+        };
+        let for_thread =
+            sockets.as_ref().map(CoreSockets::try_clone).transpose().map_err(StartError::Socket)?;
+        let (sender, commands) = mpsc::unbounded_channel();
+        let settings = settings.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("core-{core}"))
+            .spawn(move || run_pinned(core, core::run(settings, tls, for_thread, commands)))
+            .map_err(|problem| StartError::Thread { core, problem })?;
+        self.sockets.extend(sockets);
+        self.cores.push(sender);
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Sends every core a command and collects the answers; a core that is gone gives none.
+    async fn ask<T>(&self, command: impl Fn(oneshot::Sender<T>) -> Command) -> Vec<T> {
+        let mut replies = Vec::with_capacity(self.cores.len());
+        for core in &self.cores {
+            let (sender, reply) = oneshot::channel();
+            let _ = core.send(command(sender));
+            replies.push(reply);
+        }
+        let mut answers = Vec::with_capacity(replies.len());
+        for reply in replies {
+            answers.extend(reply.await.ok());
+        }
+        answers
+    }
+}
+
+fn run_pinned(core: usize, body: impl Future<Output = ()>) {
+    pin_to_cpu(core);
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => tokio::task::LocalSet::new().block_on(&runtime, body),
+        Err(error) => tracing::error!(core, %error, "cannot start the core's runtime: it serves nothing"),
+    }
+}
+
+/// Best effort: in a container with fewer CPUs the scheduler decides.
+fn pin_to_cpu(core: usize) {
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    if allowed.len() > 1
+        && let Some(id) = allowed.get(core % allowed.len())
+    {
+        core_affinity::set_for_current(*id);
+    }
+}

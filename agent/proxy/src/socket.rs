@@ -1,0 +1,44 @@
+//! Listening sockets: a pair on loopback that the kernel steers connections to, or one per frontend.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+const BACKLOG: i32 = 4096;
+
+/// The steered sockets of one core.
+#[derive(Debug)]
+pub struct CoreSockets {
+    pub v4: TcpListener,
+    /// Absent on hosts without IPv6.
+    pub v6: Option<TcpListener>,
+}
+
+// === impl CoreSockets ===
+
+impl CoreSockets {
+    pub(crate) fn open() -> io::Result<Self> {
+        let v4 = listen(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
+        Ok(Self { v4, v6: listen(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).ok() })
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { v4: self.v4.try_clone()?, v6: self.v6.as_ref().map(TcpListener::try_clone).transpose()? })
+    }
+}
+
+/// A non-blocking listener that other cores may bind, too. `::` does not take IPv4 connections, so that both
+/// unspecified addresses can be frontends.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    if matches!(address.ip(), IpAddr::V6(_)) {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}

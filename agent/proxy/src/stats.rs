@@ -1,0 +1,147 @@
+//! Counters. Each core counts in plain cells; a scrape asks every core for its numbers and adds them up.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use portcullis_model::ListenerId;
+
+/// Why a TLS handshake did not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HandshakeFailure {
+    /// The client named a server that no listener of the port has.
+    UnknownName,
+    /// The client hello could not be read, or the client refused us.
+    Protocol,
+    Timeout,
+}
+
+/// Totals since start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub listeners: BTreeMap<ListenerId, ListenerStats>,
+    /// Connections that were accepted, whatever became of them.
+    pub accepted: u64,
+    /// Client connections open now.
+    pub open: u64,
+    pub accept_errors: u64,
+    pub handshake_failures: BTreeMap<HandshakeFailure, u64>,
+    /// Answers of ours because no listener or route took the request, or because it was refused at the edge.
+    pub unrouted: u64,
+    pub upstream_connects: u64,
+    pub upstream_connect_failures: u64,
+    pub upstream_retries: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerStats {
+    /// TLS connections; a plain connection belongs to no listener before its first request.
+    pub connections: u64,
+    /// By status class: index 2 counts 200 to 299.
+    pub requests: [u64; 6],
+}
+
+/// One core's cells.
+#[derive(Debug, Default)]
+pub(crate) struct CoreCounters {
+    pub accepted: Counter,
+    pub accept_errors: Counter,
+    pub open: Counter,
+    pub unknown_name: Counter,
+    pub handshake_protocol: Counter,
+    pub handshake_timeout: Counter,
+    pub unrouted: Counter,
+    pub connects: Counter,
+    pub connect_failures: Counter,
+    pub retries: Counter,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ListenerCounters {
+    pub connections: Counter,
+    pub requests: [Counter; 6],
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(Cell<u64>);
+
+// === impl Stats ===
+
+impl Stats {
+    pub(crate) fn add(&mut self, other: Self) {
+        for (id, stats) in other.listeners {
+            self.listeners.entry(id).or_default().add(&stats);
+        }
+        for (reason, count) in other.handshake_failures {
+            *self.handshake_failures.entry(reason).or_default() += count;
+        }
+        self.accepted += other.accepted;
+        self.open += other.open;
+        self.accept_errors += other.accept_errors;
+        self.unrouted += other.unrouted;
+        self.upstream_connects += other.upstream_connects;
+        self.upstream_connect_failures += other.upstream_connect_failures;
+        self.upstream_retries += other.upstream_retries;
+    }
+}
+
+// === impl ListenerStats ===
+
+impl ListenerStats {
+    fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.requests.iter_mut().zip(other.requests).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+// === impl CoreCounters ===
+
+impl CoreCounters {
+    pub(crate) fn read(&self) -> Stats {
+        Stats {
+            listeners: BTreeMap::new(),
+            accepted: self.accepted.get(),
+            open: self.open.get(),
+            accept_errors: self.accept_errors.get(),
+            handshake_failures: BTreeMap::from([
+                (HandshakeFailure::UnknownName, self.unknown_name.get()),
+                (HandshakeFailure::Protocol, self.handshake_protocol.get()),
+                (HandshakeFailure::Timeout, self.handshake_timeout.get()),
+            ]),
+            unrouted: self.unrouted.get(),
+            upstream_connects: self.connects.get(),
+            upstream_connect_failures: self.connect_failures.get(),
+            upstream_retries: self.retries.get(),
+        }
+    }
+}
+
+// === impl ListenerCounters ===
+
+impl ListenerCounters {
+    pub(crate) fn answered(&self, status: http::StatusCode) {
+        self.requests[usize::from(status.as_u16() / 100).min(5)].increment();
+    }
+
+    pub(crate) fn read(&self) -> ListenerStats {
+        ListenerStats {
+            connections: self.connections.get(),
+            requests: std::array::from_fn(|class| self.requests[class].get()),
+        }
+    }
+}
+
+// === impl Counter ===
+
+impl Counter {
+    pub(crate) fn increment(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    pub(crate) fn decrement(&self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.get()
+    }
+}

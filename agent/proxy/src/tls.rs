@@ -1,0 +1,96 @@
+//! TLS termination: from a listener's certificates to a rustls configuration, and from a client hello to a listener.
+
+use std::sync::Arc;
+
+use portcullis_model::{Certificate, TlsTermination};
+use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, version};
+
+/// TLS 1.3 tickets a full handshake hands out. Clients open few connections in parallel; each ticket costs CPU.
+const TICKETS: usize = 2;
+
+/// A fatal `unrecognized_name` alert in plain text, as it is before keys exist (RFC 8446 section 6, RFC 6066 section 3).
+pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Makes configurations; all cores of a process share the key that session tickets are sealed with.
+#[derive(Clone)]
+pub(crate) struct TlsFactory {
+    provider: Arc<CryptoProvider>,
+    tickets: Arc<dyn ProducesTickets>,
+}
+
+/// Picks among a listener's certificates.
+#[derive(Debug)]
+struct CertificateChoice(Arc<[Certificate]>);
+
+// === impl TlsFactory ===
+
+impl TlsFactory {
+    pub(crate) fn new() -> Result<Self, rustls::Error> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        Ok(Self { provider, tickets: rustls::crypto::aws_lc_rs::Ticketer::new()? })
+    }
+
+    pub(crate) fn server_config(&self, termination: &TlsTermination) -> Arc<ServerConfig> {
+        let versions = [&version::TLS13, &version::TLS12];
+        #[expect(
+            clippy::expect_used,
+            reason = "the provider supports both versions, whatever the configuration is"
+        )]
+        let builder = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&versions)
+            .expect("aws-lc-rs supports TLS 1.2 and 1.3");
+        let choice = Arc::new(CertificateChoice(termination.certificates.clone()));
+        let mut config = builder.with_no_client_auth().with_cert_resolver(choice);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.ticketer = self.tickets.clone();
+        config.send_tls13_tickets = TICKETS;
+        Arc::new(config)
+    }
+}
+
+// === impl CertificateChoice ===
+
+impl ResolvesServerCert for CertificateChoice {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let best = match hello.server_name() {
+            Some(name) if self.0.len() > 1 => longest_match(&self.0, &name.to_ascii_lowercase()),
+            _ => None,
+        };
+        best.or_else(|| self.0.first()).map(|certificate| certificate.key.clone())
+    }
+}
+
+/// The certificate with the longest name that matches ("the GatewayClass MUST use the longest matching SNI out of all
+/// available certificates"); the first of equals.
+fn longest_match<'c>(certificates: &'c [Certificate], server_name: &str) -> Option<&'c Certificate> {
+    let matched = |certificate: &Certificate| {
+        certificate.names.iter().filter(|name| covers(name, server_name)).map(|name| name.len()).max()
+    };
+    let ranked = certificates
+        .iter()
+        .enumerate()
+        .filter_map(|(at, it)| Some((matched(it)?, std::cmp::Reverse(at), it)));
+    ranked.max_by_key(|(length, at, _)| (*length, *at)).map(|(.., certificate)| certificate)
+}
+
+/// Certificate wildcards stand for exactly one label (RFC 6125).
+fn covers(name: &str, server_name: &str) -> bool {
+    match name.strip_prefix("*.") {
+        Some(suffix) => server_name.split_once('.').is_some_and(|(_, parent)| parent == suffix),
+        None => name == server_name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::covers;
+
+    #[test]
+    fn a_certificate_wildcard_stands_for_one_label() {
+        assert!(covers("*.a.com", "x.a.com") && covers("x.a.com", "x.a.com"));
+        assert!(!covers("*.a.com", "y.x.a.com") && !covers("*.a.com", "a.com"));
+    }
+}
