@@ -3,9 +3,7 @@
 use aya_ebpf::Global;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, SockMap};
-use portcullis_common::abi::{
-    Address, FrontendKey, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS, MAX_VIPS,
-};
+use portcullis_common::abi::{Address, FrontendKey, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS, MAX_VIPS};
 use portcullis_common::reason::Reason;
 use portcullis_common::verdict::Tables;
 

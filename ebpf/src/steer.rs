@@ -32,11 +32,13 @@ fn assign(context: &SkLookupContext, connection: &Connection, group: u32) {
     let reason = match connection.socket(group) {
         None => Reason::SteerNoSocket,
         // The core is chosen here: were the sockets in a reuseport group, the kernel would choose again.
-        Some(index) => match SOCKETS.redirect_sk_lookup(context, index, BPF_SK_LOOKUP_F_NO_REUSEPORT as u64) {
-            Ok(()) => Reason::Steered,
-            Err(error) if error == -ENOENT => Reason::SteerNoSocket,
-            Err(_) => Reason::SteerRefused,
-        },
+        Some(index) => {
+            match SOCKETS.redirect_sk_lookup(context, index, BPF_SK_LOOKUP_F_NO_REUSEPORT as u64) {
+                Ok(()) => Reason::Steered,
+                Err(error) if error == -ENOENT => Reason::SteerNoSocket,
+                Err(_) => Reason::SteerRefused,
+            }
+        }
     };
     count(reason);
     if reason != Reason::Steered {
@@ -63,9 +65,17 @@ impl Connection {
             Self {
                 v6,
                 protocol: field(&raw const (*context).protocol),
-                local: if v6 { fields(&raw const (*context).local_ip6) } else { [field(&raw const (*context).local_ip4), 0, 0, 0] },
+                local: if v6 {
+                    fields(&raw const (*context).local_ip6)
+                } else {
+                    [field(&raw const (*context).local_ip4), 0, 0, 0]
+                },
                 local_port: field(&raw const (*context).local_port),
-                remote: if v6 { fields(&raw const (*context).remote_ip6) } else { [field(&raw const (*context).remote_ip4), 0, 0, 0] },
+                remote: if v6 {
+                    fields(&raw const (*context).remote_ip6)
+                } else {
+                    [field(&raw const (*context).remote_ip4), 0, 0, 0]
+                },
                 remote_port: u32::from(field(&raw const (*context).remote_port)),
             }
         }
@@ -76,7 +86,8 @@ impl Connection {
         let [a, b, c, d] = self.local.map(u32::to_ne_bytes);
         let address = if self.v6 {
             Address::v6([
-                a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3],
+                a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2],
+                d[3],
             ])
         } else {
             Address::v4(a)

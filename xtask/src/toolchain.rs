@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::versions::{BPF_LINKER, DEBIAN_LLVM, DEBIAN_TOOLCHAIN, RUSTUP_TOOLCHAIN};
 use crate::{setup, shell};
 
+const RUSTUP_INSTALL: &str =
+    "run `rustup toolchain install nightly --component rust-src`, which also updates the toolchain";
+
 /// What the command line asks for.
 #[derive(Clone, Copy, Default, clap::ValueEnum)]
 pub(crate) enum Choice {
@@ -33,25 +36,17 @@ impl Toolchain {
             Choice::Rustup => Ok(Self::Rustup),
             Choice::Auto if rustup_has_source() => Ok(Self::Rustup),
             Choice::Auto if shell::find("apt-get").is_some() => Ok(Self::Debian),
-            Choice::Auto => bail!(
-                "no toolchain for eBPF: run `rustup toolchain install {RUSTUP_TOOLCHAIN} --component rust-src`, \
-                 or use Debian 12"
-            ),
+            Choice::Auto => bail!("no toolchain for eBPF: {RUSTUP_INSTALL}, or use Debian 12"),
         }
     }
 
-    /// Installs whatever of the toolchain is missing.
+    /// Installs whatever of Debian's toolchain is missing, and the linker. A rustup toolchain is the user's, shared with all
+    /// their projects: installing into it would also update it, so it is asked for and not touched.
     pub(crate) fn install(self) -> Result<()> {
         match self {
             Self::Debian => install_packages()?,
             Self::Rustup if rustup_has_source() => {}
-            Self::Rustup => shell::run(Command::new("rustup").args([
-                "toolchain",
-                "install",
-                RUSTUP_TOOLCHAIN,
-                "--component",
-                "rust-src",
-            ]))?,
+            Self::Rustup => bail!("{RUSTUP_TOOLCHAIN} lacks rust-src: {RUSTUP_INSTALL}"),
         }
         self.install_linker()
     }
@@ -64,7 +59,7 @@ impl Toolchain {
         };
         let linker = self.linker().context("bpf-linker is missing: run `cargo xtask setup`")?;
         let directory = linker.parent().unwrap_or(Path::new("/"));
-        cargo.env("PATH", shell::path_with(&[directory, &llvm_prefix().join("bin")])?);
+        cargo.env("PATH", shell::path_with(&[directory, &self.llvm_prefix().join("bin")])?);
         // The outer cargo's choices are for the host.
         cargo.env_remove("CARGO").env_remove("RUSTFLAGS").env_remove("CARGO_BUILD_TARGET");
         Ok(cargo)
@@ -83,27 +78,40 @@ impl Toolchain {
 
     /// Each version and LLVM has a directory of its own, so a new pin never meets an old build.
     fn linker_root(self) -> PathBuf {
-        let llvm = match self {
-            Self::Debian => DEBIAN_LLVM,
-            Self::Rustup => "default",
-        };
-        cache().join(format!("bpf-linker-{BPF_LINKER}-llvm-{llvm}"))
+        cache().join(format!("bpf-linker-{BPF_LINKER}-llvm-{}", self.llvm()))
+    }
+
+    /// The major version of the compiler's LLVM, which the linker must understand.
+    fn llvm(self) -> String {
+        let rustc = || shell::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "-vV"]);
+        let major =
+            |version: String| Some(version.split_once("LLVM version: ")?.1.split_once('.')?.0.to_owned());
+        match self {
+            Self::Debian => DEBIAN_LLVM.to_owned(),
+            Self::Rustup => rustc().and_then(major).unwrap_or_else(|| "unknown".to_owned()),
+        }
     }
 
     fn install_linker(self) -> Result<()> {
         if self.linker().is_some() {
             return Ok(());
         }
-        println!("setup: building bpf-linker {BPF_LINKER} (one to three minutes, once)");
+        let (llvm, prefix) = (self.llvm(), self.llvm_prefix());
+        println!("setup: building bpf-linker {BPF_LINKER} with LLVM {llvm} (one to three minutes, once)");
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.args(["install", "bpf-linker", "--locked", "--quiet", "--version", BPF_LINKER, "--root"]);
         cargo.arg(self.linker_root()).current_dir(env::temp_dir());
-        if let Self::Debian = self {
-            cargo.args(["--no-default-features", "--features", &format!("llvm-{DEBIAN_LLVM}")]);
-            cargo.env("LLVM_PREFIX", llvm_prefix());
-            cargo.env("PATH", shell::path_with(&[&llvm_prefix().join("bin")])?);
+        cargo.args(["--no-default-features", "--features", &format!("llvm-{llvm}")]);
+        if prefix.is_dir() {
+            cargo.env("LLVM_PREFIX", &prefix).env("PATH", shell::path_with(&[&prefix.join("bin")])?);
         }
         shell::run(&mut cargo)
+            .with_context(|| format!("LLVM {llvm} with headers is needed; or put a bpf-linker into PATH"))
+    }
+
+    /// Where Debian's packages, and those of the LLVM project, put LLVM.
+    fn llvm_prefix(self) -> PathBuf {
+        PathBuf::from(format!("/usr/lib/llvm-{}", self.llvm()))
     }
 }
 
@@ -123,10 +131,6 @@ fn cache() -> PathBuf {
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let default = || user().or_else(home).unwrap_or_else(env::temp_dir).join("portcullis");
     env::var_os("PORTCULLIS_CACHE").map(PathBuf::from).unwrap_or_else(default)
-}
-
-fn llvm_prefix() -> PathBuf {
-    PathBuf::from(format!("/usr/lib/llvm-{DEBIAN_LLVM}"))
 }
 
 fn rustup_has_source() -> bool {

@@ -15,7 +15,7 @@ pub struct Environment {
     pub kernel: String,
     /// Were the kernel programs built into this agent?
     pub object: bool,
-    /// Does the kernel carry type information? Not needed today; `bpftool` shows map entries by field name with it.
+    /// Does the kernel carry type information (BTF)? The programs of today do without.
     pub btf: bool,
     /// Is the pin directory on a BPF file system? If not, opening tries to mount one.
     pub bpffs: bool,
