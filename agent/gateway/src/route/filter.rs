@@ -260,7 +260,7 @@ fn rewritten(path: &str) -> Result<Box<str>, Problem> {
 }
 
 /// GRPCRoute's filters are a subset of HTTPRoute's.
-pub(super) fn of_grpc(filter: &GrpcRouteFilter) -> HttpRouteFilter {
+pub(crate) fn of_grpc(filter: &GrpcRouteFilter) -> HttpRouteFilter {
     HttpRouteFilter {
         r#type: filter.r#type.clone(),
         request_header_modifier: filter.request_header_modifier.clone(),

@@ -31,7 +31,7 @@ pub fn parse_grpc(route: &Arc<GrpcRoute>) -> ParsedRoute {
     envelope.fill(RouteSource::Grpc(route.clone()), rules, parse_rule, |rule| rule.name.as_deref())
 }
 
-fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {
+pub(crate) fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {
     let mut problems = Vec::new();
     let matches = parse_matches(rule.matches.as_deref().unwrap_or_default(), &mut problems);
     let filters = RuleFilters::parse(&http_filters(rule.filters.as_deref()), &mut problems);

@@ -29,7 +29,7 @@ pub fn parse_http(route: &Arc<HttpRoute>) -> ParsedRoute {
     envelope.fill(RouteSource::Http(route.clone()), rules, parse_rule, |rule| rule.name.as_deref())
 }
 
-fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
+pub(crate) fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
     let mut problems = Vec::new();
     let matches = parse_matches(rule.matches.as_deref().unwrap_or_default(), &mut problems);
     let filters = RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &mut problems);

@@ -6,11 +6,11 @@
 mod backend;
 mod duration;
 mod envelope;
-mod filter;
-mod grpc;
-mod http;
+pub(crate) mod filter;
+pub(crate) mod grpc;
+pub(crate) mod http;
 mod matches;
-mod pattern;
+pub(crate) mod pattern;
 mod problem;
 mod reference;
 mod resolve;
@@ -103,6 +103,14 @@ impl ParsedRoute {
                 && reference.kind.as_deref() == Some(self.key.kind.as_str())
         };
         self.parent_refs.iter().enumerate().filter(move |(_, reference)| is_route(reference))
+    }
+
+    /// A parentRef as its owner wrote it, for the status entry that answers it.
+    pub fn written_parent_ref(&self, index: usize) -> Option<&ParentReference> {
+        match &self.source {
+            RouteSource::Http(route) => route.spec.parent_refs.as_ref()?.get(index),
+            RouteSource::Grpc(route) => route.spec.parent_refs.as_ref()?.get(index),
+        }
     }
 
     fn rule_problems(&self) -> Option<Problem> {

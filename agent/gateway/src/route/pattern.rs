@@ -10,13 +10,13 @@ const PROGRAM_BYTES: usize = 256 * 1024;
 /// Of the lazily built automaton, in bytes and per thread; beyond it, matching is slower, not wrong.
 const CACHE_BYTES: usize = 1024 * 1024;
 
-pub(super) fn text(pattern: &str) -> Result<Regex, Problem> {
+pub(crate) fn text(pattern: &str) -> Result<Regex, Problem> {
     // Alone first: `a)|(b` is no expression, but would be one between our anchoring parentheses.
     compile(pattern)?;
     compile(&anchored(pattern))
 }
 
-pub(super) fn octets(pattern: &str) -> Result<bytes::Regex, Problem> {
+pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Problem> {
     compile(pattern)?;
     bytes::RegexBuilder::new(&anchored(pattern))
         .size_limit(PROGRAM_BYTES)

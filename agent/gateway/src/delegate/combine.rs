@@ -1,0 +1,355 @@
+//! One rule of a parent and one rule of a child, combined: "an object in the parent route is added (logical AND) to each
+//! equivalent object(s) in the child route" (GEP-1058). Either the result means exactly "both", or there is a [`Clash`].
+
+use super::draft::{Draft, DraftMatch};
+use crate::api::grpcroutes::GrpcMethodMatch;
+use crate::api::httproutes::{HttpBackendReference, HttpPathMatch, HttpRouteTimeouts};
+use crate::api::shared::{HeaderModifier, HeaderValue, HttpRouteFilter, NamedMatch};
+use crate::route::{parse_duration, pattern};
+
+/// Two elements that cannot be combined, each in the words of its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Clash {
+    /// The field, relative to the rule.
+    pub(super) place: &'static str,
+    pub(super) why: String,
+    pub(super) parent: String,
+    pub(super) child: String,
+    pub(super) kind: ClashKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClashKind {
+    /// No request can have both: as one of several alternatives it just drops out.
+    Impossible,
+    /// The specification does not say what both together mean.
+    Undefined,
+}
+
+/// Of a match, by the CRD.
+const MOST_CONDITIONS: usize = 16;
+
+/// All pairs of matches that can hold; at least one.
+pub(super) fn matches(parent: &Draft, child: &Draft) -> Result<Vec<DraftMatch>, Clash> {
+    let mut combined = Vec::with_capacity(parent.matches.len() * child.matches.len());
+    let mut impossible = None;
+    for ours in &parent.matches {
+        for theirs in &child.matches {
+            match both(ours, theirs) {
+                Ok(matched) => combined.push(matched),
+                Err(clash) if clash.kind == ClashKind::Impossible => impossible = Some(clash),
+                Err(clash) => return Err(clash),
+            }
+        }
+    }
+    match impossible {
+        Some(clash) if combined.is_empty() => Err(clash),
+        _ => Ok(combined),
+    }
+}
+
+/// Filters parent → child, backends of the child, the stricter timeouts. `foreign` holds the child's namespace if it is not
+/// the parent's.
+pub(super) fn rest(parent: &Draft, child: &Draft, foreign: Option<&str>) -> Result<Draft, Clash> {
+    let theirs =
+        child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Draft {
+        filters: filters(&parent.filters, theirs)?,
+        backend_refs: child.backend_refs.iter().map(|to| qualified(to, foreign)).collect::<Result<_, _>>()?,
+        timeouts: stricter(parent.timeouts.as_ref(), child.timeouts.as_ref()),
+        retry: child.retry.clone().or_else(|| parent.retry.clone()),
+        session: child.session.clone().or_else(|| parent.session.clone()),
+        ..Draft::default()
+    })
+}
+
+/// One alternative of each side.
+pub(super) fn both(parent: &DraftMatch, child: &DraftMatch) -> Result<DraftMatch, Clash> {
+    let combined = DraftMatch {
+        path: path(parent.path.as_ref(), child.path.as_ref())?,
+        grpc: grpc(parent.grpc.as_ref(), child.grpc.as_ref())?,
+        method: same("method", parent.method.as_ref(), child.method.as_ref())?,
+        headers: conditions("headers", &parent.headers, &child.headers, str::eq_ignore_ascii_case)?,
+        query: conditions("queryParams", &parent.query, &child.query, |a, b| a == b)?,
+    };
+    for (place, names, ours, theirs) in [
+        ("headers", &combined.headers, &parent.headers, &child.headers),
+        ("queryParams", &combined.query, &parent.query, &child.query),
+    ] {
+        if names.len() > MOST_CONDITIONS {
+            let count = |conditions: &[NamedMatch]| format!("{} conditions", conditions.len());
+            return Err(undefined(place, "a match has at most 16 of them", count(ours), count(theirs)));
+        }
+    }
+    Ok(combined)
+}
+
+// === paths ===
+
+/// "The only explicitly supported pattern for using path matching, in both a parent and a child route, is using the matching
+/// type `PathPrefix` in both routes. The two paths are concatenated". The prefix `/` sets no path: the CRD defaults to it.
+fn path(
+    parent: Option<&HttpPathMatch>,
+    child: Option<&HttpPathMatch>,
+) -> Result<Option<HttpPathMatch>, Clash> {
+    match (parent.filter(|path| sets_path(path)), child.filter(|path| sets_path(path))) {
+        (None, path) | (path, None) => Ok(path.cloned()),
+        (Some(ours), Some(theirs)) if is_prefix(ours) && is_prefix(theirs) => {
+            let value = format!("{}{}", value_of(ours).trim_end_matches('/'), value_of(theirs));
+            Ok(Some(HttpPathMatch { r#type: Some("PathPrefix".to_owned()), value: Some(value) }))
+        }
+        (Some(ours), Some(theirs)) => Err(undefined(
+            "path",
+            "only two paths of type PathPrefix can be combined",
+            shown(ours),
+            shown(theirs),
+        )),
+    }
+}
+
+fn sets_path(path: &HttpPathMatch) -> bool {
+    !(is_prefix(path) && value_of(path) == "/")
+}
+
+fn is_prefix(path: &HttpPathMatch) -> bool {
+    path.r#type.as_deref().unwrap_or("PathPrefix") == "PathPrefix"
+}
+
+fn value_of(path: &HttpPathMatch) -> &str {
+    path.value.as_deref().unwrap_or("/")
+}
+
+fn shown(path: &HttpPathMatch) -> String {
+    format!("{} {}", path.r#type.as_deref().unwrap_or("PathPrefix"), value_of(path))
+}
+
+// === gRPC methods ===
+
+fn grpc(
+    parent: Option<&GrpcMethodMatch>,
+    child: Option<&GrpcMethodMatch>,
+) -> Result<Option<GrpcMethodMatch>, Clash> {
+    let (ours, theirs) = match (parent, child) {
+        (Some(ours), Some(theirs)) if ours != theirs => (ours, theirs),
+        (one, other) => return Ok(one.or(other).cloned()),
+    };
+    let is_exact = |matched: &GrpcMethodMatch| matched.r#type.as_deref().unwrap_or("Exact") == "Exact";
+    if !(is_exact(ours) && is_exact(theirs)) {
+        let show = |matched: &GrpcMethodMatch| format!("{:?} {:?}", matched.service, matched.method);
+        let why = "regular expressions for gRPC methods cannot be combined";
+        return Err(undefined("method", why, show(ours), show(theirs)));
+    }
+    Ok(Some(GrpcMethodMatch {
+        r#type: Some("Exact".to_owned()),
+        service: same("method.service", given(&ours.service), given(&theirs.service))?,
+        method: same("method.method", given(&ours.method), given(&theirs.method))?,
+    }))
+}
+
+fn given(name: &Option<String>) -> Option<&String> {
+    name.as_ref().filter(|name| !name.is_empty())
+}
+
+// === methods, headers, query parameters ===
+
+fn same(
+    place: &'static str,
+    parent: Option<&String>,
+    child: Option<&String>,
+) -> Result<Option<String>, Clash> {
+    match (parent, child) {
+        (Some(ours), Some(theirs)) if ours != theirs => Err(impossible(place, ours.clone(), theirs.clone())),
+        (one, other) => Ok(one.or(other).cloned()),
+    }
+}
+
+/// The parent's conditions, then the child's that are new.
+fn conditions(
+    place: &'static str,
+    parent: &[NamedMatch],
+    child: &[NamedMatch],
+    equal_names: impl Fn(&str, &str) -> bool,
+) -> Result<Vec<NamedMatch>, Clash> {
+    let mut combined = Vec::<NamedMatch>::new();
+    // Of equal names within one route, the first counts.
+    for ours in parent {
+        if !combined.iter().any(|known| equal_names(&known.name, &ours.name)) {
+            combined.push(ours.clone());
+        }
+    }
+    let of_parent = combined.len();
+    for theirs in child {
+        match combined.iter().position(|known| equal_names(&known.name, &theirs.name)) {
+            None => combined.push(theirs.clone()),
+            Some(at) if at < of_parent => combined[at] = condition(place, &combined[at], theirs)?,
+            Some(_) => {}
+        }
+    }
+    Ok(combined)
+}
+
+fn condition(place: &'static str, ours: &NamedMatch, theirs: &NamedMatch) -> Result<NamedMatch, Clash> {
+    let show = |named: &NamedMatch| format!("{} {} {:?}", named.name, type_of(named), named.value);
+    match (type_of(ours), type_of(theirs)) {
+        (a, b) if a == b && ours.value == theirs.value => Ok(ours.clone()),
+        ("Exact", "Exact") => Err(impossible(place, show(ours), show(theirs))),
+        ("Exact", "RegularExpression") if can_hold(&theirs.value, &ours.value) => Ok(ours.clone()),
+        ("RegularExpression", "Exact") if can_hold(&ours.value, &theirs.value) => Ok(theirs.clone()),
+        ("Exact", "RegularExpression") | ("RegularExpression", "Exact") => {
+            Err(impossible(place, show(ours), show(theirs)))
+        }
+        _ => Err(undefined(
+            place,
+            "two regular expressions for one name cannot be combined",
+            show(ours),
+            show(theirs),
+        )),
+    }
+}
+
+fn type_of(named: &NamedMatch) -> &str {
+    named.r#type.as_deref().unwrap_or("Exact")
+}
+
+fn can_hold(expression: &str, value: &str) -> bool {
+    pattern::octets(expression).is_ok_and(|regex| regex.is_match(value.as_bytes()))
+}
+
+// === filters ===
+
+/// Header modifiers of both sides become one (a rule may have one of each type); every other combination is for the
+/// validity rules of a standalone rule to judge.
+fn filters(parent: &[HttpRouteFilter], child: Vec<HttpRouteFilter>) -> Result<Vec<HttpRouteFilter>, Clash> {
+    let mut combined = parent.to_vec();
+    for theirs in child {
+        let ours = combined.iter_mut().find(|ours| ours.r#type == theirs.r#type);
+        match (ours, theirs.r#type.as_str()) {
+            (Some(ours), "RequestHeaderModifier") => {
+                ours.request_header_modifier =
+                    edits(ours.request_header_modifier.as_ref(), theirs.request_header_modifier.as_ref())?;
+            }
+            (Some(ours), "ResponseHeaderModifier") => {
+                ours.response_header_modifier =
+                    edits(ours.response_header_modifier.as_ref(), theirs.response_header_modifier.as_ref())?;
+            }
+            _ => combined.push(theirs),
+        }
+    }
+    Ok(combined)
+}
+
+/// "Only one action for a given header name is permitted": disjoint edits can be joined, and setting the same value twice is
+/// one action.
+fn edits(
+    parent: Option<&HeaderModifier>,
+    child: Option<&HeaderModifier>,
+) -> Result<Option<HeaderModifier>, Clash> {
+    let (Some(ours), Some(theirs)) = (parent, child) else { return Ok(parent.or(child).cloned()) };
+    let mut combined = ours.clone();
+    for (header, list) in actions(theirs) {
+        let known = actions(ours).find(|(known, _)| known.name.eq_ignore_ascii_case(&header.name));
+        match known {
+            None => add_action(&mut combined, &header, list),
+            Some((known, of)) if of == list && list != "add" && known.value == header.value => {}
+            Some((known, of)) => {
+                let why = "only one action is possible for a header";
+                let show =
+                    |header: &HeaderValue, list: &str| format!("{list} {} {:?}", header.name, header.value);
+                return Err(undefined("filters", why, show(&known, of), show(&header, list)));
+            }
+        }
+    }
+    Ok(Some(combined))
+}
+
+/// Every action with the name of its list; removals have no value.
+fn actions(edit: &HeaderModifier) -> impl Iterator<Item = (HeaderValue, &'static str)> + '_ {
+    let set = edit.set.iter().flatten().map(|header| (header.clone(), "set"));
+    let add = edit.add.iter().flatten().map(|header| (header.clone(), "add"));
+    let remove = edit.remove.iter().flatten();
+    set.chain(add)
+        .chain(remove.map(|name| (HeaderValue { name: name.clone(), value: String::new() }, "remove")))
+}
+
+fn add_action(edit: &mut HeaderModifier, header: &HeaderValue, list: &str) {
+    match list {
+        "set" => edit.set.get_or_insert_default().push(header.clone()),
+        "add" => edit.add.get_or_insert_default().push(header.clone()),
+        _ => edit.remove.get_or_insert_default().push(header.name.clone()),
+    }
+}
+
+// === references across namespaces ===
+
+/// A child's filter as it has to be written in the parent's namespace.
+fn carried(filter: &HttpRouteFilter, foreign: Option<&str>) -> Result<HttpRouteFilter, Clash> {
+    let mut filter = filter.clone();
+    let Some(namespace) = foreign else { return Ok(filter) };
+    if let Some(extension) = &filter.extension_ref {
+        let why = "an extensionRef is local to its namespace and cannot be carried into the parent's";
+        let named = format!("{} {}", extension.kind, extension.name);
+        return Err(undefined("filters", why, "a rule of another namespace".to_owned(), named));
+    }
+    let mirror = filter.request_mirror.as_mut().map(|mirror| &mut mirror.backend_ref);
+    let auth = filter.external_auth.as_mut().map(|auth| &mut auth.backend_ref);
+    for reference in mirror.into_iter().chain(auth) {
+        reference.namespace.get_or_insert_with(|| namespace.to_owned());
+    }
+    Ok(filter)
+}
+
+fn qualified(reference: &HttpBackendReference, foreign: Option<&str>) -> Result<HttpBackendReference, Clash> {
+    let mut reference = reference.clone();
+    if let Some(namespace) = foreign {
+        reference.namespace.get_or_insert_with(|| namespace.to_owned());
+    }
+    let filters = reference.filters.take();
+    reference.filters = filters
+        .map(|filters| filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<_, _>>())
+        .transpose()?;
+    Ok(reference)
+}
+
+// === timeouts ===
+
+/// The shorter of each; `0s` (no limit) loses against any limit. An attempt may not take longer than the whole.
+fn stricter(
+    parent: Option<&HttpRouteTimeouts>,
+    child: Option<&HttpRouteTimeouts>,
+) -> Option<HttpRouteTimeouts> {
+    let (Some(ours), Some(theirs)) = (parent, child) else { return parent.or(child).cloned() };
+    let request = shorter(ours.request.as_ref(), theirs.request.as_ref());
+    let backend_request = shorter(ours.backend_request.as_ref(), theirs.backend_request.as_ref());
+    let backend_request = backend_request.map(|attempt| match &request {
+        Some(whole) if limit(whole) < limit(&attempt) => whole.clone(),
+        _ => attempt,
+    });
+    Some(HttpRouteTimeouts { request, backend_request })
+}
+
+fn shorter(parent: Option<&String>, child: Option<&String>) -> Option<String> {
+    match (parent, child) {
+        (Some(ours), Some(theirs)) if limit(theirs) < limit(ours) => Some(theirs.clone()),
+        (one, other) => one.or(other).cloned(),
+    }
+}
+
+/// A malformed duration counts as none; the rule it is in is invalid on its own.
+fn limit(duration: &str) -> std::time::Duration {
+    parse_duration(duration).ok().filter(|limit| !limit.is_zero()).unwrap_or(std::time::Duration::MAX)
+}
+
+// === impl Clash ===
+
+fn impossible(place: &'static str, parent: String, child: String) -> Clash {
+    let why = "no request can meet both".to_owned();
+    Clash { place, why, parent, child, kind: ClashKind::Impossible }
+}
+
+fn undefined(place: &'static str, why: &str, parent: String, child: String) -> Clash {
+    Clash { place, why: why.to_owned(), parent, child, kind: ClashKind::Undefined }
+}
+
+#[cfg(test)]
+#[path = "combine_tests.rs"]
+mod tests;

@@ -1,0 +1,153 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::httproutes::HttpRouteRule;
+use crate::delegate::draft::drafts;
+use crate::route::RouteSource;
+
+fn draft(rule: Value) -> Draft {
+    let rule: HttpRouteRule = serde_json::from_value(rule).unwrap();
+    let spec = crate::api::httproutes::HttpRouteSpec { rules: Some(vec![rule]), ..Default::default() };
+    let route = crate::api::httproutes::HttpRoute::new("r", spec);
+    drafts(&RouteSource::Http(std::sync::Arc::new(route))).remove(0)
+}
+
+fn matched(parent: Value, child: Value) -> Result<Value, ClashKind> {
+    let parent = draft(json!({"matches": [parent]}));
+    let child = draft(json!({"matches": [child]}));
+    let combined = matches(&parent, &child).map_err(|clash| clash.kind)?;
+    let rule = Draft { matches: combined, ..Draft::default() }.to_http();
+    Ok(json!(rule.matches.unwrap()[0]))
+}
+
+fn prefix(value: &str) -> Value {
+    json!({"path": {"type": "PathPrefix", "value": value}})
+}
+
+fn exact(value: &str) -> Value {
+    json!({"path": {"type": "Exact", "value": value}})
+}
+
+#[test]
+fn prefixes_are_concatenated_and_a_single_path_is_kept() {
+    for (parent, child, result) in [
+        (prefix("/store"), prefix("/cart"), Ok(prefix("/store/cart"))),
+        (prefix("/store/"), prefix("/cart/"), Ok(prefix("/store/cart/"))),
+        (prefix("/store"), prefix("/"), Ok(prefix("/store"))),
+        (prefix("/"), prefix("/cart"), Ok(prefix("/cart"))),
+        (prefix("/"), exact("/cart"), Ok(exact("/cart"))),
+        (exact("/a"), json!({}), Ok(exact("/a"))),
+        (json!({}), json!({}), Ok(json!({}))),
+        (prefix("/store"), exact("/cart"), Err(ClashKind::Undefined)),
+        (exact("/store"), exact("/store"), Err(ClashKind::Undefined)),
+        (
+            json!({"path": {"type": "RegularExpression", "value": "/.*"}}),
+            prefix("/a"),
+            Err(ClashKind::Undefined),
+        ),
+    ] {
+        assert_eq!(matched(parent.clone(), child.clone()), result, "{parent} with {child}");
+    }
+}
+
+#[test]
+fn conditions_are_joined_or_impossible() {
+    let header = |name: &str, r#type: &str, value: &str| json!({"headers": [{"name": name, "type": r#type, "value": value}]});
+    for (parent, child, result) in [
+        (header("a", "Exact", "1"), header("A", "Exact", "1"), Ok(header("a", "Exact", "1"))),
+        (header("a", "Exact", "1"), header("a", "Exact", "2"), Err(ClashKind::Impossible)),
+        (header("a", "Exact", "v1"), header("a", "RegularExpression", "v."), Ok(header("a", "Exact", "v1"))),
+        (header("a", "RegularExpression", "v."), header("a", "Exact", "v1"), Ok(header("a", "Exact", "v1"))),
+        (header("a", "RegularExpression", "v."), header("a", "Exact", "w"), Err(ClashKind::Impossible)),
+        (
+            header("a", "RegularExpression", "v."),
+            header("a", "RegularExpression", ".1"),
+            Err(ClashKind::Undefined),
+        ),
+        (json!({"method": "GET"}), json!({"method": "POST"}), Err(ClashKind::Impossible)),
+        (json!({"method": "GET"}), json!({}), Ok(json!({"method": "GET"}))),
+    ] {
+        assert_eq!(matched(parent.clone(), child.clone()), result, "{parent} with {child}");
+    }
+}
+
+#[test]
+fn impossible_pairs_drop_out_as_long_as_one_pair_holds() {
+    let parent = draft(json!({"matches": [{"method": "GET"}, {"method": "POST"}]}));
+    let child = draft(json!({"matches": [{"method": "GET"}]}));
+    assert_eq!(matches(&parent, &child).unwrap().len(), 1);
+}
+
+#[test]
+fn no_condition_is_lost_to_the_limit_of_sixteen() {
+    let many = |from: usize| {
+        let headers: Vec<_> =
+            (from..from + 9).map(|at| json!({"name": format!("h{at}"), "value": "1"})).collect();
+        json!({"headers": headers})
+    };
+    assert_eq!(matched(many(0), many(9)), Err(ClashKind::Undefined));
+    assert!(matched(many(0), many(5)).is_ok());
+}
+
+#[test]
+fn header_modifiers_become_one_and_rewrites_stay_two() {
+    let edit = |list: &str, name: &str, value: &str| {
+        let entry = if list == "remove" { json!(name) } else { json!({"name": name, "value": value}) };
+        json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {list: [entry]}})
+    };
+    let join = |parent: Value, child: Value| {
+        rest(&draft(json!({"filters": [parent]})), &draft(json!({"filters": [child]})), None)
+            .map(|draft| draft.filters.len())
+            .map_err(|clash| clash.kind)
+    };
+    let rewrite = json!({"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}});
+    for (parent, child, result) in [
+        (edit("set", "a", "1"), edit("add", "b", "2"), Ok(1)),
+        (edit("set", "a", "1"), edit("set", "A", "1"), Ok(1)),
+        (edit("remove", "a", ""), edit("remove", "A", ""), Ok(1)),
+        (edit("set", "a", "1"), edit("set", "a", "2"), Err(ClashKind::Undefined)),
+        (edit("add", "a", "1"), edit("add", "a", "1"), Err(ClashKind::Undefined)),
+        (edit("remove", "a", ""), edit("set", "a", "1"), Err(ClashKind::Undefined)),
+        (rewrite.clone(), rewrite, Ok(2)),
+    ] {
+        assert_eq!(join(parent.clone(), child.clone()), result, "{parent} with {child}");
+    }
+}
+
+#[test]
+fn the_stricter_timeout_wins() {
+    let both = |parent: Value, child: Value| {
+        let parent = draft(json!({"timeouts": parent}));
+        json!(rest(&parent, &draft(json!({"timeouts": child})), None).unwrap().timeouts)
+    };
+    for (parent, child, result) in [
+        (json!({"request": "10s"}), json!({"request": "5s"}), json!({"request": "5s"})),
+        (json!({"request": "0s"}), json!({"request": "5s"}), json!({"request": "5s"})),
+        (json!({"request": "1m"}), json!({"request": "0s"}), json!({"request": "1m"})),
+        (
+            json!({"request": "5s"}),
+            json!({"backendRequest": "10s"}),
+            json!({"request": "5s", "backendRequest": "5s"}),
+        ),
+        (json!(null), json!({"request": "5s"}), json!({"request": "5s"})),
+    ] {
+        assert_eq!(both(parent.clone(), child.clone()), result, "{parent} with {child}");
+    }
+}
+
+#[test]
+fn references_of_another_namespace_are_qualified_and_extensions_stay_home() {
+    let parent = draft(json!({}));
+    let child = draft(
+        json!({"backendRefs": [{"name": "app", "port": 80}, {"name": "x", "namespace": "y", "port": 80}]}),
+    );
+    let namespaces = |foreign| {
+        let combined = rest(&parent, &child, foreign).unwrap();
+        combined.backend_refs.iter().map(|to| to.namespace.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(namespaces(Some("shop")), [Some("shop".to_owned()), Some("y".to_owned())]);
+    assert_eq!(namespaces(None), [None, Some("y".to_owned())]);
+    let extension = draft(json!({"filters": [
+        {"type": "ExtensionRef", "extensionRef": {"group": "g", "kind": "K", "name": "n"}}]}));
+    assert!(rest(&parent, &extension, Some("shop")).is_err() && rest(&parent, &extension, None).is_ok());
+}

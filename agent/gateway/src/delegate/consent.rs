@@ -1,0 +1,191 @@
+//! Who may bind to which rules. Both sides have to agree: the parent by a rule's `allowedRoutes` or by naming the child in
+//! `backendRefs`, the child by naming the parent in `parentRefs`. A child that the parent names needs no parentRef within a
+//! namespace; from another namespace a ReferenceGrant agrees for it, unless it names parent routes of its own choice.
+
+use std::collections::BTreeSet;
+
+use super::refusal::{Refusal, Sides};
+use super::{Attempt, Surroundings};
+use crate::Reason;
+use crate::api::shared::{AllowedRoutes, ParentReference};
+use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, Problem};
+use crate::selector::NamespaceRule;
+
+/// What a child asks of a parent, and which of it both agree to.
+pub(super) struct Agreement {
+    pub(super) attempts: Vec<Attempt>,
+    /// Indices of the parent's rules.
+    pub(super) rules: BTreeSet<usize>,
+}
+
+pub(super) fn agree(sides: Sides<'_>, surroundings: &dyn Surroundings) -> Agreement {
+    let mut agreement = Agreement { attempts: Vec::new(), rules: BTreeSet::new() };
+    for (index, reference) in sides.child.parent_routes().filter(|(_, to)| names(to, sides.parent)) {
+        let found = rules_for(sides, reference, surroundings);
+        agreement.add(Some(index), as_written(sides.child, index, reference), found);
+    }
+    if agreement.attempts.is_empty() {
+        let adopting = adopting_rules(sides, surroundings);
+        if !adopting.is_empty() {
+            agreement.add(None, reference_to(sides), Ok(adopting));
+        }
+    }
+    agreement
+}
+
+impl Agreement {
+    fn add(&mut self, index: Option<usize>, reference: ParentReference, found: Result<Vec<usize>, Refusal>) {
+        let result = found.map(|rules| {
+            self.rules.extend(&rules);
+            rules.len()
+        });
+        self.attempts.push(Attempt { index, reference, result });
+    }
+}
+
+fn names(reference: &ParentReference, parent: &ParsedRoute) -> bool {
+    reference.name == *parent.key.name.name
+        && reference.namespace.as_deref() == Some(&*parent.key.name.namespace)
+}
+
+fn rules_for(
+    sides: Sides<'_>,
+    reference: &ParentReference,
+    surroundings: &dyn Surroundings,
+) -> Result<Vec<usize>, Refusal> {
+    let section = reference.section_name.as_deref().filter(|section| !section.is_empty());
+    let rules = sides.parent.rules.iter().enumerate();
+    let named: Vec<_> = rules
+        .filter(|(_, rule)| section.is_none_or(|section| rule.id.name.as_deref() == Some(section)))
+        .collect();
+    if let (Some(section), true) = (section, named.is_empty()) {
+        return Err(sides.no_such_rule(section));
+    }
+    let allowing: Vec<_> = named
+        .into_iter()
+        .filter(|(_, rule)| allows(sides, rule, surroundings))
+        .map(|(index, _)| index)
+        .collect();
+    if allowing.is_empty() { Err(sides.not_allowed()) } else { Ok(allowing) }
+}
+
+/// Whether a rule agrees to a child that names the parent.
+fn allows(sides: Sides<'_>, rule: &ParsedRule, surroundings: &dyn Surroundings) -> bool {
+    match &rule.delegation {
+        None => false,
+        Some(Delegation::Allowed(allowed)) => admits(sides, allowed, surroundings),
+        Some(Delegation::Listed(children)) => children.iter().any(|listed| is_child(listed, sides.child)),
+    }
+}
+
+fn admits(sides: Sides<'_>, allowed: &AllowedRoutes, surroundings: &dyn Surroundings) -> bool {
+    let own = sides.child.key.kind;
+    let is_own =
+        |group: Option<&str>, kind: &str| group.unwrap_or(own.group()) == own.group() && kind == own.as_str();
+    let kinds = allowed.kinds.as_deref().unwrap_or_default();
+    let kind_allowed = kinds.is_empty() || kinds.iter().any(|kind| is_own(kind.group.as_deref(), &kind.kind));
+    let rule = NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same);
+    let (parent, child) = (&sides.parent.key.name.namespace, &sides.child.key.name.namespace);
+    kind_allowed && surroundings.admits(&rule, parent, child)
+}
+
+/// Weight 0 means "no traffic": such a child is not attached.
+fn is_child(listed: &ChildReference, child: &ParsedRoute) -> bool {
+    let name = &child.key.name;
+    listed.weight > 0
+        && listed.namespace == name.namespace
+        && listed.name.as_ref().is_none_or(|named| *named == name.name)
+}
+
+/// The rules that name a child which does not name the parent.
+fn adopting_rules(sides: Sides<'_>, surroundings: &dyn Surroundings) -> Vec<usize> {
+    // A child that chose parent routes is nobody else's, and no route is its own child.
+    if sides.child.parent_routes().next().is_some() || sides.child.key == sides.parent.key {
+        return Vec::new();
+    }
+    let rules = sides.parent.rules.iter().enumerate();
+    let adopts = |rule: &ParsedRule| match &rule.delegation {
+        Some(Delegation::Listed(children)) => children
+            .iter()
+            .any(|listed| is_child(listed, sides.child) && agrees_to(sides, listed, surroundings)),
+        _ => false,
+    };
+    rules.filter(|(_, rule)| adopts(rule)).map(|(index, _)| index).collect()
+}
+
+fn agrees_to(sides: Sides<'_>, listed: &ChildReference, surroundings: &dyn Surroundings) -> bool {
+    // `*` means children, not every route there: those with parents of their own or children of their own have another job.
+    let has_another_job = !sides.child.parent_refs.is_empty() || sides.child.is_parent();
+    if listed.name.is_none() && has_another_job {
+        return false;
+    }
+    sides.same_namespace() || {
+        let parent = &sides.parent.key;
+        surroundings.permits(parent.kind, &parent.name.namespace, &sides.child.key.name)
+    }
+}
+
+/// References by name that lead to no child. Whether a route of another namespace exists is told only to who may refer to it.
+/// `is_candidate` says whether a route exists and, if so, whether it is bound or refused for another cause.
+pub(super) fn unresolved(
+    parent: &ParsedRoute,
+    is_candidate: impl Fn(&ChildReference) -> Option<bool>,
+    surroundings: &dyn Surroundings,
+) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for rule in &parent.rules {
+        let Some(Delegation::Listed(children)) = &rule.delegation else { continue };
+        for listed in children.iter().filter(|listed| listed.weight > 0) {
+            let problem = missing(parent, listed, is_candidate(listed), surroundings);
+            problems.extend(problem.map(|problem| problem.within(&rule.label())));
+        }
+    }
+    problems
+}
+
+fn missing(
+    parent: &ParsedRoute,
+    listed: &ChildReference,
+    found: Option<bool>,
+    surroundings: &dyn Surroundings,
+) -> Option<Problem> {
+    let kind = parent.key.kind;
+    let own = &parent.key.name.namespace;
+    let to = portcullis_model::ObjectName::new(listed.namespace.clone(), listed.name.clone()?);
+    let permitted = to.namespace == *own || surroundings.permits(kind, own, &to);
+    match (found, permitted) {
+        (Some(true), _) => None,
+        (_, false) => Some(Problem::unresolved(
+            Reason::RefNotPermitted,
+            format!(
+                "a ReferenceGrant in namespace {} has to allow {kind}s of namespace {own} to refer to {kind} {}, or that route \
+                 has to name this one in its parentRefs",
+                to.namespace, to.name
+            ),
+        )),
+        (None, true) => {
+            Some(Problem::unresolved(Reason::BackendNotFound, format!("{kind} {to} does not exist")))
+        }
+        (Some(false), true) => Some(Problem::unresolved(
+            Reason::RefNotPermitted,
+            format!("{kind} {to} names other parent routes: it has to name this one in its parentRefs"),
+        )),
+    }
+}
+
+// === parent references in statuses ===
+
+fn as_written(child: &ParsedRoute, index: usize, completed: &ParentReference) -> ParentReference {
+    child.written_parent_ref(index).cloned().unwrap_or_else(|| completed.clone())
+}
+
+fn reference_to(sides: Sides<'_>) -> ParentReference {
+    let parent = &sides.parent.key;
+    ParentReference {
+        group: Some(parent.kind.group().to_owned()),
+        kind: Some(parent.kind.as_str().to_owned()),
+        namespace: Some(parent.name.namespace.to_string()),
+        name: parent.name.name.to_string(),
+        ..ParentReference::default()
+    }
+}

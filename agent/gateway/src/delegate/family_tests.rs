@@ -1,0 +1,407 @@
+//! Families as a whole. Objects are given as JSON; routing is asked through real route tables.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Service;
+use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, RouteTable};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::route::{Resolver, parse_http, resolve, table_entries};
+use crate::{Object, Reason};
+
+/// Every Service exists; references across namespaces are as `grants` says.
+pub(super) struct World {
+    pub(super) grants: bool,
+    service: Service,
+}
+
+impl World {
+    pub(super) fn new(grants: bool) -> Self {
+        let service = json!({"metadata": {"name": "any"}, "spec": {"ports": [{"port": 80}]}});
+        Self { grants, service: serde_json::from_value(service).unwrap() }
+    }
+}
+
+impl Resolver for World {
+    fn service(&self, _: &ObjectName) -> Option<&Service> {
+        Some(&self.service)
+    }
+    fn permits(&self, _: Kind, namespace: &str, service: &ObjectName) -> bool {
+        self.grants || namespace == &*service.namespace
+    }
+}
+
+impl Surroundings for World {
+    fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool {
+        let name = |key: &str| (key == "kubernetes.io/metadata.name").then_some(child);
+        match rule {
+            NamespaceRule::None => false,
+            NamespaceRule::Same => parent == child,
+            NamespaceRule::All => true,
+            NamespaceRule::Selector(selector) => selector.matches(name),
+        }
+    }
+    fn permits(&self, _: Kind, _: &str, _: &ObjectName) -> bool {
+        self.grants
+    }
+}
+
+pub(super) struct Get<'r> {
+    pub(super) method: &'r str,
+    pub(super) host: &'r str,
+    pub(super) path: &'r str,
+    pub(super) headers: Vec<(&'r str, &'r str)>,
+}
+
+impl RequestHead for Get<'_> {
+    fn method(&self) -> &str {
+        self.method
+    }
+    fn host(&self) -> &str {
+        self.host
+    }
+    fn path(&self) -> &str {
+        self.path
+    }
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.headers
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| Cow::Borrowed(value.as_bytes()))
+    }
+    fn query_param(&self, _: &str) -> Option<Cow<'_, str>> {
+        None
+    }
+}
+
+pub(super) fn get(path: &str) -> Get<'_> {
+    Get { method: "GET", host: "www.example.com", path, headers: Vec::new() }
+}
+
+pub(super) fn parsed(manifest: Value) -> Arc<ParsedRoute> {
+    match Object::from_json(manifest) {
+        Ok(Some(Object::HttpRoute(route))) => Arc::new(parse_http(&route)),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn route(name: &str, spec: Value) -> Arc<ParsedRoute> {
+    let (namespace, name) = name.split_once('/').unwrap();
+    parsed(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"namespace": namespace, "name": name, "generation": 1}, "spec": spec}))
+}
+
+pub(super) fn table<'r>(routes: impl IntoIterator<Item = &'r Arc<ParsedRoute>>, world: &World) -> RouteTable {
+    let mut by_host = BTreeMap::<HostPattern, Vec<Entry>>::new();
+    for route in routes {
+        let entries = table_entries(&route.origin, &resolve(route, world).rules);
+        for hostname in &route.hostnames {
+            by_host.entry(hostname.clone()).or_default().extend(entries.clone());
+        }
+    }
+    let mut table = RouteTable::default();
+    for (host, entries) in by_host {
+        table.insert(&host, Arc::new(PathTable::new(entries)));
+    }
+    table
+}
+
+/// The backend's name, the status of a failure, or `404`.
+pub(super) fn answer(table: &RouteTable, request: &Get<'_>) -> String {
+    let Some(found) = table.find(request) else { return "404".to_owned() };
+    match &found.rule.action {
+        Action::Fail(failure) => failure.status.to_string(),
+        Action::Redirect(redirect) => format!("redirect {}", redirect.status),
+        Action::Forward(split) => match &split.backends()[0].target {
+            BackendTarget::Known(name) => name.to_string(),
+            BackendTarget::Invalid(failure) => failure.status.to_string(),
+        },
+    }
+}
+
+fn to(name: &str) -> Value {
+    json!([{"name": name, "port": 80}])
+}
+
+fn prefix(value: &str) -> Value {
+    json!([{"path": {"type": "PathPrefix", "value": value}}])
+}
+
+fn child_of(parent: &str, section: Option<&str>) -> Value {
+    let (namespace, name) = parent.split_once('/').unwrap();
+    let mut reference = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": namespace, "name": name});
+    if let Some(section) = section {
+        reference["sectionName"] = json!(section);
+    }
+    json!([reference])
+}
+
+fn serve(family: &Family, path: &str) -> String {
+    answer(&table(family.routes(), &World::new(false)), &get(path))
+}
+
+fn bind_all(parent: &Arc<ParsedRoute>, children: &[Arc<ParsedRoute>]) -> Family {
+    bind(parent, children, &World::new(false))
+}
+
+fn refusal<'f>(family: &'f Family, name: &str) -> &'f Refusal {
+    let report = family.children.iter().find(|report| &*report.child.name.name == name).unwrap();
+    report.attempts[0].result.as_ref().unwrap_err()
+}
+
+fn shop(rules: Value) -> Arc<ParsedRoute> {
+    route("gw/parent", json!({"parentRefs": [{"name": "edge"}], "rules": rules}))
+}
+
+fn open() -> Value {
+    json!({"namespaces": {"from": "All"}})
+}
+
+#[test]
+fn a_family_is_flattened_in_order_with_its_sources() {
+    let parent = shop(json!([
+        {"name": "store", "matches": prefix("/store"), "allowedRoutes": open()},
+        {"matches": prefix("/"), "backendRefs": to("site")}]));
+    let cart = route(
+        "shop/cart",
+        json!({"parentRefs": child_of("gw/parent", Some("store")),
+        "rules": [{"matches": prefix("/cart"), "backendRefs": to("cart")}]}),
+    );
+    let family = bind_all(&parent, &[cart]);
+    assert_eq!(serve(&family, "/store/cart/1"), "shop/cart:80");
+    assert_eq!(serve(&family, "/store"), "gw/site:80");
+    let objects = family.objects();
+    assert_eq!(objects.len(), 1);
+    assert_eq!(objects[0]["spec"]["rules"][0]["backendRefs"][0]["namespace"], "shop");
+    assert_eq!(
+        objects[0]["metadata"]["annotations"][SOURCES_ANNOTATION],
+        "rules[0]: HTTPRoute gw/parent rule 0 (store) > HTTPRoute shop/cart rule 0\nrules[1]: HTTPRoute gw/parent rule 1\n"
+    );
+    assert_eq!(family.grants()[0]["metadata"]["namespace"], "shop");
+}
+
+#[test]
+fn a_rule_without_children_fails_and_never_falls_through() {
+    let parent = shop(json!([
+        {"matches": prefix("/store"), "allowedRoutes": {},
+         "filters": [{"type": "RequestRedirect", "requestRedirect": {}}]},
+        {"matches": prefix("/"), "backendRefs": to("site")}]));
+    let family = bind_all(&parent, &[]);
+    assert_eq!(serve(&family, "/store/x"), "500");
+    assert_eq!(serve(&family, "/x"), "gw/site:80");
+    let printed = family.objects().into_iter().map(parsed).collect::<Vec<_>>();
+    assert_eq!(answer(&table(&printed, &World::new(false)), &get("/store/x")), "500");
+}
+
+#[test]
+fn a_failed_binding_leaves_the_ephemeral_route_and_guards_its_traffic() {
+    let parent = shop(json!([
+        {"matches": prefix("/store"), "allowedRoutes": open(), "filters": [
+            {"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}}]},
+        {"matches": prefix("/"), "backendRefs": to("site")}]));
+    let good = route(
+        "shop/good",
+        json!({"parentRefs": child_of("gw/parent", None),
+        "rules": [{"matches": prefix("/good"), "backendRefs": to("good")}]}),
+    );
+    let bad = route(
+        "shop/bad",
+        json!({"parentRefs": child_of("gw/parent", None), "rules": [
+        {"matches": prefix("/fine"), "backendRefs": to("bad")},
+        {"matches": prefix("/bad"), "backendRefs": to("bad"), "filters": [
+            {"type": "URLRewrite", "urlRewrite": {"hostname": "b.example"}}]}]}),
+    );
+    let alone = bind_all(&parent, std::slice::from_ref(&good));
+    let family = bind_all(&parent, &[bad, good]);
+    assert_eq!(family.objects(), alone.objects());
+    assert_eq!(serve(&family, "/store/good"), "shop/good:80");
+    // All or nothing; and what the broken child would have taken is not for the parent's other rule.
+    assert_eq!((serve(&family, "/store/fine"), serve(&family, "/store/bad")), ("500".into(), "500".into()));
+    assert_eq!(serve(&family, "/store/other"), "gw/site:80");
+    let refusal = refusal(&family, "bad");
+    assert_eq!((refusal.cause, refusal.reason), (Cause::Conflict, Reason::Conflicted));
+    assert!(refusal.to_child.contains("rule 1 of HTTPRoute shop/bad"), "{}", refusal.to_child);
+    assert!(!refusal.to_child.contains("gw/parent") && !refusal.to_parent.contains("shop"), "{refusal:?}");
+}
+
+#[test]
+fn within_a_namespace_both_sides_are_named() {
+    let parent = shop(
+        json!([{"name": "a", "matches": [{"headers": [{"name": "x", "value": "1"}]}], "allowedRoutes": {}}]),
+    );
+    let child = route(
+        "gw/child",
+        json!({"parentRefs": child_of("gw/parent", Some("a")),
+        "rules": [{"matches": [{"headers": [{"name": "X", "value": "2"}]}], "backendRefs": to("app")}]}),
+    );
+    let family = bind_all(&parent, &[child]);
+    let message = &refusal(&family, "child").to_parent;
+    assert_eq!(
+        message,
+        "no request can meet both: headers x Exact \"1\" in rule 0 (a) of HTTPRoute gw/parent, and headers X Exact \"2\" in \
+         rule 0 of HTTPRoute gw/child"
+    );
+}
+
+#[test]
+fn consent_is_needed_from_both_sides() {
+    let parent = shop(json!([
+        {"name": "same", "matches": prefix("/same"), "allowedRoutes": {}},
+        {"name": "plain", "matches": prefix("/plain"), "backendRefs": to("site")}]));
+    let child = |name: &str, section: Option<&str>| {
+        route(
+            name,
+            json!({"parentRefs": child_of("gw/parent", section), "rules": [{"backendRefs": to("x")}]}),
+        )
+    };
+    let family = bind_all(
+        &parent,
+        &[
+            child("other/foreign", Some("same")),
+            child("gw/plain", Some("plain")),
+            child("gw/nowhere", Some("none")),
+        ],
+    );
+    let reasons: Vec<_> =
+        ["plain", "nowhere", "foreign"].iter().map(|name| refusal(&family, name).reason).collect();
+    assert_eq!(reasons, [Reason::NotAllowedByParent, Reason::NoMatchingParent, Reason::NotAllowedByParent]);
+    assert!(family.guards.is_empty() && family.children.iter().all(|child| !child.is_bound()));
+    // Strangers cannot spoil the parent's status.
+    let attached = &family.parent_conditions(|_| true)[0];
+    assert_eq!(
+        (attached.reason.as_str(), attached.message.as_str()),
+        ("NotAttached", "0 child routes attached.")
+    );
+}
+
+#[test]
+fn children_named_by_backend_refs_need_their_own_consent() {
+    let listed = |name: &str, namespace: &str| json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name, "namespace": namespace});
+    let parent = shop(json!([{"matches": prefix("/a"), "backendRefs": [
+        listed("*", "gw"), listed("lister", "shop"), listed("silent", "shop"), listed("gone", "gw")]}]));
+    let plain = |name: &str, path: &str| {
+        route(name, json!({"rules": [{"matches": prefix(path), "backendRefs": to("x")}]}))
+    };
+    let lister = route(
+        "shop/lister",
+        json!({"parentRefs": child_of("gw/parent", None),
+        "rules": [{"matches": prefix("/lister"), "backendRefs": to("x")}]}),
+    );
+    let elsewhere = route(
+        "gw/elsewhere",
+        json!({"parentRefs": child_of("gw/another", None),
+        "rules": [{"matches": prefix("/elsewhere"), "backendRefs": to("x")}]}),
+    );
+    let attached = route(
+        "gw/attached",
+        json!({"parentRefs": [{"name": "edge"}],
+        "rules": [{"matches": prefix("/attached"), "backendRefs": to("x")}]}),
+    );
+    let children = [
+        plain("gw/own", "/own"),
+        plain("shop/silent", "/silent"),
+        lister,
+        elsewhere,
+        attached,
+        parent.clone(),
+    ];
+    let family = bind_all(&parent, &children);
+    let found: Vec<_> = ["own", "lister", "silent", "elsewhere", "attached"]
+        .iter()
+        .map(|name| serve(&family, &format!("/a/{name}")))
+        .collect();
+    assert_eq!(found, ["gw/x:80", "shop/x:80", "404", "404", "404"]);
+    let reasons: Vec<_> = family.unresolved.iter().map(|problem| problem.reason).collect();
+    assert_eq!(reasons, [Reason::RefNotPermitted, Reason::BackendNotFound]);
+    let granted = bind(&parent, &children, &World::new(true));
+    assert_eq!(serve(&granted, "/a/silent"), "shop/x:80");
+}
+
+#[test]
+fn a_third_tier_is_refused_without_harm() {
+    let parent = shop(json!([{"matches": prefix("/a"), "allowedRoutes": {}}]));
+    let middle = route(
+        "gw/middle",
+        json!({"parentRefs": child_of("gw/parent", None), "rules": [
+        {"matches": prefix("/m"), "allowedRoutes": {}}]}),
+    );
+    let good = route(
+        "gw/good",
+        json!({"parentRefs": child_of("gw/parent", None),
+        "rules": [{"matches": prefix("/g"), "backendRefs": to("x")}]}),
+    );
+    let leaf = route(
+        "gw/leaf",
+        json!({"parentRefs": child_of("gw/middle", None), "rules": [{"backendRefs": to("x")}]}),
+    );
+    let family = bind_all(&parent, &[middle.clone(), good]);
+    assert_eq!(refusal(&family, "middle").cause, Cause::Unsupported);
+    assert_eq!((serve(&family, "/a/g"), serve(&family, "/a/m")), ("gw/x:80".into(), "500".into()));
+    let below = bind_all(&middle, &[leaf, middle.clone()]);
+    assert_eq!(refusal(&below, "leaf").reason, Reason::NotSupported);
+    assert_eq!(serve(&below, "/m"), "500");
+}
+
+#[test]
+fn hostnames_narrow_from_parent_to_child_and_make_routes_of_their_own() {
+    let parent = route(
+        "gw/parent",
+        json!({"hostnames": ["*.example.com"], "rules": [
+        {"allowedRoutes": {}}, {"backendRefs": to("site")}]}),
+    );
+    let child = |name: &str, hostname: &str| {
+        route(
+            name,
+            json!({"parentRefs": child_of("gw/parent", None), "hostnames": [hostname],
+            "rules": [{"backendRefs": to(name.trim_start_matches("gw/"))}]}),
+        )
+    };
+    let family =
+        bind_all(&parent, &[child("gw/www", "www.example.com"), child("gw/other", "www.example.net")]);
+    let table = table(family.routes(), &World::new(false));
+    let ask = |host| answer(&table, &Get { host, ..get("/") });
+    assert_eq!(ask("www.example.com"), "gw/www:80");
+    assert_eq!(ask("x.example.com"), "gw/site:80");
+    assert_eq!(ask("www.example.net"), "404");
+    assert_eq!(refusal(&family, "other").reason, Reason::HostnameMismatch);
+    let names: Vec<_> = family.objects().iter().map(|object| object["metadata"]["name"].clone()).collect();
+    assert_eq!(names, ["parent", "parent-e0001"]);
+}
+
+#[test]
+fn an_invalid_match_never_widens() {
+    let parent = shop(json!([{"matches": prefix("/a"), "allowedRoutes": {}}, {"backendRefs": to("site")}]));
+    let child = route(
+        "gw/child",
+        json!({"parentRefs": child_of("gw/parent", None), "rules": [
+        {"matches": [{"path": {"type": "RegularExpression", "value": "("}}], "backendRefs": to("bad")},
+        {"matches": prefix("/ok"), "backendRefs": to("ok")}]}),
+    );
+    let family = bind_all(&parent, &[child]);
+    assert_eq!(serve(&family, "/a/ok"), "gw/ok:80");
+    for path in ["/", "/a", "/a/x", "/x"] {
+        assert_ne!(serve(&family, path), "gw/bad:80", "{path}");
+    }
+    assert!(family.children[0].partly_invalid.as_ref().unwrap().message.starts_with("Dropped Rule: rule 0"));
+}
+
+#[test]
+fn too_many_children_are_refused_the_youngest_first() {
+    let parent = shop(json!([{"allowedRoutes": {}}]));
+    let children: Vec<_> = (0..MOST_CHILDREN_OF_A_RULE + 1)
+        .map(|at| {
+            route(
+                &format!("gw/c{at:04}"),
+                json!({"parentRefs": child_of("gw/parent", None),
+            "rules": [{"matches": prefix(&format!("/{at}")), "backendRefs": to("x")}]}),
+            )
+        })
+        .collect();
+    let family = bind_all(&parent, &children);
+    assert_eq!(family.children.iter().filter(|child| child.is_bound()).count(), MOST_CHILDREN_OF_A_RULE);
+    assert_eq!(refusal(&family, "c0256").reason, Reason::LimitExceeded);
+    assert_eq!(family.parent_conditions(|_| true)[0].reason, "PartiallyAttached");
+    assert!(family.objects().iter().all(|object| object["spec"]["rules"].as_array().unwrap().len() <= 16));
+}

@@ -1,0 +1,106 @@
+//! GEP-1058: routes that take their backends from other routes. A parent route and the child routes that attach to its rules
+//! are flattened while translating, so that the data plane sees ordinary rules and needs one look-up.
+//!
+//! [`bind`] is pure: a parent, the routes that may become its children, and two questions about the surroundings in; a
+//! [`Family`] out. Its ephemeral routes are [`ParsedRoute`]s like any other, and print as HTTPRoutes which, applied in place
+//! of the family, serve the same: that is the specification's own test of a valid combination. `docs/delegation.md` tells the
+//! rules and where the specification left a choice.
+
+mod bind;
+mod combine;
+mod consent;
+mod draft;
+mod print;
+mod refusal;
+mod report;
+
+use std::sync::Arc;
+
+use portcullis_model::{HostPattern, ObjectName};
+
+use crate::api::shared::ParentReference;
+use crate::route::{ParsedRoute, Problem};
+use crate::selector::NamespaceRule;
+use crate::{Kind, ObjectKey};
+
+pub use bind::{MOST_CHILDREN_OF_A_RULE, MOST_COMPILED_RULES, bind};
+pub use print::SOURCES_ANNOTATION;
+pub use refusal::{Cause, Refusal};
+pub use report::{Grandparent, Verdict, foreign_parent_conditions, missing_parent_conditions};
+
+use draft::Draft;
+
+/// What binding needs to know beyond the routes.
+pub trait Surroundings {
+    /// Whether `rule`, written in namespace `parent`, admits routes of namespace `child`.
+    fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool;
+    /// Whether a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to` of the same kind.
+    fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool;
+}
+
+/// A parent with the children that bound to it.
+#[derive(Debug)]
+pub struct Family {
+    pub parent: Arc<ParsedRoute>,
+    /// What is served in place of the parent, in order of precedence: one route, or several when children have hostnames of
+    /// their own or there are more rules than an HTTPRoute can have.
+    pub ephemeral: Vec<Ephemeral>,
+    /// Answer for the traffic of children that could not be bound, so that it falls to no other rule. Not part of the
+    /// ephemeral route, which a failed binding must leave as it is.
+    pub guards: Vec<Arc<ParsedRoute>>,
+    /// In the order they were bound.
+    pub children: Vec<ChildReport>,
+    /// References of the parent to child routes that lead nowhere.
+    pub unresolved: Vec<Problem>,
+}
+
+/// A part of the ephemeral route that can be written as one object.
+#[derive(Clone, Debug)]
+pub struct Ephemeral {
+    pub route: Arc<ParsedRoute>,
+    drafts: Vec<Draft>,
+}
+
+/// How one child fared.
+#[derive(Clone, Debug)]
+pub struct ChildReport {
+    pub child: ObjectKey,
+    pub generation: i64,
+    /// Of parent and child together; empty unless bound.
+    pub hostnames: Vec<HostPattern>,
+    /// By parentRef to this parent; one without index if only the parent named the child.
+    pub attempts: Vec<Attempt>,
+    pub partly_invalid: Option<Problem>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Index in the child's `spec.parentRefs`; `None` if the child does not name the parent.
+    pub index: Option<usize>,
+    /// As the child wrote it, or would have.
+    pub reference: ParentReference,
+    /// The number of rules attached to.
+    pub result: Result<usize, Refusal>,
+}
+
+// === impl Family ===
+
+impl Family {
+    /// All routes whose rules are served in place of the parent's.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<ParsedRoute>> {
+        self.ephemeral.iter().map(|ephemeral| &ephemeral.route).chain(&self.guards)
+    }
+
+    pub fn report(&self, child: &ObjectKey) -> Option<&ChildReport> {
+        self.children.iter().find(|report| report.child == *child)
+    }
+}
+
+impl ChildReport {
+    pub fn is_bound(&self) -> bool {
+        self.attempts.iter().any(|attempt| attempt.result.is_ok())
+    }
+}
+
+#[cfg(test)]
+mod family_tests;

@@ -1,0 +1,104 @@
+//! The ephemeral route as objects to apply: HTTPRoutes (GRPCRoutes), and the ReferenceGrants that they need where a child's
+//! backends stay in the child's namespace.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{Ephemeral, Family};
+use crate::GATEWAY_GROUP;
+use crate::route::{ParsedRoute, RouteSource};
+use crate::{Kind, ObjectKey};
+
+/// Names the source of every rule, one line each.
+pub const SOURCES_ANNOTATION: &str = "portcullis.dev/sources";
+
+// === impl Family ===
+
+impl Family {
+    /// Routes that serve the same as the family when they are applied in its place.
+    pub fn objects(&self) -> Vec<Value> {
+        self.ephemeral.iter().map(|part| part.object(&self.parent)).collect()
+    }
+
+    /// Within the family a child refers to its own backends; a route of the parent's namespace needs permission to.
+    pub fn grants(&self) -> Vec<Value> {
+        let own = &self.parent.key.name.namespace;
+        let rules =
+            self.ephemeral.iter().flat_map(|part| &part.route.rules).filter(|rule| rule.id.parent.is_some());
+        let backends = rules.flat_map(|rule| &rule.backend_refs);
+        let foreign: BTreeSet<_> =
+            backends.map(|to| &to.namespace).filter(|namespace| *namespace != own).collect();
+        foreign.into_iter().map(|namespace| grant(&self.parent.key, namespace)).collect()
+    }
+}
+
+fn grant(parent: &ObjectKey, namespace: &str) -> Value {
+    let from =
+        json!({"group": GATEWAY_GROUP, "kind": parent.kind.as_str(), "namespace": &*parent.name.namespace});
+    json!({
+        "apiVersion": Kind::ReferenceGrant.api_version(),
+        "kind": Kind::ReferenceGrant.as_str(),
+        "metadata": {"name": format!("{}-{}", parent.name.namespace, parent.name.name), "namespace": namespace},
+        "spec": {"from": [from], "to": [{"group": "", "kind": "Service"}]},
+    })
+}
+
+// === impl Ephemeral ===
+
+impl Ephemeral {
+    fn object(&self, parent: &ParsedRoute) -> Value {
+        let key = &self.route.key;
+        json!({
+            "apiVersion": key.kind.api_version(),
+            "kind": key.kind.as_str(),
+            "metadata": self.metadata(parent),
+            "spec": self.spec(parent),
+        })
+    }
+
+    fn metadata(&self, parent: &ParsedRoute) -> Value {
+        let (name, sources) = (&self.route.key.name, self.sources());
+        let mut metadata = json!({
+            "name": &*name.name,
+            "namespace": &*name.namespace,
+            "annotations": {SOURCES_ANNOTATION: sources},
+        });
+        let created = match &parent.source {
+            RouteSource::Http(route) => &route.metadata.creation_timestamp,
+            RouteSource::Grpc(route) => &route.metadata.creation_timestamp,
+        };
+        // Age decides between routes with equal matches.
+        if let (Some(created), Some(fields)) = (created, metadata.as_object_mut()) {
+            fields.insert("creationTimestamp".to_owned(), json!(created));
+        }
+        metadata
+    }
+
+    fn sources(&self) -> String {
+        let rules = self.route.rules.iter().enumerate();
+        rules.map(|(at, rule)| format!("rules[{at}]: {}\n", rule.id)).collect()
+    }
+
+    fn spec(&self, parent: &ParsedRoute) -> Value {
+        let mut spec = Map::new();
+        let parent_refs = self.route.parent_refs.iter();
+        let written = parent.parent_refs.iter().enumerate();
+        let written: Vec<_> = written
+            .filter(|(_, reference)| parent_refs.clone().any(|kept| kept == *reference))
+            .filter_map(|(index, _)| parent.written_parent_ref(index))
+            .collect();
+        spec.insert("parentRefs".to_owned(), json!(written));
+        let hostnames: Vec<_> =
+            self.route.hostnames.iter().map(ToString::to_string).filter(|name| name != "*").collect();
+        if !hostnames.is_empty() {
+            spec.insert("hostnames".to_owned(), json!(hostnames));
+        }
+        let rules: Vec<_> = match self.route.key.kind {
+            Kind::GrpcRoute => self.drafts.iter().map(|draft| json!(draft.to_grpc())).collect(),
+            _ => self.drafts.iter().map(|draft| json!(draft.to_http())).collect(),
+        };
+        spec.insert("rules".to_owned(), Value::Array(rules));
+        Value::Object(spec)
+    }
+}
