@@ -1,18 +1,37 @@
 //! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the data plane and a plan of
 //! statuses out. No async, no I/O, no clock.
 
+mod address;
 pub mod api;
+mod attach;
+mod certificate;
+mod child;
+mod dump;
+pub mod delegate;
+mod features;
 mod grant;
+mod listener;
+mod merge;
 mod objects;
+mod policy;
 mod reason;
 pub mod route;
 mod selector;
 mod settings;
+mod status;
+mod translator;
 
+pub use child::{ALLOWED_CHILDREN, ATTACH_TO};
+pub use dump::{dump_snapshot, dump_status};
+pub use features::SUPPORTED_FEATURES;
 pub use grant::{Granted, Grants};
+pub use listener::ParentKey;
 pub use objects::{
     Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, created, generation,
 };
+pub use policy::Policies;
 pub use reason::{ConditionStatus, ConditionType, Reason, condition};
 pub use selector::{NamespaceRule, Namespaces, SelectorError};
 pub use settings::{CONTROLLER_NAME, Settings};
+pub use status::Status;
+pub use translator::{Outcome, Translator, translate};

@@ -283,6 +283,18 @@ impl fmt::Display for ObjectKey {
     }
 }
 
+// === impl Change ===
+
+impl Change {
+    /// The object that changes.
+    pub fn key(&self) -> ObjectKey {
+        match self {
+            Self::Set(object) => object.key(),
+            Self::Delete(key) => key.clone(),
+        }
+    }
+}
+
 // === metadata ===
 
 /// `metadata.creationTimestamp` in Unix seconds; without one, an object counts as older than all.

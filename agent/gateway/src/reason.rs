@@ -33,6 +33,10 @@ names! {
         Programmed,
         ResolvedRefs,
         Conflicted,
+        /// Parent and child routes: one became part of the other (GEP-1058).
+        Attached,
+        /// Parent and child routes: more than two tiers, or different kinds of route (GEP-1058).
+        NotSupported,
         /// Routes: some rules are dropped, the others work.
         PartiallyInvalid,
         /// Listeners: another listener of the port has overlapping names (RFC 9110 section 7.4, 421 answers).
@@ -64,6 +68,8 @@ names! {
         // Gateway or ListenerSet as a child
         NotAllowed,
         ParentNotAccepted,
+        /// Named in the documentation of `ListenerSetConditionProgrammed`.
+        ParentNotProgrammed,
         // Listeners
         HostnameConflict,
         InvalidCertificateRef,
@@ -82,6 +88,18 @@ names! {
         NoMatchingParent,
         NotAllowedByListeners,
         UnsupportedValue,
+        // Parent and child routes (GEP-1058)
+        Attached,
+        Conflicted,
+        GrandparentConfigError,
+        HostnameMismatch,
+        LimitExceeded,
+        NotAllowedByParent,
+        NotAttached,
+        NotSupported,
+        ParentNotFound,
+        PartiallyAttached,
+        Supported,
         // Any
         Invalid,
         Pending,

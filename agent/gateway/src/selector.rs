@@ -79,6 +79,14 @@ impl<'o> Namespaces<'o> {
     }
 }
 
+// === impl SelectorError ===
+
+impl SelectorError {
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 // === impl LabelSelector ===
 
 impl LabelSelector {

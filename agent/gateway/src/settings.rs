@@ -1,5 +1,6 @@
 //! What the operator of the agent decides, as opposed to what Gateway API objects say.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// The controller that GatewayClasses name.
@@ -11,10 +12,16 @@ pub struct Settings {
     pub controller_name: String,
     /// Where Gateways without usable `spec.addresses` are served. The unspecified address stands for every address of the node.
     pub default_addresses: Vec<IpAddr>,
+    /// Addresses that the node found it cannot serve; Gateways that ask for them are told so.
+    pub unusable_addresses: BTreeSet<IpAddr>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { controller_name: CONTROLLER_NAME.to_owned(), default_addresses: Vec::new() }
+        Self {
+            controller_name: CONTROLLER_NAME.to_owned(),
+            default_addresses: Vec::new(),
+            unusable_addresses: BTreeSet::new(),
+        }
     }
 }

@@ -1,0 +1,119 @@
+//! Routes to listeners. A route attaches to all relevant listeners of its direct parent object, be that a Gateway or a
+//! ListenerSet, and to no others; each parentRef is judged independently (GEP-1713, "Summary of Attachments").
+
+use std::collections::BTreeSet;
+
+use portcullis_model::HostPattern;
+
+use crate::api::shared::ParentReference;
+use crate::listener::{Declared, Listener, ParentKey, Trouble};
+use crate::route::ParsedRoute;
+use crate::selector::Namespaces;
+use crate::{Kind, Reason};
+
+/// How one parentRef of a route fares.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Attachment {
+    /// By index in the parent's listeners: the names that both the route and the listener are for.
+    pub(crate) listeners: Vec<(usize, BTreeSet<HostPattern>)>,
+    /// Why the route is not accepted by this parent.
+    pub(crate) refusal: Option<Trouble>,
+}
+
+/// The parent, if a parentRef is to a kind whose listeners routes attach to.
+pub(crate) fn parent_key(reference: &ParentReference) -> Option<ParentKey> {
+    use portcullis_model::{ObjectName, ParentKind};
+    let (group, kind) = (reference.group.as_deref()?, reference.kind.as_deref()?);
+    let kind = match Kind::of(group, kind)? {
+        Kind::Gateway => ParentKind::Gateway,
+        Kind::ListenerSet => ParentKind::ListenerSet,
+        _ => return None,
+    };
+    Some(ParentKey { kind, name: ObjectName::new(reference.namespace.as_deref()?, reference.name.as_str()) })
+}
+
+pub(crate) fn attach(
+    route: &ParsedRoute,
+    reference: &ParentReference,
+    parent: &Declared,
+    namespaces: Namespaces<'_>,
+) -> Attachment {
+    let candidates = Candidates { route, parent, namespaces };
+    match candidates.find(reference) {
+        Ok(listeners) => Attachment { listeners, refusal: None },
+        Err(refusal) => Attachment::refused(refusal),
+    }
+}
+
+impl Attachment {
+    pub(crate) fn refused(refusal: Trouble) -> Self {
+        Self { listeners: Vec::new(), refusal: Some(refusal) }
+    }
+}
+
+struct Candidates<'a> {
+    route: &'a ParsedRoute,
+    parent: &'a Declared,
+    namespaces: Namespaces<'a>,
+}
+
+impl Candidates<'_> {
+    /// The reasons are ordered by how far the route got.
+    fn find(&self, reference: &ParentReference) -> Result<Vec<(usize, BTreeSet<HostPattern>)>, Trouble> {
+        let parent = self.parent.key.kind();
+        let listeners = self.parent.listeners.iter().enumerate();
+        let relevant: Vec<_> = listeners.filter(|(_, listener)| is_relevant(reference, listener)).collect();
+        if relevant.is_empty() {
+            return Err(Trouble::new(Reason::NoMatchingParent, nowhere(reference, parent)));
+        }
+        let allowed: Vec<_> = relevant.iter().filter(|(_, listener)| self.is_allowed(listener)).collect();
+        if allowed.is_empty() {
+            return Err(Trouble::new(Reason::NotAllowedByListeners, self.not_allowed(parent)));
+        }
+        let attached: Vec<_> = allowed
+            .into_iter()
+            .map(|(at, listener)| (*at, self.hostnames(listener)))
+            .filter(|(_, hostnames)| !hostnames.is_empty())
+            .collect();
+        let no_hostname = || {
+            let message =
+                format!("no hostname of the route matches one of the {parent}'s listeners it may attach to");
+            Trouble::new(Reason::NoMatchingListenerHostname, message)
+        };
+        if attached.is_empty() { Err(no_hostname()) } else { Ok(attached) }
+    }
+
+    fn is_allowed(&self, listener: &Listener) -> bool {
+        let (own, from) = (&self.parent.key.name.namespace, &self.route.key.name.namespace);
+        listener.kinds.contains(&self.route.key.kind)
+            && listener.namespaces.admits(own, from, self.namespaces)
+    }
+
+    fn not_allowed(&self, parent: Kind) -> String {
+        let kind = self.route.key.kind;
+        format!(
+            "the {parent}'s listeners do not allow {kind}s of this namespace (allowedRoutes of the listener)"
+        )
+    }
+
+    /// "There must be at least one intersecting hostname for the HTTPRoute to be attached to the Listener."
+    fn hostnames(&self, listener: &Listener) -> BTreeSet<HostPattern> {
+        self.route.hostnames.iter().filter_map(|hostname| listener.hostname.intersect(hostname)).collect()
+    }
+}
+
+fn is_relevant(reference: &ParentReference, listener: &Listener) -> bool {
+    reference.section_name.as_deref().is_none_or(|name| name == &*listener.name)
+        && reference.port.is_none_or(|port| port == i32::from(listener.port))
+}
+
+fn nowhere(reference: &ParentReference, parent: Kind) -> String {
+    match (&reference.section_name, reference.port) {
+        (Some(name), None) => format!("the {parent} itself has no listener named {name}"),
+        (None, Some(port)) => format!("the {parent} itself has no listener on port {port}"),
+        (Some(name), Some(port)) => {
+            format!("the {parent} itself has no listener named {name} on port {port}")
+        }
+        (None, None) => format!("the {parent} itself has no listeners"),
+    }
+}

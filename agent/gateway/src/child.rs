@@ -1,0 +1,164 @@
+//! Parents and children: what a ListenerSet's `parentRef` or a Gateway's `attachTo` asks for, and whether the Gateway asked
+//! agrees (GEP-1713 and its first revision). Where the CRDs lack the first revision's fields, annotations say the same:
+//! `portcullis.dev/attach-to: [namespace/]name` and `portcullis.dev/allowed-children: Same | All | Selector:<labels>`.
+
+use portcullis_model::{ObjectName, ParentKind};
+
+use crate::api::gateways::{Gateway, GatewayInfrastructure};
+use crate::api::listenersets::ListenerSet;
+use crate::api::shared::{LabelSelector, ObjectReference};
+use crate::listener::Trouble;
+use crate::selector::{NamespaceRule, Namespaces, SelectorError};
+use crate::{GATEWAY_GROUP, Reason};
+
+pub const ATTACH_TO: &str = "portcullis.dev/attach-to";
+pub const ALLOWED_CHILDREN: &str = "portcullis.dev/allowed-children";
+
+/// The Gateway a ListenerSet names as its parent; `None` if it names something else.
+pub(crate) fn parent_of_set(set: &ListenerSet) -> Option<ObjectName> {
+    let reference = &set.spec.parent_ref;
+    is_gateway(reference).then(|| name_of(reference, set.metadata.namespace.as_deref().unwrap_or_default()))
+}
+
+/// The Gateway that a Gateway attaches to; `None`: it stands on its own.
+pub(crate) fn parent_of_gateway(gateway: &Gateway) -> Option<Result<ObjectName, Trouble>> {
+    let own = gateway.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some(reference) =
+        infrastructure(gateway).and_then(|infrastructure| infrastructure.attach_to.as_ref())
+    {
+        let name = name_of(reference, own);
+        return Some(if is_gateway(reference) { Ok(name) } else { Err(not_a_gateway(reference)) });
+    }
+    let text = annotation(gateway, ATTACH_TO)?;
+    let (namespace, name) = text.split_once('/').unwrap_or((own, text));
+    Some(Ok(ObjectName::new(namespace.trim(), name.trim())))
+}
+
+/// Which namespaces' Gateways may attach; `None`: the Gateway did not opt in.
+pub(crate) fn allowed_children(gateway: &Gateway) -> Result<Option<NamespaceRule>, SelectorError> {
+    if let Some(allowed) =
+        infrastructure(gateway).and_then(|infrastructure| infrastructure.allowed_children.as_ref())
+    {
+        return Ok(Some(NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same)));
+    }
+    annotation(gateway, ALLOWED_CHILDREN).map(rule_of_annotation).transpose()
+}
+
+/// "By default a Gateway MUST NOT allow ListenerSets to be attached."
+pub(crate) fn allowed_sets(gateway: &Gateway) -> NamespaceRule {
+    let allowed = gateway.spec.allowed_listeners.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+    NamespaceRule::new(allowed, NamespaceRule::None)
+}
+
+/// Why a ListenerSet may not attach to its parent.
+pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespaces<'_>) -> Option<Trouble> {
+    let to = parent.metadata.namespace.as_deref().unwrap_or_default();
+    if parent_of_gateway(parent).is_some() {
+        return Some(not_allowed(
+            "is itself attached to another Gateway; only Gateways with addresses of their own take ListenerSets",
+        ));
+    }
+    let admitted = allowed_sets(parent).admits(to, namespace, namespaces);
+    (!admitted).then(|| not_allowed("does not allow ListenerSets of this namespace (spec.allowedListeners)"))
+}
+
+/// Why a Gateway may not attach to its parent. `parent` is `None` if there is none of ours.
+pub(crate) fn refuse_gateway(
+    child: &Gateway,
+    parent: Option<&Gateway>,
+    namespaces: Namespaces<'_>,
+) -> Option<Trouble> {
+    let opted_in = |parent: &Gateway| allowed_children(parent).ok().flatten();
+    let from = child.metadata.namespace.as_deref().unwrap_or_default();
+    let same = |parent: &Gateway| parent.metadata.namespace == child.metadata.namespace;
+    let Some(parent) = parent else { return Some(not_there()) };
+    if same(parent) && parent.metadata.name == child.metadata.name {
+        return Some(invalid("the Gateway is attached to itself; attachTo has to name another one"));
+    }
+    let to = parent.metadata.namespace.as_deref().unwrap_or_default();
+    let admitted = opted_in(parent).is_some_and(|rule| rule.admits(to, from, namespaces));
+    // To those whom the parent does not admit, nothing is told about it, not even that it exists.
+    if !admitted {
+        return Some(if same(parent) { not_allowed(NOT_OPTED_IN) } else { not_there() });
+    }
+    if parent_of_gateway(parent).is_some() {
+        return Some(not_allowed("is itself attached to another Gateway; there is only one tier"));
+    }
+    if parent.spec.gateway_class_name != child.spec.gateway_class_name {
+        return Some(invalid(
+            "the Gateway attached to is of another gatewayClassName; parent and child must have the same",
+        ));
+    }
+    overreach(child)
+}
+
+const NOT_OPTED_IN: &str =
+    "does not allow Gateways of this namespace to attach (spec.infrastructure.allowedChildren)";
+
+/// "A child resource MUST not set any spec.infrastructure fields beyond attachTo, and cannot set spec.address."
+fn overreach(child: &Gateway) -> Option<Trouble> {
+    let infrastructure = infrastructure(child);
+    let set = |is_set: fn(&GatewayInfrastructure) -> bool| infrastructure.is_some_and(is_set);
+    let fields = [
+        ("spec.addresses", child.spec.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty())),
+        ("spec.infrastructure.allowedChildren", set(|i| i.allowed_children.is_some())),
+        ("spec.infrastructure.annotations", set(|i| i.annotations.is_some())),
+        ("spec.infrastructure.labels", set(|i| i.labels.is_some())),
+        ("spec.infrastructure.parametersRef", set(|i| i.parameters_ref.is_some())),
+        ("annotation portcullis.dev/allowed-children", annotation(child, ALLOWED_CHILDREN).is_some()),
+    ];
+    let set: Vec<_> = fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect();
+    let message = || format!("a Gateway that is attached to another must not set {}", set.join(", "));
+    (!set.is_empty()).then(|| invalid(message()))
+}
+
+/// The key by which children are merged: "ordered by creation time (oldest first)", then "alphabetically by
+/// {namespace}/{name}". At most one object of each kind has a name; Gateways come first.
+pub(crate) fn precedence(created: i64, kind: ParentKind, name: &ObjectName) -> (i64, String, ParentKind) {
+    (created, name.to_string(), kind)
+}
+
+fn rule_of_annotation(text: &str) -> Result<NamespaceRule, SelectorError> {
+    match text.trim().split_once(':') {
+        Some(("Selector", labels)) => LabelSelector::parse(labels).map(NamespaceRule::Selector),
+        None if text.trim() == "All" => Ok(NamespaceRule::All),
+        None if text.trim() == "Same" => Ok(NamespaceRule::Same),
+        _ => Err(SelectorError::new(text)),
+    }
+}
+
+fn infrastructure(gateway: &Gateway) -> Option<&GatewayInfrastructure> {
+    gateway.spec.infrastructure.as_ref()
+}
+
+fn annotation<'g>(gateway: &'g Gateway, name: &str) -> Option<&'g str> {
+    gateway.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+fn is_gateway(reference: &ObjectReference) -> bool {
+    reference.group.as_deref().unwrap_or(GATEWAY_GROUP) == GATEWAY_GROUP
+        && reference.kind.as_deref().unwrap_or("Gateway") == "Gateway"
+}
+
+fn name_of(reference: &ObjectReference, own_namespace: &str) -> ObjectName {
+    ObjectName::new(reference.namespace.as_deref().unwrap_or(own_namespace), reference.name.as_str())
+}
+
+fn not_a_gateway(reference: &ObjectReference) -> Trouble {
+    let kind = reference.kind.as_deref().unwrap_or_default();
+    invalid(format!("attachTo names a {kind:?}; only a Gateway can be attached to"))
+}
+
+fn invalid(message: impl Into<String>) -> Trouble {
+    Trouble::new(Reason::Invalid, message)
+}
+
+fn not_allowed(why: &str) -> Trouble {
+    Trouble::new(Reason::NotAllowed, format!("the Gateway referred to {why}"))
+}
+
+fn not_there() -> Trouble {
+    not_allowed(
+        "does not exist, or does not allow Gateways of this namespace to attach (spec.infrastructure.allowedChildren)",
+    )
+}

@@ -1,0 +1,170 @@
+//! A snapshot and statuses as plain values in a stable order, for people, golden files and the admin endpoint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use portcullis_model::{
+    Action, Backend, BackendTarget, Entry, FrontendKey, Listener, ListenerGroup, ListenerProtocol,
+    RouteMatch, RouteTable, Rule, Snapshot, Split, Timeouts, ValueMatch,
+};
+use serde_json::{Map, Value, json};
+
+use crate::status::Status;
+
+/// Everything a snapshot says, except keys and the generation.
+pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
+    let mut frontends = Map::new();
+    let mut shown: Vec<(&FrontendKey, &Arc<ListenerGroup>)> = Vec::new();
+    for (key, group) in &snapshot.frontends {
+        let same = shown.iter().find(|(_, other)| Arc::ptr_eq(group, other));
+        let value = same.map_or_else(|| dump_group(group), |(first, _)| json!(format!("same as {first}")));
+        frontends.insert(key.to_string(), value);
+        shown.push((key, group));
+    }
+    let backends = snapshot.backends.sorted().into_iter();
+    let backends: Map<_, _> =
+        backends.map(|(name, backend)| (name.to_string(), dump_backend(backend))).collect();
+    json!({"frontends": frontends, "backends": backends})
+}
+
+/// A status with each condition in one line, by type: `False NotAllowed @generation: message`.
+pub fn dump_status(status: &Status) -> Value {
+    let value = match status {
+        Status::GatewayClass(status) => json!(status),
+        Status::Gateway(status) => json!(status),
+        Status::ListenerSet(status) => json!(status),
+        Status::Route(status) => json!(status),
+    };
+    shorten(value)
+}
+
+// === snapshot ===
+
+fn dump_group(group: &ListenerGroup) -> Value {
+    let listeners = group.listeners.sorted().into_iter();
+    let listeners: Vec<_> = listeners.map(|(_, listener)| dump_listener(listener)).collect();
+    json!({"gateway": group.gateway, "tls": group.tls, "listeners": listeners})
+}
+
+fn dump_listener(listener: &Listener) -> Value {
+    let mut value = object([("listener", json!(listener.id)), ("hostname", json!(listener.hostname))]);
+    if let ListenerProtocol::Https(tls) = &listener.protocol {
+        let names: Vec<_> = tls.certificates.iter().map(|certificate| certificate.names.join(", ")).collect();
+        value.insert("certificates".to_owned(), json!(names));
+    }
+    if !listener.routes.is_empty() {
+        value.insert("routes".to_owned(), dump_table(&listener.routes));
+    }
+    Value::Object(value)
+}
+
+fn dump_table(table: &RouteTable) -> Value {
+    let hosts = table.hosts().into_iter();
+    let hosts =
+        hosts.map(|(host, paths)| (host.to_string(), paths.entries().into_iter().map(dump_entry).collect()));
+    Value::Object(hosts.collect())
+}
+
+fn dump_entry(entry: &Entry) -> Value {
+    let mut value = dump_match(&entry.matches);
+    value.extend(dump_rule(&entry.rule));
+    Value::Object(value)
+}
+
+fn dump_match(matches: &RouteMatch) -> Map<String, Value> {
+    let mut value = object([("path", json!(matches.path.to_string()))]);
+    if let Some(method) = &matches.method {
+        value.insert("method".to_owned(), json!(method));
+    }
+    for (name, conditions) in [("headers", &matches.headers), ("query", &matches.query)] {
+        if !conditions.is_empty() {
+            let conditions =
+                conditions.iter().map(|(name, value)| (name.to_string(), json!(dump_value_match(value))));
+            value.insert(name.to_owned(), Value::Object(conditions.collect()));
+        }
+    }
+    value
+}
+
+fn dump_value_match(value: &ValueMatch) -> String {
+    match value {
+        ValueMatch::Exact(exact) => format!("Exact {exact}"),
+        ValueMatch::Regex(regex) => format!("RegularExpression {regex}"),
+    }
+}
+
+fn dump_rule(rule: &Rule) -> Map<String, Value> {
+    let mut value = object([("rule", json!(rule.id.to_string()))]);
+    if !rule.filters.is_empty() {
+        value.insert("filters".to_owned(), json!(rule.filters));
+    }
+    if rule.timeouts != Timeouts::default() {
+        value.insert("timeouts".to_owned(), dump_timeouts(&rule.timeouts));
+    }
+    let (name, action) = match &rule.action {
+        Action::Forward(split) => ("forward", dump_split(split)),
+        Action::Redirect(redirect) => ("redirect", json!(redirect)),
+        Action::Fail(failure) => ("fail", json!(format!("{}: {}", failure.status, failure.reason))),
+    };
+    value.insert(name.to_owned(), action);
+    value
+}
+
+fn dump_timeouts(timeouts: &Timeouts) -> Value {
+    let text = |limit: Option<Duration>| limit.map(|limit| format!("{limit:?}"));
+    json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)})
+}
+
+fn dump_split(split: &Split) -> Value {
+    let backend = |backend: &portcullis_model::WeightedBackend| {
+        let (kind, target) = match &backend.target {
+            BackendTarget::Known(name) => ("backend", json!(name)),
+            BackendTarget::Invalid(failure) => {
+                ("invalid", json!(format!("{}: {}", failure.status, failure.reason)))
+            }
+        };
+        let mut value = object([(kind, target), ("weight", json!(backend.weight))]);
+        if !backend.filters.is_empty() {
+            value.insert("filters".to_owned(), json!(backend.filters));
+        }
+        Value::Object(value)
+    };
+    split.backends().iter().map(backend).collect()
+}
+
+fn dump_backend(backend: &Backend) -> Value {
+    json!({"protocol": backend.protocol, "endpoints": backend.endpoints})
+}
+
+fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
+    entries.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
+// === statuses ===
+
+/// Conditions, wherever they are, become a map of lines.
+fn shorten(value: Value) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(map.into_iter().map(shorten_field).collect()),
+        Value::Array(list) => list.into_iter().map(shorten).collect(),
+        other => other,
+    }
+}
+
+fn shorten_field((name, value): (String, Value)) -> (String, Value) {
+    if name != "conditions" {
+        return (name, shorten(value));
+    }
+    let conditions: Vec<Condition> = serde_json::from_value(value).unwrap_or_default();
+    let lines = conditions.into_iter().map(|condition| (condition.type_.clone(), json!(line(&condition))));
+    (name, Value::Object(lines.collect()))
+}
+
+fn line(condition: &Condition) -> String {
+    let generation = condition.observed_generation.filter(|generation| *generation > 0);
+    let generation = generation.map(|generation| format!(" @{generation}")).unwrap_or_default();
+    let message =
+        if condition.message.is_empty() { String::new() } else { format!(": {}", condition.message) };
+    format!("{} {}{generation}{message}", condition.status, condition.reason)
+}

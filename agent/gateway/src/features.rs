@@ -1,0 +1,51 @@
+//! The optional features of the Gateway API that we support: the one table that `GatewayClass.status.supportedFeatures`,
+//! the documentation and the flags of the conformance suite come from.
+
+use crate::api::shared::SupportedFeature;
+
+/// In alphabetical order, as `supportedFeatures` demands. A name is added with the change that makes its tests pass.
+pub const SUPPORTED_FEATURES: &[&str] = &[
+    "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
+    "GRPCRouteRequestHeaderModifier",
+    "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayHTTPListenerIsolation",
+    "GatewayPort8080",
+    "GatewayStaticAddresses",
+    "HTTPRoute",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteBackendURLRewrite",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteSchemeRedirect",
+    "ListenerSet",
+    "ReferenceGrant",
+];
+
+pub(crate) fn supported_features() -> Vec<SupportedFeature> {
+    SUPPORTED_FEATURES.iter().map(|name| SupportedFeature { name: (*name).to_owned() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_sorted_and_unique() {
+        assert!(SUPPORTED_FEATURES.is_sorted_by(|a, b| a < b));
+    }
+}

@@ -1,0 +1,324 @@
+//! The entries of `spec.listeners`, of a Gateway or a ListenerSet alike, each judged on its own: what it asks for, whether
+//! its references lead somewhere, whether we can serve it. How listeners get along with each other is decided in `merge`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portcullis_model::{Certificate, HostPattern, ObjectName, ParentKind};
+
+use crate::api::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
+use crate::certificate::CertificateError;
+use crate::selector::NamespaceRule;
+use crate::{GATEWAY_GROUP, Granted, Grants, Kind, Reason};
+
+/// The object that defines listeners.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParentKey {
+    pub kind: ParentKind,
+    pub name: ObjectName,
+}
+
+/// What is wrong, as a condition will tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Listener {
+    pub(crate) name: Arc<str>,
+    /// 0 if the number is none.
+    pub(crate) port: u16,
+    pub(crate) protocol: Protocol,
+    pub(crate) hostname: HostPattern,
+    /// The route kinds that may attach: of those that the protocol carries, the ones `allowedRoutes.kinds` names.
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) namespaces: NamespaceRule,
+    pub(crate) certificates: Arc<[Certificate]>,
+    /// Why `ResolvedRefs` is false; the listener may work with what was resolved.
+    pub(crate) unresolved: Vec<Trouble>,
+    /// Why the listener cannot be served, whatever the others are.
+    pub(crate) refusal: Option<Trouble>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Protocol {
+    Http,
+    Https,
+    Tls,
+    Tcp,
+    Udp,
+    Unknown,
+}
+
+/// All listeners of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Declared {
+    pub(crate) key: ParentKey,
+    pub(crate) generation: i64,
+    pub(crate) created: i64,
+    pub(crate) listeners: Vec<Listener>,
+    /// Names used more than once; only the first listener of a name counts.
+    pub(crate) duplicates: Vec<Arc<str>>,
+    /// Every Secret referred to with permission, found or not.
+    pub(crate) secrets: BTreeSet<ObjectName>,
+    /// Secrets referred to in other namespaces, permitted or not.
+    pub(crate) foreign: BTreeSet<ObjectName>,
+}
+
+/// What judging a listener looks things up in.
+pub(crate) trait Certificates {
+    /// `None`: there is no such Secret.
+    fn certificate(&mut self, secret: &Granted<ObjectName>) -> Option<Result<Certificate, CertificateError>>;
+}
+
+// === impl Declared ===
+
+impl Declared {
+    pub(crate) fn new(
+        key: ParentKey,
+        (generation, created): (i64, i64),
+        specs: &[ListenerSpec],
+        grants: Grants<'_>,
+        certificates: &mut impl Certificates,
+    ) -> Self {
+        let mut declared = Self {
+            key,
+            generation,
+            created,
+            listeners: Vec::with_capacity(specs.len()),
+            duplicates: Vec::new(),
+            secrets: BTreeSet::new(),
+            foreign: BTreeSet::new(),
+        };
+        for spec in specs {
+            declared.add(spec, grants, certificates);
+        }
+        declared
+    }
+
+    fn add(&mut self, spec: &ListenerSpec, grants: Grants<'_>, certificates: &mut impl Certificates) {
+        if self.listeners.iter().any(|listener| *listener.name == *spec.name) {
+            self.duplicates.push(spec.name.as_str().into());
+            return;
+        }
+        let mut references =
+            References { declared: self, grants, certificates, found: Vec::new(), lost: Vec::new() };
+        if Protocol::of(&spec.protocol) == Protocol::Https {
+            references.follow(spec);
+        }
+        let References { found, lost, .. } = references;
+        self.listeners.push(Listener::new(spec, found.into(), lost));
+    }
+}
+
+impl ParentKey {
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind {
+            ParentKind::Gateway => Kind::Gateway,
+            ParentKind::ListenerSet => Kind::ListenerSet,
+        }
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    fn new(spec: &ListenerSpec, certificates: Arc<[Certificate]>, mut unresolved: Vec<Trouble>) -> Self {
+        let protocol = Protocol::of(&spec.protocol);
+        let (kinds, unknown_kinds) = kinds(spec, protocol);
+        let no_certificate = certificates.is_empty().then(|| unresolved.first().cloned()).flatten();
+        unresolved.extend(unknown_kinds);
+        let hostname = hostname(spec, protocol);
+        let refusal = shape_problem(spec, protocol).or_else(|| hostname.clone().err()).or(no_certificate);
+        Self {
+            name: spec.name.as_str().into(),
+            port: u16::try_from(spec.port).unwrap_or_default(),
+            protocol,
+            hostname: hostname.unwrap_or(HostPattern::Any),
+            kinds,
+            namespaces: namespaces(spec),
+            certificates,
+            unresolved,
+            refusal,
+        }
+    }
+}
+
+fn namespaces(spec: &ListenerSpec) -> NamespaceRule {
+    let allowed = spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+    NamespaceRule::new(allowed, NamespaceRule::Same)
+}
+
+/// "When unspecified, all hostnames are matched. This field is ignored for protocols that don't require hostname based
+/// matching."
+fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Trouble> {
+    match spec.hostname.as_deref().filter(|hostname| !hostname.is_empty()) {
+        Some(hostname) if protocol.has_hostnames() => HostPattern::parse(hostname)
+            .map_err(|error| Trouble::new(Reason::UnsupportedValue, error.to_string())),
+        _ => Ok(HostPattern::Any),
+    }
+}
+
+/// What the CRD's validation rules exclude; in a directory of files nobody has checked them.
+fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Trouble> {
+    let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
+    let filtered =
+        spec.filters.as_ref().and_then(|filters| filters.requests.as_ref()).is_some_and(|f| !f.is_empty());
+    let unsupported = |message: String| Some(Trouble::new(Reason::UnsupportedValue, message));
+    if !(1..=65535).contains(&spec.port) {
+        return unsupported(format!("port {} is not between 1 and 65535", spec.port));
+    }
+    match protocol {
+        Protocol::Http if spec.tls.is_some() => {
+            unsupported("tls is for protocol HTTPS: remove it, or change the protocol".into())
+        }
+        Protocol::Https if mode != "Terminate" => {
+            unsupported(format!("tls.mode {mode} does not go with protocol HTTPS; use Terminate"))
+        }
+        // Serving without a filter that was asked for could let in what it was to keep out.
+        Protocol::Http | Protocol::Https if filtered => {
+            unsupported("filters on listeners are not supported".into())
+        }
+        Protocol::Http | Protocol::Https => None,
+        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => Some(Trouble::new(
+            Reason::UnsupportedProtocol,
+            format!("protocol {} is not supported; use HTTP or HTTPS", spec.protocol),
+        )),
+    }
+}
+
+/// The route kinds that may attach, and what to say about those named that may not.
+fn kinds(spec: &ListenerSpec, protocol: Protocol) -> (Vec<Kind>, Option<Trouble>) {
+    let carried = protocol.route_kinds();
+    let named = spec.allowed_routes.as_ref().and_then(|allowed| allowed.kinds.as_deref()).unwrap_or_default();
+    if named.is_empty() {
+        return (carried.to_vec(), None);
+    }
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        named.iter().partition(|named| carried.iter().any(|kind| is(named, *kind)));
+    let kinds = carried.iter().copied().filter(|kind| known.iter().any(|named| is(named, *kind))).collect();
+    let message = || {
+        let names: Vec<_> = unknown.iter().map(|named| named.kind.as_str()).collect();
+        format!("a listener with protocol {} carries no routes of kind {}", spec.protocol, names.join(", "))
+    };
+    (kinds, (!unknown.is_empty()).then(|| Trouble::new(Reason::InvalidRouteKinds, message())))
+}
+
+fn is(named: &RouteGroupKind, kind: Kind) -> bool {
+    named.group.as_deref().unwrap_or(GATEWAY_GROUP) == kind.group() && named.kind == kind.as_str()
+}
+
+// === impl Protocol ===
+
+impl Protocol {
+    fn of(text: &str) -> Self {
+        match text {
+            "HTTP" => Self::Http,
+            "HTTPS" => Self::Https,
+            "TLS" => Self::Tls,
+            "TCP" => Self::Tcp,
+            "UDP" => Self::Udp,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The kinds of routes that a listener of the protocol can carry; none, if we do not serve it.
+    fn route_kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Http | Self::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
+            Self::Tls | Self::Tcp | Self::Udp | Self::Unknown => &[],
+        }
+    }
+
+    fn has_hostnames(self) -> bool {
+        matches!(self, Self::Http | Self::Https | Self::Tls)
+    }
+
+    /// Whether listeners of both protocols meet on the same port number: those over UDP have ports of their own.
+    pub(crate) fn shares_ports_with(self, other: Self) -> bool {
+        (self == Self::Udp) == (other == Self::Udp)
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// Several troubles as one: the reason of the first, all messages.
+    pub(crate) fn summary<'t>(troubles: impl IntoIterator<Item = &'t Self>) -> Option<Self> {
+        let mut troubles = troubles.into_iter();
+        let first = troubles.next()?;
+        let message = troubles.fold(first.message.clone(), |all, next| format!("{all}; {}", next.message));
+        Some(Self { reason: first.reason, message })
+    }
+}
+
+// === certificateRefs ===
+
+struct References<'r, C> {
+    declared: &'r mut Declared,
+    grants: Grants<'r>,
+    certificates: &'r mut C,
+    found: Vec<Certificate>,
+    lost: Vec<Trouble>,
+}
+
+impl<C: Certificates> References<'_, C> {
+    fn follow(&mut self, spec: &ListenerSpec) {
+        let references =
+            spec.tls.as_ref().and_then(|tls| tls.certificate_refs.as_deref()).unwrap_or_default();
+        if references.is_empty() {
+            let message = "tls.certificateRefs is empty: an HTTPS listener needs a certificate";
+            self.lost.push(Trouble::new(Reason::InvalidCertificateRef, message));
+        }
+        for reference in references {
+            match self.certificate(reference) {
+                Ok(certificate) => self.found.push(certificate),
+                Err(trouble) => self.lost.push(trouble),
+            }
+        }
+    }
+
+    fn certificate(&mut self, reference: &ObjectReference) -> Result<Certificate, Trouble> {
+        let invalid = |message: String| Trouble::new(Reason::InvalidCertificateRef, message);
+        let (group, kind) =
+            (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref().unwrap_or("Secret"));
+        if (group, kind) != ("", "Secret") {
+            let name = &reference.name;
+            return Err(invalid(format!(
+                "certificateRef {name} is of kind {kind:?} in group {group:?}; only Secret is supported"
+            )));
+        }
+        let secret = self.permitted(reference)?;
+        match self.certificates.certificate(&secret) {
+            None => Err(invalid(format!("Secret {} does not exist", *secret))),
+            Some(read) => read.map_err(|error| invalid(format!("Secret {} {error}", *secret))),
+        }
+    }
+
+    /// Permission comes first: without it, not even whether the Secret exists is told.
+    fn permitted(&mut self, reference: &ObjectReference) -> Result<Granted<ObjectName>, Trouble> {
+        let own = self.declared.key.name.namespace.clone();
+        let namespace = reference.namespace.as_deref().map_or(own.clone(), Arc::from);
+        let secret = ObjectName::new(namespace, reference.name.as_str());
+        if secret.namespace != own {
+            self.declared.foreign.insert(secret.clone());
+        }
+        let from = self.declared.key.kind();
+        let granted = self.grants.check(from, &own, Kind::Secret, secret.clone());
+        let granted = granted.ok_or_else(|| {
+            let message = format!(
+                "a ReferenceGrant in namespace {} has to allow {from}s of namespace {own} to refer to Secret {}",
+                secret.namespace, secret.name
+            );
+            Trouble::new(Reason::RefNotPermitted, message)
+        })?;
+        self.declared.secrets.insert(secret);
+        Ok(granted)
+    }
+}

@@ -1,0 +1,106 @@
+//! The status of one listener: the same for Gateways and ListenerSets.
+
+use super::Conditions;
+use crate::api::shared::{ListenerStatus, RouteGroupKind};
+use crate::listener::{Listener, Trouble};
+use crate::merge::{Conflict, Rival, Verdict};
+use crate::{ConditionType, Kind, Reason};
+
+/// A listener with what became of it.
+pub(crate) struct ListenerView<'a> {
+    pub(crate) listener: &'a Listener,
+    pub(crate) verdict: &'a Verdict,
+    pub(crate) attached_routes: usize,
+    /// Why the listener is not served although it is accepted.
+    pub(crate) hindrance: Option<Trouble>,
+}
+
+// === impl ListenerView ===
+
+impl ListenerView<'_> {
+    pub(crate) fn status(&self, generation: i64) -> ListenerStatus {
+        ListenerStatus {
+            name: self.listener.name.to_string(),
+            attached_routes: i32::try_from(self.attached_routes).unwrap_or(i32::MAX),
+            supported_kinds: Some(self.listener.kinds.iter().map(|kind| group_kind(*kind)).collect()),
+            conditions: self.conditions(generation).list,
+        }
+    }
+
+    pub(crate) fn is_programmed(&self) -> bool {
+        self.verdict.is_accepted() && self.hindrance.is_none()
+    }
+
+    fn conditions(&self, generation: i64) -> Conditions {
+        let mut conditions = Conditions::new(generation);
+        let unresolved = Trouble::summary(&self.listener.unresolved);
+        conditions.check(ConditionType::Accepted, self.refusal().as_ref(), Reason::Accepted);
+        conditions.check(ConditionType::Programmed, self.unprogrammed().as_ref(), Reason::Programmed);
+        match self.verdict {
+            Verdict::Conflicted(conflict) => {
+                let trouble = Trouble::new(conflict.reason, conflict.message(self.listener));
+                conditions.push(ConditionType::Conflicted, true, &trouble);
+            }
+            _ => conditions.push(ConditionType::Conflicted, false, &Trouble::new(Reason::NoConflicts, "")),
+        }
+        conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref(), Reason::ResolvedRefs);
+        conditions
+    }
+
+    pub(super) fn refusal(&self) -> Option<Trouble> {
+        match self.verdict {
+            Verdict::Accepted => None,
+            Verdict::Refused(trouble) => Some(trouble.clone()),
+            Verdict::Conflicted(conflict) => {
+                Some(Trouble::new(conflict.refusal_reason(), conflict.message(self.listener)))
+            }
+        }
+    }
+
+    fn unprogrammed(&self) -> Option<Trouble> {
+        let refusal = self.refusal().map(|refusal| match self.verdict {
+            Verdict::Conflicted(_) => refusal,
+            _ => Trouble::new(Reason::Invalid, "the listener is not accepted"),
+        });
+        refusal.or_else(|| self.hindrance.clone())
+    }
+}
+
+fn group_kind(kind: Kind) -> RouteGroupKind {
+    RouteGroupKind { group: Some(kind.group().to_owned()), kind: kind.as_str().to_owned() }
+}
+
+// === impl Conflict ===
+
+impl Conflict {
+    /// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where the text of GEP-1713 has
+    /// `PortUnavailable`; for conflicts within one object they want `Invalid`.
+    fn refusal_reason(&self) -> Reason {
+        match self.with {
+            Rival::Own(_) => Reason::Invalid,
+            Rival::Parent | Rival::Sibling => self.reason,
+        }
+    }
+
+    /// Says what collides, but names nothing that the listener's owner cannot see anyway.
+    fn message(&self, listener: &Listener) -> String {
+        let port = listener.port;
+        let what = match self.reason {
+            Reason::HostnameConflict => format!("hostname {} on port {port} is taken", listener.hostname),
+            Reason::ListenerConflict => {
+                format!(
+                    "port {port} speaks another protocol, and hostname {} is taken there",
+                    listener.hostname
+                )
+            }
+            _ => format!("port {port} speaks another protocol"),
+        };
+        match &self.with {
+            Rival::Own(name) => {
+                format!("{what}: conflict with listener {name} of the same object, neither is served")
+            }
+            Rival::Parent => format!("{what} by a listener of the Gateway itself"),
+            Rival::Sibling => format!("{what} by another listener attached to the same Gateway"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! ListenerSet status.
+
+use super::{Conditions, ListenerView};
+use crate::api::listenersets::ListenerSetStatus;
+use crate::listener::Trouble;
+use crate::{ConditionType, Reason};
+
+pub(crate) struct SetView<'a> {
+    pub(crate) generation: i64,
+    /// Why the parent does not take the set.
+    pub(crate) refusal: Option<&'a Trouble>,
+    /// Why the parent as a whole is not accepted, in words that its children may read.
+    pub(crate) parent_refusal: Option<Trouble>,
+    pub(crate) listeners: Vec<ListenerView<'a>>,
+}
+
+/// "Accepted and Programmed conditions, when surfacing details about listeners, MUST only summarize the status.listeners
+/// conditions that are exclusive to the ListenerSet."
+pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
+    let mut conditions = Conditions::new(view.generation);
+    let refusal =
+        view.refusal.cloned().or_else(|| view.parent_refusal.clone()).or_else(|| view.no_valid_listener());
+    let unprogrammed = refusal.clone().or_else(|| view.unprogrammed());
+    conditions.check(ConditionType::Accepted, refusal.as_ref(), Reason::Accepted);
+    conditions.check(ConditionType::Programmed, unprogrammed.as_ref(), Reason::Programmed);
+    let listeners = view.listeners.iter().map(|listener| listener.status(view.generation)).collect();
+    let listeners = view.refusal.is_none().then_some(listeners);
+    ListenerSetStatus { conditions: Some(conditions.list), listeners }
+}
+
+impl SetView<'_> {
+    /// A set with at least one valid listener is accepted, and serves it.
+    fn no_valid_listener(&self) -> Option<Trouble> {
+        let any = self.listeners.iter().any(|listener| listener.verdict.is_accepted());
+        (!any).then(|| {
+            Trouble::new(Reason::ListenersNotValid, "no listener of the set is valid; see status.listeners")
+        })
+    }
+
+    fn unprogrammed(&self) -> Option<Trouble> {
+        let any = self.listeners.iter().any(ListenerView::is_programmed);
+        (!any).then(|| {
+            Trouble::new(
+                Reason::ParentNotProgrammed,
+                "the Gateway has no address to serve the set's listeners on",
+            )
+        })
+    }
+}

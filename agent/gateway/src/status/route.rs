@@ -1,0 +1,44 @@
+//! Route status: one entry per parentRef that is ours.
+
+use super::Conditions;
+use crate::api::shared::{ParentReference, RouteParentStatus, RouteStatus};
+use crate::listener::Trouble;
+use crate::route::{ParsedRoute, Problem};
+use crate::{ConditionType, Reason};
+
+/// How a route fares with one of its parents.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ParentVerdict {
+    pub(crate) parent: ParentReference,
+    /// Why the route is not accepted.
+    pub(crate) refusal: Option<Trouble>,
+}
+
+pub(crate) fn route_status(
+    route: &ParsedRoute,
+    unresolved: Option<&Problem>,
+    parents: &[ParentVerdict],
+    controller_name: &str,
+) -> RouteStatus {
+    let partly_invalid = route.partly_invalid();
+    let entry = |verdict: &ParentVerdict| {
+        let mut conditions = Conditions::new(route.generation);
+        conditions.check(ConditionType::Accepted, verdict.refusal.as_ref(), Reason::Accepted);
+        let unresolved = unresolved.map(trouble);
+        conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref(), Reason::ResolvedRefs);
+        if let Some(problem) = &partly_invalid {
+            conditions.push(ConditionType::PartiallyInvalid, true, &trouble(problem));
+        }
+        RouteParentStatus {
+            parent_ref: verdict.parent.clone(),
+            controller_name: controller_name.to_owned(),
+            conditions: conditions.list,
+            grandparents: None,
+        }
+    };
+    RouteStatus { parents: parents.iter().map(entry).collect() }
+}
+
+fn trouble(problem: &Problem) -> Trouble {
+    Trouble::new(problem.reason, problem.message.clone())
+}

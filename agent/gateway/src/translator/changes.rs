@@ -1,0 +1,93 @@
+//! The first step: a changed object, and who may depend on it.
+
+use portcullis_model::{ObjectName, ParentKind};
+
+use super::Translator;
+use crate::listener::ParentKey;
+use crate::{Change, Kind, Object, ObjectKey};
+
+/// The label by which an EndpointSlice names its Service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+impl Translator {
+    pub(super) fn note(&mut self, change: Change) {
+        let key = change.key();
+        let before = self.objects.get(&key);
+        if !self.objects.apply(change) {
+            return;
+        }
+        match key.kind {
+            Kind::GatewayClass => self.class_changed(key),
+            Kind::Gateway => self.dirty_parent(ParentKind::Gateway, key.name),
+            Kind::ListenerSet => self.dirty_parent(ParentKind::ListenerSet, key.name),
+            Kind::HttpRoute | Kind::GrpcRoute => drop(self.dirty.routes.insert(key)),
+            Kind::ReferenceGrant => self.grant_changed(&key.name.namespace),
+            Kind::Service => self.service_changed(key.name),
+            Kind::EndpointSlice => self.slice_changed(&key, before.as_ref()),
+            Kind::Secret => self.secret_changed(&key.name),
+            Kind::Namespace => self.namespace_changed(&key.name.name),
+            Kind::ConfigMap => {}
+        }
+    }
+
+    fn dirty_parent(&mut self, kind: ParentKind, name: ObjectName) {
+        self.dirty.declared.insert(ParentKey { kind, name });
+    }
+
+    fn class_changed(&mut self, key: ObjectKey) {
+        let of_class =
+            |gateway: &&ObjectName| self.objects.gateways[*gateway].spec.gateway_class_name == *key.name.name;
+        let gateways = self.objects.gateways.keys().filter(of_class).cloned();
+        self.dirty.declared.extend(gateways.map(|name| ParentKey { kind: ParentKind::Gateway, name }));
+        self.dirty.statuses.insert(key);
+    }
+
+    fn secret_changed(&mut self, name: &ObjectName) {
+        self.certificates.forget(name);
+        self.dirty.declared.extend(self.index.secrets.of(name).cloned());
+    }
+
+    /// Whoever refers into the namespace may do so now, or no longer.
+    fn grant_changed(&mut self, namespace: &str) {
+        self.dirty.declared.extend(self.index.secrets.in_namespace(namespace).cloned());
+        self.dirty.routes.extend(self.index.routes_by_service.in_namespace(namespace).cloned());
+    }
+
+    fn service_changed(&mut self, name: ObjectName) {
+        self.dirty.routes.extend(self.index.routes_by_service.of(&name).cloned());
+        self.dirty.services.insert(name);
+    }
+
+    fn slice_changed(&mut self, key: &ObjectKey, before: Option<&Object>) {
+        if let Some(service) = before.and_then(service_of) {
+            self.index.slices_by_service.remove(&service, &key.name);
+            self.dirty.services.insert(service);
+        }
+        if let Some(service) = self.objects.get(key).as_ref().and_then(service_of) {
+            self.index.slices_by_service.insert(service.clone(), key.name.clone());
+            self.dirty.services.insert(service);
+        }
+    }
+
+    /// Its labels decide about children and routes that live there.
+    fn namespace_changed(&mut self, namespace: &str) {
+        for kind in [ParentKind::Gateway, ParentKind::ListenerSet] {
+            let first = ParentKey { kind, name: ObjectName::new(namespace, "") };
+            let units = self.units.range(first..).map(|(key, _)| key);
+            let here = units.take_while(|key| key.kind == kind && *key.name.namespace == *namespace);
+            self.dirty.places.extend(here.cloned());
+        }
+        for kind in [Kind::HttpRoute, Kind::GrpcRoute] {
+            let first = ObjectKey { kind, name: ObjectName::new(namespace, "") };
+            let routes = self.routes.range(first..).map(|(key, _)| key);
+            let here = routes.take_while(|key| key.kind == kind && *key.name.namespace == *namespace);
+            self.dirty.routes.extend(here.cloned());
+        }
+    }
+}
+
+fn service_of(object: &Object) -> Option<ObjectName> {
+    let metadata = object.metadata();
+    let service = metadata.labels.as_ref()?.get(SERVICE_LABEL)?;
+    Some(ObjectName::new(metadata.namespace.as_deref()?, service.as_str()))
+}

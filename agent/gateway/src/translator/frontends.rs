@@ -1,0 +1,134 @@
+//! Part of serving: which Gateway has which address and port. Two Gateways may ask for the same one; the older keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portcullis_model::{FrontendKey, L4Protocol, ObjectName, Snapshot};
+
+use super::Translator;
+use crate::created;
+
+/// Who asks for an address and port, the oldest first, then by `namespace/name`.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    by_frontend: BTreeMap<FrontendKey, BTreeSet<Claim>>,
+    by_gateway: BTreeMap<ObjectName, BTreeMap<FrontendKey, Claim>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    created: i64,
+    written: String,
+    gateway: ObjectName,
+}
+
+impl Translator {
+    pub(super) fn update_frontends(&mut self, next: &mut Option<Snapshot>) {
+        let mut touched = BTreeSet::new();
+        let mut concerned = BTreeSet::new();
+        for name in std::mem::take(&mut self.dirty.frontends) {
+            let claims = self.wanted(&name);
+            touched.extend(self.serving.claims.replace(&name, claims));
+            concerned.insert(name);
+        }
+        for key in touched {
+            concerned.extend(self.serving.claims.claimants(&key).cloned());
+            self.set_frontend(key, next);
+        }
+        for name in concerned {
+            self.update_lost(&name);
+        }
+    }
+
+    /// The frontends that a Gateway asks for: each of its ports on each of its addresses.
+    fn wanted(&self, name: &ObjectName) -> BTreeMap<FrontendKey, Claim> {
+        let Some(root) = self.roots.get(name).filter(|root| root.refusal.is_none()) else {
+            return BTreeMap::new();
+        };
+        let Some(gateway) = self.objects.gateways.get(name) else { return BTreeMap::new() };
+        let claim =
+            Claim { created: created(&gateway.metadata), written: name.to_string(), gateway: name.clone() };
+        let ports = self
+            .serving
+            .groups
+            .range((name.clone(), 0)..=(name.clone(), u16::MAX))
+            .map(|((_, port), _)| *port);
+        let keys =
+            ports.flat_map(|port| root.addresses.usable.iter().map(move |address| frontend(*address, port)));
+        keys.map(|key| (key, claim.clone())).collect()
+    }
+
+    fn set_frontend(&self, key: FrontendKey, next: &mut Option<Snapshot>) {
+        let winner = self.serving.claims.winner(&key);
+        let group = winner.and_then(|gateway| self.serving.groups.get(&(gateway.clone(), key.port)));
+        let before = self.snapshot.frontends.get(&key);
+        let same = match (before, group) {
+            (Some(before), Some(group)) => std::sync::Arc::ptr_eq(before, group),
+            (before, group) => before.is_none() && group.is_none(),
+        };
+        if same {
+            return;
+        }
+        let frontends = &mut self.next(next).frontends;
+        match group {
+            Some(group) => frontends.insert(key, group.clone()),
+            None => frontends.remove(&key),
+        };
+    }
+
+    fn update_lost(&mut self, name: &ObjectName) {
+        let mut lost: BTreeMap<u16, BTreeSet<IpAddr>> = BTreeMap::new();
+        for key in self.serving.claims.lost_by(name) {
+            lost.entry(key.port).or_default().insert(key.address);
+        }
+        let Some(root) = self.roots.get_mut(name) else { return };
+        if root.lost != lost {
+            root.lost = lost;
+            self.dirty_member_statuses(name);
+        }
+    }
+}
+
+fn frontend(address: IpAddr, port: u16) -> FrontendKey {
+    FrontendKey { protocol: L4Protocol::Tcp, address, port }
+}
+
+// === impl Claims ===
+
+impl Claims {
+    /// Returns every frontend that the Gateway claims or claimed.
+    fn replace(&mut self, gateway: &ObjectName, now: BTreeMap<FrontendKey, Claim>) -> BTreeSet<FrontendKey> {
+        let before = self.by_gateway.remove(gateway).unwrap_or_default();
+        for (key, claim) in &before {
+            if let Some(claims) = self.by_frontend.get_mut(key) {
+                claims.remove(claim);
+            }
+        }
+        for (key, claim) in &now {
+            self.by_frontend.entry(*key).or_default().insert(claim.clone());
+        }
+        let touched: BTreeSet<_> = before.keys().chain(now.keys()).copied().collect();
+        for key in &touched {
+            if self.by_frontend.get(key).is_some_and(BTreeSet::is_empty) {
+                self.by_frontend.remove(key);
+            }
+        }
+        if !now.is_empty() {
+            self.by_gateway.insert(gateway.clone(), now);
+        }
+        touched
+    }
+
+    fn winner(&self, key: &FrontendKey) -> Option<&ObjectName> {
+        self.by_frontend.get(key)?.first().map(|claim| &claim.gateway)
+    }
+
+    fn claimants(&self, key: &FrontendKey) -> impl Iterator<Item = &ObjectName> {
+        self.by_frontend.get(key).into_iter().flatten().map(|claim| &claim.gateway)
+    }
+
+    fn lost_by(&self, gateway: &ObjectName) -> impl Iterator<Item = &FrontendKey> {
+        let claimed = self.by_gateway.get(gateway).into_iter().flat_map(BTreeMap::keys);
+        claimed.filter(move |key| self.winner(key) != Some(gateway))
+    }
+}

@@ -1,0 +1,66 @@
+//! Reverse look-ups: who depends on an object.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_model::ObjectName;
+
+use crate::ObjectKey;
+use crate::listener::ParentKey;
+
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Who refers to a Secret.
+    pub(super) secrets: Relation<ObjectName, ParentKey>,
+    /// Who asks to be a child of a Gateway, admitted or not.
+    pub(super) children: Relation<ObjectName, ParentKey>,
+    pub(super) routes_by_parent: Relation<ParentKey, ObjectKey>,
+    pub(super) routes_by_service: Relation<ObjectName, ObjectKey>,
+    pub(super) slices_by_service: Relation<ObjectName, ObjectName>,
+}
+
+/// Many to many, looked up by the object depended on.
+#[derive(Debug)]
+pub(super) struct Relation<To, From> {
+    by_target: BTreeMap<To, BTreeSet<From>>,
+}
+
+impl<To, From> Default for Relation<To, From> {
+    fn default() -> Self {
+        Self { by_target: BTreeMap::new() }
+    }
+}
+
+impl<To: Ord + Clone, From: Ord + Clone> Relation<To, From> {
+    /// Makes `from` depend on `now` instead of `before`.
+    pub(super) fn update(&mut self, from: &From, before: &BTreeSet<To>, now: &BTreeSet<To>) {
+        before.difference(now).for_each(|target| self.remove(target, from));
+        now.difference(before).for_each(|target| self.insert(target.clone(), from.clone()));
+    }
+
+    pub(super) fn insert(&mut self, target: To, from: From) {
+        self.by_target.entry(target).or_default().insert(from);
+    }
+
+    pub(super) fn remove(&mut self, target: &To, from: &From) {
+        if let Some(dependents) = self.by_target.get_mut(target) {
+            dependents.remove(from);
+            if dependents.is_empty() {
+                self.by_target.remove(target);
+            }
+        }
+    }
+
+    pub(super) fn of(&self, target: &To) -> impl Iterator<Item = &From> {
+        self.by_target.get(target).into_iter().flatten()
+    }
+}
+
+impl<From: Ord + Clone> Relation<ObjectName, From> {
+    /// Everyone who depends on something in a namespace.
+    pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &From> {
+        self.by_target
+            .range(ObjectName::new(namespace, "")..)
+            .take_while(move |(target, _)| *target.namespace == *namespace)
+            .flat_map(|(_, dependents)| dependents)
+    }
+}

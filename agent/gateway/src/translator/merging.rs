@@ -1,0 +1,139 @@
+//! Stage: the listeners of a Gateway and its children, all together.
+
+use portcullis_model::{ObjectName, ParentKind};
+
+use super::Translator;
+use super::unit::Summary;
+use crate::address::Addresses;
+use crate::api::gateways::Gateway;
+use crate::listener::{Listener, ParentKey, Protocol, Trouble};
+use crate::merge::{Merge, Verdict};
+use crate::policy::Policies;
+use crate::selector::NamespaceRule;
+use crate::{ObjectKey, Reason, child};
+
+impl Translator {
+    pub(super) fn merge(&mut self) {
+        for name in std::mem::take(&mut self.dirty.roots) {
+            self.dirty.frontends.insert(name.clone());
+            if self.roots.contains_key(&name) {
+                self.merge_root(&name);
+            }
+        }
+    }
+
+    fn merge_root(&mut self, name: &ObjectName) {
+        let Some(gateway) = self.objects.gateways.get(name).cloned() else { return };
+        self.update_whole(name, &gateway);
+        let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        let members: Vec<_> = self.roots[name].members.values().cloned().collect();
+        let mut merge = Merge::default();
+        let mut summary =
+            Summary { valid_anywhere: self.judge(&mut merge, &gateway, &own).any, ..Summary::default() };
+        for member in &members {
+            let judged = self.judge(&mut merge, &gateway, member);
+            summary.count(member.kind, &judged);
+        }
+        self.dirty.statuses.insert(ObjectKey { kind: own.kind(), name: name.clone() });
+        if let Some(root) = self.roots.get_mut(name) {
+            root.summary = summary;
+        }
+    }
+
+    /// Addresses and whatever else concerns the Gateway as a whole; if that changes, everything merged into it is concerned.
+    fn update_whole(&mut self, name: &ObjectName, gateway: &Gateway) {
+        let addresses = Addresses::of(gateway, &self.settings);
+        let refusal = refusal(gateway, &addresses);
+        let Some(root) = self.roots.get_mut(name) else { return };
+        if (&root.addresses, &root.refusal) == (&addresses, &refusal) {
+            return;
+        }
+        (root.addresses, root.refusal) = (addresses, refusal);
+        self.dirty_members(name);
+    }
+
+    /// The statuses and listeners of a Gateway and all its children.
+    pub(super) fn dirty_members(&mut self, name: &ObjectName) {
+        let Some(root) = self.roots.get(name) else { return };
+        let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        for key in std::iter::once(&own).chain(root.members.values()) {
+            self.dirty.statuses.insert(ObjectKey { kind: key.kind(), name: key.name.clone() });
+            if let Some(unit) = self.units.get(key) {
+                self.dirty.listeners.extend(unit.listener_keys());
+            }
+        }
+    }
+
+    /// Adds an object's listeners to the merged list.
+    fn judge(&mut self, merge: &mut Merge, root: &Gateway, key: &ParentKey) -> Judged {
+        let Some(unit) = self.units.get_mut(key) else { return Judged::default() };
+        let child = (key.kind == ParentKind::Gateway).then(|| self.objects.gateways.get(&key.name)).flatten();
+        let definer = child.map(|gateway| &**gateway).filter(|gateway| {
+            gateway.metadata.name != root.metadata.name
+                || gateway.metadata.namespace != root.metadata.namespace
+        });
+        let refuse = |listener: &Listener| {
+            listener.refusal.clone().or_else(|| unsupported_policy(root, definer, listener))
+        };
+        let verdicts = merge.add(&unit.declared.listeners, refuse);
+        let judged = Judged {
+            any: verdicts.iter().any(Verdict::is_accepted),
+            all: verdicts.iter().all(Verdict::is_accepted) && unit.declared.duplicates.is_empty(),
+        };
+        if unit.verdicts != verdicts {
+            unit.verdicts = verdicts;
+            self.dirty.listeners.extend(unit.listener_keys());
+            self.dirty.statuses.insert(ObjectKey { kind: key.kind(), name: key.name.clone() });
+        }
+        judged
+    }
+}
+
+/// Whether any, and whether all listeners of an object are valid.
+#[derive(Default)]
+struct Judged {
+    any: bool,
+    all: bool,
+}
+
+impl Summary {
+    fn count(&mut self, kind: ParentKind, judged: &Judged) {
+        self.valid_anywhere |= judged.any;
+        match kind {
+            ParentKind::ListenerSet => self.attached_sets += usize::from(judged.any),
+            ParentKind::Gateway => {
+                self.attached_gateways += usize::from(judged.any);
+                self.invalid_below |= !judged.all;
+            }
+        }
+    }
+}
+
+/// Why the Gateway as a whole is not accepted.
+fn refusal(gateway: &Gateway, addresses: &Addresses) -> Option<Trouble> {
+    let infrastructure = gateway.spec.infrastructure.as_ref();
+    let parameters = infrastructure.and_then(|infrastructure| infrastructure.parameters_ref.as_ref());
+    if let Some(reference) = parameters {
+        let message = format!("parametersRef to kind {:?} is not supported: remove it", reference.kind);
+        return Some(Trouble::new(Reason::InvalidParameters, message));
+    }
+    addresses.unsupported.clone().or_else(|| cannot_have_listeners(gateway))
+}
+
+/// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners empty."
+fn cannot_have_listeners(gateway: &Gateway) -> Option<Trouble> {
+    let none = gateway.spec.listeners.as_ref().is_none_or(Vec::is_empty);
+    let no_children = matches!(child::allowed_children(gateway), Ok(None))
+        && child::allowed_sets(gateway) == NamespaceRule::None;
+    let message = "the Gateway has no listeners, and allows none to be attached: add listeners, or set spec.allowedListeners";
+    (none && no_children).then(|| Trouble::new(Reason::ListenersNotValid, message))
+}
+
+/// A listener that could not enforce a policy must not be served without it.
+fn unsupported_policy(root: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Trouble> {
+    let applies =
+        listener.protocol == Protocol::Https && !Policies::of(root, definer, listener.port).is_empty();
+    let message =
+        "client certificate validation (spec.tls.frontend) applies to the listener, but is not supported yet";
+    applies.then(|| Trouble::new(Reason::UnsupportedValue, message))
+}

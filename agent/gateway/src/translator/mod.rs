@@ -1,0 +1,123 @@
+//! From objects to what the data plane runs, incrementally: a change is followed through the stages below, and each stage
+//! hands on only what came out different. Nothing is kept that could not be computed from the objects alone; a test changes
+//! random objects and compares with a translation from scratch.
+//!
+//! Stages, each fed by [`dirty::Dirty`]: declare (an object's listeners, on their own) → place (parent or child of whom) →
+//! merge (a Gateway's listeners, all together) → route (parse, resolve, attach) → tables → serve (listeners, ports,
+//! addresses) → backends → statuses.
+
+mod backends;
+mod changes;
+mod declare;
+mod dirty;
+mod frontends;
+mod index;
+mod merging;
+mod place;
+mod plan;
+mod routes;
+mod serve;
+mod tables;
+mod unit;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portcullis_model::{ObjectName, Snapshot};
+
+use crate::api::httproutes::HttpRoute;
+use crate::listener::ParentKey;
+use crate::status::Status;
+use crate::{Change, ObjectKey, Objects, Settings};
+use backends::Backends;
+use declare::CertificateCache;
+use dirty::Dirty;
+use index::Index;
+use serve::Serving;
+use unit::{Root, RouteUnit, Unit};
+
+/// What a translation, or a change to one, comes to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub snapshot: Arc<Snapshot>,
+    /// The statuses that are different from before; from scratch, all.
+    pub statuses: BTreeMap<ObjectKey, Status>,
+    /// Objects that had a status of ours and have none any more: gone, or another controller's now.
+    pub forgotten: BTreeSet<ObjectKey>,
+    /// Routes that delegation computed, if different from before, by the parent route they stand for. `None`: no longer.
+    pub ephemeral: BTreeMap<ObjectKey, Option<Arc<HttpRoute>>>,
+    /// What no status can say, if different from before; an empty list: all is well now.
+    pub problems: BTreeMap<ObjectKey, Vec<String>>,
+}
+
+/// Translates objects, and keeps what is needed to translate the next change at a cost that is proportional to it.
+#[derive(Debug, Default)]
+pub struct Translator {
+    settings: Settings,
+    objects: Objects,
+    index: Index,
+    certificates: CertificateCache,
+    units: BTreeMap<ParentKey, Unit>,
+    roots: BTreeMap<ObjectName, Root>,
+    routes: BTreeMap<ObjectKey, RouteUnit>,
+    serving: Serving,
+    backends: Backends,
+    snapshot: Arc<Snapshot>,
+    statuses: BTreeMap<ObjectKey, Status>,
+    problems: BTreeMap<ObjectKey, Vec<String>>,
+    dirty: Dirty,
+}
+
+/// Translates objects from scratch.
+pub fn translate(objects: &Objects, settings: &Settings) -> Outcome {
+    Translator::new(settings.clone()).apply(objects.iter().map(Change::Set).collect())
+}
+
+// === impl Translator ===
+
+impl Translator {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    pub fn apply(&mut self, changes: Vec<Change>) -> Outcome {
+        for change in changes {
+            self.note(change);
+        }
+        self.declare();
+        self.place();
+        self.merge();
+        self.route();
+        self.build_tables();
+        let mut next = None;
+        self.serve(&mut next);
+        self.update_backends(&mut next);
+        if let Some(mut snapshot) = next {
+            snapshot.generation += 1;
+            self.snapshot = Arc::new(snapshot);
+        }
+        self.plan()
+    }
+
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// All statuses as they should be now.
+    pub fn statuses(&self) -> &BTreeMap<ObjectKey, Status> {
+        &self.statuses
+    }
+
+    /// The snapshot under construction, copied from the last one when first needed.
+    fn next<'s>(&self, next: &'s mut Option<Snapshot>) -> &'s mut Snapshot {
+        next.get_or_insert_with(|| (*self.snapshot).clone())
+    }
+}

@@ -1,0 +1,218 @@
+//! Last stage: what the statuses should say.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use portcullis_model::{ObjectName, ParentKind};
+
+use super::unit::{Place, Root, Unit};
+use super::{Outcome, Translator};
+use crate::listener::{ParentKey, Trouble};
+use crate::status::{
+    ChildView, ListenerView, RootView, SetView, Status, child_status, class_status, root_status,
+    route_status, set_status,
+};
+use crate::{Kind, ObjectKey, Reason, child};
+
+impl Translator {
+    pub(super) fn plan(&mut self) -> Outcome {
+        let mut outcome = Outcome { snapshot: self.snapshot.clone(), ..Outcome::default() };
+        for key in std::mem::take(&mut self.dirty.statuses) {
+            self.plan_status(&key, &mut outcome);
+            self.plan_problems(key, &mut outcome);
+        }
+        outcome
+    }
+
+    fn plan_status(&mut self, key: &ObjectKey, outcome: &mut Outcome) {
+        let Some(now) = self.status(key) else {
+            if self.statuses.remove(key).is_some() {
+                outcome.forgotten.insert(key.clone());
+            }
+            return;
+        };
+        if self.statuses.get(key) != Some(&now) {
+            outcome.statuses.insert(key.clone(), now.clone());
+            self.statuses.insert(key.clone(), now);
+        }
+    }
+
+    fn plan_problems(&mut self, key: ObjectKey, outcome: &mut Outcome) {
+        let now = self.problems_of(&key);
+        let before = self.problems.get(&key).map(Vec::as_slice).unwrap_or_default();
+        if before == now {
+            return;
+        }
+        outcome.problems.insert(key.clone(), now.clone());
+        if now.is_empty() {
+            self.problems.remove(&key);
+        } else {
+            self.problems.insert(key, now);
+        }
+    }
+
+    /// `None` if the object is gone or not ours to speak about.
+    fn status(&self, key: &ObjectKey) -> Option<Status> {
+        match key.kind {
+            Kind::GatewayClass => {
+                let class = self.objects.gateway_classes.get(&key.name)?;
+                let ours = class.spec.controller_name == self.settings.controller_name;
+                ours.then(|| Status::GatewayClass(class_status(class)))
+            }
+            Kind::Gateway => self.gateway_status(&key.name),
+            Kind::ListenerSet => self.listener_set_status(&key.name),
+            Kind::HttpRoute | Kind::GrpcRoute => {
+                let unit = self.routes.get(key)?;
+                let unresolved = unit.resolved.problem.as_ref();
+                let name = &self.settings.controller_name;
+                Some(Status::Route(route_status(&unit.parsed, unresolved, &unit.verdicts, name)))
+            }
+            _ => None,
+        }
+    }
+
+    fn gateway_status(&self, name: &ObjectName) -> Option<Status> {
+        let unit = self.units.get(&ParentKey { kind: ParentKind::Gateway, name: name.clone() })?;
+        let generation = unit.declared.generation;
+        let refusal = match &unit.place {
+            Place::Root => return self.root_status(name, unit),
+            Place::Refused(trouble) => Some(trouble),
+            Place::Child(_) | Place::Foreign => None,
+        };
+        let root = unit.root().and_then(|root| self.roots.get(root));
+        let view = ChildView {
+            generation,
+            refusal,
+            parent_refusal: root.and_then(parent_refusal),
+            parent: root.map(|root| &root.addresses),
+            own: views(unit, root),
+        };
+        Some(Status::Gateway(child_status(&view)))
+    }
+
+    fn root_status(&self, name: &ObjectName, unit: &Unit) -> Option<Status> {
+        let root = self.roots.get(name)?;
+        let opted_in = !matches!(child::allowed_children(self.objects.gateways.get(name)?), Ok(None));
+        let view = RootView {
+            generation: unit.declared.generation,
+            addresses: &root.addresses,
+            refusal: root.refusal.as_ref(),
+            own: views(unit, Some(root)),
+            invalid_below: root.summary.invalid_below,
+            valid_anywhere: root.summary.valid_anywhere,
+            lost: lost(root),
+            attached_sets: root.summary.attached_sets,
+            attached_gateways: opted_in.then_some(root.summary.attached_gateways),
+        };
+        Some(Status::Gateway(root_status(&view)))
+    }
+
+    fn listener_set_status(&self, name: &ObjectName) -> Option<Status> {
+        let unit = self.units.get(&ParentKey { kind: ParentKind::ListenerSet, name: name.clone() })?;
+        let refusal = match &unit.place {
+            Place::Foreign => return None,
+            Place::Refused(trouble) => Some(trouble),
+            Place::Root | Place::Child(_) => None,
+        };
+        let root = unit.root().and_then(|root| self.roots.get(root));
+        let view = SetView {
+            generation: unit.declared.generation,
+            refusal,
+            parent_refusal: root.and_then(parent_refusal),
+            listeners: views(unit, root),
+        };
+        Some(Status::ListenerSet(set_status(&view)))
+    }
+
+    /// The statuses of a Gateway and all its children.
+    pub(super) fn dirty_member_statuses(&mut self, name: &ObjectName) {
+        let members = self.roots.get(name).into_iter().flat_map(|root| root.members.values());
+        let keys = members.map(|member| ObjectKey { kind: member.kind(), name: member.name.clone() });
+        self.dirty.statuses.extend(keys);
+        self.dirty.statuses.insert(ObjectKey { kind: Kind::Gateway, name: name.clone() });
+    }
+
+    fn problems_of(&self, key: &ObjectKey) -> Vec<String> {
+        match key.kind {
+            Kind::Gateway => {
+                let error = self
+                    .objects
+                    .gateways
+                    .get(&key.name)
+                    .and_then(|gateway| child::allowed_children(gateway).err());
+                let parent = self.units.get(&ParentKey { kind: ParentKind::Gateway, name: key.name.clone() });
+                let duplicates = parent.into_iter().flat_map(|unit| duplicates(unit));
+                error
+                    .map(|error| format!("annotation {}: {error}", child::ALLOWED_CHILDREN))
+                    .into_iter()
+                    .chain(duplicates)
+                    .collect()
+            }
+            Kind::ListenerSet => self.listener_set_problems(&key.name),
+            _ => Vec::new(),
+        }
+    }
+
+    fn listener_set_problems(&self, name: &ObjectName) -> Vec<String> {
+        let Some(unit) = self.units.get(&ParentKey { kind: ParentKind::ListenerSet, name: name.clone() })
+        else {
+            return Vec::new();
+        };
+        let missing = unit.parent.as_ref().filter(|parent| !self.objects.gateways.contains_key(parent));
+        missing
+            .map(|parent| format!("parentRef: there is no Gateway {parent}"))
+            .into_iter()
+            .chain(duplicates(unit))
+            .collect()
+    }
+}
+
+fn duplicates(unit: &Unit) -> impl Iterator<Item = String> {
+    unit.declared
+        .duplicates
+        .iter()
+        .map(|name| format!("listener name {name} is used more than once; only the first counts"))
+}
+
+fn views<'a>(unit: &'a Unit, root: Option<&Root>) -> Vec<ListenerView<'a>> {
+    let listeners = unit.declared.listeners.iter().zip(&unit.verdicts);
+    listeners
+        .map(|(listener, verdict)| ListenerView {
+            listener,
+            verdict,
+            attached_routes: unit.attached.get(&listener.name).map_or(0, |attached| attached.routes.len()),
+            hindrance: root.and_then(|root| hindrance(root, listener.port)),
+        })
+        .collect()
+}
+
+/// Why an accepted listener is not served.
+fn hindrance(root: &Root, port: u16) -> Option<Trouble> {
+    if root.refusal.is_some() {
+        return Some(Trouble::new(Reason::Invalid, "the Gateway is not accepted"));
+    }
+    if root.addresses.usable.is_empty() {
+        return Some(Trouble::new(Reason::Pending, "the Gateway has no address"));
+    }
+    let lost = root.lost.get(&port).filter(|lost| lost.len() == root.addresses.usable.len())?;
+    Some(Trouble::new(Reason::PortUnavailable, in_use(port, lost.iter())))
+}
+
+fn lost(root: &Root) -> Option<Trouble> {
+    let by_port: BTreeMap<u16, String> =
+        root.lost.iter().map(|(port, lost)| (*port, in_use(*port, lost.iter()))).collect();
+    let message = by_port.into_values().collect::<Vec<_>>().join("; ");
+    (!message.is_empty()).then(|| Trouble::new(Reason::AddressNotUsable, message))
+}
+
+fn in_use<'a>(port: u16, addresses: impl Iterator<Item = &'a IpAddr>) -> String {
+    let addresses: Vec<_> = addresses.map(|address| SocketAddr::new(*address, port).to_string()).collect();
+    format!("{} is in use by an older Gateway: use another address or port", addresses.join(", "))
+}
+
+/// Told to children, who may not see the parent: that, not why.
+fn parent_refusal(root: &Root) -> Option<Trouble> {
+    let refusal = root.refusal.as_ref()?;
+    let own_matter = refusal.reason == Reason::ListenersNotValid;
+    (!own_matter).then(|| Trouble::new(Reason::ParentNotAccepted, "the Gateway attached to is not accepted"))
+}

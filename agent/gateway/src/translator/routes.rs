@@ -1,0 +1,228 @@
+//! Stage: routes, from the object to the listeners they are attached to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service;
+use portcullis_model::{HostPattern, ObjectName};
+
+use super::Translator;
+use super::dirty::ListenerKey;
+use super::unit::{Place, RouteUnit};
+use crate::api::shared::ParentReference;
+use crate::attach::{Attachment, attach, parent_key};
+use crate::listener::{ParentKey, Trouble};
+use crate::route::{
+    ParsedRoute, ResolvedRoute, ResolvedRule, Resolver, RouteSource, parse_grpc, parse_http, resolve,
+};
+use crate::selector::Namespaces;
+use crate::status::ParentVerdict;
+use crate::{Grants, Kind, ObjectKey, Objects, Reason};
+
+struct Lookup<'o>(&'o Objects);
+
+impl Resolver for Lookup<'_> {
+    fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.0.services.get(name).map(|service| &**service)
+    }
+
+    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
+        Grants::new(self.0).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
+    }
+}
+
+impl Translator {
+    pub(super) fn route(&mut self) {
+        for key in std::mem::take(&mut self.dirty.routes) {
+            match self.parsed(&key) {
+                Some(parsed) => self.update_route(&key, parsed),
+                None => self.remove_route(&key),
+            }
+            self.dirty.statuses.insert(key);
+        }
+    }
+
+    /// Parsed once per version of the object.
+    fn parsed(&self, key: &ObjectKey) -> Option<Arc<ParsedRoute>> {
+        let before = self.routes.get(key).map(|unit| &unit.parsed);
+        match key.kind {
+            Kind::HttpRoute => {
+                let object = self.objects.http_routes.get(&key.name)?;
+                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Http(source) if Arc::ptr_eq(source, object));
+                Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_http(object))))
+            }
+            Kind::GrpcRoute => {
+                let object = self.objects.grpc_routes.get(&key.name)?;
+                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Grpc(source) if Arc::ptr_eq(source, object));
+                Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_grpc(object))))
+            }
+            _ => None,
+        }
+    }
+
+    fn update_route(&mut self, key: &ObjectKey, parsed: Arc<ParsedRoute>) {
+        let before = self.routes.remove(key);
+        let resolved = resolve(&parsed, &Lookup(&self.objects));
+        let (attached, verdicts) = self.attach(&parsed);
+        let parents = parsed.parent_refs.iter().filter_map(parent_key).collect();
+        self.update_route_references(key, before.as_ref(), &resolved, &parents);
+        let (resolved, same_rules) = keep_if_same(before.as_ref(), resolved, &parsed);
+        let nothing = BTreeMap::new();
+        let attached_before = before.as_ref().map_or(&nothing, |unit| &unit.attached);
+        self.move_route(key, attached_before, &attached, !same_rules);
+        self.routes.insert(key.clone(), RouteUnit { parsed, resolved, parents, attached, verdicts });
+    }
+
+    fn remove_route(&mut self, key: &ObjectKey) {
+        let Some(unit) = self.routes.remove(key) else { return };
+        self.update_route_references(key, Some(&unit), &ResolvedRoute::default(), &BTreeSet::new());
+        self.move_route(key, &unit.attached, &BTreeMap::new(), false);
+    }
+
+    fn update_route_references(
+        &mut self,
+        key: &ObjectKey,
+        before: Option<&RouteUnit>,
+        resolved: &ResolvedRoute,
+        parents: &BTreeSet<ParentKey>,
+    ) {
+        let nothing = ResolvedRoute::default();
+        let resolved_before = before.map_or(&nothing, |unit| &unit.resolved);
+        self.index.routes_by_service.update(key, &resolved_before.services, &resolved.services);
+        self.dirty.services.extend(self.backends.update(&resolved_before.backends, &resolved.backends));
+        let no_parents = BTreeSet::new();
+        let parents_before = before.map_or(&no_parents, |unit| &unit.parents);
+        self.index.routes_by_parent.update(key, parents_before, parents);
+    }
+
+    /// Each parentRef is judged on its own; what is attached is the union.
+    fn attach(
+        &self,
+        route: &ParsedRoute,
+    ) -> (BTreeMap<ListenerKey, BTreeSet<HostPattern>>, Vec<ParentVerdict>) {
+        let mut attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>> = BTreeMap::new();
+        let mut verdicts = Vec::new();
+        for (at, reference) in route.parent_refs.iter().enumerate() {
+            let Some(parent) = parent_key(reference) else { continue };
+            let Some(attachment) = self.attach_to(route, reference, &parent) else { continue };
+            let unit = &self.units[&parent];
+            for (listener, hostnames) in attachment.listeners {
+                let name = unit.declared.listeners[listener].name.clone();
+                attached.entry((parent.clone(), name)).or_default().extend(hostnames);
+            }
+            verdicts.push(ParentVerdict {
+                parent: as_written(route, at, reference),
+                refusal: attachment.refusal,
+            });
+        }
+        (attached, verdicts)
+    }
+
+    /// `None` if the parent is not ours.
+    fn attach_to(
+        &self,
+        route: &ParsedRoute,
+        reference: &ParentReference,
+        parent: &ParentKey,
+    ) -> Option<Attachment> {
+        let unit = self.units.get(parent)?;
+        let attachment = match &unit.place {
+            Place::Foreign => return None,
+            Place::Refused(_) => {
+                let message =
+                    format!("the {} is not accepted by the Gateway it asks to be attached to", parent.kind());
+                return Some(Attachment::refused(Trouble::new(Reason::NoMatchingParent, message)));
+            }
+            Place::Root | Place::Child(_) => {
+                attach(route, reference, &unit.declared, Namespaces::new(&self.objects))
+            }
+        };
+        let refusal = route.refusal().filter(|_| attachment.refusal.is_none());
+        Some(match refusal {
+            Some(problem) => Attachment::refused(Trouble::new(problem.reason, problem.message)),
+            None => attachment,
+        })
+    }
+
+    /// Moves a route between listeners, and marks the tables that are another's now.
+    fn move_route(
+        &mut self,
+        key: &ObjectKey,
+        before: &BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
+        now: &BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
+        rules_changed: bool,
+    ) {
+        for (listener, hostnames) in
+            before.iter().filter(|(listener, hostnames)| now.get(listener) != Some(hostnames))
+        {
+            self.detach(key, listener, hostnames);
+        }
+        for (listener, hostnames) in now {
+            let is_new = before.get(listener) != Some(hostnames);
+            if is_new {
+                self.attach_routes(key, listener, hostnames);
+            }
+            if is_new || rules_changed {
+                self.dirty
+                    .tables
+                    .extend(hostnames.iter().map(|hostname| (listener.clone(), hostname.clone())));
+            }
+        }
+    }
+
+    fn detach(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &BTreeSet<HostPattern>) {
+        self.dirty_status(&listener.0);
+        let Some(unit) = self.units.get_mut(&listener.0) else { return };
+        let Some(attached) = unit.attached.get_mut(&listener.1) else { return };
+        attached.routes.remove(key);
+        for hostname in hostnames {
+            attached.hosts.get_mut(hostname).map(|routes| routes.remove(key));
+            self.dirty.tables.insert((listener.clone(), hostname.clone()));
+        }
+    }
+
+    fn attach_routes(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &BTreeSet<HostPattern>) {
+        self.dirty_status(&listener.0);
+        let Some(unit) = self.units.get_mut(&listener.0) else { return };
+        let attached = unit.attached.entry(listener.1.clone()).or_default();
+        attached.routes.insert(key.clone(), hostnames.clone());
+        for hostname in hostnames {
+            attached.hosts.entry(hostname.clone()).or_default().insert(key.clone());
+        }
+    }
+
+    fn dirty_status(&mut self, parent: &ParentKey) {
+        self.dirty.statuses.insert(ObjectKey { kind: parent.kind(), name: parent.name.clone() });
+    }
+}
+
+/// Keeps the old value where the new one serves the same, so that nothing downstream changes.
+fn keep_if_same(
+    before: Option<&RouteUnit>,
+    resolved: ResolvedRoute,
+    parsed: &ParsedRoute,
+) -> (Arc<ResolvedRoute>, bool) {
+    let same_origin = |unit: &&RouteUnit| unit.parsed.origin == parsed.origin;
+    let Some(unit) = before.filter(same_origin) else { return (Arc::new(resolved), false) };
+    let same_rules = unit.resolved.rules.len() == resolved.rules.len()
+        && unit.resolved.rules.iter().zip(&resolved.rules).all(|(a, b)| same_rule(a, b));
+    let resolved =
+        if same_rules { ResolvedRoute { rules: unit.resolved.rules.clone(), ..resolved } } else { resolved };
+    (Arc::new(resolved), same_rules)
+}
+
+fn same_rule(a: &ResolvedRule, b: &ResolvedRule) -> bool {
+    a.rule == b.rule
+        && a.matches.len() == b.matches.len()
+        && a.matches.iter().zip(&b.matches).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+/// The status has to repeat the parentRef as its owner wrote it.
+fn as_written(route: &ParsedRoute, at: usize, reference: &ParentReference) -> ParentReference {
+    let refs = match &route.source {
+        RouteSource::Http(route) => route.spec.parent_refs.as_deref(),
+        RouteSource::Grpc(route) => route.spec.parent_refs.as_deref(),
+    };
+    let namespace = refs.and_then(|refs| refs.get(at)).and_then(|written| written.namespace.clone());
+    ParentReference { namespace, ..reference.clone() }
+}

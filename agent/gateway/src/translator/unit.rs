@@ -1,0 +1,101 @@
+//! What is remembered of each object between changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portcullis_model::{HostPattern, ObjectName, ParentKind, RouteTable};
+
+use super::dirty::ListenerKey;
+use crate::ObjectKey;
+use crate::address::Addresses;
+use crate::listener::{Declared, ParentKey, Trouble};
+use crate::merge::Verdict;
+use crate::route::{ParsedRoute, ResolvedRoute};
+use crate::status::ParentVerdict;
+
+/// Children of a Gateway in order of precedence.
+pub(super) type Rank = (i64, String, ParentKind);
+
+/// A Gateway or a ListenerSet.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) declared: Arc<Declared>,
+    /// The Gateway it asks to be a child of.
+    pub(super) parent: Option<ObjectName>,
+    pub(super) place: Place,
+    pub(super) rank: Rank,
+    /// One per listener, if it is placed.
+    pub(super) verdicts: Vec<Verdict>,
+    /// By listener name; kept as long as routes are attached.
+    pub(super) attached: BTreeMap<Arc<str>, Attached>,
+}
+
+/// Where an object stands in the hierarchy.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Place {
+    /// A Gateway with addresses of its own.
+    Root,
+    /// A child of the Gateway.
+    Child(ObjectName),
+    /// It asks to be a child, but may not.
+    Refused(Trouble),
+    /// Its parent is not ours.
+    Foreign,
+}
+
+/// The routes of one listener.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    pub(super) routes: BTreeMap<ObjectKey, BTreeSet<HostPattern>>,
+    pub(super) hosts: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
+    pub(super) table: Arc<RouteTable>,
+}
+
+/// A Gateway with addresses of its own, as a whole.
+#[derive(Debug, Default)]
+pub(super) struct Root {
+    pub(super) members: BTreeMap<Rank, ParentKey>,
+    pub(super) addresses: Addresses,
+    /// Why it is not accepted.
+    pub(super) refusal: Option<Trouble>,
+    pub(super) summary: Summary,
+    /// Addresses by port that an older Gateway has.
+    pub(super) lost: BTreeMap<u16, BTreeSet<IpAddr>>,
+}
+
+/// What the merged listeners amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub(super) valid_anywhere: bool,
+    pub(super) invalid_below: bool,
+    pub(super) attached_sets: usize,
+    pub(super) attached_gateways: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct RouteUnit {
+    pub(super) parsed: Arc<ParsedRoute>,
+    pub(super) resolved: Arc<ResolvedRoute>,
+    pub(super) parents: BTreeSet<ParentKey>,
+    pub(super) attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
+    pub(super) verdicts: Vec<ParentVerdict>,
+}
+
+// === impl Unit ===
+
+impl Unit {
+    /// The Gateway it is merged into, itself included.
+    pub(super) fn root(&self) -> Option<&ObjectName> {
+        match &self.place {
+            Place::Root => Some(&self.declared.key.name),
+            Place::Child(root) => Some(root),
+            Place::Refused(_) | Place::Foreign => None,
+        }
+    }
+
+    pub(super) fn listener_keys(&self) -> impl Iterator<Item = ListenerKey> {
+        let parent = &self.declared.key;
+        self.declared.listeners.iter().map(|listener| (parent.clone(), listener.name.clone()))
+    }
+}
