@@ -1,0 +1,78 @@
+//! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml` and, with delegation,
+//! `ephemeral.yaml`, next to it. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
+//! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; whoever blesses reads them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portcullis_gateway::{Change, Outcome, Translator, dump_snapshot, dump_status};
+use serde_json::{Map, Value, json};
+
+#[test]
+fn cases_translate_as_written() {
+    let bless = std::env::var_os("PORTCULLIS_BLESS").is_some();
+    let only = std::env::var("PORTCULLIS_CASE").unwrap_or_default();
+    let cases: Vec<_> = cases().into_iter().filter(|case| case.to_string_lossy().contains(&only)).collect();
+    let differences: Vec<_> = cases.iter().flat_map(|case| check(case, bless)).collect();
+    assert!(differences.is_empty(), "{} of {} cases:\n{}", differences.len(), cases.len(), differences.join("\n"));
+    println!("{} cases", cases.len());
+}
+
+fn cases() -> Vec<PathBuf> {
+    let topics = folders(&crate::support::cases());
+    let mut cases: Vec<_> =
+        topics.iter().flat_map(|topic| folders(topic)).filter(|case| case.join("in.yaml").exists()).collect();
+    cases.sort();
+    cases
+}
+
+fn folders(parent: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.is_dir()).collect()
+}
+
+fn check(case: &Path, bless: bool) -> Vec<String> {
+    let outcome = translate(case);
+    let mut files = vec![("snapshot.yaml", dump_snapshot(&outcome.snapshot)), ("status.yaml", statuses(&outcome))];
+    if !outcome.ephemeral.is_empty() {
+        files.push(("ephemeral.yaml", ephemeral(&outcome)));
+    }
+    files.into_iter().filter_map(|(name, value)| compare(&case.join(name), &crate::support::to_yaml(&value), bless)).collect()
+}
+
+fn translate(case: &Path) -> Outcome {
+    let input = fs::read_to_string(case.join("in.yaml")).unwrap();
+    let mut translator = Translator::new(crate::support::settings());
+    translator.apply(crate::support::base().into_iter().map(Change::Set).collect());
+    translator.apply(crate::support::read(&input).into_iter().map(Change::Set).collect())
+}
+
+fn statuses(outcome: &Outcome) -> Value {
+    let statuses = outcome.statuses.iter().map(|(key, status)| (key.to_string(), dump_status(status)));
+    let mut value: Map<_, _> = statuses.collect();
+    for (key, problems) in &outcome.problems {
+        value.insert(format!("{key} (problems)"), json!(problems));
+    }
+    Value::Object(value)
+}
+
+fn ephemeral(outcome: &Outcome) -> Value {
+    outcome.ephemeral.iter().map(|(key, route)| (key.to_string(), json!(route))).collect::<Map<_, _>>().into()
+}
+
+fn compare(file: &Path, actual: &str, bless: bool) -> Option<String> {
+    if bless {
+        fs::write(file, actual).unwrap();
+        return None;
+    }
+    let expected = fs::read_to_string(file).unwrap_or_default();
+    (expected != actual).then(|| format!("--- {}\n{}", file.display(), diff(&expected, actual)))
+}
+
+/// The lines that are only in one of both.
+fn diff(expected: &str, actual: &str) -> String {
+    let gone = expected.lines().filter(|line| !actual.lines().any(|other| other == *line)).map(|line| format!("-{line}"));
+    let new = actual.lines().filter(|line| !expected.lines().any(|other| other == *line)).map(|line| format!("+{line}"));
+    let lines: Vec<_> = gone.chain(new).collect();
+    if lines.is_empty() { "(the order of lines differs)".to_owned() } else { lines.join("\n") }
+}

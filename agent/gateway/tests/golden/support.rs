@@ -1,0 +1,47 @@
+//! Reading test inputs: YAML documents as objects, in which `file:NAME` stands for a file of `tests/cases/certificates`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portcullis_gateway::{Object, Settings};
+use serde_json::Value;
+
+pub(crate) fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings { default_addresses: vec!["192.0.2.1".parse().unwrap()], ..Settings::default() }
+}
+
+/// What every case has: a GatewayClass of ours.
+pub(crate) fn base() -> Vec<Object> {
+    read(&fs::read_to_string(cases().join("base.yaml")).unwrap())
+}
+
+pub(crate) fn read(yaml: &str) -> Vec<Object> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}"));
+    documents.into_iter().map(object).collect()
+}
+
+pub(crate) fn object(mut document: Value) -> Object {
+    insert_files(&mut document);
+    Object::from_json(document).unwrap().expect("a kind that translation uses")
+}
+
+pub(crate) fn to_yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).unwrap()
+}
+
+fn insert_files(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(name) = text.strip_prefix("file:") {
+                *text = fs::read_to_string(cases().join("certificates").join(name)).unwrap();
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(insert_files),
+        Value::Object(map) => map.values_mut().for_each(insert_files),
+        _ => {}
+    }
+}
