@@ -1,6 +1,10 @@
 //! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One file per command.
 
 mod build_ebpf;
+mod cluster;
+mod codegen;
+mod conformance;
+mod image;
 mod object_file;
 mod setup;
 mod shell;
@@ -23,11 +27,23 @@ enum Command {
     Setup(setup::Args),
     /// Build the kernel programs into target/ebpf, where the agent's build picks them up
     BuildEbpf(build_ebpf::Args),
+    /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
+    Codegen(codegen::Args),
+    /// A real Kubernetes of one node in namespaces of its own
+    Cluster(cluster::Args),
+    /// Run the official Gateway API conformance suite on the test cluster
+    Conformance(conformance::Args),
+    /// Build the agent's container image, without a container daemon
+    Image(image::Args),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
+        Command::Codegen(args) => codegen::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
+        Command::Image(args) => image::run(&args),
     }
 }

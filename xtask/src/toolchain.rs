@@ -126,7 +126,7 @@ impl fmt::Display for Toolchain {
 }
 
 /// What takes long to build and depends on a version only: `$PORTCULLIS_CACHE`, or under the user's cache directory.
-fn cache() -> PathBuf {
+pub(crate) fn cache() -> PathBuf {
     let user = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let default = || user().or_else(home).unwrap_or_else(env::temp_dir).join("portcullis");

@@ -1,0 +1,105 @@
+//! `cargo xtask cluster`: a real Kubernetes of one node in namespaces of its own. `tests/cluster` holds its Go programs and
+//! configuration, `docs/test-cluster.md` says how to use it.
+//!
+//! Nothing here knows about the agent; `conformance` and tests start it inside with [`Cluster::command`].
+
+mod artifacts;
+mod boot;
+mod cgroup;
+mod checks;
+mod credentials;
+mod holder;
+mod inside;
+mod layout;
+mod node;
+mod output;
+mod parts;
+mod process;
+mod wait;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+pub(crate) use artifacts::{Artifacts, suite_version};
+pub(crate) use boot::{Cluster, Options};
+pub(crate) use layout::Layout;
+
+/// Relative to the workspace.
+const DEFAULT: &str = "target/cluster";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the cluster keeps its state; each directory is a cluster of its own [default: target/cluster]
+    #[arg(long, global = true, env = "PORTCULLIS_CLUSTER")]
+    dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Build the programs and images, unless they are in the cache
+    Build,
+    /// Start the cluster and leave it running; does nothing if it is up
+    Up(Options),
+    /// End every process of the cluster and remove its state but the logs
+    Down,
+    /// Run kubectl against the cluster, as its administrator
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run a command inside the cluster's namespaces, with KUBECONFIG set and kubectl in PATH
+    Exec {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Start a part of the control plane or node that was stopped: etcd, apiserver, kubelet …
+    Start { part: String },
+    /// Stop a part, as if it had crashed; pods and the other parts go on
+    Stop { part: String },
+    /// Install CRDs from a directory or file and wait until they are served
+    Crds {
+        #[arg(default_value = "deploy/crds")]
+        path: PathBuf,
+    },
+    /// Prove that the cluster works: node, pods, Services, CRDs, our fields
+    Test,
+    /// Become the process that holds the namespaces
+    #[command(hide = true)]
+    Hold {
+        #[arg(long)]
+        while_stdin: bool,
+    },
+    /// Set up mounts and addresses, inside the namespaces
+    #[command(hide = true)]
+    Prepare,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let layout = layout(args.dir.as_ref())?;
+    match &args.command {
+        Command::Build => Artifacts::ensure().map(drop),
+        Command::Up(options) => Cluster::up(layout, options),
+        Command::Down => Cluster::down(layout),
+        Command::Kubectl { arguments } => inside::enter(&layout, "kubectl", arguments),
+        Command::Exec { command } => inside::enter(&layout, &command[0], &command[1..]),
+        Command::Start { part } => Cluster::running(layout)?.start(part),
+        Command::Stop { part } => Cluster::running(layout)?.stop(part),
+        Command::Crds { path } => Cluster::running(layout)?.install_crds(path),
+        Command::Test => checks::run(layout),
+        Command::Hold { while_stdin } => inside::hold(&layout, *while_stdin),
+        Command::Prepare => inside::prepare(&layout),
+    }
+}
+
+/// The given directory, or the default.
+pub(crate) fn layout(directory: Option<&PathBuf>) -> Result<Layout> {
+    let directory = match directory {
+        Some(directory) => std::path::absolute(directory).context("--dir is not a path")?,
+        None => crate::shell::root().join(DEFAULT),
+    };
+    Ok(Layout::at(directory))
+}

@@ -1,0 +1,181 @@
+//! `cargo xtask cluster test`: proves that the cluster is one. Each check uses the cluster as an operator would.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::boot::{Cluster, Options};
+use super::layout::Layout;
+use super::process::Process;
+use super::{node, output, wait};
+use crate::shell;
+
+const MANIFESTS: &str = "tests/cluster/smoke";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Check = fn(&Cluster) -> Result<()>;
+
+/// In this order: later ones use what earlier ones made.
+const CHECKS: &[(&str, Check)] = &[
+    ("the node is Ready, of the version in go.mod", node_is_ready),
+    ("a pod runs and becomes Ready", pod_runs),
+    ("the pod's Service answers on its ClusterIP, from the node", service_answers_the_node),
+    ("a pod reaches the Service and keeps its address", service_answers_a_pod),
+    ("kubectl logs and exec reach the pod", logs_and_exec_work),
+    ("our CRDs are served", crds_are_served),
+    ("our additive fields are not pruned", additive_fields_are_kept),
+    ("a field that no schema knows is pruned", unknown_fields_are_pruned),
+    ("the API server can be stopped and started", api_server_restarts),
+    ("a deleted pod's address is freed and its cgroup removed", deletion_cleans_up),
+    ("a second cluster runs next to this one and leaves nothing behind", second_cluster_is_apart),
+];
+
+pub(super) fn run(layout: Layout) -> Result<()> {
+    let cluster = Cluster::obtain(layout, &Options::default())?;
+    remove_smoke(&cluster)?;
+    let failed = CHECKS.iter().filter(|(name, check)| !holds(name, *check, &cluster)).count();
+    remove_smoke(&cluster)?;
+    println!("{} passed, {failed} failed", CHECKS.len() - failed);
+    if failed > 0 {
+        bail!("the test cluster does not do what tests rely on");
+    }
+    Ok(())
+}
+
+fn holds(name: &str, check: Check, cluster: &Cluster) -> bool {
+    let start = Instant::now();
+    let result = check(cluster);
+    let seconds = start.elapsed().as_secs_f32();
+    match &result {
+        Ok(()) => println!("ok     {name} ({seconds:.1} s)"),
+        Err(error) => println!("FAILED {name} ({seconds:.1} s): {error:#}"),
+    }
+    result.is_ok()
+}
+
+fn remove_smoke(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl(&["delete", "namespace", "smoke", "--ignore-not-found"]).map(drop)
+}
+
+fn node_is_ready(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "node", node::NAME])?;
+    let version = "jsonpath={.status.nodeInfo.kubeletVersion}";
+    let version = cluster.kubectl(&["get", "node", node::NAME, "-o", version])?;
+    let wanted = super::artifacts::required("k8s.io/kubernetes")?;
+    ensure!(version == wanted, "kubelet is {version}, not {wanted}");
+    Ok(())
+}
+
+fn pod_runs(cluster: &Cluster) -> Result<()> {
+    apply(cluster, "pods.yaml")?;
+    let ready = ["wait", "--for=condition=Ready", "--timeout=60s", "--namespace=smoke", "pod", "--all"];
+    cluster.kubectl(&ready).map(drop)
+}
+
+fn service_answers_the_node(cluster: &Cluster) -> Result<()> {
+    let url = format!("http://{}/from-the-node", field(cluster, "service/echo", "{.spec.clusterIP}")?);
+    let answer = wait::until("an answer from the Service", PATIENCE, || {
+        Ok(output::of(cluster.command("curl").args(["-sS", "--max-time", "2", &url])).ok())
+    })?;
+    ensure!(answer.contains("/from-the-node"), "unexpected answer: {answer}");
+    Ok(())
+}
+
+/// From the pod's network namespace: its image holds no client.
+fn service_answers_a_pod(cluster: &Cluster) -> Result<()> {
+    let pod = field(cluster, "pod/client", "{.status.podIP}")?;
+    let url = format!("http://{}/from-a-pod", field(cluster, "service/echo", "{.spec.clusterIP}")?);
+    let find = format!("ip netns list | cut -d' ' -f1 | while read name; do ip -n $name address | grep -q ' {pod}/' && echo $name; done");
+    let namespace = output::of(cluster.command("sh").args(["-c", &find]))?;
+    let netns = format!("--net=/run/netns/{}", namespace.trim());
+    let answer = output::of(cluster.command("nsenter").args([&netns, "curl", "-sS", "--max-time", "5", &url]))?;
+    ensure!(answer.contains("/from-a-pod"), "unexpected answer: {answer}");
+    Ok(())
+}
+
+fn logs_and_exec_work(cluster: &Cluster) -> Result<()> {
+    let logs = cluster.kubectl(&["logs", "--namespace=smoke", "echo"])?;
+    ensure!(logs.contains("Starting server"), "unexpected log: {logs}");
+    // Its image holds one program only; that it runs and complains is the proof.
+    let exec = cluster.kubectl(&["exec", "--namespace=smoke", "client", "--", "/pause", "-no-such-flag"]);
+    let complaint = exec.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    ensure!(complaint.contains("flag provided but not defined"), "exec does not reach the pod: {complaint}");
+    Ok(())
+}
+
+fn crds_are_served(cluster: &Cluster) -> Result<()> {
+    cluster.install_crds(&shell::root().join("deploy/crds"))?;
+    let served = cluster.kubectl(&["api-resources", "--api-group=gateway.networking.k8s.io", "-o", "name"])?;
+    for plural in ["gateways", "listenersets", "httproutes", "tlsroutes", "udproutes"] {
+        let name = format!("{plural}.gateway.networking.k8s.io");
+        ensure!(served.lines().any(|line| line == name), "{name} is not served");
+    }
+    Ok(())
+}
+
+fn additive_fields_are_kept(cluster: &Cluster) -> Result<()> {
+    apply(cluster, "additive.yaml")?;
+    for (object, path, value) in [
+        ("gateway/parent", "{.spec.infrastructure.allowedChildren}", "Same"),
+        ("gateway/child", "{.spec.infrastructure.attachTo}", "parent"),
+        ("httproute/parent", "{.spec.rules[0].allowedRoutes}", "Same"),
+        ("httproute/child", "{.spec.parentRefs[0].kind}", "HTTPRoute"),
+    ] {
+        let found = field(cluster, object, path)?;
+        ensure!(found.contains(value), "{object} {path} is {found:?}, without {value}");
+    }
+    Ok(())
+}
+
+/// Else the check before would prove nothing.
+fn unknown_fields_are_pruned(cluster: &Cluster) -> Result<()> {
+    let patch = r#"{"spec":{"infrastructure":{"noSuchField":"x"}}}"#;
+    cluster.kubectl(&["patch", "--namespace=smoke", "gateway/parent", "--type=merge", "-p", patch])?;
+    let found = field(cluster, "gateway/parent", "{.spec.infrastructure.noSuchField}")?;
+    ensure!(found.is_empty(), "an unknown field was kept");
+    Ok(())
+}
+
+fn api_server_restarts(cluster: &Cluster) -> Result<()> {
+    cluster.stop("apiserver")?;
+    let ready = ["get", "--raw", "/readyz", "--request-timeout=2s"];
+    ensure!(cluster.kubectl(&ready).is_err(), "the API server answers after it was stopped");
+    cluster.start("apiserver")?;
+    wait::until_true("the API server's return", PATIENCE, || cluster.kubectl(&ready).is_ok())
+}
+
+fn deletion_cleans_up(cluster: &Cluster) -> Result<()> {
+    let pods = || output::of(cluster.command("ip").args(["netns", "list"])).map(|list| list.lines().count());
+    let before = pods()?;
+    cluster.kubectl(&["delete", "--namespace=smoke", "pod/client", "--timeout=60s"])?;
+    wait::until_true("the end of the pod's namespace", PATIENCE, || {
+        pods().is_ok_and(|after| after == before - 1)
+    })
+}
+
+fn second_cluster_is_apart(cluster: &Cluster) -> Result<()> {
+    let second = Layout::at(cluster.layout().directory().with_extension("second"));
+    let options = Options { without_node: true, without_proxy: true };
+    let other = Cluster::obtain(second.clone(), &options)?;
+    let nodes = other.kubectl(&["get", "nodes", "-o", "name"])?;
+    ensure!(nodes.is_empty(), "the second cluster sees the first one's nodes: {nodes}");
+    let holder = Process::recorded(&second.holder()).context("the second cluster has no holder")?;
+    drop(other);
+    ensure!(!holder.is_alive(), "the second cluster's holder lives on");
+    std::fs::remove_dir_all(second.directory()).context("cannot remove the second cluster's state")
+}
+
+fn apply(cluster: &Cluster, manifest: &str) -> Result<()> {
+    let path = shell::root().join(MANIFESTS).join(manifest);
+    cluster.kubectl(&["apply", "-f", &path_text(&path)]).map(drop)
+}
+
+/// One field of an object in our namespace.
+fn field(cluster: &Cluster, object: &str, path: &str) -> Result<String> {
+    cluster.kubectl(&["get", "--namespace=smoke", object, "-o", &format!("jsonpath={path}")])
+}
+
+fn path_text(path: &Path) -> String {
+    path.display().to_string()
+}

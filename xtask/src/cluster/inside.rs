@@ -1,0 +1,127 @@
+//! What runs on the way into the namespaces, as a process of its own: it joins the cgroups and becomes the command, or it sets
+//! up what the namespaces are to look like.
+
+use std::ffi::{CStr, OsStr};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, id};
+
+use anyhow::{Context, Result, bail};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+
+use super::cgroup::{self, Cgroups};
+use super::layout::{Layout, RUN};
+use super::node;
+use super::output;
+use super::process::Process;
+use crate::shell;
+
+/// containerd, the CNI plugins and kubelet write here whatever their options say.
+const PRIVATE: &[&str] = &["/run", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers"];
+
+/// What kubelet insists on. They are the machine's, so it is shown files of the cluster's own instead.
+const SYSCTLS: &[(&str, &str)] = &[
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// Becomes the parent of the process that is pid 1 of the namespaces. With that one everything in them ends.
+pub(super) fn hold(layout: &Layout, while_stdin: bool) -> Result<()> {
+    Cgroups::recorded(layout).hold(id())?;
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "--mount", "--pid", "--cgroup", "--propagation", "private", "--mount-proc"]);
+    unshare.args(["--fork", "--kill-child=KILL"]).arg(layout.path("artifacts/pause"));
+    if while_stdin {
+        unshare.arg("-while-stdin");
+    }
+    Err(unshare.exec()).context("cannot run unshare")
+}
+
+/// Becomes a command inside.
+pub(super) fn enter(layout: &Layout, program: &str, arguments: &[impl AsRef<OsStr>]) -> Result<()> {
+    let Some(holder) = Process::recorded(&layout.holder()) else {
+        bail!("no cluster is up at {}: run `cargo xtask cluster up`", layout.directory().display());
+    };
+    Cgroups::recorded(layout).join(id())?;
+    let mut nsenter = Command::new("nsenter");
+    nsenter.args(["--target", &holder.pid.to_string(), "--net", "--mount", "--pid", "--cgroup", "--"]);
+    // Whoever kills what looks like the command, nsenter, means the command.
+    nsenter.args(["setpriv", "--pdeathsig", "TERM", "--"]);
+    // A new mount namespace starts in its root.
+    nsenter.args(["env", "--chdir"]).arg(std::env::current_dir()?).arg(program).args(arguments);
+    nsenter.env("PATH", shell::path_with(&[&layout.programs()])?);
+    nsenter.env("KUBECONFIG", layout.kubeconfig("admin"));
+    Err(nsenter.exec()).context("cannot run nsenter")
+}
+
+/// Makes the namespaces what a node looks like. Runs inside, once.
+pub(super) fn prepare(layout: &Layout) -> Result<()> {
+    for directory in PRIVATE {
+        fs::create_dir_all(directory)?;
+        mount_new("tmpfs", directory, c"mode=0755")?;
+    }
+    for directory in [RUN, "/run/netns", "/run/containerd"] {
+        fs::create_dir_all(directory)?;
+    }
+    for (name, value) in SYSCTLS {
+        show_sysctl(layout, name, value)?;
+    }
+    mount_cgroups()?;
+    network()
+}
+
+fn show_sysctl(layout: &Layout, name: &str, value: &str) -> Result<()> {
+    let file = layout.path("sysctl").join(name.replace('/', "."));
+    fs::write(&file, format!("{value}\n"))?;
+    mount_bind(&file, Path::new("/proc/sys").join(name)).with_context(|| format!("cannot cover sysctl {name}"))
+}
+
+/// Mounts the hierarchies anew: a mount shows the cgroup namespace in which it was made.
+fn mount_cgroups() -> Result<()> {
+    if cgroup::is_v2() {
+        unmount("/sys/fs/cgroup", UnmountFlags::DETACH)?;
+        return mount_new("cgroup2", "/sys/fs/cgroup", c"");
+    }
+    for entry in fs::read_dir("/sys/fs/cgroup")? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remount_v1(&entry.path(), &entry.file_name())?;
+        }
+    }
+    Ok(())
+}
+
+/// Of the hierarchies without controllers (systemd's, and v2's in a hybrid set-up) nothing is shown.
+fn remount_v1(directory: &Path, controllers: &OsStr) -> Result<()> {
+    // Not everything there need be a mount.
+    let _ = unmount(directory, UnmountFlags::DETACH);
+    if matches!(controllers.to_str(), Some("systemd" | "unified") | None) {
+        return Ok(());
+    }
+    let options = std::ffi::CString::new(controllers.as_encoded_bytes())?;
+    mount_new("cgroup", directory, &options)
+}
+
+fn mount_new(kind: &str, place: impl AsRef<Path>, options: &CStr) -> Result<()> {
+    let place = place.as_ref();
+    mount(kind, place, kind, MountFlags::empty(), options)
+        .with_context(|| format!("cannot mount {kind} on {}", place.display()))
+}
+
+fn network() -> Result<()> {
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+    ip(&["link", "set", "lo", "up"])?;
+    ip(&["address", "add", &format!("{}/32", node::ADDRESS), "dev", "lo"])?;
+    // kube-proxy rewrites a Service's address on the way out; there must be a way out to start on.
+    ip(&["route", "add", node::SERVICES, "dev", "lo", "src", node::ADDRESS])
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    output::of(Command::new("ip").args(arguments)).with_context(|| format!("ip {}", arguments.join(" ")))?;
+    Ok(())
+}

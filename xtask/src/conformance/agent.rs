@@ -1,0 +1,47 @@
+//! How the agent under test is started: the one place that knows.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cluster::Cluster;
+use crate::image;
+
+pub(crate) struct Agent {
+    process: Child,
+}
+
+impl Agent {
+    /// Runs the agent on the node, next to kubelet, as an administrator. It ends when dropped.
+    pub(crate) fn start(cluster: &Cluster, binary: &Path) -> Result<Self> {
+        let kubeconfig = cluster.layout().kubeconfig("admin");
+        let log = File::create(cluster.layout().log("agent"))?;
+        let mut command = cluster.command(&binary.display().to_string());
+        command.arg("run").arg("--kubeconfig").arg(kubeconfig);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let process = command.spawn().context("cannot start the agent")?;
+        Ok(Self { process })
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // The agent gets SIGTERM when the process that entered the namespaces for it goes.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The agent given, or else the one that would go into the image.
+pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf> {
+    let Some(given) = given else {
+        return image::build_agent();
+    };
+    let binary = std::path::absolute(given)?;
+    if !binary.is_file() {
+        bail!("no agent at {}", binary.display());
+    }
+    Ok(binary)
+}

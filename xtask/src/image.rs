@@ -1,0 +1,84 @@
+//! `cargo xtask image`: the agent as a container image, FROM scratch, without a container daemon. The same input gives the same
+//! bytes.
+
+mod archive;
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+
+pub(crate) use archive::{Image, User};
+
+use crate::shell;
+
+/// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and most others keep them.
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to write the archive
+    #[arg(long, default_value = "target/image/portcullis.tar")]
+    output: PathBuf,
+    /// The image's name; may be given more than once [default: portcullis.dev/portcullis:VERSION]
+    #[arg(long)]
+    tag: Vec<String>,
+    /// An agent that is built already; it must be static
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Leave the system's certificate authorities out
+    #[arg(long)]
+    without_authorities: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let program = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => build_agent()?,
+    };
+    refuse_dynamic(&program)?;
+    let authorities = Path::new(AUTHORITIES);
+    let with_authorities = !args.without_authorities && authorities.is_file();
+    let files: &[&Path] = if with_authorities { &[authorities] } else { &[] };
+    let image = Image { program: &program, tags: tags(args), user: User::Root, files };
+    let digest = image.write(&args.output)?;
+    let size = fs::metadata(&args.output)?.len().div_ceil(1 << 20);
+    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), image.tags.join(", "));
+    Ok(())
+}
+
+/// Of a version of its own, so that a node never takes an old image for a new one.
+fn tags(args: &Args) -> Vec<String> {
+    if args.tag.is_empty() {
+        vec![format!("portcullis.dev/portcullis:{}", env!("CARGO_PKG_VERSION"))]
+    } else {
+        args.tag.clone()
+    }
+}
+
+/// The agent with the C library linked in. The explicit target keeps build scripts and procedural macros dynamic.
+pub(crate) fn build_agent() -> Result<PathBuf> {
+    let target = format!("{ARCH}-unknown-linux-gnu");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "--release", "--package", "portcullis", "--target", &target]);
+    cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").current_dir(shell::root());
+    shell::run(&mut cargo)?;
+    let directory = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    Ok(shell::root().join(directory).join(target).join("release/portcullis"))
+}
+
+/// A program that names an interpreter needs files that the image lacks.
+fn refuse_dynamic(program: &Path) -> Result<()> {
+    let bytes = fs::read(program).with_context(|| format!("no program at {}", program.display()))?;
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).context("the program is not ELF")?;
+    let is_interpreter = |header: &&object::elf::ProgramHeader64<_>| {
+        header.p_type(file.endian()) == object::elf::PT_INTERP
+    };
+    if file.elf_program_headers().iter().any(|header| is_interpreter(&header)) {
+        bail!("{} is linked dynamically; build it with `cargo xtask image`", program.display());
+    }
+    Ok(())
+}
