@@ -14,6 +14,7 @@ mod listener;
 mod precedence;
 mod request;
 mod route;
+mod select;
 mod shard;
 mod snapshot;
 mod table;
@@ -32,6 +33,7 @@ pub use route::{
     Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, Split, Timeouts, ValueMatch,
     WeightedBackend,
 };
+pub use select::Selected;
 pub use shard::ShardMap;
 pub use snapshot::Snapshot;
 pub use table::{Entry, Found, PathTable, RouteTable};
