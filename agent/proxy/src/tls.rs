@@ -67,7 +67,8 @@ impl ResolvesServerCert for CertificateChoice {
 /// available certificates"); the first of equals.
 fn longest_match<'c>(certificates: &'c [Certificate], server_name: &str) -> Option<&'c Certificate> {
     let matched = |certificate: &Certificate| {
-        certificate.names.iter().filter(|name| covers(name, server_name)).map(|name| name.len()).max()
+        let names = certificate.names.iter().filter(|name| covers(name, server_name));
+        names.map(|name| (!name.starts_with("*."), name.len())).max()
     };
     let ranked = certificates
         .iter()

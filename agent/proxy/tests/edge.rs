@@ -1,0 +1,78 @@
+//! Bytes that a gateway must not pass on, written as they are.
+
+mod support;
+
+use support::backend::Backend;
+use support::client;
+use support::fixture::{Gateway, ListenerSpec, RouteSpec};
+
+async fn gateway() -> (Gateway, Backend) {
+    let backend = Backend::echo().await;
+    let gateway = Gateway::start();
+    let listener = ListenerSpec::new("main", "*", false, vec![RouteSpec::to("/", "app/echo:80")]);
+    gateway.serve(vec![listener], &[("app/echo:80", &[backend.address])]).await;
+    (gateway, backend)
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or("closed")
+}
+
+#[tokio::test]
+async fn malformed_and_ambiguous_requests_are_refused() {
+    let (gateway, _backend) = gateway().await;
+    let long = "x".repeat(9000);
+    let many: String = (0..150).map(|n| format!("x-{n}: 1\r\n")).collect();
+    let rows = [
+        ("no Host", "GET / HTTP/1.1\r\n\r\n".to_owned(), "400"),
+        ("two Hosts", "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n".to_owned(), "400"),
+        ("user in Host", "GET / HTTP/1.1\r\nhost: a@b\r\n\r\n".to_owned(), "400"),
+        ("path in Host", "GET / HTTP/1.1\r\nhost: a/x\r\n\r\n".to_owned(), "400"),
+        (
+            "TE identity",
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: identity, chunked\r\n\r\n0\r\n\r\n".to_owned(),
+            "501",
+        ),
+        (
+            "two lengths",
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab".to_owned(),
+            "400",
+        ),
+        ("signed length", "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\na".to_owned(), "400"),
+        ("NUL escape", "GET /%00 HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "400"),
+        ("backslash", "GET /a\\b HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "400"),
+        ("encoded slash", "GET /a/..%2fb HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "400"),
+        ("path parameter", "GET /a/..;/b HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "400"),
+        ("Connection: host", "GET / HTTP/1.1\r\nhost: a\r\nconnection: host\r\n\r\n".to_owned(), "400"),
+        ("TRACE", "TRACE / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "405"),
+        ("CONNECT", "CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n".to_owned(), "405"),
+        ("long target", format!("GET /{long} HTTP/1.1\r\nhost: a\r\n\r\n"), "414"),
+        ("many fields", format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), "431"),
+        ("bare CR", "GET / HTTP/1.1\r\nhost: a\r\nx: a\rb\r\n\r\n".to_owned(), "400"),
+        ("space before colon", "GET / HTTP/1.1\r\nhost: a\r\nx : a\r\n\r\n".to_owned(), "400"),
+    ];
+    for (name, bytes, wanted) in rows {
+        let answer = client::raw(gateway.address, bytes.as_bytes()).await;
+        assert_eq!(status(&answer), wanted, "{name}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_matched_is_what_is_forwarded() {
+    let (gateway, _backend) = gateway().await;
+    for (target, seen) in
+        [("/a/../b?x=1", "GET /b?x=1\n"), ("/a/%2e%2e/b", "GET /b\n"), ("/a%20b", "GET /a%20b\n")]
+    {
+        let bytes = format!("GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let answer = client::raw(gateway.address, bytes.as_bytes()).await;
+        assert!(answer.contains(seen), "{target}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn http2_is_not_offered_by_upgrade() {
+    let (gateway, _backend) = gateway().await;
+    let bytes = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings, close\r\nupgrade: h2c\r\nhttp2-settings: AA\r\n\r\n";
+    let answer = client::raw(gateway.address, bytes.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("upgrade:"), "{answer}");
+}

@@ -1,0 +1,145 @@
+//! Clients. [`send`] asks the same over three transports; [`raw`] writes bytes as they are.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Http1,
+    Https1,
+    Https2,
+}
+
+pub type Text = Response<String>;
+
+/// One request on a connection of its own; the server name is the URI's host.
+pub async fn send(transport: Transport, to: SocketAddr, request: Request<Bytes>) -> Text {
+    let name = request.uri().host().unwrap_or("a.example.com").to_owned();
+    let stream = TcpStream::connect(to).await.unwrap();
+    match transport {
+        Transport::Http1 => http1(stream, request).await,
+        Transport::Https1 => http1(tls(stream, Some(&name), b"http/1.1").await.unwrap(), request).await,
+        Transport::Https2 => http2(tls(stream, Some(&name), b"h2").await.unwrap(), request).await,
+    }
+}
+
+pub async fn http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    mut request: Request<Bytes>,
+) -> Text {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection.with_upgrades());
+    if let Some(authority) = request.uri().authority().cloned() {
+        let host = authority.as_str().parse().unwrap();
+        request.headers_mut().entry("host").or_insert(host);
+        *request.uri_mut() = request.uri().path_and_query().cloned().unwrap().into();
+    }
+    text(sender.send_request(request.map(Full::new)).await.unwrap()).await
+}
+
+pub async fn http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    mut request: Request<Bytes>,
+) -> Text {
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    *request.version_mut() = Version::HTTP_2;
+    text(sender.send_request(request.map(Full::new)).await.unwrap()).await
+}
+
+async fn text(response: Response<hyper::body::Incoming>) -> Text {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Response::from_parts(parts, String::from_utf8_lossy(&body).into_owned())
+}
+
+pub async fn tls(
+    stream: TcpStream,
+    name: Option<&str>,
+    alpn: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut config = client_config();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.enable_sni = name.is_some();
+    let name = ServerName::try_from(name.unwrap_or("none.invalid").to_owned()).unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// Writes bytes and reads until the server closes or falls silent for a moment after a whole head.
+pub async fn raw(to: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let quiet = if answer.is_empty() { Duration::from_secs(20) } else { Duration::from_millis(200) };
+        match tokio::time::timeout(quiet, stream.read(&mut buffer)).await {
+            Ok(Ok(count)) if count > 0 => answer.extend_from_slice(&buffer[..count]),
+            _ => return String::from_utf8_lossy(&answer).into_owned(),
+        }
+    }
+}
+
+fn client_config() -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+        .with_no_client_auth()
+}
+
+/// Tests look at the certificate themselves.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,154 @@
+//! Builders for snapshots, and a started proxy with one core whose sockets are reached directly.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portcullis_model::{
+    Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, Filter, FrontendKey,
+    HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName,
+    ParentKind, PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId,
+    Snapshot, Split, Timeouts, TlsTermination, WeightedBackend,
+};
+use portcullis_proxy::{Limits, Proxy, Settings, SocketMode};
+
+pub struct Gateway {
+    pub proxy: Proxy,
+    pub address: SocketAddr,
+}
+
+/// One rule of a listener: host, path prefix, what happens.
+#[derive(Clone)]
+pub struct RouteSpec {
+    pub host: &'static str,
+    pub path: PathMatch,
+    pub filters: Vec<Filter>,
+    pub action: Action,
+    pub timeouts: Timeouts,
+}
+
+pub struct ListenerSpec {
+    pub name: &'static str,
+    pub host: &'static str,
+    pub tls: bool,
+    pub routes: Vec<RouteSpec>,
+}
+
+impl Gateway {
+    pub fn start() -> Self {
+        Self::with(Limits::default())
+    }
+
+    pub fn with(limits: Limits) -> Self {
+        let settings = Settings { cores: 1, sockets: SocketMode::Steered, limits, ..Settings::default() };
+        let proxy = Proxy::start(settings).unwrap();
+        let address = proxy.sockets()[0].v4.local_addr().unwrap();
+        Self { proxy, address }
+    }
+
+    pub async fn serve(&self, listeners: Vec<ListenerSpec>, backends: &[(&str, &[SocketAddr])]) {
+        let snapshot = snapshot(self.address, listeners.into_iter().map(ListenerSpec::build), backends);
+        assert!(self.proxy.apply(Arc::new(snapshot)).await.is_empty());
+    }
+}
+
+pub fn snapshot(
+    at: SocketAddr,
+    listeners: impl IntoIterator<Item = Listener>,
+    backends: &[(&str, &[SocketAddr])],
+) -> Snapshot {
+    let mut hosts = HostMap::default();
+    let mut tls = false;
+    for listener in listeners {
+        tls |= matches!(listener.protocol, ListenerProtocol::Https(_));
+        hosts.insert(&listener.hostname.clone(), Arc::new(listener));
+    }
+    let group =
+        ListenerGroup { gateway: ObjectName::new("infra", "web"), port: at.port(), tls, listeners: hosts };
+    let key = FrontendKey { protocol: L4Protocol::Tcp, address: at.ip(), port: at.port() };
+    let backends = backends.iter().map(|(name, endpoints)| {
+        let name = BackendName((*name).into());
+        let backend =
+            Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: endpoints.to_vec() };
+        (name.0, Arc::new(backend))
+    });
+    Snapshot { generation: 1, frontends: [(key, Arc::new(group))].into(), backends: backends.collect() }
+}
+
+impl ListenerSpec {
+    pub fn new(name: &'static str, host: &'static str, tls: bool, routes: Vec<RouteSpec>) -> Self {
+        Self { name, host, tls, routes }
+    }
+
+    pub fn build(self) -> Listener {
+        let gateway = ObjectName::new("infra", "web");
+        let id = ListenerId {
+            gateway: gateway.clone(),
+            kind: ParentKind::Gateway,
+            parent: gateway,
+            name: self.name.into(),
+        };
+        let protocol =
+            if self.tls { ListenerProtocol::Https(termination(self.host)) } else { ListenerProtocol::Http };
+        Listener { id, hostname: pattern(self.host), protocol, routes: Arc::new(table(self.routes)) }
+    }
+}
+
+impl RouteSpec {
+    pub fn to(path: &str, backend: &str) -> Self {
+        Self::action(path, forward(backend))
+    }
+
+    pub fn action(path: &str, action: Action) -> Self {
+        let path = PathMatch::prefix(path);
+        Self { host: "*", path, filters: Vec::new(), action, timeouts: Timeouts::default() }
+    }
+
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filters.push(filter);
+        self
+    }
+}
+
+pub fn forward(backend: &str) -> Action {
+    let target = BackendTarget::Known(BackendName(backend.into()));
+    Action::Forward(Split::new(vec![WeightedBackend { weight: 1, target, filters: Vec::new() }]).unwrap())
+}
+
+fn table(routes: Vec<RouteSpec>) -> RouteTable {
+    let mut hosts = std::collections::BTreeMap::<HostPattern, Vec<Entry>>::new();
+    for (index, route) in routes.into_iter().enumerate() {
+        hosts.entry(pattern(route.host)).or_default().push(entry(index, route));
+    }
+    let mut table = RouteTable::default();
+    hosts.into_iter().for_each(|(host, entries)| table.insert(&host, Arc::new(PathTable::new(entries))));
+    table
+}
+
+fn entry(index: usize, route: RouteSpec) -> Entry {
+    let name = Arc::new(ObjectName::new("app", "route"));
+    let matches = RouteMatch { path: route.path, ..RouteMatch::default() };
+    let precedence = Precedence::of(&matches, &RouteOrigin { created: 0, name: name.clone() }, index, 0);
+    let id = RuleId { kind: "HTTPRoute", route: name, index, name: None, parent: None };
+    let rule = Rule { id, filters: route.filters, action: route.action, timeouts: route.timeouts };
+    Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
+}
+
+pub fn pattern(host: &str) -> HostPattern {
+    if host == "*" { HostPattern::Any } else { HostPattern::parse(host).unwrap() }
+}
+
+fn termination(host: &str) -> TlsTermination {
+    let name = if host == "*" { "any.example.com" } else { host };
+    TlsTermination { certificates: vec![certificate(&[name])].into() }
+}
+
+pub fn certificate(names: &[&str]) -> Certificate {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names.clone()).unwrap();
+    let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+    let fingerprint = std::array::from_fn(|_| fastrand::u8(..));
+    let names = names.into_iter().map(String::into_boxed_str).collect();
+    let key = Arc::new(rustls::sign::CertifiedKey::new(vec![made.cert.der().clone()], key));
+    Certificate { fingerprint, names, not_after: i64::MAX, key }
+}
