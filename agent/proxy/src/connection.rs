@@ -97,8 +97,7 @@ async fn handshake(core: &Rc<Core>, group: &ListenerGroup, stream: TcpStream) ->
         Err(error) => return refused(core, &error),
     };
     let name = start.client_hello().server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
-    // Without a server name only a listener for any name can be meant.
-    let Some(listener) = group.listeners.most_specific(name.as_deref().unwrap_or_default()) else {
+    let Some(listener) = group.listeners.for_sni(name.as_deref()) else {
         return refuse_name(core, start, name.as_deref()).await;
     };
     let worker = core.workers.get(listener);

@@ -52,20 +52,21 @@ pub(crate) fn decide(core: &Core, client: &Client, parts: &Parts) -> (Decision, 
     }
 }
 
-/// The listener a request belongs to. With TLS, the one that the server name chose must also be the best for the host:
-/// another, better one means that the connection was reused for the wrong host (421); none at all is a 404
-/// (Gateway API, HTTPS listeners and misdirected requests).
+/// The listener a request belongs to; with TLS it must also be the one that the connection was opened for.
 fn listener<'g>(
     group: &'g ListenerGroup,
     client: &Client,
     host: &str,
 ) -> Result<&'g Arc<Listener>, StatusCode> {
-    let for_host = group.listeners.most_specific(host).ok_or(StatusCode::NOT_FOUND);
-    let Some(server_name) = &client.tls else { return for_host };
-    let for_connection = group.listeners.most_specific(server_name.as_deref().unwrap_or_default());
-    match (for_connection, for_host?) {
-        (Some(chosen), best) if Arc::ptr_eq(chosen, best) => Ok(best),
-        _ => Err(StatusCode::MISDIRECTED_REQUEST),
+    let connections = client.tls.as_ref().map(|name| group.listeners.for_sni(name.as_deref()));
+    let is_connections = |best: &Arc<Listener>| match connections {
+        Some(connections) => connections.is_some_and(|its| Arc::ptr_eq(its, best)),
+        None => true,
+    };
+    match group.listeners.for_request(host, is_connections) {
+        Selected::Listener(listener) => Ok(listener),
+        Selected::Misdirected(_) => Err(StatusCode::MISDIRECTED_REQUEST),
+        Selected::Nobody => Err(StatusCode::NOT_FOUND),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Bytes that a gateway must not pass on, written as they are.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
 mod support;
 
 use support::backend::Backend;

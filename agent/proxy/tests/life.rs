@@ -1,5 +1,7 @@
 //! Changes, upgrades and the end: nothing in flight is lost.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Server names, certificates, misdirected requests.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
 mod support;
 
 use bytes::Bytes;
