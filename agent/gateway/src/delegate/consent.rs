@@ -175,8 +175,10 @@ fn missing(
 
 // === parent references in statuses ===
 
+/// Completed, but for the namespace: a status repeats the parentRef of the spec.
 fn as_written(child: &ParsedRoute, index: usize, completed: &ParentReference) -> ParentReference {
-    child.written_parent_ref(index).cloned().unwrap_or_else(|| completed.clone())
+    let namespace = child.written_parent_ref(index).and_then(|written| written.namespace.clone());
+    ParentReference { namespace, ..completed.clone() }
 }
 
 fn reference_to(sides: Sides<'_>) -> ParentReference {

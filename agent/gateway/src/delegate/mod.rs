@@ -104,3 +104,6 @@ impl ChildReport {
 
 #[cfg(test)]
 mod family_tests;
+
+#[cfg(test)]
+mod property_tests;

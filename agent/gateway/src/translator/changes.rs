@@ -49,6 +49,7 @@ impl Translator {
 
     /// Whoever refers into the namespace may do so now, or no longer.
     fn grant_changed(&mut self, namespace: &str) {
+        self.child_grants_changed(namespace);
         self.dirty.declared.extend(self.index.secrets.in_namespace(namespace).cloned());
         self.dirty.routes.extend(self.index.routes_by_service.in_namespace(namespace).cloned());
     }
@@ -71,6 +72,7 @@ impl Translator {
 
     /// Its labels decide about children and routes that live there.
     fn namespace_changed(&mut self, namespace: &str) {
+        self.consent += 1;
         for kind in [ParentKind::Gateway, ParentKind::ListenerSet] {
             let first = ParentKey { kind, name: ObjectName::new(namespace, "") };
             let units = self.units.range(first..).map(|(key, _)| key);

@@ -27,4 +27,6 @@ pub(super) struct Dirty {
     /// Services whose backends may be others.
     pub(super) services: BTreeSet<ObjectName>,
     pub(super) statuses: BTreeSet<ObjectKey>,
+    /// Parent routes whose ephemeral route may be another.
+    pub(super) families: BTreeSet<ObjectKey>,
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_model::ObjectName;
 
-use crate::ObjectKey;
 use crate::listener::ParentKey;
+use crate::{Kind, ObjectKey};
 
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -14,8 +14,23 @@ pub(super) struct Index {
     /// Who asks to be a child of a Gateway, admitted or not.
     pub(super) children: Relation<ObjectName, ParentKey>,
     pub(super) routes_by_parent: Relation<ParentKey, ObjectKey>,
+    /// Routes by the routes that their parentRefs name.
+    pub(super) children_of_route: Relation<ObjectKey, ObjectKey>,
+    /// Routes by the routes that their backendRefs name; a name `*` stands for all of the namespace.
+    pub(super) listers: Relation<ObjectKey, ObjectKey>,
     pub(super) routes_by_service: Relation<ObjectName, ObjectKey>,
     pub(super) slices_by_service: Relation<ObjectName, ObjectName>,
+}
+
+impl Index {
+    /// Routes whose backendRefs name routes of a kind and namespace.
+    pub(super) fn listers_in(&self, kind: Kind, namespace: &str) -> impl Iterator<Item = &ObjectKey> {
+        let first = ObjectKey { kind, name: ObjectName::new(namespace, "") };
+        let targets = self.listers.by_target.range(first..);
+        targets
+            .take_while(move |(target, _)| target.kind == kind && *target.name.namespace == *namespace)
+            .flat_map(|(_, listers)| listers)
+    }
 }
 
 /// Many to many, looked up by the object depended on.

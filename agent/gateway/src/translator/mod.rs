@@ -10,6 +10,7 @@ mod backends;
 mod changes;
 mod declare;
 mod dirty;
+mod family;
 mod frontends;
 mod index;
 mod merging;
@@ -25,8 +26,9 @@ use std::sync::Arc;
 
 use portcullis_model::{ObjectName, Snapshot};
 
-use crate::api::httproutes::HttpRoute;
+use crate::delegate::Family;
 use crate::listener::ParentKey;
+use crate::route::ParsedRoute;
 use crate::status::Status;
 use crate::{Change, ObjectKey, Objects, Settings};
 use backends::Backends;
@@ -45,7 +47,7 @@ pub struct Outcome {
     /// Objects that had a status of ours and have none any more: gone, or another controller's now.
     pub forgotten: BTreeSet<ObjectKey>,
     /// Routes that delegation computed, if different from before, by the parent route they stand for. `None`: no longer.
-    pub ephemeral: BTreeMap<ObjectKey, Option<Arc<HttpRoute>>>,
+    pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
     /// What no status can say, if different from before; an empty list: all is well now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
 }
@@ -59,6 +61,9 @@ pub struct Translator {
     certificates: CertificateCache,
     units: BTreeMap<ParentKey, Unit>,
     roots: BTreeMap<ObjectName, Root>,
+    parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
+    /// Counts changes of what parent and child routes may need to agree: grants and namespace labels.
+    consent: u64,
     routes: BTreeMap<ObjectKey, RouteUnit>,
     serving: Serving,
     backends: Backends,

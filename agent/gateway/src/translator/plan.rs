@@ -9,8 +9,7 @@ use super::unit::{Place, Root, Unit};
 use super::{Outcome, Translator};
 use crate::listener::{ParentKey, Trouble};
 use crate::status::{
-    ChildView, ListenerView, RootView, SetView, Status, child_status, class_status, root_status,
-    route_status, set_status,
+    ChildView, ListenerView, RootView, SetView, Status, child_status, class_status, root_status, set_status,
 };
 use crate::{Kind, ObjectKey, Reason, child};
 
@@ -20,6 +19,11 @@ impl Translator {
         for key in std::mem::take(&mut self.dirty.statuses) {
             self.plan_status(&key, &mut outcome);
             self.plan_problems(key, &mut outcome);
+        }
+        for key in std::mem::take(&mut self.dirty.families) {
+            let bound = self.routes.get(&key).filter(|unit| unit.parsed.is_parent());
+            let family = bound.and_then(|unit| Some(unit.bound.as_ref()?.family.clone()));
+            outcome.ephemeral.insert(key, family);
         }
         outcome
     }
@@ -63,9 +67,7 @@ impl Translator {
             Kind::ListenerSet => self.listener_set_status(&key.name),
             Kind::HttpRoute | Kind::GrpcRoute => {
                 let unit = self.routes.get(key)?;
-                let unresolved = unit.resolved.problem.as_ref();
-                let name = &self.settings.controller_name;
-                Some(Status::Route(route_status(&unit.parsed, unresolved, &unit.verdicts, name)))
+                Some(Status::Route(self.route_status_of(key, unit)))
             }
             _ => None,
         }

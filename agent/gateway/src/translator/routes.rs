@@ -8,6 +8,7 @@ use portcullis_model::{HostPattern, ObjectName};
 
 use super::Translator;
 use super::dirty::ListenerKey;
+use super::family::{same_parts, stand_in};
 use super::unit::{Place, RouteUnit};
 use crate::api::shared::ParentReference;
 use crate::attach::{Attachment, attach, parent_key};
@@ -19,7 +20,7 @@ use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
 use crate::{Grants, Kind, ObjectKey, Objects, Reason};
 
-struct Lookup<'o>(&'o Objects);
+pub(super) struct Lookup<'o>(pub(super) &'o Objects);
 
 impl Resolver for Lookup<'_> {
     fn service(&self, name: &ObjectName) -> Option<&Service> {
@@ -33,8 +34,8 @@ impl Resolver for Lookup<'_> {
 
 impl Translator {
     pub(super) fn route(&mut self) {
-        for key in std::mem::take(&mut self.dirty.routes) {
-            match self.parsed(&key) {
+        for key in self.parse_routes() {
+            match self.parsed.get(&key).cloned() {
                 Some(parsed) => self.update_route(&key, parsed),
                 None => self.remove_route(&key),
             }
@@ -43,8 +44,11 @@ impl Translator {
     }
 
     /// Parsed once per version of the object.
-    fn parsed(&self, key: &ObjectKey) -> Option<Arc<ParsedRoute>> {
-        let before = self.routes.get(key).map(|unit| &unit.parsed);
+    pub(super) fn parse(
+        &self,
+        key: &ObjectKey,
+        before: Option<&Arc<ParsedRoute>>,
+    ) -> Option<Arc<ParsedRoute>> {
         match key.kind {
             Kind::HttpRoute => {
                 let object = self.objects.http_routes.get(&key.name)?;
@@ -62,19 +66,29 @@ impl Translator {
 
     fn update_route(&mut self, key: &ObjectKey, parsed: Arc<ParsedRoute>) {
         let before = self.routes.remove(key);
-        let resolved = resolve(&parsed, &Lookup(&self.objects));
-        let (attached, verdicts) = self.attach(&parsed);
+        let mut resolved = resolve(&parsed, &Lookup(&self.objects));
+        let (mut attached, verdicts) = self.attach(&parsed);
+        let bound = self.bound(&parsed, before.as_ref());
+        let family = bound.as_ref().map(|bound| &bound.family).filter(|_| parsed.is_parent());
+        let parts = family.map(|family| self.parts(family, &attached)).unwrap_or_default();
+        if let Some(family) = family {
+            stand_in(&parts, family, &mut attached, &mut resolved);
+        }
         let parents = parsed.parent_refs.iter().filter_map(parent_key).collect();
         self.update_route_references(key, before.as_ref(), &resolved, &parents);
         let (resolved, same_rules) = keep_if_same(before.as_ref(), resolved, &parsed);
         let nothing = BTreeMap::new();
         let attached_before = before.as_ref().map_or(&nothing, |unit| &unit.attached);
-        self.move_route(key, attached_before, &attached, !same_rules);
-        self.routes.insert(key.clone(), RouteUnit { parsed, resolved, parents, attached, verdicts });
+        let same = same_rules && before.as_ref().is_some_and(|unit| same_parts(&unit.parts, &parts));
+        self.move_route(key, attached_before, &attached, !same);
+        self.family_changed(key, before.as_ref().and_then(|unit| unit.bound.as_deref()), bound.as_deref());
+        let unit = RouteUnit { parsed, resolved, parents, attached, verdicts, bound, parts };
+        self.routes.insert(key.clone(), unit);
     }
 
     fn remove_route(&mut self, key: &ObjectKey) {
         let Some(unit) = self.routes.remove(key) else { return };
+        self.family_changed(key, unit.bound.as_deref(), None);
         self.update_route_references(key, Some(&unit), &ResolvedRoute::default(), &BTreeSet::new());
         self.move_route(key, &unit.attached, &BTreeMap::new(), false);
     }
@@ -119,7 +133,7 @@ impl Translator {
     }
 
     /// `None` if the parent is not ours.
-    fn attach_to(
+    pub(super) fn attach_to(
         &self,
         route: &ParsedRoute,
         reference: &ParentReference,
@@ -211,7 +225,7 @@ fn keep_if_same(
     (Arc::new(resolved), same_rules)
 }
 
-fn same_rule(a: &ResolvedRule, b: &ResolvedRule) -> bool {
+pub(super) fn same_rule(a: &ResolvedRule, b: &ResolvedRule) -> bool {
     a.rule == b.rule
         && a.matches.len() == b.matches.len()
         && a.matches.iter().zip(&b.matches).all(|(a, b)| Arc::ptr_eq(a, b))

@@ -9,7 +9,6 @@ use portcullis_model::{HostPattern, PathTable, RouteTable};
 use super::Translator;
 use super::dirty::ListenerKey;
 use super::unit::Attached;
-use crate::route::table_entries;
 
 impl Translator {
     pub(super) fn build_tables(&mut self) {
@@ -27,7 +26,7 @@ impl Translator {
         let Some(attached) = self.attached(listener) else { return };
         let mut table = RouteTable::clone(&attached.table);
         for hostname in hostnames {
-            match self.path_table(attached, hostname) {
+            match self.path_table(attached, listener, hostname) {
                 Some(paths) => table.insert(hostname, Arc::new(paths)),
                 None => table.remove(hostname),
             }
@@ -48,10 +47,15 @@ impl Translator {
     }
 
     /// `None` if no route is attached under the host pattern.
-    fn path_table(&self, attached: &Attached, hostname: &HostPattern) -> Option<PathTable> {
+    fn path_table(
+        &self,
+        attached: &Attached,
+        listener: &ListenerKey,
+        hostname: &HostPattern,
+    ) -> Option<PathTable> {
         let routes = attached.hosts.get(hostname).filter(|routes| !routes.is_empty())?;
         let units = routes.iter().filter_map(|route| self.routes.get(route));
-        let entries = units.flat_map(|unit| table_entries(&unit.parsed.origin, &unit.resolved.rules));
+        let entries = units.flat_map(|unit| unit.entries(listener, hostname));
         Some(PathTable::new(entries.collect()))
     }
 }

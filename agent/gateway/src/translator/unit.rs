@@ -7,6 +7,7 @@ use std::sync::Arc;
 use portcullis_model::{HostPattern, ObjectName, ParentKind, RouteTable};
 
 use super::dirty::ListenerKey;
+use super::family::{Bound, Part};
 use crate::ObjectKey;
 use crate::address::Addresses;
 use crate::listener::{Declared, ParentKey, Trouble};
@@ -80,6 +81,9 @@ pub(super) struct RouteUnit {
     pub(super) parents: BTreeSet<ParentKey>,
     pub(super) attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
     pub(super) verdicts: Vec<ParentVerdict>,
+    /// With its children, if it has or wants any; `parts` are then served in the route's place.
+    pub(super) bound: Option<Arc<Bound>>,
+    pub(super) parts: Vec<Part>,
 }
 
 // === impl Unit ===

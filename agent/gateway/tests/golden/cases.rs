@@ -14,7 +14,13 @@ fn cases_translate_as_written() {
     let only = std::env::var("PORTCULLIS_CASE").unwrap_or_default();
     let cases: Vec<_> = cases().into_iter().filter(|case| case.to_string_lossy().contains(&only)).collect();
     let differences: Vec<_> = cases.iter().flat_map(|case| check(case, bless)).collect();
-    assert!(differences.is_empty(), "{} of {} cases:\n{}", differences.len(), cases.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} of {} cases:\n{}",
+        differences.len(),
+        cases.len(),
+        differences.join("\n")
+    );
     println!("{} cases", cases.len());
 }
 
@@ -33,11 +39,15 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
 
 fn check(case: &Path, bless: bool) -> Vec<String> {
     let outcome = translate(case);
-    let mut files = vec![("snapshot.yaml", dump_snapshot(&outcome.snapshot)), ("status.yaml", statuses(&outcome))];
+    let mut files =
+        vec![("snapshot.yaml", dump_snapshot(&outcome.snapshot)), ("status.yaml", statuses(&outcome))];
     if !outcome.ephemeral.is_empty() {
         files.push(("ephemeral.yaml", ephemeral(&outcome)));
     }
-    files.into_iter().filter_map(|(name, value)| compare(&case.join(name), &crate::support::to_yaml(&value), bless)).collect()
+    files
+        .into_iter()
+        .filter_map(|(name, value)| compare(&case.join(name), &crate::support::to_yaml(&value), bless))
+        .collect()
 }
 
 fn translate(case: &Path) -> Outcome {
@@ -57,7 +67,13 @@ fn statuses(outcome: &Outcome) -> Value {
 }
 
 fn ephemeral(outcome: &Outcome) -> Value {
-    outcome.ephemeral.iter().map(|(key, route)| (key.to_string(), json!(route))).collect::<Map<_, _>>().into()
+    let objects = outcome.ephemeral.iter().map(|(key, family)| {
+        let family = family.as_ref();
+        let objects =
+            family.into_iter().flat_map(|family| family.objects().into_iter().chain(family.grants()));
+        (key.to_string(), objects.collect())
+    });
+    objects.collect::<Map<_, Value>>().into()
 }
 
 fn compare(file: &Path, actual: &str, bless: bool) -> Option<String> {
@@ -71,8 +87,14 @@ fn compare(file: &Path, actual: &str, bless: bool) -> Option<String> {
 
 /// The lines that are only in one of both.
 fn diff(expected: &str, actual: &str) -> String {
-    let gone = expected.lines().filter(|line| !actual.lines().any(|other| other == *line)).map(|line| format!("-{line}"));
-    let new = actual.lines().filter(|line| !expected.lines().any(|other| other == *line)).map(|line| format!("+{line}"));
+    let gone = expected
+        .lines()
+        .filter(|line| !actual.lines().any(|other| other == *line))
+        .map(|line| format!("-{line}"));
+    let new = actual
+        .lines()
+        .filter(|line| !expected.lines().any(|other| other == *line))
+        .map(|line| format!("+{line}"));
     let lines: Vec<_> = gone.chain(new).collect();
     if lines.is_empty() { "(the order of lines differs)".to_owned() } else { lines.join("\n") }
 }
