@@ -1,0 +1,91 @@
+//! What is generated in the cluster for a Gateway (GEP-1762): pure. [`plan`] says what a Gateway wants, [`diff`] what to do
+//! about what is there. Nothing here talks with an API server, and nothing decides what the Gateway serves.
+
+mod diff;
+mod name;
+mod service;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Service;
+use portcullis_model::{L4Protocol, ObjectName};
+
+use crate::api::gateways::Gateway;
+
+pub use diff::{Operation, diff, is_generated};
+pub use name::generated_name;
+
+/// "MUST label all generated resources (Service, Deployment, etc)".
+pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+pub const GATEWAY_CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
+/// Tells kube-proxy and its replacements that somebody else serves the addresses of a Service: the agents do.
+pub const SERVICE_PROXY_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// What generated objects say about who made them, and the field manager of server-side apply.
+pub const MANAGER: &str = "portcullis";
+
+/// What the operator decides about generated objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    pub service_type: ServiceType,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceType {
+    #[default]
+    ClusterIp,
+    LoadBalancer,
+}
+
+/// A port of a Gateway, its ListenerSets' included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    pub number: u16,
+    pub protocol: L4Protocol,
+}
+
+/// What a Gateway wants to be there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    pub gateway: ObjectName,
+    /// The Gateway's UID tells what was generated for it from what was for an earlier one of the same name.
+    pub uid: String,
+    /// Absent while the Gateway has no port: a Service needs one. A Service that is there already stays as it is, and with
+    /// it its address.
+    pub service: Option<Box<Service>>,
+}
+
+/// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from an API server.
+pub fn plan(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> Option<Wanted> {
+    let uid = gateway.metadata.uid.clone()?;
+    let name = ObjectName::new(
+        gateway.metadata.namespace.as_deref().unwrap_or("default"),
+        gateway.metadata.name.as_deref().unwrap_or_default(),
+    );
+    let service = (!ports.is_empty()).then(|| Box::new(service::service(gateway, ports, parameters)));
+    Some(Wanted { gateway: name, uid, service })
+}
+
+/// Infrastructure labels, with those that identify the object on top: nobody can relabel an object into another Gateway's.
+fn labels(gateway: &Gateway) -> BTreeMap<String, String> {
+    let infrastructure = gateway.spec.infrastructure.as_ref();
+    let mut labels =
+        infrastructure.and_then(|infrastructure| infrastructure.labels.clone()).unwrap_or_default();
+    let name = gateway.metadata.name.as_deref().unwrap_or_default();
+    let own = [
+        (GATEWAY_NAME_LABEL, name::label_value(name)),
+        (GATEWAY_CLASS_LABEL, name::label_value(&gateway.spec.gateway_class_name)),
+        (SERVICE_PROXY_LABEL, MANAGER.to_owned()),
+        (MANAGED_BY_LABEL, MANAGER.to_owned()),
+    ];
+    labels.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    labels
+}
+
+fn annotations(gateway: &Gateway) -> BTreeMap<String, String> {
+    let infrastructure = gateway.spec.infrastructure.as_ref();
+    infrastructure.and_then(|infrastructure| infrastructure.annotations.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
