@@ -136,7 +136,11 @@ impl Translator {
         let children =
             families.clone().flat_map(|family| &family.children).map(|report| report.child.clone());
         self.dirty.statuses.extend(children);
-        self.dirty.statuses.extend(self.index.children_of_route.of(key).cloned());
+        // Of grandchildren, too: that they are refused is ours to tell if the top is.
+        for child in self.index.children_of_route.of(key) {
+            self.dirty.statuses.extend(self.index.children_of_route.of(child).cloned());
+            self.dirty.statuses.insert(child.clone());
+        }
         let is_same = before.zip(now).is_some_and(|(a, b)| Arc::ptr_eq(&a.family, &b.family));
         if !is_same && families.clone().any(|family| family.parent.is_parent()) {
             self.dirty.families.insert(key.clone());

@@ -47,30 +47,35 @@ impl Translator {
     fn set_place(&mut self, key: &ParentKey, place: Place) {
         let Some(mut unit) = self.units.remove(key) else { return };
         let rank = child::precedence(unit.declared.created, key.kind, &key.name);
-        if unit.place != place || unit.rank != rank {
+        if unit.place != place {
             self.leave_root(key, &unit);
-            unit.place = place;
-            unit.rank = rank;
+            (unit.place, unit.rank) = (place, rank);
             unit.verdicts.clear();
             self.enter_root(key, &unit);
             self.dirty.listeners.extend(unit.listener_keys());
             self.dirty.routes.extend(self.index.routes_by_parent.of(key).cloned());
             self.dirty.statuses.insert(ObjectKey { kind: key.kind(), name: key.name.clone() });
-        } else if unit.place == Place::Root {
-            self.roots.entry(key.name.clone()).or_default();
+        } else if unit.rank != rank {
+            // Created anew with another age: among the children it has another place.
+            self.leave_members(&unit);
+            unit.rank = rank;
+            self.enter_root(key, &unit);
         }
         self.units.insert(key.clone(), unit);
     }
 
     pub(super) fn leave_root(&mut self, key: &ParentKey, unit: &Unit) {
-        match &unit.place {
-            Place::Root => drop(self.roots.remove(&key.name)),
-            Place::Child(root) => {
-                self.roots.get_mut(root).and_then(|root| root.members.remove(&unit.rank));
-            }
-            Place::Refused(_) | Place::Foreign => {}
+        if unit.place == Place::Root {
+            self.roots.remove(&key.name);
         }
+        self.leave_members(unit);
         self.dirty.roots.extend(unit.root().cloned());
+    }
+
+    fn leave_members(&mut self, unit: &Unit) {
+        if let Place::Child(root) = &unit.place {
+            self.roots.get_mut(root).and_then(|root| root.members.remove(&unit.rank));
+        }
     }
 
     fn enter_root(&mut self, key: &ParentKey, unit: &Unit) {

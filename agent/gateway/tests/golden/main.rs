@@ -2,4 +2,6 @@
 //! starting from scratch.
 
 mod cases;
+mod families;
+mod incremental;
 mod support;

@@ -1,0 +1,146 @@
+//! Random parents and children, changed in random order: following the changes comes to the same as starting from scratch,
+//! statuses and printed routes included.
+
+use std::collections::BTreeMap;
+
+use portcullis_gateway::{Change, Object, Objects, Outcome, Translator, dump_snapshot, dump_status};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::support;
+
+const NAMESPACES: [&str; 2] = ["gw", "shop"];
+const ROUTES: [&str; 3] = ["a", "b", "c"];
+const GROUP: &str = "gateway.networking.k8s.io";
+
+fn one_of<T: Clone + std::fmt::Debug + 'static>(values: &[T]) -> impl Strategy<Value = T> + use<T> {
+    prop::sample::select(values.to_vec())
+}
+
+fn route_ref() -> impl Strategy<Value = Value> {
+    (one_of(&NAMESPACES), one_of(&ROUTES), prop::option::weighted(0.3, one_of(&["r0", "r1"]))).prop_map(
+        |(namespace, name, section)| {
+            let mut reference = json!({"group": GROUP, "kind": "HTTPRoute", "namespace": namespace, "name": name});
+            section.into_iter().for_each(|section| reference["sectionName"] = json!(section));
+            reference
+        },
+    )
+}
+
+fn parent_ref() -> impl Strategy<Value = Value> {
+    prop_oneof![Just(json!({"name": "edge", "namespace": "gw"})), route_ref()]
+}
+
+fn listed() -> impl Strategy<Value = Value> {
+    (one_of(&NAMESPACES), one_of(&["a", "b", "c", "*"])).prop_map(|(namespace, name)| {
+        json!({"backendRefs": [{"group": GROUP, "kind": "HTTPRoute", "namespace": namespace, "name": name}]})
+    })
+}
+
+fn serving() -> impl Strategy<Value = Value> {
+    let selector = json!({"from": "Selector", "selector": {"matchLabels": {"team": "x"}}});
+    prop_oneof![
+        3 => one_of(&["v", "w"]).prop_map(|name| json!({"backendRefs": [{"name": name, "port": 80}]})),
+        2 => one_of(&[json!({"from": "All"}), json!({"from": "Same"}), selector])
+            .prop_map(|namespaces| json!({"allowedRoutes": {"namespaces": namespaces}})),
+        1 => listed(),
+    ]
+}
+
+fn rules() -> impl Strategy<Value = Value> {
+    let matched = (one_of(&["Exact", "PathPrefix"]), one_of(&["/", "/x", "/y"]));
+    prop::collection::vec((matched, serving()), 1..3).prop_map(|rules| {
+        let rules = rules.into_iter().enumerate().map(|(at, ((r#type, path), mut rule))| {
+            rule["name"] = json!(format!("r{at}"));
+            rule["matches"] = json!([{"path": {"type": r#type, "value": path}}]);
+            rule
+        });
+        rules.collect()
+    })
+}
+
+fn route() -> impl Strategy<Value = Value> {
+    let hosts = one_of(&[json!([]), json!(["a.example"]), json!(["*.example"])]);
+    (one_of(&NAMESPACES), one_of(&ROUTES), prop::collection::vec(parent_ref(), 0..3), hosts, rules()).prop_map(
+        |(namespace, name, parent_refs, hostnames, rules)| {
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": {"parentRefs": parent_refs, "hostnames": hostnames, "rules": rules}})
+        },
+    )
+}
+
+fn surroundings() -> impl Strategy<Value = Value> {
+    let from = json!([{"group": GROUP, "kind": "HTTPRoute", "namespace": "gw"}]);
+    let to = json!([{"group": GROUP, "kind": "HTTPRoute"}]);
+    prop_oneof![
+        one_of(&["x", "y"]).prop_map(|team| json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "shop", "labels": {"team": team}}})),
+        Just(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ReferenceGrant",
+            "metadata": {"name": "g", "namespace": "shop"}, "spec": {"from": from, "to": to}})),
+        (one_of(&NAMESPACES), one_of(&["v", "w"])).prop_map(|(namespace, name)| json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": namespace}, "spec": {"ports": [{"port": 80}]}})),
+        one_of(&[json!(null), json!("a.example")]).prop_map(|hostname| {
+            let mut listener = json!({"name": "http", "port": 80, "protocol": "HTTP",
+                "allowedRoutes": {"namespaces": {"from": "Same"}}});
+            hostname.as_str().into_iter().for_each(|hostname| listener["hostname"] = json!(hostname));
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                "metadata": {"name": "edge", "namespace": "gw"},
+                "spec": {"gatewayClassName": "portcullis", "listeners": [listener]}})
+        }),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let object = prop_oneof![3 => route().boxed(), 1 => surroundings().boxed()];
+    (object, prop::bool::weighted(0.2)).prop_map(|(manifest, delete)| {
+        let object: Object = support::object(manifest);
+        if delete { Change::Delete(object.key()) } else { Change::Set(object) }
+    })
+}
+
+/// Everything that was ever told, with the latest word on each.
+#[derive(Default)]
+struct Told {
+    ephemeral: BTreeMap<String, Value>,
+}
+
+impl Told {
+    fn hear(&mut self, outcome: &Outcome) {
+        for (key, family) in &outcome.ephemeral {
+            match family {
+                Some(family) => self.ephemeral.insert(key.to_string(), family.objects().into()),
+                None => self.ephemeral.remove(&key.to_string()),
+            };
+        }
+    }
+}
+
+fn view(translator: &Translator) -> Value {
+    let statuses = translator.statuses().iter().map(|(key, status)| (key.to_string(), dump_status(status)));
+    json!({"snapshot": dump_snapshot(translator.snapshot()), "statuses": statuses.collect::<BTreeMap<_, _>>()})
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    #[test]
+    fn following_families_is_translating_from_scratch(
+        batches in prop::collection::vec(prop::collection::vec(change(), 1..5), 1..12),
+    ) {
+        let mut translator = Translator::new(support::settings());
+        let (mut told, mut objects) = (Told::default(), Objects::default());
+        for change in support::base().into_iter().map(Change::Set) {
+            objects.apply(change.clone());
+            translator.apply(vec![change]);
+        }
+        for batch in batches {
+            batch.iter().for_each(|change| drop(objects.apply(change.clone())));
+            told.hear(&translator.apply(batch));
+            let mut scratch = Translator::new(support::settings());
+            let mut afresh = Told::default();
+            afresh.hear(&scratch.apply(objects.iter().map(Change::Set).collect()));
+            prop_assert_eq!(support::to_yaml(&view(&translator)), support::to_yaml(&view(&scratch)));
+            prop_assert_eq!(&told.ephemeral, &afresh.ephemeral);
+        }
+    }
+}
