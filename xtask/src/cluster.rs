@@ -65,6 +65,8 @@ enum Command {
         #[arg(default_value = "deploy/crds")]
         path: PathBuf,
     },
+    /// Make an image archive usable by pods
+    Import { archive: PathBuf },
     /// Prove that the cluster works: node, pods, Services, CRDs, our fields
     Test,
     /// Become the process that holds the namespaces
@@ -89,6 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Start { part } => Cluster::running(layout)?.start(part),
         Command::Stop { part } => Cluster::running(layout)?.stop(part),
         Command::Crds { path } => Cluster::running(layout)?.install_crds(path),
+        Command::Import { archive } => Cluster::running(layout)?.import_image(archive),
         Command::Test => checks::run(layout),
         Command::Hold { while_stdin } => inside::hold(&layout, *while_stdin),
         Command::Prepare => inside::prepare(&layout),

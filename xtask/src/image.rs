@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::read::elf::{ElfFile64, ProgramHeader};
 
 pub(crate) use archive::{Image, User};
 
@@ -74,9 +74,8 @@ pub(crate) fn build_agent() -> Result<PathBuf> {
 fn refuse_dynamic(program: &Path) -> Result<()> {
     let bytes = fs::read(program).with_context(|| format!("no program at {}", program.display()))?;
     let file = ElfFile64::<object::Endianness>::parse(&*bytes).context("the program is not ELF")?;
-    let is_interpreter = |header: &&object::elf::ProgramHeader64<_>| {
-        header.p_type(file.endian()) == object::elf::PT_INTERP
-    };
+    let is_interpreter =
+        |header: &&object::elf::ProgramHeader64<_>| header.p_type(file.endian()) == object::elf::PT_INTERP;
     if file.elf_program_headers().iter().any(|header| is_interpreter(&header)) {
         bail!("{} is linked dynamically; build it with `cargo xtask image`", program.display());
     }

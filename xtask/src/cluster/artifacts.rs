@@ -136,7 +136,8 @@ fn suite_images(directory: &Path) -> Result<BTreeSet<String>> {
 }
 
 fn images_in(manifest: &str) -> impl Iterator<Item = String> {
-    let image = |line: &str| Some(line.trim().trim_start_matches("- ").strip_prefix("image:")?.trim().to_owned());
+    let image =
+        |line: &str| Some(line.trim().trim_start_matches("- ").strip_prefix("image:")?.trim().to_owned());
     manifest.lines().filter_map(image)
 }
 
@@ -188,7 +189,8 @@ mod tests {
 
     #[test]
     fn images_are_found_in_manifests() {
-        let manifest = "  containers:\n  - name: a\n    image: example.org/a:v1\n  - image: example.org/b:v2\n";
+        let manifest =
+            "  containers:\n  - name: a\n    image: example.org/a:v1\n  - image: example.org/b:v2\n";
         assert_eq!(images_in(manifest).collect::<Vec<_>>(), ["example.org/a:v1", "example.org/b:v2"]);
     }
 

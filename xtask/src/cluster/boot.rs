@@ -24,10 +24,10 @@ const NODE_NEEDS: &[&str] = &["containerd", "ctr", "runc", "nft", "iptables"];
 pub(crate) struct Options {
     /// API server and controllers only: no node, so no pods
     #[arg(long)]
-    without_node: bool,
+    pub(crate) without_node: bool,
     /// Without kube-proxy: Services have addresses that nothing serves
     #[arg(long)]
-    without_proxy: bool,
+    pub(crate) without_proxy: bool,
 }
 
 /// A running cluster. One that this process started ends with it.
@@ -115,7 +115,14 @@ impl Cluster {
     pub(crate) fn install_crds(&self, path: &Path) -> Result<()> {
         let path = path.display().to_string();
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path])?;
-        self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &path])?;
+        self.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            "--recursive=false",
+            "-f",
+            &path,
+        ])?;
         Ok(())
     }
 }
@@ -264,7 +271,8 @@ impl Boot<'_> {
         Part::Kubelet.start(self.layout)?;
         let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
         let is_ready = || {
-            kubectl(self.layout, &["get", "node", node::NAME, "-o", ready]).is_ok_and(|status| status == "True")
+            kubectl(self.layout, &["get", "node", node::NAME, "-o", ready])
+                .is_ok_and(|status| status == "True")
         };
         self.until(Part::Kubelet, "node Ready", is_ready)
     }

@@ -1,7 +1,9 @@
 //! Starting and ending the process that holds the namespaces, and with it everything inside.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ pub(crate) enum Lifetime {
 pub(super) fn start(layout: &Layout, lifetime: Lifetime) -> Result<Option<ChildStdin>> {
     let cgroups = Cgroups::create(layout)?;
     let mut child = spawn(layout, lifetime)?;
-    await_announcement(&mut child)?;
+    await_announcement(&mut child, &layout.log("holder"))?;
     let holder = wait::until("the holder of the namespaces", Duration::from_secs(5), || {
         Ok(i32::try_from(child.id()).ok().and_then(Process::of).and_then(Process::child))
     })?;
@@ -51,18 +53,18 @@ fn spawn(layout: &Layout, lifetime: Lifetime) -> Result<Child> {
         command.arg("--while-stdin").stdin(Stdio::piped());
     }
     // A terminal's Ctrl-C is for the command that the user sees.
-    command.stdout(Stdio::piped()).process_group(0);
+    command.stdout(Stdio::piped()).stderr(File::create(layout.log("holder"))?).process_group(0);
     command.spawn().context("cannot start the holder of the namespaces")
 }
 
 /// The holder says one line when it runs, as pid 1 of its namespaces.
-fn await_announcement(child: &mut Child) -> Result<()> {
+fn await_announcement(child: &mut Child, log: &Path) -> Result<()> {
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
     }
     if line.is_empty() {
-        bail!("the namespaces cannot be made: {}", child.wait()?);
+        bail!("the namespaces cannot be made: {}; see {}", child.wait()?, log.display());
     }
     Ok(())
 }

@@ -78,7 +78,8 @@ pub(super) fn prepare(layout: &Layout) -> Result<()> {
 fn show_sysctl(layout: &Layout, name: &str, value: &str) -> Result<()> {
     let file = layout.path("sysctl").join(name.replace('/', "."));
     fs::write(&file, format!("{value}\n"))?;
-    mount_bind(&file, Path::new("/proc/sys").join(name)).with_context(|| format!("cannot cover sysctl {name}"))
+    mount_bind(&file, Path::new("/proc/sys").join(name))
+        .with_context(|| format!("cannot cover sysctl {name}"))
 }
 
 /// Mounts the hierarchies anew: a mount shows the cgroup namespace in which it was made.

@@ -114,7 +114,8 @@ impl Layout {
     /// A configuration file from its template. `@STATE@` and `@RUN@` are always filled in, the rest is given.
     pub(super) fn fill(&self, template: &str, place: &Path, values: &[(&str, &str)]) -> Result<()> {
         let source = shell::root().join(TEMPLATES).join(template);
-        let text = fs::read_to_string(&source).with_context(|| format!("no template {}", source.display()))?;
+        let text =
+            fs::read_to_string(&source).with_context(|| format!("no template {}", source.display()))?;
         let state = self.directory.display().to_string();
         let fixed = [("STATE", state.as_str()), ("RUN", RUN)];
         let fill = |text: String, (name, value): &(&str, &str)| text.replace(&format!("@{name}@"), value);

@@ -8,7 +8,11 @@ use anyhow::{Result, bail};
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Polls until there is an answer. An error ends the wait at once.
-pub(crate) fn until<T>(what: &str, limit: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub(crate) fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut poll: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
     let start = Instant::now();
     loop {
         if let Some(answer) = poll()? {
