@@ -136,9 +136,11 @@ impl Translator {
         let children =
             families.clone().flat_map(|family| &family.children).map(|report| report.child.clone());
         self.dirty.statuses.extend(children);
-        // Of grandchildren, too: that they are refused is ours to tell if the top is.
         for child in self.index.children_of_route.of(key) {
-            self.dirty.statuses.extend(self.index.children_of_route.of(child).cloned());
+            // Grandchildren, too: that they are refused is ours to tell if the top is.
+            let family = self.routes.get(child).and_then(|unit| unit.bound.as_ref());
+            let adopted = family.into_iter().flat_map(|bound| &bound.family.children);
+            self.dirty.statuses.extend(adopted.map(|report| report.child.clone()));
             self.dirty.statuses.insert(child.clone());
         }
         let is_same = before.zip(now).is_some_and(|(a, b)| Arc::ptr_eq(&a.family, &b.family));
