@@ -8,6 +8,7 @@ mod image;
 mod object_file;
 mod setup;
 mod shell;
+mod tidy;
 mod toolchain;
 mod versions;
 
@@ -29,6 +30,8 @@ enum Command {
     BuildEbpf(build_ebpf::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
+    /// Check the rules no compiler checks: layers, links, dependencies, paths
+    Tidy(tidy::Args),
     /// A real Kubernetes of one node in namespaces of its own
     Cluster(cluster::Args),
     /// Run the official Gateway API conformance suite on the test cluster
@@ -42,6 +45,7 @@ fn main() -> Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Codegen(args) => codegen::run(&args),
+        Command::Tidy(args) => tidy::run(&args),
         Command::Cluster(args) => cluster::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Image(args) => image::run(&args),
