@@ -9,7 +9,7 @@ use http::StatusCode;
 use http::request::Parts;
 use portcullis_model::{
     Action, BackendTarget, Failure, Filter, Listener, ListenerGroup, PathRewrite, Redirect, RequestHead,
-    Rewrite, Rule, WeightedBackend,
+    Rewrite, Rule, Selected, WeightedBackend,
 };
 
 use crate::connection::Client;
