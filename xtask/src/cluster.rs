@@ -15,13 +15,13 @@ mod node;
 mod output;
 mod parts;
 mod process;
-mod wait;
+pub(crate) mod wait;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-pub(crate) use artifacts::{Artifacts, suite_version};
+pub(crate) use artifacts::{Artifacts, check_go, suite_version};
 pub(crate) use boot::{Cluster, Options};
 pub(crate) use layout::Layout;
 

@@ -4,15 +4,19 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use crate::cluster;
 use crate::shell;
 use crate::toolchain::{Choice, Toolchain};
-use crate::versions::{BENCH_TOOLS, TOOLS, Tool};
+use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, TOOLS, Tool};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Also the peers and load generators of the benchmarks
     #[arg(long)]
     bench: bool,
+    /// Also what the test cluster needs
+    #[arg(long)]
+    cluster: bool,
     /// Leave the eBPF toolchain out: builds and tests run on the user-space fallback
     #[arg(long)]
     no_ebpf: bool,
@@ -25,6 +29,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     tools(TOOLS)?;
     if args.bench {
         tools(BENCH_TOOLS)?;
+    }
+    if args.cluster {
+        tools(CLUSTER_TOOLS)?;
+        cluster::check_go()?;
     }
     if !args.no_ebpf {
         let toolchain = Toolchain::choose(args.toolchain)?;

@@ -33,6 +33,16 @@ pub(crate) const TOOLS: &[Tool] = &[
     tool("curl", "curl"),
 ];
 
+/// What the node of the test cluster runs. The CNI plugins are in no PATH.
+pub(crate) const CLUSTER_TOOLS: &[Tool] = &[
+    tool("containerd", "containerd"),
+    tool("ctr", "containerd"),
+    tool("runc", "runc"),
+    tool("nft", "nftables"),
+    tool("iptables", "iptables"),
+    tool("/usr/lib/cni/bridge", "containernetworking-plugins"),
+];
+
 /// What only the benchmarks run.
 pub(crate) const BENCH_TOOLS: &[Tool] = &[
     tool("haproxy", "haproxy"),

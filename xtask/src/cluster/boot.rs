@@ -15,10 +15,10 @@ use super::parts::{Part, command_inside};
 use super::process::Process;
 use super::{credentials, node, output, wait};
 use crate::shell;
+use crate::versions::CLUSTER_TOOLS;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const NEEDS: &[&str] = &["unshare", "nsenter", "setpriv", "ip"];
-const NODE_NEEDS: &[&str] = &["containerd", "ctr", "runc", "nft", "iptables"];
 
 #[derive(Clone, Copy, Default, clap::Args)]
 pub(crate) struct Options {
@@ -207,7 +207,8 @@ fn bring_up(
 }
 
 fn check_tools(options: &Options) -> Result<()> {
-    let node = if options.without_node { &[] } else { NODE_NEEDS };
+    let node: Vec<_> = CLUSTER_TOOLS.iter().map(|tool| tool.command).collect();
+    let node = if options.without_node { &[] } else { node.as_slice() };
     let is_missing = |tool: &&&str| shell::find(tool).is_none();
     let missing: Vec<_> = NEEDS.iter().chain(node).filter(is_missing).copied().collect();
     if !missing.is_empty() {

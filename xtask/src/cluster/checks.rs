@@ -1,6 +1,7 @@
 //! `cargo xtask cluster test`: proves that the cluster is one. Each check uses the cluster as an operator would.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,6 +14,8 @@ use crate::shell;
 
 const MANIFESTS: &str = "tests/cluster/smoke";
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const SMALL: Options = Options { without_node: true, without_proxy: true };
 
 type Check = fn(&Cluster) -> Result<()>;
 
@@ -28,6 +31,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a field that no schema knows is pruned", unknown_fields_are_pruned),
     ("the API server can be stopped and started", api_server_restarts),
     ("a deleted pod's namespace is removed", deletion_cleans_up),
+    ("what a killed run left behind is removed by the next", leftovers_are_removed),
     ("a second cluster runs next to this one and leaves nothing behind", second_cluster_is_apart),
 ];
 
@@ -169,16 +173,36 @@ fn deletion_cleans_up(cluster: &Cluster) -> Result<()> {
     })
 }
 
+/// Kills `cluster up` half-way, in the directory that the next check uses.
+fn leftovers_are_removed(cluster: &Cluster) -> Result<()> {
+    let layout = second(cluster);
+    let mut up = Command::new("/proc/self/exe");
+    up.args(["cluster", "up", "--without-node", "--dir"]).arg(layout.directory());
+    let mut up = up.stdout(Stdio::null()).spawn()?;
+    let leftover =
+        wait::until("the second cluster's holder", PATIENCE, || Ok(Process::recorded(&layout.holder())));
+    up.kill()?;
+    up.wait()?;
+    let leftover = leftover?;
+    ensure!(leftover.is_alive(), "killing the command ended the cluster: there is no leftover to remove");
+    drop(Cluster::obtain(layout, &SMALL)?);
+    ensure!(!leftover.is_alive(), "the leftover lives on");
+    Ok(())
+}
+
 fn second_cluster_is_apart(cluster: &Cluster) -> Result<()> {
-    let second = Layout::at(cluster.layout().directory().with_extension("second"));
-    let options = Options { without_node: true, without_proxy: true };
-    let other = Cluster::obtain(second.clone(), &options)?;
+    let second = second(cluster);
+    let other = Cluster::obtain(second.clone(), &SMALL)?;
     let nodes = other.kubectl(&["get", "nodes", "-o", "name"])?;
     ensure!(nodes.is_empty(), "the second cluster sees the first one's nodes: {nodes}");
     let holder = Process::recorded(&second.holder()).context("the second cluster has no holder")?;
     drop(other);
     ensure!(!holder.is_alive(), "the second cluster's holder lives on");
     std::fs::remove_dir_all(second.directory()).context("cannot remove the second cluster's state")
+}
+
+fn second(cluster: &Cluster) -> Layout {
+    Layout::at(cluster.layout().directory().with_extension("second"))
 }
 
 fn apply(cluster: &Cluster, manifest: &str) -> Result<()> {

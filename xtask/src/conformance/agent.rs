@@ -3,11 +3,15 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::Cluster;
+use super::CLASS;
+use crate::cluster::{Cluster, wait};
 use crate::image;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Agent {
     process: Child,
@@ -22,7 +26,24 @@ impl Agent {
         command.arg("run").arg("--kubeconfig").arg(kubeconfig);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = command.spawn().context("cannot start the agent")?;
-        Ok(Self { process })
+        let mut agent = Self { process };
+        agent.await_acceptance(cluster)?;
+        Ok(agent)
+    }
+
+    /// The suite would wait for three minutes, and not know why.
+    fn await_acceptance(&mut self, cluster: &Cluster) -> Result<()> {
+        let accepted = "jsonpath={.status.conditions[?(@.type=='Accepted')].status}";
+        let log = cluster.layout().log("agent");
+        let log = log.display();
+        wait::until("GatewayClass Accepted", PATIENCE, || {
+            if let Some(status) = self.process.try_wait()? {
+                bail!("the agent ended: {status}; see {log}");
+            }
+            let status = cluster.kubectl(&["get", "gatewayclass", CLASS, "-o", accepted])?;
+            Ok((status == "True").then_some(()))
+        })
+        .with_context(|| format!("the agent's log is {log}"))
     }
 }
 
