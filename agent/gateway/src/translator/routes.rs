@@ -80,7 +80,13 @@ impl Translator {
         let nothing = BTreeMap::new();
         let attached_before = before.as_ref().map_or(&nothing, |unit| &unit.attached);
         let same = same_rules && before.as_ref().is_some_and(|unit| same_parts(&unit.parts, &parts));
-        self.move_route(key, attached_before, &attached, !same);
+        let is_accepted = |parsed: &ParsedRoute| parsed.refusal().is_none();
+        let flipped = before.as_ref().is_some_and(|unit| is_accepted(&unit.parsed) != is_accepted(&parsed));
+        if flipped {
+            // Listeners count accepted routes only.
+            self.move_route(key, attached_before, &nothing, false);
+        }
+        self.move_route(key, if flipped { &nothing } else { attached_before }, &attached, !same);
         self.family_changed(key, before.as_ref().and_then(|unit| unit.bound.as_deref()), bound.as_deref());
         let unit = RouteUnit { parsed, resolved, parents, attached, verdicts, bound, parts };
         self.routes.insert(key.clone(), unit);
@@ -151,9 +157,15 @@ impl Translator {
                 attach(route, reference, &unit.declared, Namespaces::new(&self.objects))
             }
         };
-        let refusal = route.refusal().filter(|_| attachment.refusal.is_none());
+        // What is wrong with the route as a whole comes first: without hostnames, for example, it fits nowhere anyway.
+        let refusal = route.refusal().filter(|_| attachment.refusal.is_none() || !route.problems.is_empty());
         Some(match refusal {
-            Some(problem) => Attachment::refused(Trouble::new(problem.reason, problem.message)),
+            // Invalid rules own their traffic still, and fail it: a filter that cannot be served "MUST NOT be skipped", and
+            // without the rule another route's could take the request past it.
+            Some(problem) => {
+                let refusal = Some(Trouble::new(problem.reason, problem.message));
+                Attachment { listeners: attachment.listeners, refusal }
+            }
             None => attachment,
         })
     }
@@ -199,7 +211,10 @@ impl Translator {
         self.dirty_status(&listener.0);
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         let attached = unit.attached.entry(listener.1.clone()).or_default();
-        attached.routes.insert(key.clone(), hostnames.clone());
+        // "Routes with any other value for the Accepted condition MUST NOT be included in this count" (attachedRoutes).
+        if self.parsed.get(key).is_some_and(|parsed| parsed.refusal().is_none()) {
+            attached.routes.insert(key.clone(), hostnames.clone());
+        }
         for hostname in hostnames {
             attached.hosts.entry(hostname.clone()).or_default().insert(key.clone());
         }

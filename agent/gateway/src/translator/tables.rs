@@ -37,7 +37,7 @@ impl Translator {
             attached.table = table;
             attached.hosts.retain(|_, routes| !routes.is_empty());
         }
-        if unit.attached.get(&listener.1).is_some_and(|attached| attached.routes.is_empty()) {
+        if unit.attached.get(&listener.1).is_some_and(Attached::is_empty) {
             unit.attached.remove(&listener.1);
         }
     }

@@ -45,7 +45,7 @@ pub(super) enum Place {
     Foreign,
 }
 
-/// The routes of one listener.
+/// The routes of one listener: those that count as attached, and those that are served, be it with errors.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     pub(super) routes: BTreeMap<ObjectKey, BTreeSet<HostPattern>>,
@@ -84,6 +84,14 @@ pub(super) struct RouteUnit {
     /// With its children, if it has or wants any; `parts` are then served in the route's place.
     pub(super) bound: Option<Arc<Bound>>,
     pub(super) parts: Vec<Part>,
+}
+
+// === impl Attached ===
+
+impl Attached {
+    pub(super) fn is_empty(&self) -> bool {
+        self.routes.is_empty() && self.hosts.is_empty()
+    }
 }
 
 // === impl Unit ===
