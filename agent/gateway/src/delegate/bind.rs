@@ -11,7 +11,6 @@ use super::consent::{agree, unresolved};
 use super::draft::{Draft, DraftMatch, drafts};
 use super::refusal::{Cause, Refusal, Sides};
 use super::{ChildReport, Ephemeral, Family, Surroundings};
-use crate::api::shared::HttpRouteFilter;
 use crate::route::{ParsedRoute, ParsedRule, Problem, grpc, http};
 use crate::{Kind, ObjectKey, Reason};
 
@@ -325,26 +324,29 @@ fn parse(kind: Kind, draft: &Draft, id: Arc<RuleId>) -> ParsedRule {
 
 /// Each side was valid, both together are not. The problem's own words are shown only where they hold no value of a side.
 fn not_standalone(problem: &Problem, ours: &Draft, theirs: &Draft) -> Clash {
-    let types = |filters: &[HttpRouteFilter]| {
-        let types: Vec<_> = filters.iter().map(|filter| filter.r#type.as_str()).collect();
-        if types.is_empty() { "(none)".to_owned() } else { types.join(", ") }
+    let clash = |place, why, element: fn(&Draft) -> String| {
+        let (parent, child) = (element(ours), element(theirs));
+        Clash { place, why, parent, child, kind: ClashKind::Undefined }
     };
     if problem.reason == Reason::IncompatibleFilters {
-        let (parent, child) = (types(&ours.filters), types(&theirs.filters));
-        return Clash {
-            place: "filters",
-            why: problem.message.clone(),
-            parent,
-            child,
-            kind: ClashKind::Undefined,
-        };
+        return clash("filters", problem.message.clone(), filters_shown);
     }
-    let paths = |draft: &Draft| {
-        let paths = draft.matches.iter().filter_map(|matched| matched.path.as_ref()?.value.as_deref());
-        paths.collect::<Vec<_>>().join(", ")
-    };
-    let why = "both together are too long or have a part that is not allowed".to_owned();
-    Clash { place: "path", why, parent: paths(ours), child: paths(theirs), kind: ClashKind::Undefined }
+    clash("path", "both together are too long or have a part that is not allowed".to_owned(), paths_shown)
+}
+
+fn filters_shown(draft: &Draft) -> String {
+    let types: Vec<_> = draft.filters.iter().map(|filter| filter.r#type.as_str()).collect();
+    let backends: Vec<_> = draft.backend_refs.iter().map(|to| to.name.as_str()).collect();
+    match (types.as_slice(), backends.as_slice()) {
+        ([], []) => "matches".to_owned(),
+        ([], backends) => format!("backendRefs {}", backends.join(", ")),
+        (types, _) => format!("filters {}", types.join(", ")),
+    }
+}
+
+fn paths_shown(draft: &Draft) -> String {
+    let paths = draft.matches.iter().filter_map(|matched| matched.path.as_ref()?.value.as_deref());
+    format!("path {}", paths.collect::<Vec<_>>().join(", "))
 }
 
 /// A rule of an HTTPRoute has a limited number of matches; more become several rules, which mean the same.

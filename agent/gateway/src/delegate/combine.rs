@@ -10,7 +10,7 @@ use crate::route::{parse_duration, pattern};
 /// Two elements that cannot be combined, each in the words of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Clash {
-    /// The field, relative to the rule.
+    /// The field, relative to the rule, for who may not see the element.
     pub(super) place: &'static str,
     pub(super) why: String,
     pub(super) parent: String,
@@ -343,11 +343,22 @@ fn limit(duration: &str) -> std::time::Duration {
 
 fn impossible(place: &'static str, parent: String, child: String) -> Clash {
     let why = "no request can meet both".to_owned();
-    Clash { place, why, parent, child, kind: ClashKind::Impossible }
+    Clash {
+        place,
+        why,
+        parent: named(place, &parent),
+        child: named(place, &child),
+        kind: ClashKind::Impossible,
+    }
 }
 
 fn undefined(place: &'static str, why: &str, parent: String, child: String) -> Clash {
+    let (parent, child) = (named(place, &parent), named(place, &child));
     Clash { place, why: why.to_owned(), parent, child, kind: ClashKind::Undefined }
+}
+
+fn named(place: &str, element: &str) -> String {
+    format!("{place} {element}")
 }
 
 #[cfg(test)]

@@ -144,8 +144,8 @@ impl Sides<'_> {
     /// Elements and source routes of both sides within a namespace; across namespaces each side's own.
     pub(super) fn clash(self, parent: &ParsedRule, child: &ParsedRule, clash: &Clash) -> Refusal {
         let Clash { place, why, .. } = clash;
-        let ours = format!("{place} {} in {} of {}", clash.parent, parent.label(), self.parent.key);
-        let theirs = format!("{place} {} in {} of {}", clash.child, child.label(), self.child.key);
+        let ours = format!("{} in {} of {}", clash.parent, parent.label(), self.parent.key);
+        let theirs = format!("{} in {} of {}", clash.child, child.label(), self.child.key);
         let (to_child, to_parent) = if self.same_namespace() {
             let both = format!("{why}: {ours}, and {theirs}");
             (both.clone(), both)

@@ -2,6 +2,7 @@
 //! hold the verdict of each of its grandparents, since the same child may fit one Gateway and not another.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use portcullis_model::HostPattern;
 
 use super::{Attempt, Cause, ChildReport, Family, Refusal};
 use crate::api::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
@@ -16,13 +17,14 @@ pub struct Grandparent {
     pub verdict: Verdict,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Accepted,
     /// It does not accept the parent; the parent's status says why.
     ParentRefused(Reason),
-    /// The child's hostnames match none of the listeners that the parent attaches to.
-    HostnameMismatch,
+    /// The child's hostnames match none of the listeners that the parent attaches to; those listeners' hostnames, if the
+    /// child's owner may read them.
+    HostnameMismatch(Vec<HostPattern>),
 }
 
 // === a child's entries ===
@@ -82,7 +84,7 @@ impl ChildReport {
     fn verdict(&self, grandparent: &Grandparent) -> Condition {
         let generation = self.generation;
         let kind = grandparent.reference.kind.as_deref().unwrap_or("Gateway");
-        match grandparent.verdict {
+        match &grandparent.verdict {
             Verdict::Accepted => {
                 let message = "Route successfully attached to parent and gateway.";
                 condition(ConditionType::Accepted, true, Reason::Accepted, message, generation)
@@ -90,19 +92,25 @@ impl ChildReport {
             Verdict::ParentRefused(reason) => {
                 let message =
                     format!("The {kind} does not accept the parent route: see the parent route's status.");
-                condition(ConditionType::Accepted, false, reason, message, generation)
+                condition(ConditionType::Accepted, false, *reason, message, generation)
             }
-            Verdict::HostnameMismatch => {
-                let names: Vec<_> = self.hostnames.iter().map(|name| format!("`{name}`")).collect();
-                let message = format!(
-                    "The route could not be accepted because of a hostname mismatch: {} matches no hostname of the listeners \
-                     that the parent route attaches to.",
-                    names.join(", ")
-                );
+            Verdict::HostnameMismatch(listeners) => {
+                let message = mismatch(&self.hostnames, listeners);
                 condition(ConditionType::Accepted, false, Reason::HostnameMismatch, message, generation)
             }
         }
     }
+}
+
+fn mismatch(hostnames: &[HostPattern], listeners: &[HostPattern]) -> String {
+    let quoted =
+        |names: &[HostPattern]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let others = match listeners {
+        [] => "the hostnames of the listeners that the parent route attaches to".to_owned(),
+        known => quoted(known),
+    };
+    let own = quoted(hostnames);
+    format!("The route could not be accepted because of a hostname mismatch - {own} does not match {others}.")
 }
 
 /// True with GrandparentConfigError when bound but not everywhere, as in the specification's examples.
@@ -234,8 +242,7 @@ fn summary(failures: &[String]) -> String {
 pub fn missing_parent_conditions(child: &ParsedRoute, reference: &ParentReference) -> Vec<Condition> {
     let kind = child.key.kind;
     let namespace = reference.namespace.as_deref().unwrap_or_default();
-    let message =
-        format!("{kind} {namespace}/{}, which the parentRef names, does not exist.", reference.name);
+    let message = format!("{kind} {namespace}/{}, which the parentRef names, does not exist", reference.name);
     let refusal = Refusal {
         cause: Cause::Invalid,
         reason: Reason::ParentNotFound,
@@ -251,7 +258,7 @@ pub fn foreign_parent_conditions(child: &ParsedRoute, reference: &ParentReferenc
         cause: Cause::Unsupported,
         reason: Reason::NotSupported,
         to_child: format!(
-            "a parent route must be of the same kind: {} cannot be a child of {}.",
+            "a parent route must be of the same kind: {} cannot be a child of {}",
             child.key.kind,
             reference.kind.as_deref().unwrap_or_default()
         ),

@@ -286,7 +286,7 @@ impl Translator {
         for parent in parents.iter().filter_map(|parent| self.routes.get(parent)) {
             let Some(bound) = parent.bound.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
             let Some(report) = bound.family.report(key) else { continue };
-            let grandparents = self.grandparents(parent, &report.hostnames);
+            let grandparents = self.grandparents(parent, key, &report.hostnames);
             let unresolved = unit.resolved.problem.as_ref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }
@@ -324,18 +324,33 @@ impl Translator {
                 .any(|above| self.routes.get(above).is_some_and(|above| !above.verdicts.is_empty()))
     }
 
-    fn grandparents(&self, parent: &RouteUnit, hostnames: &[HostPattern]) -> Vec<Grandparent> {
+    fn grandparents(
+        &self,
+        parent: &RouteUnit,
+        child: &ObjectKey,
+        hostnames: &[HostPattern],
+    ) -> Vec<Grandparent> {
         let attachments = parent.verdicts.iter().zip(self.attachments(&parent.parsed));
-        let grandparent =
-            |(verdict, (reference, to, _)): (&crate::status::ParentVerdict, (_, ParentKey, _))| Grandparent {
-                reference: verdict.parent.clone(),
-                verdict: match &verdict.refusal {
-                    Some(refusal) => Verdict::ParentRefused(refusal.reason),
-                    None if self.fits(&parent.parsed, hostnames, reference, &to) => Verdict::Accepted,
-                    None => Verdict::HostnameMismatch,
-                },
+        let mut grandparents = Vec::new();
+        for (verdict, (reference, to, attachment)) in attachments {
+            let judged = match &verdict.refusal {
+                Some(refusal) => Verdict::ParentRefused(refusal.reason),
+                None if self.fits(&parent.parsed, hostnames, reference, &to) => Verdict::Accepted,
+                None if to.name.namespace == child.name.namespace => {
+                    Verdict::HostnameMismatch(self.listener_hostnames(&to, &attachment))
+                }
+                None => Verdict::HostnameMismatch(Vec::new()),
             };
-        attachments.map(grandparent).collect()
+            grandparents.push(Grandparent { reference: verdict.parent.clone(), verdict: judged });
+        }
+        grandparents
+    }
+
+    fn listener_hostnames(&self, to: &ParentKey, attachment: &Attachment) -> Vec<HostPattern> {
+        let Some(unit) = self.units.get(to) else { return Vec::new() };
+        let listeners = attachment.listeners.iter().filter_map(|(at, _)| unit.declared.listeners.get(*at));
+        let hostnames: BTreeSet<_> = listeners.map(|listener| listener.hostname.clone()).collect();
+        hostnames.into_iter().collect()
     }
 }
 
