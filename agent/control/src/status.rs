@@ -3,11 +3,13 @@
 
 mod acknowledge;
 mod files;
-mod times;
+pub(crate) mod times;
 
 use std::collections::BTreeMap;
 
 use portcullis_gateway::ObjectKey;
+use portcullis_gateway::infra::Wanted;
+use portcullis_model::ObjectName;
 use serde_json::Value;
 
 pub use acknowledge::{Acknowledgement, Refusals};
@@ -22,4 +24,7 @@ pub trait StatusSink: Send {
 
     /// Statuses that changed. Must not wait for the disk or the network.
     fn write(&mut self, statuses: Statuses);
+
+    /// What is to be there for Gateways, where it changed. Only a cluster has a place for it.
+    fn generate(&mut self, _wanted: BTreeMap<ObjectName, Option<Wanted>>) {}
 }

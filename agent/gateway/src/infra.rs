@@ -1,6 +1,7 @@
 //! What is generated in the cluster for a Gateway (GEP-1762): pure. [`plan`] says what a Gateway wants, [`diff`] what to do
 //! about what is there. Nothing here talks with an API server, and nothing decides what the Gateway serves.
 
+mod address;
 mod diff;
 mod name;
 mod service;
@@ -12,6 +13,7 @@ use portcullis_model::{L4Protocol, ObjectName};
 
 use crate::api::gateways::Gateway;
 
+pub use address::{generated_for, with_assigned_addresses};
 pub use diff::{Operation, diff, is_generated};
 pub use name::generated_name;
 

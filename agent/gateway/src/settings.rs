@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::infra;
+
 /// The controller that GatewayClasses name.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
 
@@ -14,6 +16,8 @@ pub struct Settings {
     pub default_addresses: Vec<IpAddr>,
     /// Addresses that the node found it cannot serve; Gateways that ask for them are told so.
     pub unusable_addresses: BTreeSet<IpAddr>,
+    /// How Services generated for Gateways look like.
+    pub generated: infra::Parameters,
 }
 
 impl Default for Settings {
@@ -22,6 +26,7 @@ impl Default for Settings {
             controller_name: CONTROLLER_NAME.to_owned(),
             default_addresses: Vec::new(),
             unusable_addresses: BTreeSet::new(),
+            generated: infra::Parameters::default(),
         }
     }
 }

@@ -75,7 +75,7 @@ fn delete(service: &Service) -> Operation {
     Operation::Delete { name: name_of(service), uid: service.metadata.uid.clone().unwrap_or_default() }
 }
 
-fn owner_of(service: &Service) -> Option<&OwnerReference> {
+pub(super) fn owner_of(service: &Service) -> Option<&OwnerReference> {
     let is_gateway = |owner: &&OwnerReference| {
         owner.kind == "Gateway"
             && owner.api_version.starts_with(GATEWAY_GROUP)

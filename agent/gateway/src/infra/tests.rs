@@ -129,3 +129,26 @@ fn without_ports_a_service_stays_but_none_is_made() {
     assert_eq!(diff(std::slice::from_ref(&idle), []), []);
     assert_eq!(diff(&[idle], [&applied(&wanted(json!({})))]), []);
 }
+
+#[test]
+fn the_addresses_of_its_service_are_the_gateways() {
+    let mut service = applied(&wanted(json!({})));
+    service.spec.as_mut().unwrap().cluster_ips = Some(vec!["10.96.3.4".to_owned()]);
+    let values = |gateway: &Gateway| -> Vec<String> {
+        gateway.spec.addresses.iter().flatten().filter_map(|address| address.value.clone()).collect()
+    };
+    for (spec, expected) in [
+        (json!({}), vec!["10.96.3.4"]),
+        (json!({"addresses": [{"value": "1.1.1.1"}]}), vec!["1.1.1.1"]),
+        (json!({"addresses": [{"value": "1.1.1.1"}, {"type": "IPAddress"}]}), vec!["1.1.1.1", "10.96.3.4"]),
+    ] {
+        let gateway = std::sync::Arc::new(gateway(spec));
+        assert_eq!(values(&with_assigned_addresses(&gateway, Some(&service))), expected);
+        assert!(std::sync::Arc::ptr_eq(&with_assigned_addresses(&gateway, None), &gateway));
+    }
+    assert_eq!(generated_for(&service).unwrap().to_string(), "edge/my-gateway");
+    service.metadata.owner_references.as_mut().unwrap()[0].uid = "u-0".to_owned();
+    assert!(
+        values(&with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), Some(&service))).is_empty()
+    );
+}

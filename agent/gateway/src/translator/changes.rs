@@ -18,7 +18,10 @@ impl Translator {
         }
         match key.kind {
             Kind::GatewayClass => self.class_changed(key),
-            Kind::Gateway => self.dirty_parent(ParentKind::Gateway, key.name),
+            Kind::Gateway => {
+                self.dirty.generated.insert(key.name.clone());
+                self.dirty_parent(ParentKind::Gateway, key.name);
+            }
             Kind::ListenerSet => self.dirty_parent(ParentKind::ListenerSet, key.name),
             Kind::HttpRoute | Kind::GrpcRoute => drop(self.dirty.routes.insert(key)),
             Kind::ReferenceGrant => self.grant_changed(&key.name.namespace),

@@ -24,6 +24,8 @@ pub(super) struct Dirty {
     pub(super) listeners: BTreeSet<ListenerKey>,
     /// Gateways whose ports or addresses may be others.
     pub(super) frontends: BTreeSet<ObjectName>,
+    /// Gateways for which something else may have to be generated.
+    pub(super) generated: BTreeSet<ObjectName>,
     /// Services whose backends may be others.
     pub(super) services: BTreeSet<ObjectName>,
     pub(super) statuses: BTreeSet<ObjectKey>,

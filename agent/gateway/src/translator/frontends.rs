@@ -29,6 +29,7 @@ impl Translator {
         for name in std::mem::take(&mut self.dirty.frontends) {
             let claims = self.wanted(&name);
             touched.extend(self.serving.claims.replace(&name, claims));
+            self.dirty.generated.insert(name.clone());
             concerned.insert(name);
         }
         for key in touched {

@@ -12,6 +12,7 @@ mod declare;
 mod dirty;
 mod family;
 mod frontends;
+mod generated;
 mod index;
 mod merging;
 mod place;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use portcullis_model::{ObjectName, Snapshot};
 
 use crate::delegate::Family;
+use crate::infra::Wanted;
 use crate::listener::ParentKey;
 use crate::route::ParsedRoute;
 use crate::status::Status;
@@ -48,6 +50,8 @@ pub struct Outcome {
     pub forgotten: BTreeSet<ObjectKey>,
     /// Routes that delegation computed, if different from before, by the parent route they stand for. `None`: no longer.
     pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
+    /// What is to be generated in a cluster for a Gateway, if different from before. `None`: nothing any more.
+    pub generated: BTreeMap<ObjectName, Option<Wanted>>,
     /// What no status can say, if different from before; an empty list: all is well now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
 }
@@ -70,6 +74,7 @@ pub struct Translator {
     snapshot: Arc<Snapshot>,
     statuses: BTreeMap<ObjectKey, Status>,
     problems: BTreeMap<ObjectKey, Vec<String>>,
+    generated: BTreeMap<ObjectName, Wanted>,
     dirty: Dirty,
 }
 

@@ -25,6 +25,7 @@ impl Translator {
             let family = bound.and_then(|unit| Some(unit.bound.as_ref()?.family.clone()));
             outcome.ephemeral.insert(key, family);
         }
+        outcome.generated = self.generate();
         outcome
     }
 

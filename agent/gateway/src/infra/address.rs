@@ -1,0 +1,59 @@
+//! The way back: the addresses that the cluster assigned to a generated Service are the Gateway's.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service;
+use portcullis_model::ObjectName;
+
+use super::diff::{is_generated, owner_of};
+use crate::api::gateways::{Gateway, GatewayAddresses};
+
+/// The Gateway for which a Service was generated.
+pub fn generated_for(service: &Service) -> Option<ObjectName> {
+    let owner = owner_of(service).filter(|_| is_generated(service))?;
+    Some(ObjectName::new(service.metadata.namespace.as_deref().unwrap_or("default"), owner.name.as_str()))
+}
+
+/// The Gateway, with the addresses of its Service wherever it leaves the choice to us: `spec.addresses` is empty, or has
+/// an entry without value. A Service that was not generated for this very Gateway gives it nothing.
+pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>) -> Arc<Gateway> {
+    let service = service.filter(|service| {
+        is_generated(service)
+            && owner_of(service).is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
+    });
+    let assigned: Vec<_> = service.map(assigned).unwrap_or_default().iter().map(entry).collect();
+    let requested = gateway.spec.addresses.as_deref().unwrap_or_default();
+    if assigned.is_empty() || !(requested.is_empty() || requested.iter().any(is_open)) {
+        return gateway.clone();
+    }
+    let fixed = requested.iter().filter(|address| !is_open(address)).cloned();
+    let addresses = fixed.chain(assigned).collect();
+    let mut addressed = (**gateway).clone();
+    addressed.spec.addresses = Some(addresses);
+    Arc::new(addressed)
+}
+
+/// Of a load balancer, if it gave any; else the cluster's.
+fn assigned(service: &Service) -> Vec<IpAddr> {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let balanced = balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten());
+    let balanced: Vec<IpAddr> = balanced.filter_map(|ingress| ingress.ip.as_deref()?.parse().ok()).collect();
+    let Some(spec) = service.spec.as_ref() else { return balanced };
+    let cluster = spec.cluster_ips.as_deref().unwrap_or_default();
+    let cluster: Vec<IpAddr> = cluster.iter().filter_map(|address| address.parse().ok()).collect();
+    balanced.into_iter().chain(cluster).collect()
+}
+
+fn is_open(address: &GatewayAddresses) -> bool {
+    address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"
+        && address.value.as_deref().unwrap_or_default().is_empty()
+}
+
+fn entry(address: &IpAddr) -> GatewayAddresses {
+    GatewayAddresses {
+        r#type: Some("IPAddress".to_owned()),
+        value: Some(address.to_string()),
+        ..GatewayAddresses::default()
+    }
+}

@@ -1,0 +1,38 @@
+//! Part of the plan: what is to be generated for Gateways in a cluster. Only Gateways with addresses of their own get
+//! something; children are served on their parents'.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_model::{L4Protocol, ObjectName};
+
+use super::Translator;
+use crate::infra::{self, Port, Wanted};
+
+impl Translator {
+    pub(super) fn generate(&mut self) -> BTreeMap<ObjectName, Option<Wanted>> {
+        let concerned = std::mem::take(&mut self.dirty.generated);
+        let now: Vec<_> = concerned.into_iter().map(|name| (self.wanted_for(&name), name)).collect();
+        now.into_iter()
+            .filter_map(|(wanted, name)| Some((name.clone(), self.remember(name, wanted)?)))
+            .collect()
+    }
+
+    fn wanted_for(&self, name: &ObjectName) -> Option<Wanted> {
+        self.roots.get(name).filter(|root| root.refusal.is_none())?;
+        infra::plan(self.objects.gateways.get(name)?, &self.ports(name), &self.settings.generated)
+    }
+
+    fn ports(&self, name: &ObjectName) -> BTreeSet<Port> {
+        let groups = self.serving.groups.range((name.clone(), 0)..=(name.clone(), u16::MAX));
+        groups.map(|((_, number), _)| Port { number: *number, protocol: L4Protocol::Tcp }).collect()
+    }
+
+    /// `None` if it is as before.
+    fn remember(&mut self, name: ObjectName, wanted: Option<Wanted>) -> Option<Option<Wanted>> {
+        let before = match &wanted {
+            Some(wanted) => self.generated.insert(name, wanted.clone()),
+            None => self.generated.remove(&name),
+        };
+        (before != wanted).then_some(wanted)
+    }
+}
