@@ -1,1 +1,37 @@
-fn main() {}
+//! The `portcullis` binary: command line, settings and wiring. Everything that decides anything is in the crates below.
+
+mod admin;
+mod allocator;
+mod check;
+mod cli;
+mod dump;
+mod explain;
+mod metrics;
+mod offline;
+mod output;
+mod plane;
+mod routes;
+mod run;
+mod status;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Routes(args) => routes::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Dump(args) => dump::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        output::error(&format!("portcullis: {error:#}"));
+        ExitCode::from(2)
+    })
+}

@@ -2,6 +2,7 @@
 //! it knows nothing of what objects mean beyond what an API server would check.
 
 pub mod admission;
+pub mod batch;
 pub mod dir;
 pub mod document;
 pub mod problem;
@@ -11,7 +12,8 @@ use std::future::Future;
 
 use portcullis_gateway::Change;
 
-pub use dir::DirSource;
+pub use batch::Batch;
+pub use dir::{DirSource, MAX_FILE_SIZE};
 pub use problem::{Effect, Problem};
 
 /// One step of a source.

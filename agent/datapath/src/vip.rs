@@ -13,6 +13,8 @@ use crate::netlink::{Addresses, LocalAddress};
 pub struct Changes {
     pub added: Vec<IpAddr>,
     pub removed: Vec<IpAddr>,
+    /// VIPs that are local because of us, whenever they were added: nobody else lives on them.
+    pub ours: BTreeSet<IpAddr>,
     pub problems: Vec<Problem>,
 }
 
@@ -35,7 +37,12 @@ pub fn make_local(vips: &BTreeSet<IpAddr>) -> Changes {
     let mut changes = Changes::default();
     let opened = Addresses::open().and_then(|mut addresses| Ok((addresses.list()?, addresses)));
     match opened {
-        Ok((present, addresses)) => changes.execute(addresses, &plan(&present, vips)),
+        Ok((present, addresses)) => {
+            let ours = present.iter().filter(|local| local.ours && vips.contains(&local.address));
+            changes.ours = ours.map(|local| local.address).collect();
+            changes.execute(addresses, &plan(&present, vips));
+            changes.ours.extend(&changes.added);
+        }
         Err(error) => changes.problems.push(Problem::List(error)),
     }
     changes

@@ -2,7 +2,7 @@
 //! good replaces it or its definition is really gone; everything else is reported with file, line and object.
 
 mod catalog;
-mod disk;
+pub(crate) mod disk;
 mod file;
 mod touches;
 mod watch;
@@ -15,7 +15,7 @@ use std::thread;
 use foldhash::quality::RandomState;
 use portcullis_gateway::Change;
 
-use catalog::Catalog;
+use catalog::{BUILT_IN, Catalog};
 use disk::{ReadError, Stamp};
 use file::File;
 use touches::{Ready, Touch};
@@ -29,6 +29,7 @@ pub const MAX_FILE_SIZE: u64 = 10 << 20;
 pub struct DirSource {
     root: PathBuf,
     max_file_size: u64,
+    built_in: String,
     catalog: Catalog,
     stamps: BTreeMap<PathBuf, Option<Stamp>>,
     /// Found gone or emptied once; believed when found so again.
@@ -59,6 +60,7 @@ impl DirSource {
         Self {
             root: root.into(),
             max_file_size,
+            built_in: String::new(),
             catalog: Catalog::default(),
             stamps: BTreeMap::new(),
             doubtful: BTreeSet::new(),
@@ -70,8 +72,20 @@ impl DirSource {
         }
     }
 
+    /// Objects to take for granted unless a file defines them.
+    pub fn with_built_in(mut self, manifests: &str) -> Self {
+        self.built_in = manifests.to_owned();
+        self
+    }
+
     pub fn reread(&self) -> Reread {
         Reread(self.watch.bell().clone())
+    }
+
+    fn load_built_in(&mut self) -> Vec<Change> {
+        let name = BUILT_IN.into();
+        let file = File::default().read(&name, &self.built_in, &self.hasher);
+        self.catalog.replace(&name, Some(file))
     }
 
     /// Brings the catalog up to date with what is ready.
@@ -191,7 +205,10 @@ impl Source for DirSource {
     async fn next(&mut self) -> Update {
         if !self.loaded {
             self.loaded = true;
-            return self.refresh(Ready { sweep: true, ..Ready::default() });
+            let mut changes = self.load_built_in();
+            let update = self.refresh(Ready { sweep: true, ..Ready::default() });
+            changes.extend(update.changes);
+            return Update { changes, ..update };
         }
         loop {
             let ready = self.watch.ready().await;

@@ -48,12 +48,24 @@ pub fn split(text: &str) -> Vec<Document<'_>> {
 /// # Errors
 /// When it is not YAML, or YAML that only makes a parser work (alias bombs, endless nesting).
 pub fn read(text: &str) -> Result<Manifests, SyntaxError> {
-    let line = text.lines().position(has_content).unwrap_or(0);
-    let admissions = match parse(text)? {
-        Value::Null => Vec::new(),
-        manifest => unpacked(manifest).into_iter().map(admit).collect(),
-    };
-    Ok(Manifests { line, admissions })
+    let admissions = manifests(text)?.into_iter().map(admit).collect();
+    Ok(Manifests { line: first_content(text), admissions })
+}
+
+/// The manifests of a document as they are written.
+///
+/// # Errors
+/// As [`read`].
+pub fn manifests(text: &str) -> Result<Vec<Value>, SyntaxError> {
+    match parse(text)? {
+        Value::Null => Ok(Vec::new()),
+        manifest => Ok(unpacked(manifest)),
+    }
+}
+
+/// The line, from 0, at which a document's content starts.
+pub fn first_content(text: &str) -> usize {
+    text.lines().position(has_content).unwrap_or(0)
 }
 
 fn parse(text: &str) -> Result<Value, SyntaxError> {

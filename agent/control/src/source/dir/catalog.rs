@@ -9,6 +9,9 @@ use portcullis_gateway::{Change, ObjectKey};
 use super::file::{Declaration, File};
 use crate::source::{Effect, Problem};
 
+/// Sorts after every path: what anybody defines takes precedence.
+pub(crate) const BUILT_IN: &str = "\u{10ffff}built-in";
+
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     files: BTreeMap<Arc<str>, File>,
@@ -111,7 +114,7 @@ impl Catalog {
             message: message.clone(),
             effect: Effect::Shadowed,
         };
-        definitions.map(problem).collect()
+        definitions.filter(|(file, _)| &***file != BUILT_IN).map(problem).collect()
     }
 }
 

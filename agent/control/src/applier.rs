@@ -1,0 +1,220 @@
+//! The loop: a source's changes are translated, the data plane takes the snapshot and says what it could not take, and
+//! statuses follow from both. Generic over all three ends, so that a directory and an API server differ only there.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use portcullis_gateway::{Kind, ObjectKey, Outcome, Status, Translator};
+use portcullis_model::{FrontendKey, Snapshot};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::source::{Problem, Source, Update};
+use crate::status::{Acknowledgement, Refusals, StatusSink, Statuses};
+
+/// What the data plane refused may have been somebody else's port for a moment.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Whoever serves snapshots.
+pub trait DataPlane: Send {
+    /// Returns once the snapshot is served, except for what the answer says.
+    fn apply(&mut self, snapshot: Arc<Snapshot>) -> impl Future<Output = Acknowledgement> + Send;
+}
+
+/// What is in force, for the admin endpoints. Published after every step.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Acknowledged by the data plane.
+    pub snapshot: Arc<Snapshot>,
+    pub refused: BTreeMap<FrontendKey, String>,
+    pub problems: Arc<[Problem]>,
+    /// What translation found wrong and no status can say.
+    pub unsaid: Arc<BTreeMap<ObjectKey, Vec<String>>>,
+    /// How often something was applied, and how long it took from the source's word to the data plane's.
+    pub applied: u64,
+    pub apply_time: Duration,
+    pub last_applied: Option<SystemTime>,
+}
+
+pub struct Applier<S, D, W> {
+    source: S,
+    translator: Translator,
+    data_plane: D,
+    sink: W,
+    state: watch::Sender<State>,
+    /// The plans of objects whose status depends on the data plane.
+    planned: BTreeMap<ObjectKey, Value>,
+    refusals: Refusals,
+}
+
+impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
+    pub fn new(source: S, translator: Translator, data_plane: D, sink: W) -> Self {
+        Self {
+            source,
+            translator,
+            data_plane,
+            sink,
+            state: watch::Sender::default(),
+            planned: BTreeMap::new(),
+            refusals: Refusals::default(),
+        }
+    }
+
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Applies what the source says until the future is dropped; nothing is left half done then.
+    pub async fn run(&mut self) {
+        let update = self.source.next().await;
+        let statuses = self.step(update).await;
+        self.sink.write_all(statuses);
+        loop {
+            let refused = !self.state.borrow().refused.is_empty();
+            let statuses = tokio::select! {
+                update = self.source.next() => self.step(update).await,
+                () = tokio::time::sleep(RETRY), if refused => self.retry().await,
+            };
+            self.sink.write(statuses);
+        }
+    }
+
+    async fn step(&mut self, update: Update) -> Statuses {
+        let started = Instant::now();
+        report(&self.state.borrow().problems, update.problems.as_deref());
+        let mut outcome = self.translator.apply(update.changes);
+        self.sink.generate(std::mem::take(&mut outcome.generated));
+        let mut statuses = planned(&outcome);
+        self.remember(&statuses);
+        self.note_unsaid(outcome.problems);
+        let answer = self.data_plane.apply(outcome.snapshot.clone()).await;
+        self.amend(&mut statuses, &answer, &outcome.snapshot);
+        self.publish(outcome.snapshot, answer, update.problems, started.elapsed());
+        statuses
+    }
+
+    async fn retry(&mut self) -> Statuses {
+        let snapshot = self.state.borrow().snapshot.clone();
+        let answer = self.data_plane.apply(snapshot.clone()).await;
+        let mut statuses = Statuses::new();
+        self.amend(&mut statuses, &answer, &snapshot);
+        self.state.send_modify(|state| state.refused = answer.refused);
+        statuses
+    }
+
+    fn remember(&mut self, statuses: &Statuses) {
+        for (key, status) in statuses {
+            match status {
+                Some(status) if matches!(key.kind, Kind::Gateway | Kind::ListenerSet) => {
+                    self.planned.insert(key.clone(), status.clone());
+                }
+                _ => drop(self.planned.remove(key)),
+            }
+        }
+    }
+
+    fn note_unsaid(&self, changed: BTreeMap<ObjectKey, Vec<String>>) {
+        if changed.is_empty() {
+            return;
+        }
+        self.state.send_modify(|state| {
+            let unsaid = Arc::make_mut(&mut state.unsaid);
+            for (key, problems) in changed {
+                problems.iter().for_each(|problem| tracing::warn!("{key}: {problem}"));
+                unsaid.insert(key, problems);
+            }
+            unsaid.retain(|_, problems| !problems.is_empty());
+        });
+    }
+
+    /// Adds the objects that the answer turned, and amends all that are to be written.
+    fn amend(&mut self, statuses: &mut Statuses, answer: &Acknowledgement, snapshot: &Snapshot) {
+        let refusals = Refusals::new(answer, snapshot);
+        for key in refusals.difference(&self.refusals) {
+            if let Some(planned) = self.planned.get(&key) {
+                statuses.entry(key).or_insert_with(|| Some(planned.clone()));
+            }
+        }
+        for (key, status) in statuses.iter_mut() {
+            status.iter_mut().for_each(|status| refusals.amend(key, status));
+        }
+        self.refusals = refusals;
+    }
+
+    fn publish(
+        &self,
+        snapshot: Arc<Snapshot>,
+        answer: Acknowledgement,
+        problems: Option<Vec<Problem>>,
+        took: Duration,
+    ) {
+        report_frontends(&self.state.borrow(), &snapshot, &answer);
+        self.state.send_modify(|state| {
+            state.snapshot = snapshot;
+            state.refused = answer.refused;
+            if let Some(problems) = problems {
+                state.problems = problems.into();
+            }
+            state.applied += 1;
+            state.apply_time += took;
+            state.last_applied = Some(SystemTime::now());
+        });
+        tracing::debug!(?took, "applied");
+    }
+}
+
+fn planned(outcome: &Outcome) -> Statuses {
+    let forgotten = outcome.forgotten.iter().map(|key| (key.clone(), None));
+    let changed = outcome.statuses.iter().map(|(key, status)| (key.clone(), Some(to_json(status))));
+    forgotten.chain(changed).collect()
+}
+
+/// A status as it stands in an object.
+pub fn to_json(status: &Status) -> Value {
+    let json = match status {
+        Status::GatewayClass(status) => serde_json::to_value(status),
+        Status::Gateway(status) => serde_json::to_value(status),
+        Status::ListenerSet(status) => serde_json::to_value(status),
+        Status::Route(status) => serde_json::to_value(status),
+    };
+    // Generated types have string keys only, which always serialise.
+    json.unwrap_or_default()
+}
+
+/// Each problem once, and once more when it is gone.
+fn report(before: &[Problem], after: Option<&[Problem]>) {
+    let Some(after) = after else { return };
+    for problem in after.iter().filter(|problem| !before.contains(problem)) {
+        tracing::warn!("{problem}");
+    }
+    for problem in before.iter().filter(|problem| !after.contains(problem)) {
+        let place = problem.object.as_deref().unwrap_or("the file");
+        tracing::info!(file = %problem.file, "{place}: solved: {}", problem.message);
+    }
+}
+
+/// Where Gateways are reached now, and where no longer.
+fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgement) {
+    let served = |state: &State, key: &FrontendKey| {
+        state.snapshot.frontends.contains_key(key) && !state.refused.contains_key(key)
+    };
+    for (frontend, group) in &snapshot.frontends {
+        match answer.refused.get(frontend) {
+            Some(why) if before.refused.get(frontend) != Some(why) => {
+                tracing::error!("Gateway {} cannot be served on {frontend}: {why}", group.gateway);
+            }
+            None if !served(before, frontend) => {
+                let scheme = if group.tls { "HTTPS" } else { "HTTP" };
+                tracing::info!("Gateway {} is served on {frontend} ({scheme})", group.gateway);
+            }
+            _ => {}
+        }
+    }
+    for (frontend, group) in &before.snapshot.frontends {
+        if !snapshot.frontends.contains_key(frontend) {
+            tracing::info!("Gateway {} is no longer served on {frontend}", group.gateway);
+        }
+    }
+}

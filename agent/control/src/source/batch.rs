@@ -1,0 +1,153 @@
+//! Manifests read once, for offline commands: every manifest of the given files in order, with what an API server would
+//! have made of it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use portcullis_gateway::{Change, Object, ObjectKey};
+use serde_json::Value;
+
+use super::admission::{Admission, admit};
+use super::dir::disk;
+use super::document::{self, Document};
+use super::{Effect, Problem};
+
+/// Everything that was read.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub manifests: Vec<Manifest>,
+    pub problems: Vec<Problem>,
+    /// The position of an object's first definition.
+    positions: HashMap<ObjectKey, usize>,
+}
+
+/// One manifest and what became of it.
+#[derive(Debug)]
+pub struct Manifest {
+    pub file: Arc<str>,
+    pub line: usize,
+    /// As written, without anything but `apiVersion`, `kind` and `metadata`.
+    pub head: Value,
+    /// `None`: refused, or of a kind that is not used.
+    pub object: Option<Object>,
+}
+
+impl Batch {
+    /// Reads files, directories and `-` (standard input).
+    pub fn read(paths: &[PathBuf], max_file_size: u64) -> Self {
+        let mut batch = Self::default();
+        for path in paths {
+            if path.as_os_str() == "-" {
+                batch.text(&"(standard input)".into(), standard_input());
+            } else {
+                batch.path(path, max_file_size);
+            }
+        }
+        batch
+    }
+
+    /// Of an object that is defined twice, the first definition.
+    pub fn changes(&self) -> Vec<Change> {
+        self.manifests.iter().filter_map(|manifest| manifest.object.clone()).map(Change::Set).collect()
+    }
+
+    pub fn is_readable(&self) -> bool {
+        !self.problems.iter().any(|problem| matches!(problem.effect, Effect::Unreadable { .. }))
+    }
+
+    fn path(&mut self, path: &Path, max_file_size: u64) {
+        let files =
+            if path.is_dir() { disk::list(path).files.into_keys().collect() } else { vec![path.to_owned()] };
+        for file in files {
+            let text = disk::read(&file, max_file_size).map(|(_, text)| text);
+            self.text(&file.to_string_lossy().into(), text.map_err(|error| error.to_string()));
+        }
+    }
+
+    fn text(&mut self, file: &Arc<str>, text: Result<String, String>) {
+        match text {
+            Ok(text) => {
+                document::split(&text).into_iter().for_each(|document| self.document(file, document));
+            }
+            Err(message) => self.problem(file, None, None, message, Effect::Unreadable { kept: 0 }),
+        }
+    }
+
+    fn document(&mut self, file: &Arc<str>, document: Document<'_>) {
+        match document::manifests(document.text) {
+            Ok(manifests) => {
+                let line = document.line + document::first_content(document.text);
+                manifests.into_iter().for_each(|manifest| self.manifest(file, line, manifest));
+            }
+            Err(error) => {
+                let message = format!("not YAML: {}", error.message);
+                let line = Some(document.line + error.line);
+                self.problem(file, line, None, message, Effect::Unreadable { kept: 0 });
+            }
+        }
+    }
+
+    fn manifest(&mut self, file: &Arc<str>, line: usize, manifest: Value) {
+        let head = head(&manifest);
+        let object = match admit(manifest) {
+            Admission::Admitted { object, unknown_fields } => {
+                for field in unknown_fields {
+                    let message = format!("{field}: unknown field, ignored (a typing error?)");
+                    let name = object.key().to_string();
+                    self.problem(file, Some(line), Some(name), message, Effect::Warning);
+                }
+                Some(object)
+            }
+            Admission::Refused(refusal) => {
+                for reason in refusal.reasons {
+                    let object = Some(refusal.object.clone());
+                    self.problem(file, Some(line), object, reason, Effect::NotServed);
+                }
+                None
+            }
+            Admission::Ignored(_) => None,
+        };
+        if let Some(object) = &object {
+            match self.positions.entry(object.key()) {
+                Entry::Occupied(first) => {
+                    let first = *first.get();
+                    return self.shadowed(file, line, first);
+                }
+                Entry::Vacant(place) => place.insert(self.manifests.len()),
+            };
+        }
+        self.manifests.push(Manifest { file: file.clone(), line, head, object });
+    }
+
+    fn shadowed(&mut self, file: &Arc<str>, line: usize, first: usize) {
+        let first = &self.manifests[first];
+        let object = first.object.as_ref().map(|object| object.key().to_string());
+        let message = format!("is defined in {}:{}, which comes first", first.file, first.line);
+        self.problem(file, Some(line), object, message, Effect::Shadowed);
+    }
+
+    fn problem(
+        &mut self,
+        file: &Arc<str>,
+        line: Option<usize>,
+        object: Option<String>,
+        message: String,
+        effect: Effect,
+    ) {
+        self.problems.push(Problem { file: file.clone(), line, object, message, effect });
+    }
+}
+
+fn standard_input() -> Result<String, String> {
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(text)
+}
+
+fn head(manifest: &Value) -> Value {
+    let field = |name: &str| manifest.get(name).map(|value| (name.to_owned(), value.clone()));
+    ["apiVersion", "kind", "metadata"].into_iter().filter_map(field).collect::<serde_json::Map<_, _>>().into()
+}

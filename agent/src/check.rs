@@ -1,0 +1,115 @@
+//! `portcullis check`: what manifests would do, without an agent or a cluster. The same reading and translation as `run`,
+//! printed instead of served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Service;
+use portcullis_control::applier::to_json;
+use portcullis_control::source::batch::Manifest;
+use portcullis_gateway::api::gateways::Gateway;
+use portcullis_gateway::infra::{self, Parameters, Port};
+use portcullis_gateway::{Object, ObjectKey, Outcome, Status, dump_snapshot};
+use portcullis_model::{ObjectName, Snapshot};
+use serde_json::{Value, json};
+
+use crate::cli::{CheckArgs, Show};
+use crate::offline::{self, Translated};
+
+use crate::{output, status};
+
+const ALL_IS_WELL: u8 = 0;
+const PROBLEMS: u8 = 1;
+const UNREADABLE: u8 = 2;
+
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let translated = offline::translate(&args.input.filename, &args.input.settings);
+    let shown = match args.show {
+        Show::Status => with_statuses(&translated),
+        Show::Snapshot => vec![dump_snapshot(&translated.outcome.snapshot)],
+        Show::Ephemeral => ephemeral(&translated.outcome),
+        Show::Infra => infra(&translated),
+    };
+    output::objects(&shown, args.output)?;
+    report_unsaid(&translated.outcome);
+    Ok(ExitCode::from(verdict(&translated)))
+}
+
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// One object per object of the input, in its order.
+fn with_statuses(translated: &Translated) -> Vec<Value> {
+    let statuses = &translated.outcome.statuses;
+    translated.batch.manifests.iter().map(|manifest| with_status(manifest, statuses)).collect()
+}
+
+fn with_status(manifest: &Manifest, statuses: &BTreeMap<ObjectKey, Status>) -> Value {
+    let mut object = manifest.head.clone();
+    let status = manifest.object.as_ref().and_then(|object| statuses.get(&object.key()));
+    if let Some(read) = &manifest.object {
+        object["metadata"] = json!(read.metadata());
+    }
+    object["status"] = status.map_or_else(|| json!({}), to_json);
+    object
+}
+
+/// What delegation amounts to, and the grants that it needs when it is applied in place of parents and children.
+fn ephemeral(outcome: &Outcome) -> Vec<Value> {
+    let families = || outcome.ephemeral.values().flatten();
+    let routes = families().flat_map(|family| family.objects());
+    routes.chain(families().flat_map(|family| family.grants())).collect()
+}
+
+/// What a cluster would hold besides, for every Gateway that is ours.
+fn infra(translated: &Translated) -> Vec<Value> {
+    let gateways = translated.batch.manifests.iter().filter_map(|manifest| match &manifest.object {
+        Some(Object::Gateway(gateway)) => Some((gateway, manifest.object.as_ref()?.key())),
+        _ => None,
+    });
+    let ours = gateways.filter(|(_, key)| translated.outcome.statuses.contains_key(key));
+    let services =
+        ours.filter_map(|(gateway, key)| service(gateway, &ports(&key.name, &translated.outcome.snapshot)));
+    services.map(|service| json!(service)).collect()
+}
+
+/// Offline, nobody has given the Gateway a UID.
+fn service(gateway: &Gateway, ports: &BTreeSet<Port>) -> Option<Box<Service>> {
+    let mut gateway = gateway.clone();
+    gateway.metadata.uid.get_or_insert_with(|| NO_UID.to_owned());
+    infra::plan(&gateway, ports, &Parameters::default())?.service
+}
+
+fn ports(gateway: &ObjectName, snapshot: &Snapshot) -> BTreeSet<Port> {
+    let frontends = snapshot.frontends.iter().filter(|(_, group)| group.gateway == *gateway);
+    frontends.map(|(key, _)| Port { number: key.port, protocol: key.protocol }).collect()
+}
+
+fn report_unsaid(outcome: &Outcome) {
+    for (object, problems) in &outcome.problems {
+        problems.iter().for_each(|problem| output::error(&format!("{object}: {problem}")));
+    }
+}
+
+fn verdict(translated: &Translated) -> u8 {
+    let Translated { batch, outcome } = translated;
+    if !batch.is_readable() {
+        return UNREADABLE;
+    }
+    let is_well = batch.problems.is_empty()
+        && outcome.problems.values().all(Vec::is_empty)
+        && outcome.statuses.values().map(to_json).all(|status| !has_problem(&status));
+    if is_well { ALL_IS_WELL } else { PROBLEMS }
+}
+
+/// Whether any condition in a status, of the object, a listener or a parent, says that something is wrong.
+fn has_problem(status: &Value) -> bool {
+    match status {
+        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
+            ("conditions", Value::Array(conditions)) => conditions.iter().any(status::is_problem),
+            (_, value) => has_problem(value),
+        }),
+        Value::Array(items) => items.iter().any(has_problem),
+        _ => false,
+    }
+}

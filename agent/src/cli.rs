@@ -1,0 +1,247 @@
+//! The command line. Every option of `run` has an environment variable `PORTCULLIS_<OPTION>`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// A Kubernetes Gateway API gateway that steers traffic with eBPF.
+#[derive(Parser)]
+#[command(name = "portcullis", version, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Serve the Gateways of a directory of manifests
+    Run(RunArgs),
+    /// Say what manifests would do: their statuses, or what they become (offline)
+    ///
+    /// Exit status: 0 all is well, 1 some object has a problem, 2 input cannot be read.
+    Check(CheckArgs),
+    /// Show the statuses of a running agent's objects
+    Status(StatusArgs),
+    /// List routes in the order they are matched: listener, host, match, rule, backends
+    Routes(RoutesArgs),
+    /// Say which listener, rule and backend take a request, and why not the others
+    Explain(ExplainArgs),
+    /// Print the configuration that the data plane runs
+    Dump(DumpArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// Directory of manifests (*.yaml, *.yml, recursively); edits take effect at once
+    #[arg(long, value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
+    pub config_dir: PathBuf,
+    /// How connections find their listener: in the kernel, or by ordinary sockets
+    #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_DATAPATH")]
+    pub datapath: DatapathChoice,
+    /// Address of Gateways without spec.addresses; repeat for several [default: all addresses of this node]
+    #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
+    pub address: Vec<IpAddr>,
+    /// Cores that serve traffic [default: all]
+    #[arg(long, value_name = "N", env = "PORTCULLIS_CORES")]
+    pub cores: Option<std::num::NonZeroUsize>,
+    /// Interface for the packet guard (XDP); repeat for several, "none" for no guard [default: uplinks]
+    #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
+    pub interface: Vec<String>,
+    /// Where kernel programs and maps are pinned
+    #[arg(long, value_name = "DIR", default_value = portcullis_datapath::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
+    pub pin_dir: PathBuf,
+    #[command(flatten)]
+    pub admin: AdminSocket,
+    /// Also answer admin requests on this port of 127.0.0.1 (0: any free port)
+    #[arg(long, value_name = "N", env = "PORTCULLIS_ADMIN_PORT")]
+    pub admin_port: Option<u16>,
+    /// Where objects' statuses are written [default: <config-dir>/.status]
+    #[arg(long, value_name = "DIR", env = "PORTCULLIS_STATUS_DIR")]
+    pub status_dir: Option<PathBuf>,
+    /// GatewayClasses with this controllerName are served
+    #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME, env = "PORTCULLIS_CONTROLLER_NAME")]
+    pub controller_name: String,
+    #[command(flatten)]
+    pub limits: Limits,
+    /// How long connections may take to finish after SIGTERM, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
+    pub drain_timeout: u64,
+    /// What is logged, as tracing's filters say it: info, debug, portcullis_proxy=trace, …
+    #[arg(long, value_name = "FILTER", default_value = "info", env = "PORTCULLIS_LOG")]
+    pub log: String,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_LOG_FORMAT")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub input: Input,
+    /// What is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub show: Show,
+    /// How it is printed
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    /// Read the status files of this directory instead of asking the agent
+    #[arg(long, value_name = "DIR")]
+    pub status_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub admin: AdminSocket,
+    /// Only objects of this kind
+    pub kind: Option<String>,
+    /// Only the object NAME or NAMESPACE/NAME
+    pub name: Option<String>,
+    /// Whole objects instead of a table
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
+}
+
+#[derive(Args)]
+pub(crate) struct RoutesArgs {
+    #[command(flatten)]
+    pub from: From,
+}
+
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    /// The request's URL
+    pub url: String,
+    /// A request header, as "Name: value"; repeat for several
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub headers: Vec<String>,
+    /// The request's method
+    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
+    pub method: String,
+    /// List every candidate, not only the nearest
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub from: From,
+}
+
+#[derive(Args)]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    pub from: From,
+}
+
+/// A configuration: of manifests, or of a running agent.
+#[derive(Args)]
+pub(crate) struct From {
+    /// Manifests: files, directories or - for standard input [default: ask the running agent]
+    #[arg(short, long = "filename", value_name = "PATH", num_args = 1..)]
+    pub filename: Vec<PathBuf>,
+    #[command(flatten)]
+    pub admin: AdminSocket,
+    #[command(flatten)]
+    pub settings: Offline,
+}
+
+#[derive(Args)]
+pub(crate) struct Input {
+    /// Manifests: files, directories or - for standard input
+    #[arg(short, long = "filename", value_name = "PATH", required = true, num_args = 1..)]
+    pub filename: Vec<PathBuf>,
+    #[command(flatten)]
+    pub settings: Offline,
+}
+
+/// Settings that offline commands share with `run`.
+#[derive(Args)]
+pub(crate) struct Offline {
+    /// Address of Gateways without spec.addresses; repeat for several
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub address: Vec<IpAddr>,
+    /// GatewayClasses with this controllerName are ours
+    #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME)]
+    pub controller_name: String,
+    #[command(flatten)]
+    pub limits: Limits,
+}
+
+#[derive(Args)]
+pub(crate) struct Limits {
+    /// Larger files are refused, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 10, env = "PORTCULLIS_MAX_FILE_SIZE")]
+    max_file_size: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct AdminSocket {
+    /// The agent's admin socket [default: /run/portcullis/admin.sock as root, else below $XDG_RUNTIME_DIR or /tmp]
+    #[arg(long = "admin-socket", value_name = "PATH", env = "PORTCULLIS_ADMIN_SOCKET")]
+    path: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DatapathChoice {
+    /// eBPF if this node allows it, else userspace, saying why
+    #[default]
+    Auto,
+    /// eBPF or nothing
+    Ebpf,
+    /// Ordinary sockets
+    Userspace,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Yaml,
+    Json,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Show {
+    /// Every object with the status it would get
+    #[default]
+    Status,
+    /// What the data plane would run
+    Snapshot,
+    /// HTTPRoutes that delegation makes
+    Ephemeral,
+    /// Objects that would be generated
+    Infra,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// In bytes.
+    pub(crate) fn max_file_size(&self) -> u64 {
+        self.max_file_size << 20
+    }
+}
+
+// === impl AdminSocket ===
+
+impl AdminSocket {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.path.clone().unwrap_or_else(default_admin_socket)
+    }
+}
+
+fn default_admin_socket() -> PathBuf {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return "/run/portcullis/admin.sock".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) => PathBuf::from(runtime).join("portcullis/admin.sock"),
+        None => std::env::temp_dir().join(format!("portcullis-{}/admin.sock", user.as_raw())),
+    }
+}

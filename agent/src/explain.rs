@@ -1,0 +1,219 @@
+//! `portcullis explain`: which listener, rule and backend take a request, and why not the others. Works on a snapshot, so
+//! the answer is the same offline and from a running agent, and is that of the table the data plane searches.
+
+mod candidates;
+mod request;
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use portcullis_model::{
+    Action, BackendTarget, FrontendKey, HostPattern, Listener, ListenerGroup, RequestHead, Rule, Selected,
+    Snapshot,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::ExplainArgs;
+use crate::{admin, offline, output, routes};
+use candidates::{Candidates, Verdict};
+use request::Request;
+
+/// A request to explain.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Question {
+    pub url: String,
+    pub method: String,
+    /// `Name: value`
+    pub headers: Vec<String>,
+    /// List every candidate.
+    pub all: bool,
+}
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    let question = Question {
+        url: args.url.clone(),
+        method: args.method.clone(),
+        headers: args.headers.clone(),
+        all: args.all,
+    };
+    let from = &args.from;
+    output::text(&if from.filename.is_empty() {
+        admin::client::post(&from.admin.path(), "/explain", serde_json::to_string(&question)?)?
+    } else {
+        explain(&offline::translate_readable(&from.filename, &from.settings)?.snapshot, &question)?
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// # Errors
+/// When the question is no request.
+pub(crate) fn explain(snapshot: &Snapshot, question: &Question) -> Result<String> {
+    let request = Request::parse(question)?;
+    let groups = groups(snapshot, &request);
+    if groups.is_empty() {
+        return Ok(nobody_listens(snapshot, &request));
+    }
+    let mut text = String::new();
+    for (frontends, group) in groups {
+        let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all };
+        answer.group(&frontends, group)?;
+    }
+    Ok(text)
+}
+
+/// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL names a host, of one if it
+/// is an address.
+fn groups<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>, &'s ListenerGroup)> {
+    let mut groups: Vec<(Vec<FrontendKey>, &Arc<ListenerGroup>)> = Vec::new();
+    for (frontend, group) in snapshot.frontends.iter().filter(|(key, _)| request.may_arrive_at(key)) {
+        match groups.iter_mut().find(|(_, known)| Arc::ptr_eq(known, group)) {
+            Some((frontends, _)) => frontends.push(*frontend),
+            None => groups.push((vec![*frontend], group)),
+        }
+    }
+    groups.into_iter().map(|(frontends, group)| (frontends, &**group)).collect()
+}
+
+fn nobody_listens(snapshot: &Snapshot, request: &Request) -> String {
+    let mut ports: Vec<_> = snapshot.frontends.keys().map(ToString::to_string).collect();
+    ports.truncate(20);
+    let there = if ports.is_empty() { "there are no listeners at all".to_owned() } else { ports.join(", ") };
+    format!("nobody listens on port {} for {request}; listeners: {there}\n", request.port)
+}
+
+/// Writes what one Gateway's port does with the request.
+struct Answer<'a> {
+    text: &'a mut String,
+    snapshot: &'a Snapshot,
+    request: &'a Request,
+    all: bool,
+}
+
+impl Answer<'_> {
+    fn group(&mut self, frontends: &[FrontendKey], group: &ListenerGroup) -> Result<()> {
+        let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let protocol = if group.tls { "HTTPS" } else { "HTTP" };
+        self.line("gateway", &format!("{} port {} ({protocol}) on {addresses}", group.gateway, group.port))?;
+        if group.tls != self.request.tls {
+            let scheme = if group.tls { "https" } else { "http" };
+            return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));
+        }
+        match self.listener(group)? {
+            Some(listener) => self.rule(listener),
+            None => Ok(()),
+        }
+    }
+
+    /// As the data plane selects it: by host, and with TLS it must be the one that the server name chose.
+    fn listener<'g>(&mut self, group: &'g ListenerGroup) -> Result<Option<&'g Listener>> {
+        let host = self.request.host();
+        for (pattern, listener) in group.listeners.sorted() {
+            self.listener_line(&pattern, listener, group.listeners.most_specific(host))?;
+        }
+        let connections = group.listeners.for_sni(self.request.server_name.as_deref());
+        if self.request.tls && connections.is_none() {
+            self.line("answer", "none: no listener has this server name, TLS is refused")?;
+            return Ok(None);
+        }
+        let is_connections = |best: &Arc<Listener>| {
+            !self.request.tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
+        };
+        match group.listeners.for_request(host, is_connections) {
+            Selected::Listener(listener) => return Ok(Some(listener)),
+            Selected::Misdirected(other) => {
+                let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);
+                self.line("answer", &why)?;
+            }
+            Selected::Nobody => {
+                self.line("answer", &format!("404: no listener of this port has the hostname {host}"))?;
+            }
+        }
+        Ok(None)
+    }
+
+    fn listener_line(
+        &mut self,
+        pattern: &HostPattern,
+        listener: &Arc<Listener>,
+        best: Option<&Arc<Listener>>,
+    ) -> Result<()> {
+        let host = self.request.host();
+        let is_best = best.is_some_and(|best| Arc::ptr_eq(best, listener));
+        let why = match (is_best, pattern.matches(host)) {
+            (true, _) => format!("takes it: hostname {pattern} is the most specific that matches {host}"),
+            (false, true) => format!("not this one: hostname {pattern} matches, but is less specific"),
+            (false, false) if self.all => format!("not this one: hostname {pattern} does not match"),
+            (false, false) => return Ok(()),
+        };
+        self.line("listener", &format!("{}: {why}", listener.id))
+    }
+
+    fn rule(&mut self, listener: &Listener) -> Result<()> {
+        let candidates = Candidates::of(&listener.routes, self.request);
+        match candidates.winner() {
+            Some(winner) => {
+                let matched = routes::match_text(&winner.entry.matches);
+                self.line("rule", &format!("{}: host {}, {matched}", winner.entry.rule.id, winner.host))?;
+                self.action(&winner.entry.rule)?;
+            }
+            None => self.line("answer", "404: the listener has no rule that matches")?,
+        }
+        self.others(&candidates)
+    }
+
+    fn action(&mut self, rule: &Rule) -> Result<()> {
+        if !rule.filters.is_empty() {
+            self.line("filters", &serde_json::to_string(&rule.filters)?)?;
+        }
+        let Action::Forward(split) = &rule.action else {
+            return self.line("answer", &routes::action_text(rule));
+        };
+        let total: u64 = split.backends().iter().map(|backend| u64::from(backend.weight)).sum();
+        for backend in split.backends() {
+            let target = match &backend.target {
+                BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str())),
+                BackendTarget::Invalid(failure) => format!("{}: {}", failure.status, failure.reason),
+            };
+            self.line("backend", &format!("{} of {total}: {target}", backend.weight))?;
+        }
+        Ok(())
+    }
+
+    fn endpoints(&self, name: &str) -> String {
+        match self.snapshot.backends.get(name) {
+            Some(backend) if !backend.endpoints.is_empty() => {
+                backend.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            }
+            _ => "no ready endpoints: 503".to_owned(),
+        }
+    }
+
+    fn others(&mut self, candidates: &Candidates<'_>) -> Result<()> {
+        const SHOWN: usize = 10;
+        let shown = if self.all { usize::MAX } else { SHOWN };
+        let others = candidates.others(self.all);
+        for other in others.iter().take(shown) {
+            let matched = routes::match_text(&other.entry.matches);
+            let Verdict::Passed(why) = &other.verdict else { continue };
+            self.line("not", &format!("{}: host {}, {matched}: {why}", other.entry.rule.id, other.host))?;
+        }
+        let hidden = candidates.count().saturating_sub(others.len().min(shown));
+        if hidden > 0 && !self.all {
+            self.line("", &format!("{hidden} more candidates are further off (--all lists them)"))?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, what: &str, text: &str) -> Result<()> {
+        if writeln!(self.text, "{what:<9} {text}").is_err() {
+            bail!("out of memory");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "explain/explain_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! Every rule that could have taken a request, and what kept it from doing so.
+
+use std::sync::Arc;
+
+use portcullis_model::{Entry, HostPattern, RequestHead, RouteMatch, RouteTable, ValueMatch};
+
+use super::request::Request;
+use crate::routes::value_text;
+
+pub(crate) struct Candidates<'t> {
+    /// In order of precedence.
+    list: Vec<Candidate<'t>>,
+}
+
+pub(crate) struct Candidate<'t> {
+    pub host: HostPattern,
+    pub entry: &'t Entry,
+    pub verdict: Verdict,
+    /// Host and path match.
+    is_near: bool,
+}
+
+pub(crate) enum Verdict {
+    Chosen,
+    /// Why it did not take the request.
+    Passed(String),
+}
+
+impl<'t> Candidates<'t> {
+    pub(crate) fn of(table: &'t RouteTable, request: &Request) -> Self {
+        let mut list: Vec<Candidate<'t>> = Vec::new();
+        let mut winner: Option<(HostPattern, &Entry)> = None;
+        for (host, paths) in table.hosts() {
+            for entry in paths.entries() {
+                let (verdict, is_near) = judge(&host, entry, request, winner.as_ref());
+                if matches!(verdict, Verdict::Chosen) {
+                    winner = Some((host.clone(), entry));
+                }
+                list.push(Candidate { host: host.clone(), entry, verdict, is_near });
+            }
+        }
+        Self { list }
+    }
+
+    pub(crate) fn winner(&self) -> Option<&Candidate<'t>> {
+        self.list.iter().find(|candidate| matches!(candidate.verdict, Verdict::Chosen))
+    }
+
+    /// The losers; without `all` only those whose host and path match.
+    pub(crate) fn others(&self, all: bool) -> Vec<&Candidate<'t>> {
+        let losers = self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)));
+        losers.filter(|candidate| all || candidate.is_near).collect()
+    }
+
+    /// How many losers there are.
+    pub(crate) fn count(&self) -> usize {
+        self.list.len() - usize::from(self.winner().is_some())
+    }
+}
+
+fn judge(
+    host: &HostPattern,
+    entry: &Entry,
+    request: &Request,
+    winner: Option<&(HostPattern, &Entry)>,
+) -> (Verdict, bool) {
+    if !host.matches(request.host()) {
+        return (Verdict::Passed(format!("hostname {host} does not match {}", request.host())), false);
+    }
+    if !entry.matches.path.matches(request.path()) {
+        return (Verdict::Passed(format!("the path {} does not match", request.path())), false);
+    }
+    match (mismatch(&entry.matches, request), winner) {
+        (Some(why), _) => (Verdict::Passed(why), true),
+        (None, None) => (Verdict::Chosen, true),
+        (None, Some((best_host, best))) => (
+            Verdict::Passed(format!("it matches, too, but {}", inferior(host, entry, best_host, best))),
+            true,
+        ),
+    }
+}
+
+/// The first condition beyond the path that does not hold.
+fn mismatch(matches: &RouteMatch, request: &Request) -> Option<String> {
+    if let Some(method) = matches.method.as_deref().filter(|method| *method != request.method()) {
+        return Some(format!("the method must be {method}"));
+    }
+    let headers = matches.headers.iter().find_map(|(name, wanted)| {
+        let actual = request.header(name).map(|value| value.into_owned());
+        condition("header", name, wanted, actual)
+    });
+    let query = || {
+        matches.query.iter().find_map(|(name, wanted)| {
+            let actual = request.query_param(name).map(|value| value.into_owned().into_bytes());
+            condition("query parameter", name, wanted, actual)
+        })
+    };
+    headers.or_else(query)
+}
+
+fn condition(what: &str, name: &str, wanted: &ValueMatch, actual: Option<Vec<u8>>) -> Option<String> {
+    let wanted_text = value_text(wanted);
+    match actual {
+        None => Some(format!("{what} {name}{wanted_text} is wanted, the request has none")),
+        Some(actual) if !wanted.matches(&actual) => {
+            let actual = String::from_utf8_lossy(&actual).into_owned();
+            Some(format!("{what} {name}{wanted_text} is wanted, the request has {actual:?}"))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Which step of the specification's precedence decided between two rules that match.
+fn inferior(host: &HostPattern, entry: &Entry, best_host: &HostPattern, best: &Entry) -> &'static str {
+    let (mine, theirs) = (&entry.matches, &best.matches);
+    if host != best_host {
+        "its hostname is less specific"
+    } else if mine.path.to_string() != theirs.path.to_string() {
+        "its path is less specific"
+    } else if mine.method.is_some() != theirs.method.is_some() {
+        "it matches no method"
+    } else if mine.headers.len() != theirs.headers.len() {
+        "it matches fewer headers"
+    } else if mine.query.len() != theirs.query.len() {
+        "it matches fewer query parameters"
+    } else if !Arc::ptr_eq(&entry.rule.id.route, &best.rule.id.route)
+        && entry.rule.id.route != best.rule.id.route
+    {
+        "its route is younger, or as old and later by name"
+    } else {
+        "it comes later in the route"
+    }
+}

@@ -1,0 +1,139 @@
+//! The request in question, from a URL and header lines.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+use http::Uri;
+use portcullis_model::{FrontendKey, L4Protocol, RequestHead};
+
+use super::Question;
+
+pub(crate) struct Request {
+    pub tls: bool,
+    pub port: u16,
+    /// The TLS server name: the URL's host, unless that is an address.
+    pub server_name: Option<String>,
+    /// Where it is sent, if the URL says so.
+    address: Option<IpAddr>,
+    method: String,
+    host: String,
+    path: String,
+    headers: BTreeMap<String, String>,
+    query: Vec<(String, String)>,
+}
+
+impl Request {
+    pub(crate) fn parse(question: &Question) -> Result<Self> {
+        let uri: Uri = question.url.parse().with_context(|| format!("{:?} is no URL", question.url))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => bail!("{:?} is no http:// or https:// URL", question.url),
+        };
+        let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
+        let address: Option<IpAddr> = url_host.trim_matches(['[', ']']).parse().ok();
+        let headers = headers(&question.headers)?;
+        let host =
+            headers.get("host").map_or(url_host.as_str(), |host| without_port(host)).to_ascii_lowercase();
+        Ok(Self {
+            tls,
+            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            server_name: (tls && address.is_none()).then_some(url_host),
+            address,
+            method: question.method.to_ascii_uppercase(),
+            host,
+            path: uri.path().to_owned(),
+            headers,
+            query: query(uri.query().unwrap_or_default()),
+        })
+    }
+
+    pub(crate) fn may_arrive_at(&self, frontend: &FrontendKey) -> bool {
+        let is_address = |address: IpAddr| {
+            frontend.address == address
+                || (frontend.address.is_unspecified() && frontend.address.is_ipv4() == address.is_ipv4())
+        };
+        frontend.protocol == L4Protocol::Tcp
+            && frontend.port == self.port
+            && self.address.is_none_or(is_address)
+    }
+}
+
+fn headers(lines: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut headers = BTreeMap::<String, String>::new();
+    for line in lines {
+        let (name, value) =
+            line.split_once(':').with_context(|| format!("{line:?} is no \"Name: value\""))?;
+        let value = value.trim().to_owned();
+        headers
+            .entry(name.trim().to_ascii_lowercase())
+            .and_modify(|before| *before = format!("{before},{value}"))
+            .or_insert(value);
+    }
+    Ok(headers)
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}
+
+fn query(text: &str) -> Vec<(String, String)> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(k, v)| (decoded(k), decoded(v)))
+        .collect()
+}
+
+/// `application/x-www-form-urlencoded`, as the data plane reads queries.
+fn decoded(text: &str) -> String {
+    let hex = |bytes: &[u8]| u8::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok();
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while let Some(byte) = bytes.get(at) {
+        match (byte, bytes.get(at + 1..at + 3).and_then(hex)) {
+            (b'%', Some(value)) => {
+                out.push(value);
+                at += 2;
+            }
+            (b'+', _) => out.push(b' '),
+            (other, _) => out.push(*other),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+impl RequestHead for Request {
+    fn method(&self) -> &str {
+        &self.method
+    }
+
+    fn host(&self) -> &str {
+        &self.host
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.headers.get(name).map(|value| Cow::Borrowed(value.as_bytes()))
+    }
+
+    fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(value.as_str()))
+    }
+}
+
+/// `GET shop.example/cart`
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.method, self.host, self.path)
+    }
+}

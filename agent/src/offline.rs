@@ -1,0 +1,70 @@
+//! Manifests to an outcome without an agent: the same reading and the same translation.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use portcullis_control::source::Batch;
+use portcullis_gateway::{Change, Object, Outcome, Settings, Translator};
+
+use crate::cli::Offline;
+use crate::output;
+
+/// Taken for granted in directories and offline, where no chart installs it.
+pub(crate) const BUILT_IN: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata:
+  name: portcullis
+spec:
+  controllerName: portcullis.dev/gateway
+";
+
+/// What was read and what it becomes.
+pub(crate) struct Translated {
+    pub batch: Batch,
+    pub outcome: Outcome,
+}
+
+/// Reads and translates; what is wrong with the input goes to standard error.
+pub(crate) fn translate(paths: &[PathBuf], offline: &Offline) -> Translated {
+    let batch = Batch::read(paths, offline.limits.max_file_size());
+    for problem in &batch.problems {
+        output::error(&problem.to_string());
+    }
+    let mut translator = Translator::new(settings(offline));
+    let outcome = translator.apply(with_built_in(batch.changes()));
+    Translated { batch, outcome }
+}
+
+/// As [`translate`], for commands that have nothing to say about a part of the input.
+pub(crate) fn translate_readable(paths: &[PathBuf], offline: &Offline) -> Result<Outcome> {
+    let translated = translate(paths, offline);
+    if !translated.batch.is_readable() {
+        bail!("the input cannot be read");
+    }
+    Ok(translated.outcome)
+}
+
+/// The changes of the input after those of the built-in objects, which they replace.
+fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
+    let built_in =
+        serde_saphyr::from_str(BUILT_IN).ok().and_then(|manifest| Object::from_json(manifest).ok()?);
+    built_in.map(Change::Set).into_iter().chain(changes).collect()
+}
+
+fn settings(offline: &Offline) -> Settings {
+    Settings {
+        controller_name: offline.controller_name.clone(),
+        default_addresses: offline.address.clone(),
+        ..Settings::default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn translate_text(text: &str) -> Outcome {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("input.yaml");
+    std::fs::write(&file, text).unwrap();
+    let changes = with_built_in(Batch::read(&[file], u64::MAX).changes());
+    Translator::new(Settings::default()).apply(changes)
+}

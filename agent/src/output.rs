@@ -1,0 +1,46 @@
+//! Printing. A reader that goes away (`| head`) is no error.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::cli::Format;
+
+pub(crate) fn text(text: &str) {
+    // Nothing to be done about a closed pipe, and nobody to tell.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+}
+
+pub(crate) fn error(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// YAML documents, or one JSON array.
+pub(crate) fn objects(objects: &[Value], format: Format) -> Result<()> {
+    text(&match format {
+        Format::Yaml => yaml_documents(objects)?,
+        Format::Json => format!("{}\n", serde_json::to_string_pretty(objects)?),
+    });
+    Ok(())
+}
+
+fn yaml_documents(objects: &[Value]) -> Result<String> {
+    let documents = objects.iter().map(|object| Ok(serde_saphyr::to_string(object)?));
+    Ok(documents.collect::<Result<Vec<_>>>()?.join("---\n"))
+}
+
+/// Columns aligned, two blanks between.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let header: Vec<_> = header.iter().map(ToString::to_string).collect();
+    let lines: Vec<_> = std::iter::once(&header).chain(rows).collect();
+    let columns = header.len();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    lines.iter().map(|line| aligned(line, &widths)).collect()
+}
+
+fn aligned(cells: &[String], widths: &[usize]) -> String {
+    let line: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+    format!("{}\n", line.trim_end())
+}

@@ -1,0 +1,113 @@
+//! `portcullis run`: puts source, translator, data plane, statuses and admin endpoints together, and takes signals.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use portcullis_control::applier::Applier;
+use portcullis_control::source::DirSource;
+use portcullis_control::status::{FileStatuses, StatusSink, Statuses};
+use portcullis_gateway::{Settings, Translator};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admin::{self, Admin};
+use crate::cli::RunArgs;
+use crate::offline::BUILT_IN;
+use crate::plane::Plane;
+use crate::telemetry;
+
+/// Control work is light and must never wait for itself: admin requests are answered while a large directory loads.
+const CONTROL_THREADS: usize = 2;
+
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
+    telemetry::start(&args.log, args.log_format)?;
+    check_directory(&args.config_dir)?;
+    tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
+    let plane = Plane::start(args)?;
+    tracing::info!("datapath: {}", plane.description);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("cannot start the control runtime")?;
+    runtime.block_on(serve(args, plane))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(args: &RunArgs, plane: Plane) -> Result<()> {
+    let source = DirSource::new(&args.config_dir, args.limits.max_file_size()).with_built_in(BUILT_IN);
+    let reread = source.reread();
+    let status_dir = args.status_dir.clone().unwrap_or_else(|| args.config_dir.join(".status"));
+    let sink = StatusFiles::open(&status_dir);
+    let mut applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let admin = Admin { state: applier.state(), plane: plane.clone(), status_dir };
+    let endpoints = admin::serve(admin, &args.admin.path(), args.admin_port).await?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
+    let mut applying = tokio::spawn(async move { applier.run().await });
+    let stop = stopped();
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            signal = &mut stop => { tracing::info!("{}: draining", signal?); break }
+            _ = hangup.recv() => { tracing::info!("SIGHUP: reading everything again"); reread.now(); }
+            ended = &mut applying => bail!("the control loop ended, which is a bug: {ended:?}"),
+        }
+    }
+    applying.abort();
+    let _ = applying.await;
+    endpoints.close().await;
+    plane.drain().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// SIGTERM, or Ctrl-C.
+async fn stopped() -> Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot take SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot take SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
+    }
+}
+
+fn check_directory(directory: &Path) -> Result<()> {
+    match std::fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => bail!("--config-dir {} is no directory", directory.display()),
+        Err(error) => bail!("--config-dir {}: {error}", directory.display()),
+    }
+}
+
+/// Without an address of its own, a Gateway is served on all of the node's.
+fn settings(args: &RunArgs) -> Settings {
+    let everywhere = || vec![[0_u8; 4].into(), [0_u16; 8].into()];
+    let default_addresses = if args.address.is_empty() { everywhere() } else { args.address.clone() };
+    Settings { controller_name: args.controller_name.clone(), default_addresses, ..Settings::default() }
+}
+
+/// Status files, or nothing where they cannot be written: traffic matters more.
+struct StatusFiles(Option<FileStatuses>);
+
+impl StatusFiles {
+    fn open(directory: &Path) -> Self {
+        let files = FileStatuses::new(directory.to_owned());
+        let complain = |error: &io::Error| {
+            let directory = directory.display();
+            tracing::warn!(%directory, %error, "no status files: choose another place with --status-dir");
+        };
+        Self(files.inspect_err(complain).ok())
+    }
+}
+
+impl StatusSink for StatusFiles {
+    fn write_all(&mut self, statuses: Statuses) {
+        self.0.iter_mut().for_each(|files| files.write_all(statuses.clone()));
+    }
+
+    fn write(&mut self, statuses: Statuses) {
+        self.0.iter_mut().for_each(|files| files.write(statuses.clone()));
+    }
+}

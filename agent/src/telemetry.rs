@@ -1,0 +1,16 @@
+//! Log lines on standard error, for people or as JSON.
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::LogFormat;
+
+pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
+    let filter = EnvFilter::try_new(filter).with_context(|| format!("--log {filter:?} is no log filter"))?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.with_target(false).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
