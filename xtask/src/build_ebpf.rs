@@ -12,7 +12,7 @@ const TARGET: &str = "bpfel-unknown-none";
 /// Relative to the workspace; `agent/datapath/build.rs` looks here.
 const OBJECT: &str = "target/ebpf/portcullis-ebpf.o";
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct Args {
     /// Which compiler to use
     #[arg(long, value_enum, default_value_t)]

@@ -1,9 +1,11 @@
 //! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One file per command.
 
+mod agent;
 mod build_ebpf;
 mod cluster;
 mod codegen;
 mod conformance;
+mod demo;
 mod image;
 mod object_file;
 mod setup;
@@ -28,6 +30,8 @@ enum Command {
     Setup(setup::Args),
     /// Build the kernel programs into target/ebpf, where the agent's build picks them up
     BuildEbpf(build_ebpf::Args),
+    /// Serve examples/quickstart and show requests and answers
+    Demo(demo::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths
@@ -44,6 +48,7 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Cluster(args) => cluster::run(&args),

@@ -9,7 +9,7 @@ use crate::shell;
 use crate::toolchain::{Choice, Toolchain};
 use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, TOOLS, Tool};
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(crate) struct Args {
     /// Also the peers and load generators of the benchmarks
     #[arg(long)]

@@ -48,8 +48,9 @@ const LAYERS: &[Layer] = &[
         never: &[],
     },
     // Tests and tools see the product from outside: its command line, its files, its sockets.
-    Layer { package: "portcullis-netns-tests", may_use: &[], never: &[] },
-    Layer { package: "xtask", may_use: &[], never: &[] },
+    Layer { package: "portcullis-testbed", may_use: &[], never: &["tokio", KUBERNETES] },
+    Layer { package: "portcullis-netns-tests", may_use: &["portcullis-testbed"], never: &[] },
+    Layer { package: "xtask", may_use: &["portcullis-testbed"], never: &[] },
 ];
 
 pub(super) fn problems(packages: &[Package]) -> Vec<Problem> {

@@ -1,0 +1,17 @@
+//! The product from outside, for whoever runs it: the demo, the benchmarks, the tests in network namespaces. Starts agents,
+//! backends and certificate authorities, each with files of its own, and leaves nothing behind. Knows the agent's command line
+//! and its admin socket, none of its crates.
+
+mod admin;
+mod agent;
+mod backend;
+mod certificate;
+mod leftovers;
+mod wait;
+
+pub use admin::get;
+pub use agent::{Agent, Datapath, Launch};
+pub use backend::Backend;
+pub use certificate::{Authority, Certificate};
+pub use leftovers::{pin_directory, remove_leftovers};
+pub use wait::until;

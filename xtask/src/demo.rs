@@ -1,0 +1,163 @@
+//! `cargo xtask demo`: `examples/quickstart` on a real agent, with real backends and clients. Certificates are made, everything
+//! else is as it is in the example. It leaves nothing behind: its files are temporary, its pins are its own.
+
+mod requests;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use portcullis_testbed as testbed;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use testbed::{Agent, Authority, Backend, Launch};
+
+use crate::{agent, setup, shell};
+use requests::REQUESTS;
+
+const EXAMPLE: &str = "examples/quickstart";
+const PURPOSE: &str = "demo";
+/// As the example's EndpointSlices say.
+const BACKENDS: &[(&str, &str)] = &[("shop", "127.0.0.81:8080"), ("blog", "127.0.0.82:8080")];
+/// As the example's listeners refer to them: namespace, Secret, host name.
+const SECRETS: &[(&str, &str, &str)] =
+    &[("shop", "shop-tls", "shop.example.com"), ("blog", "blog-tls", "blog.example.com")];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Make the requests, check the answers, and end: with 0 if all are as they should be, else with 1
+    #[arg(long)]
+    once: bool,
+    /// How connections find their listener
+    #[arg(long, value_enum, default_value_t)]
+    datapath: Datapath,
+    /// An agent that is built already
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Datapath {
+    #[default]
+    Auto,
+    Ebpf,
+    Userspace,
+}
+
+/// Everything that runs, and goes when this goes: agent first, files last.
+struct Demo {
+    agent: Agent,
+    backends: Vec<Backend>,
+    files: tempfile::TempDir,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let begin = Instant::now();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let binary = program(args)?;
+    let demo = Demo::start(binary, args.datapath)?;
+    demo.introduce(begin.elapsed());
+    let failed = demo.request_all()?;
+    if args.once {
+        if failed > 0 {
+            bail!("{failed} of {} answers are not as they should be; the agent's log:\n{}", REQUESTS.len(), demo.agent.log());
+        }
+        println!("demo: all {} answers are as they should be", REQUESTS.len());
+    } else {
+        println!("\ndemo: try these yourself, or edit the YAML in {}; Ctrl-C ends it", demo.agent.config().display());
+        signals.forever().next();
+        println!("demo: leaving nothing behind");
+    }
+    demo.stop()
+}
+
+fn program(args: &Args) -> Result<PathBuf> {
+    if let Some(binary) = &args.binary {
+        return Ok(binary.clone());
+    }
+    setup::run(&setup::Args::default())?;
+    agent::build_release()
+}
+
+impl Demo {
+    fn start(binary: PathBuf, datapath: Datapath) -> Result<Self> {
+        testbed::remove_leftovers(PURPOSE)?;
+        let files = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
+        let config = files.path().join("config");
+        write_config(files.path(), &config)?;
+        let start = |(name, address): &(&str, &str)| Backend::start(name, address.parse()?);
+        let backends = BACKENDS.iter().map(start).collect::<Result<_>>()?;
+        let launch = Launch {
+            binary,
+            config,
+            scratch: files.path().join("agent"),
+            pins: testbed::pin_directory(PURPOSE),
+            datapath: datapath.into(),
+            // Loopback only: no interface of this machine is touched.
+            interface: "none".to_owned(),
+            arguments: Vec::new(),
+            through: Vec::new(),
+        };
+        Ok(Self { agent: launch.start()?, backends, files })
+    }
+
+    fn introduce(&self, elapsed: Duration) {
+        let log = self.agent.log();
+        let datapath = log.lines().find_map(|line| line.split_once("datapath: ")).map_or("unknown", |(_, it)| it);
+        println!("demo: {EXAMPLE} is served after {:.1} s; datapath: {datapath}\n", elapsed.as_secs_f64());
+    }
+
+    /// Returns how many answers are wrong.
+    fn request_all(&self) -> Result<usize> {
+        let mut failed = 0;
+        for request in REQUESTS {
+            let answer = request.make(&self.authority())?;
+            println!("# {}\n$ {}\n{}", request.shows, answer.command, answer.text.trim_end());
+            if let Some(problem) = request.problem(&answer) {
+                println!("demo: WRONG: {problem}");
+                failed += 1;
+            }
+            println!();
+        }
+        Ok(failed)
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.files.path().join("ca.pem")
+    }
+
+    fn stop(self) -> Result<()> {
+        self.agent.terminate().context("stopping the agent")?;
+        drop(self.backends);
+        Ok(self.files.close()?)
+    }
+}
+
+impl From<Datapath> for testbed::Datapath {
+    fn from(datapath: Datapath) -> Self {
+        match datapath {
+            Datapath::Auto => Self::Auto,
+            Datapath::Ebpf => Self::Ebpf,
+            Datapath::Userspace => Self::Userspace,
+        }
+    }
+}
+
+/// The example's manifests and the Secrets they refer to; the authority's certificate for clients next to them.
+fn write_config(files: &Path, config: &Path) -> Result<()> {
+    fs::create_dir(config)?;
+    for entry in fs::read_dir(shell::root().join(EXAMPLE))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            fs::copy(&path, config.join(path.file_name().unwrap_or_default()))?;
+        }
+    }
+    let authority = Authority::new()?;
+    fs::write(files.join("ca.pem"), authority.pem())?;
+    let secret = |(namespace, name, host): &(&str, &str, &str)| {
+        Ok(authority.issue(&[host])?.secret(namespace, name))
+    };
+    let secrets = SECRETS.iter().map(secret).collect::<Result<String>>()?;
+    fs::write(config.join("secrets.yaml"), secrets).context("cannot write the Secrets")
+}
