@@ -2,6 +2,5 @@
 //! with an API server) is here; what objects mean is `portcullis-gateway`'s business.
 
 pub mod applier;
-pub mod kube;
 pub mod source;
 pub mod status;
