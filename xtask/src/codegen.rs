@@ -32,6 +32,12 @@ pub(crate) struct Args {
     bundle: Option<String>,
 }
 
+impl Args {
+    pub(crate) fn check() -> Self {
+        Self { check: true, bundle: None }
+    }
+}
+
 /// Text by path relative to the workspace.
 type Files = BTreeMap<PathBuf, String>;
 

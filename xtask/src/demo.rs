@@ -38,11 +38,17 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Datapath {
+pub(crate) enum Datapath {
     #[default]
     Auto,
     Ebpf,
     Userspace,
+}
+
+impl Args {
+    pub(crate) fn once(datapath: Datapath) -> Self {
+        Self { once: true, datapath, binary: None }
+    }
 }
 
 /// Everything that runs, and goes when this goes: agent first, files last.
@@ -61,11 +67,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let failed = demo.request_all()?;
     if args.once {
         if failed > 0 {
-            bail!("{failed} of {} answers are not as they should be; the agent's log:\n{}", REQUESTS.len(), demo.agent.log());
+            bail!(
+                "{failed} of {} answers are not as they should be; the agent's log:\n{}",
+                REQUESTS.len(),
+                demo.agent.log()
+            );
         }
         println!("demo: all {} answers are as they should be", REQUESTS.len());
     } else {
-        println!("\ndemo: try these yourself, or edit the YAML in {}; Ctrl-C ends it", demo.agent.config().display());
+        println!(
+            "\ndemo: try these yourself, or edit the YAML in {}; Ctrl-C ends it",
+            demo.agent.config().display()
+        );
         signals.forever().next();
         println!("demo: leaving nothing behind");
     }
@@ -104,7 +117,8 @@ impl Demo {
 
     fn introduce(&self, elapsed: Duration) {
         let log = self.agent.log();
-        let datapath = log.lines().find_map(|line| line.split_once("datapath: ")).map_or("unknown", |(_, it)| it);
+        let datapath =
+            log.lines().find_map(|line| line.split_once("datapath: ")).map_or("unknown", |(_, it)| it);
         println!("demo: {EXAMPLE} is served after {:.1} s; datapath: {datapath}\n", elapsed.as_secs_f64());
     }
 
@@ -155,9 +169,8 @@ fn write_config(files: &Path, config: &Path) -> Result<()> {
     }
     let authority = Authority::new()?;
     fs::write(files.join("ca.pem"), authority.pem())?;
-    let secret = |(namespace, name, host): &(&str, &str, &str)| {
-        Ok(authority.issue(&[host])?.secret(namespace, name))
-    };
+    let secret =
+        |(namespace, name, host): &(&str, &str, &str)| Ok(authority.issue(&[host])?.secret(namespace, name));
     let secrets = SECRETS.iter().map(secret).collect::<Result<String>>()?;
     fs::write(config.join("secrets.yaml"), secrets).context("cannot write the Secrets")
 }

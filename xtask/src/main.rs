@@ -2,6 +2,7 @@
 
 mod agent;
 mod build_ebpf;
+mod ci;
 mod cluster;
 mod codegen;
 mod conformance;
@@ -32,6 +33,8 @@ enum Command {
     BuildEbpf(build_ebpf::Args),
     /// Serve examples/quickstart and show requests and answers
     Demo(demo::Args),
+    /// Everything that must hold before a change goes in
+    Ci(ci::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths
@@ -49,6 +52,7 @@ fn main() -> Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Cluster(args) => cluster::run(&args),

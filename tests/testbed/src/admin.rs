@@ -11,7 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of a 200 answer; everything else is an error that holds it.
 pub fn get(socket: &Path, path: &str) -> Result<String> {
-    let mut stream = UnixStream::connect(socket).with_context(|| format!("no agent at {}", socket.display()))?;
+    let mut stream =
+        UnixStream::connect(socket).with_context(|| format!("no agent at {}", socket.display()))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();

@@ -23,7 +23,8 @@ struct Shared {
 impl Backend {
     /// Port 0 takes a free one.
     pub fn start(name: &str, address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address).with_context(|| format!("backend {name}: cannot bind {address}"))?;
+        let listener =
+            TcpListener::bind(address).with_context(|| format!("backend {name}: cannot bind {address}"))?;
         let address = listener.local_addr()?;
         let shared =
             Shared { name: name.to_owned(), requests: AtomicU64::new(0), stopped: AtomicBool::new(false) };

@@ -20,7 +20,7 @@ pub fn remove_leftovers(purpose: &str) -> Result<()> {
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(purpose)?.strip_prefix('-'));
-        if owner.is_some_and(|owner| is_gone(owner)) {
+        if owner.is_some_and(is_gone) {
             remove(&entry.path())?;
         }
     }

@@ -1,0 +1,111 @@
+//! `cargo xtask ci`: everything that must hold before a change goes in, in one command that installs what it needs. A step that
+//! fails does not keep the others from being run, but for those that could not work without it.
+
+mod tests;
+
+use std::fmt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::{agent, build_ebpf, codegen, demo, setup, shell, tidy};
+use tests::Tally;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only steps whose name holds this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+struct Step {
+    name: &'static str,
+    run: fn(&mut Tally) -> Result<()>,
+    /// Whether the rest makes no sense when it fails.
+    fatal: bool,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "setup", run: |_| setup::run(&setup::Args::default()), fatal: true },
+    Step { name: "format", run: |_| format(), fatal: false },
+    Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
+    Step { name: "clippy", run: |_| clippy(), fatal: false },
+    Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
+    Step { name: "tidy", run: |_| tidy::run(&tidy::Args {}), fatal: false },
+    Step { name: "build", run: |_| build(), fatal: true },
+    Step { name: "test", run: tests::run, fatal: false },
+    Step { name: "demo, ebpf", run: |_| demo::run(&demo::Args::once(demo::Datapath::Ebpf)), fatal: false },
+    Step {
+        name: "demo, userspace",
+        run: |_| demo::run(&demo::Args::once(demo::Datapath::Userspace)),
+        fatal: false,
+    },
+];
+
+/// How a step went.
+struct Outcome {
+    name: &'static str,
+    took: Duration,
+    error: Option<anyhow::Error>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut tally = Tally::default();
+    let outcomes = run_steps(args, &mut tally);
+    println!("\nci:");
+    outcomes.iter().for_each(|outcome| println!("{outcome}"));
+    let failed = outcomes.iter().filter(|outcome| outcome.error.is_some()).count();
+    // A failed step without a failed test still is a failure to be counted.
+    tally.failed = tally.failed.max(u64::try_from(failed)?);
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    if failed > 0 {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
+    let wanted = |step: &&Step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str()));
+    let mut outcomes = Vec::new();
+    for step in STEPS.iter().filter(wanted) {
+        println!("\n=== {}", step.name);
+        let begin = Instant::now();
+        let error = (step.run)(tally).err();
+        if let Some(error) = &error {
+            println!("ci: {} FAILED: {error:#}", step.name);
+        }
+        let stop = error.is_some() && step.fatal;
+        outcomes.push(Outcome { name: step.name, took: begin.elapsed(), error });
+        if stop {
+            break;
+        }
+    }
+    outcomes
+}
+
+fn format() -> Result<()> {
+    shell::run(agent::cargo().args(["fmt", "--all", "--check"]))?;
+    shell::run(agent::cargo().args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]))
+}
+
+fn clippy() -> Result<()> {
+    let deny = ["--", "--deny", "warnings"];
+    shell::run(agent::cargo().args(["clippy", "--workspace", "--all-targets", "--locked"]).args(deny))
+}
+
+/// The agent that the namespace tests run; what they need of it is not what `cargo test` builds by itself.
+fn build() -> Result<()> {
+    shell::run(agent::cargo().args(["build", "--locked", "--package", "portcullis"]))?;
+    match Command::new("id").arg("-u").output() {
+        Ok(output) if output.stdout == b"0\n" => Ok(()),
+        _ => bail!("the tests of kernel programs and namespaces need root"),
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.error.is_some() { "FAILED" } else { "ok" };
+        write!(f, "  {:<18} {:>7.1} s  {verdict}", self.name, self.took.as_secs_f64())
+    }
+}
