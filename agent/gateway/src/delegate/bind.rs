@@ -10,8 +10,9 @@ use super::combine::{self, Clash, ClashKind};
 use super::consent::{agree, unresolved};
 use super::draft::{Draft, DraftMatch, drafts};
 use super::refusal::{Cause, Refusal, Sides};
+use super::weigh::weigh;
 use super::{ChildReport, Ephemeral, Family, Surroundings};
-use crate::route::{ParsedRoute, ParsedRule, Problem, grpc, http};
+use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, Problem, grpc, http};
 use crate::{Kind, ObjectKey, Reason};
 
 /// Children that one rule takes; the youngest beyond it are refused.
@@ -64,10 +65,14 @@ struct Binding<'p> {
 }
 
 /// A rule of the ephemeral route: as written, and as parsed.
-struct Item {
-    hostnames: Arc<[HostPattern]>,
-    draft: Draft,
-    rule: ParsedRule,
+pub(super) struct Item {
+    pub(super) hostnames: Arc<[HostPattern]>,
+    pub(super) draft: Draft,
+    pub(super) rule: ParsedRule,
+    /// The weight of the reference that named the child.
+    pub(super) share: Option<u32>,
+    /// Rules that were joined with this one.
+    pub(super) further: Vec<Arc<RuleId>>,
 }
 
 impl<'p> Binding<'p> {
@@ -169,7 +174,8 @@ impl<'p> Binding<'p> {
             if let Some(problem) = problem {
                 return Err(sides.clash(rule, child, &not_standalone(problem, ours, &theirs)));
             }
-            items.extend(split(draft, parsed, hostnames));
+            let item = Item::new(hostnames, draft, parsed);
+            items.extend(split(Item { share: share(rule, &sides.child.key), ..item }));
         }
         Ok(items)
     }
@@ -218,10 +224,11 @@ impl<'p> Binding<'p> {
         for (index, (rule, draft)) in self.parent.rules.iter().zip(&self.drafts).enumerate() {
             let bound = std::mem::take(&mut self.bound[index]);
             match (&rule.delegation, bound.is_empty()) {
+                (Some(Delegation::Listed(_)), false) => items.extend(weigh(bound)),
                 (Some(_), false) => items.extend(bound),
                 (Some(_), true) => items.push(self.childless(rule, draft, &own)),
                 (None, _) => {
-                    items.push(Item { hostnames: own.clone(), draft: draft.clone(), rule: rule.clone() });
+                    items.push(Item::new(&own, draft.clone(), rule.clone()));
                 }
             }
         }
@@ -238,13 +245,14 @@ impl<'p> Binding<'p> {
         let draft = draft.without_backends();
         let mut parsed = rule.clone();
         parsed.filters = crate::route::RuleFilters::default();
-        Item { hostnames: own.clone(), draft, rule: parsed }
+        Item::new(own, draft, parsed)
     }
 
     fn ephemeral(&self, suffix: &str, items: Vec<Item>) -> Ephemeral {
         let parent = &self.parent.key;
         let name = ObjectName::new(parent.name.namespace.clone(), format!("{}{suffix}", parent.name.name));
         let hostnames = items.first().map(|item| item.hostnames.to_vec()).unwrap_or_default();
+        let further = items.iter().map(|item| item.further.clone()).collect();
         let (drafts, rules) = items.into_iter().map(|item| (item.draft, item.rule)).unzip();
         let parent_routes: Vec<_> = self.parent.parent_routes().map(|(index, _)| index).collect();
         let parent_refs = self.parent.parent_refs.iter().enumerate();
@@ -261,11 +269,15 @@ impl<'p> Binding<'p> {
             rules,
             problems: Vec::new(),
         };
-        Ephemeral { route: Arc::new(route), drafts }
+        Ephemeral { route: Arc::new(route), drafts, further }
     }
 }
 
 impl Item {
+    fn new(hostnames: &Arc<[HostPattern]>, draft: Draft, rule: ParsedRule) -> Self {
+        Self { hostnames: hostnames.clone(), draft, rule, share: None, further: Vec::new() }
+    }
+
     fn compiled(&self) -> usize {
         self.draft.matches.len()
     }
@@ -349,18 +361,29 @@ fn paths_shown(draft: &Draft) -> String {
     format!("path {}", paths.collect::<Vec<_>>().join(", "))
 }
 
-/// A rule of an HTTPRoute has a limited number of matches; more become several rules, which mean the same.
-fn split(draft: Draft, rule: ParsedRule, hostnames: &Arc<[HostPattern]>) -> Vec<Item> {
-    if draft.matches.len() <= MATCHES_OF_A_RULE {
-        return vec![Item { hostnames: hostnames.clone(), draft, rule }];
-    }
-    let chunks = draft.matches.chunks(MATCHES_OF_A_RULE).zip(rule.matches.chunks(MATCHES_OF_A_RULE));
-    let item = |(written, compiled): (&[DraftMatch], &[_])| Item {
-        hostnames: hostnames.clone(),
-        draft: Draft { matches: written.to_vec(), ..draft.clone() },
-        rule: ParsedRule { matches: compiled.to_vec(), ..rule.clone() },
+/// The weight of the first reference that names the child.
+fn share(rule: &ParsedRule, child: &ObjectKey) -> Option<u32> {
+    let Some(Delegation::Listed(children)) = &rule.delegation else { return None };
+    let names = |listed: &&ChildReference| {
+        listed.namespace == child.name.namespace
+            && listed.name.as_ref().is_none_or(|name| *name == child.name.name)
     };
-    chunks.map(item).collect()
+    children.iter().find(names).map(|listed| listed.weight)
+}
+
+/// A rule of an HTTPRoute has a limited number of matches; more become several rules, which mean the same.
+fn split(item: Item) -> Vec<Item> {
+    if item.draft.matches.len() <= MATCHES_OF_A_RULE {
+        return vec![item];
+    }
+    let (written, compiled) = (&item.draft.matches, &item.rule.matches);
+    let chunks = written.chunks(MATCHES_OF_A_RULE).zip(compiled.chunks(MATCHES_OF_A_RULE));
+    let part = |(written, compiled): (&[DraftMatch], &[_])| Item {
+        draft: Draft { matches: written.to_vec(), ..item.draft.clone() },
+        rule: ParsedRule { matches: compiled.to_vec(), ..item.rule.clone() },
+        ..Item::new(&item.hostnames, Draft::default(), item.rule.clone())
+    };
+    chunks.map(|chunk| Item { share: item.share, ..part(chunk) }).collect()
 }
 
 /// Neighbours with the same hostnames, as many as fit into one route: order decides between equal matches, so it is kept.
@@ -403,7 +426,7 @@ fn guard(
     let draft = Draft { matches, ..Draft::default() };
     let mut rule = parse(kind, &draft, id);
     rule.problems.insert(0, Problem::unsupported(why));
-    Item { hostnames: hostnames.clone(), draft, rule }
+    Item::new(hostnames, draft, rule)
 }
 
 /// What the rules of a child would match below a rule of the parent; `None` if for some of it that is not defined.

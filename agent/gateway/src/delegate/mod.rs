@@ -13,10 +13,11 @@ mod draft;
 mod print;
 mod refusal;
 mod report;
+mod weigh;
 
 use std::sync::Arc;
 
-use portcullis_model::{HostPattern, ObjectName};
+use portcullis_model::{HostPattern, ObjectName, RuleId};
 
 use crate::api::shared::ParentReference;
 use crate::route::{ParsedRoute, Problem};
@@ -59,6 +60,8 @@ pub struct Family {
 pub struct Ephemeral {
     pub route: Arc<ParsedRoute>,
     drafts: Vec<Draft>,
+    /// By rule: sources beyond the rule's own id.
+    further: Vec<Vec<Arc<RuleId>>>,
 }
 
 /// How one child fared.

@@ -1,13 +1,13 @@
 //! The ephemeral route as objects to apply: HTTPRoutes (GRPCRoutes), and the ReferenceGrants that they need where a child's
 //! backends stay in the child's namespace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::{Ephemeral, Family};
 use crate::GATEWAY_GROUP;
-use crate::route::{ParsedRoute, RouteSource};
+use crate::route::{ParsedRoute, ParsedRule, RouteSource};
 use crate::{Kind, ObjectKey};
 
 /// Names the source of every rule, one line each.
@@ -21,26 +21,31 @@ impl Family {
         self.ephemeral.iter().map(|part| part.object(&self.parent)).collect()
     }
 
-    /// Within the family a child refers to its own backends; a route of the parent's namespace needs permission to.
+    /// Within the family a child refers to its own Services; a route of the parent's namespace needs permission to.
     pub fn grants(&self) -> Vec<Value> {
         let own = &self.parent.key.name.namespace;
-        let rules =
-            self.ephemeral.iter().flat_map(|part| &part.route.rules).filter(|rule| rule.id.parent.is_some());
-        let backends = rules.flat_map(|rule| &rule.backend_refs);
-        let foreign: BTreeSet<_> =
-            backends.map(|to| &to.namespace).filter(|namespace| *namespace != own).collect();
-        foreign.into_iter().map(|namespace| grant(&self.parent.key, namespace)).collect()
+        let backends =
+            self.ephemeral.iter().flat_map(|part| &part.route.rules).flat_map(|rule| &rule.backend_refs);
+        // Where the child needs a grant itself, it is not ours to make one up.
+        let foreign = backends.filter(|to| to.owner != *own && to.owner == to.namespace);
+        let mut services = BTreeMap::<_, BTreeSet<_>>::new();
+        for to in foreign.filter(|to| to.group.is_empty() && &*to.kind == "Service") {
+            services.entry(&to.namespace).or_default().insert(&*to.name);
+        }
+        services.into_iter().map(|(namespace, names)| grant(&self.parent.key, namespace, &names)).collect()
     }
 }
 
-fn grant(parent: &ObjectKey, namespace: &str) -> Value {
+fn grant(parent: &ObjectKey, namespace: &str, services: &BTreeSet<&str>) -> Value {
     let from =
         json!({"group": GATEWAY_GROUP, "kind": parent.kind.as_str(), "namespace": &*parent.name.namespace});
+    let to: Vec<_> =
+        services.iter().map(|name| json!({"group": "", "kind": "Service", "name": name})).collect();
     json!({
         "apiVersion": Kind::ReferenceGrant.api_version(),
         "kind": Kind::ReferenceGrant.as_str(),
         "metadata": {"name": format!("{}-{}", parent.name.namespace, parent.name.name), "namespace": namespace},
-        "spec": {"from": [from], "to": [{"group": "", "kind": "Service"}]},
+        "spec": {"from": [from], "to": to},
     })
 }
 
@@ -76,8 +81,12 @@ impl Ephemeral {
     }
 
     fn sources(&self) -> String {
-        let rules = self.route.rules.iter().enumerate();
-        rules.map(|(at, rule)| format!("rules[{at}]: {}\n", rule.id)).collect()
+        let rules = self.route.rules.iter().zip(&self.further).enumerate();
+        let line = |(at, (rule, further)): (usize, (&ParsedRule, &Vec<_>))| {
+            let further: String = further.iter().map(|id| format!(" + {id}")).collect();
+            format!("rules[{at}]: {}{further}\n", rule.id)
+        };
+        rules.map(line).collect()
     }
 
     fn spec(&self, parent: &ParsedRoute) -> Value {

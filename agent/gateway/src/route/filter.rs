@@ -129,6 +129,9 @@ fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Problem>
 
 // === headers ===
 
+/// Lower-case name, value.
+type NamedValue = (Box<str>, Box<str>);
+
 /// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the first entry of a name counts.
 fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Problem> {
     let edit = HeaderEdit {
@@ -146,8 +149,8 @@ fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Problem> {
     }
 }
 
-fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<(Box<str>, Box<str>)>, Problem> {
-    let mut compiled = Vec::<(Box<str>, Box<str>)>::new();
+fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<NamedValue>, Problem> {
+    let mut compiled = Vec::<NamedValue>::new();
     for header in values.unwrap_or_default() {
         let name = header_name(&header.name)?;
         let fine = check_length(&header.value, LONGEST_VALUE).and_then(|()| header_value(&header.value));

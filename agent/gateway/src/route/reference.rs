@@ -12,6 +12,8 @@ use crate::{GATEWAY_GROUP, Kind};
 pub struct ParsedBackendRef {
     pub group: Box<str>,
     pub kind: Box<str>,
+    /// The namespace of the route that wrote it: its permissions count.
+    pub owner: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub port: Option<u16>,
@@ -66,6 +68,7 @@ impl ParsedBackendRef {
         Self {
             group: raw.group.unwrap_or_default().into(),
             kind: raw.kind.unwrap_or("Service").into(),
+            owner: namespace.clone(),
             namespace: raw.namespace.map_or_else(|| namespace.clone(), Arc::from),
             name: raw.name.into(),
             port: raw.port.and_then(|port| port_number(port, problems)),

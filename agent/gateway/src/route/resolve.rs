@@ -89,7 +89,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
-        let target = match self.target(rule, reference) {
+        let target = match self.target(reference) {
             Ok(used) => {
                 let name = used.name();
                 self.resolved.backends.insert(used);
@@ -104,7 +104,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         WeightedBackend { weight: reference.weight, target, filters: reference.filters.filters.clone() }
     }
 
-    fn target(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> Result<BackendUse, Problem> {
+    fn target(&mut self, reference: &ParsedBackendRef) -> Result<BackendUse, Problem> {
         if !(reference.group.is_empty() && &*reference.kind == "Service") {
             return Err(unknown_kind(reference));
         }
@@ -117,8 +117,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         })?;
         self.resolved.services.insert(name.clone());
         // Permission first: without it, not even whether the Service exists is told.
-        if !self.resolver.permits(self.kind, &rule.id.route.namespace, &name) {
-            return Err(not_permitted(self.kind, &rule.id.route.namespace, &name));
+        if !self.resolver.permits(self.kind, &reference.owner, &name) {
+            return Err(not_permitted(self.kind, &reference.owner, &name));
         }
         let service = self.resolver.service(&name);
         let service = service.ok_or_else(|| {
