@@ -8,9 +8,13 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use crate::pool::Lease;
+use crate::clients::Exchange;
+use crate::endpoint::Lease;
 
-pub(crate) struct Body(Kind);
+pub(crate) struct Body {
+    kind: Kind,
+    _exchange: Option<Exchange>,
+}
 
 enum Kind {
     Text(Option<Bytes>),
@@ -36,11 +40,11 @@ pub(crate) enum BodyError {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self(Kind::Text(None))
+        Kind::Text(None).into()
     }
 
     pub(crate) fn text(text: Bytes) -> Self {
-        Self(Kind::Text(Some(text).filter(|text| !text.is_empty())))
+        Kind::Text(Some(text).filter(|text| !text.is_empty())).into()
     }
 
     pub(crate) fn upstream(incoming: Incoming, lease: Lease, deadline: Option<Pin<Box<Sleep>>>) -> Self {
@@ -48,7 +52,26 @@ impl Body {
             lease.release();
             return Self::empty();
         }
-        Self(Kind::Upstream(Box::new(Upstream { incoming, lease: Some(lease), deadline })))
+        Kind::Upstream(Box::new(Upstream { incoming, lease: Some(lease), deadline })).into()
+    }
+
+    /// Nothing of our own words follows the head of an answer to HEAD.
+    pub(crate) fn for_head(self) -> Self {
+        match self.kind {
+            Kind::Text(_) => Self::empty(),
+            Kind::Upstream(_) => self,
+        }
+    }
+
+    /// The exchange lasts until the body is gone.
+    pub(crate) fn during(self, exchange: Exchange) -> Self {
+        Self { _exchange: Some(exchange), ..self }
+    }
+}
+
+impl From<Kind> for Body {
+    fn from(kind: Kind) -> Self {
+        Self { kind, _exchange: None }
     }
 }
 
@@ -60,21 +83,21 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Kind::Upstream(upstream) => upstream.poll(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Text(text) => text.is_none(),
             Kind::Upstream(upstream) => upstream.lease.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
             Kind::Upstream(upstream) => upstream.incoming.size_hint(),
         }

@@ -1,95 +1,125 @@
 //! A client connection: which port it came to, TLS if the port speaks it, then HTTP until either side has had enough.
 
+use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_model::ListenerGroup;
 use rustls::server::Acceptor;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use crate::core::Core;
+use crate::clients::{Client, Clients};
+use crate::core::{self, Core};
+use crate::frames::FrameBudget;
+use crate::guard::{Check, Guarded, Transport};
 use crate::service;
+use crate::settings::Limits;
 use crate::tls::UNRECOGNIZED_NAME;
+use crate::wire::Framing;
+use crate::worker::Worker;
 
-/// What all requests of a connection have in common.
-#[derive(Debug)]
-pub(crate) struct Client {
-    pub peer: SocketAddr,
-    /// The address and port the client connected to: VIP and listener port.
-    pub local: SocketAddr,
-    /// `None` without TLS; the inner `None` if the client named no server.
-    pub tls: Option<Option<Box<str>>>,
-}
+/// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What the first read of a plain connection takes: most request heads whole.
+const FIRST_READ: usize = 2048;
+
+/// HTTP/2 flow control: what a client may send before we have passed it on.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const SEND_BUFFER: usize = 64 << 10;
+/// Resets a client may have pending, and those it may provoke, before the connection ends (CVE-2023-44487,
+/// CVE-2025-8671).
+const PENDING_RESETS: usize = 20;
+const PROVOKED_RESETS: usize = 200;
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs HTTP/2 streams and pooled connections on the core that owns them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalExecutor;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     Http1,
     Http2,
+}
+
+/// A connection on which HTTP is about to begin.
+struct Ready {
+    transport: Transport,
+    /// What was read of the first request.
+    replay: Vec<u8>,
+    version: Version,
+    tls: Option<Rc<Worker>>,
 }
 
 pub(crate) async fn serve(core: Rc<Core>, stream: TcpStream, peer: SocketAddr) {
     let Ok(local) = stream.local_addr() else { return };
     let _ = stream.set_nodelay(true);
     core.counters.open.increment();
-    match core.group(local) {
-        Some(group) if group.tls => serve_tls(&core, &group, stream, peer, local).await,
-        Some(_) => serve_plain(&core, stream, Client { peer, local, tls: None }).await,
-        None => tracing::debug!(%local, "connection to a port without listener"),
+    let ready = match core::group(&core.current().snapshot, local).cloned() {
+        Some(group) if group.tls => start_tls(&core, &group, stream).await,
+        Some(_) => start_plain(&core, stream).await,
+        None => {
+            tracing::debug!(%local, "connection to a port without listener");
+            None
+        }
+    };
+    if let Some(ready) = ready {
+        serve_http(&core, ready, peer, local).await;
     }
     core.counters.open.decrement();
 }
 
-impl Client {
-    pub(crate) fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+// --- before HTTP ---
+
+async fn start_plain(core: &Core, stream: TcpStream) -> Option<Ready> {
+    let start = timeout(core.settings.limits.header_read, first_bytes(&stream)).await;
+    let replay = start.ok()?.ok()?;
+    let version = if replay.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
+    Some(Ready { transport: Transport::Plain(stream), replay, version, tls: None })
+}
+
+/// Reads until it is clear whether the preface of HTTP/2 is what begins here.
+async fn first_bytes(stream: &TcpStream) -> io::Result<Vec<u8>> {
+    stream.readable().await?;
+    let mut bytes = Vec::with_capacity(FIRST_READ);
+    loop {
+        match stream.try_read_buf(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) if bytes.len() < PREFACE.len() && PREFACE.starts_with(&bytes) => {}
+            Ok(_) => return Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
+            Err(error) => return Err(error),
+        }
     }
 }
 
-async fn serve_plain(core: &Rc<Core>, stream: TcpStream, client: Client) {
-    let version = match timeout(core.settings.limits.header_read, preface(&stream)).await {
-        Ok(Ok(version)) => version,
-        _ => return,
-    };
-    serve_http(core, stream, version, client).await;
-}
-
-/// HTTP/2 with prior knowledge starts with a method that HTTP/1 does not have.
-async fn preface(stream: &TcpStream) -> std::io::Result<Version> {
-    let mut start = [0; 3];
-    stream.peek(&mut start).await?;
-    Ok(if start == *b"PRI" { Version::Http2 } else { Version::Http1 })
-}
-
-async fn serve_tls(
-    core: &Rc<Core>,
-    group: &ListenerGroup,
-    stream: TcpStream,
-    peer: SocketAddr,
-    local: SocketAddr,
-) {
+async fn start_tls(core: &Rc<Core>, group: &ListenerGroup, stream: TcpStream) -> Option<Ready> {
     match timeout(core.settings.limits.handshake, handshake(core, group, stream)).await {
-        Ok(Some((stream, name))) => {
+        Ok(Some((stream, worker))) => {
             let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             let version = if http2 { Version::Http2 } else { Version::Http1 };
-            serve_http(core, stream, version, Client { peer, local, tls: Some(name) }).await;
+            let transport = Transport::Tls(Box::new(stream));
+            Some(Ready { transport, replay: Vec::new(), version, tls: Some(worker) })
         }
-        Ok(None) => {}
-        Err(_) => core.counters.handshake_timeout.increment(),
+        Ok(None) => None,
+        Err(_) => {
+            core.counters.handshake_timeout.increment();
+            None
+        }
     }
 }
 
-type Handshaken = (TlsStream<TcpStream>, Option<Box<str>>);
+type Handshaken = (TlsStream<TcpStream>, Rc<Worker>);
 
 async fn handshake(core: &Rc<Core>, group: &ListenerGroup, stream: TcpStream) -> Option<Handshaken> {
     let start = match LazyConfigAcceptor::new(Acceptor::default(), stream).await {
@@ -105,13 +135,13 @@ async fn handshake(core: &Rc<Core>, group: &ListenerGroup, stream: TcpStream) ->
     match start.into_stream(config).await {
         Ok(stream) => {
             worker.counters().connections.increment();
-            Some((stream, name))
+            Some((stream, worker))
         }
         Err(error) => refused(core, &error),
     }
 }
 
-fn refused(core: &Core, error: &std::io::Error) -> Option<Handshaken> {
+fn refused(core: &Core, error: &io::Error) -> Option<Handshaken> {
     core.counters.handshake_protocol.increment();
     tracing::debug!(%error, "TLS handshake failed");
     None
@@ -130,52 +160,53 @@ async fn refuse_name(
     None
 }
 
-async fn serve_http<S>(core: &Rc<Core>, stream: S, version: Version, client: Client)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let io = TokioIo::new(stream);
+// --- HTTP ---
+
+async fn serve_http(core: &Rc<Core>, ready: Ready, peer: SocketAddr, local: SocketAddr) {
     let limits = &core.settings.limits;
-    let for_service = (core.clone(), Rc::new(client));
+    let (check, patience) = match ready.version {
+        Version::Http1 => (Check::Http1(Framing::default()), limits.client_idle),
+        Version::Http2 => (Check::Http2(FrameBudget::default()), limits.http2_idle),
+    };
+    let client = Rc::new(Client::new(peer, local, ready.tls, patience));
+    let _registered = Clients::register(core, &client);
+    let io = TokioIo::new(Guarded::new(ready.transport, ready.replay, check, client.pulse.clone()));
+    let for_service = (core.clone(), client.clone());
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         service::answer(for_service.0.clone(), for_service.1.clone(), request)
     });
-    match version {
+    let ended = match ready.version {
         Version::Http1 => {
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(limits.header_read);
-            builder.max_buf_size(limits.header_bytes.max(8192)).max_headers(limits.headers).half_close(false);
-            let connection = builder.serve_connection(io, service).with_upgrades();
-            until_drained(core, connection, |it| it.graceful_shutdown()).await;
+            let connection = http1_builder(limits).serve_connection(io, service).with_upgrades();
+            client.drive(connection, |it| it.graceful_shutdown()).await
         }
         Version::Http2 => {
-            let mut builder = http2::Builder::new(LocalExecutor);
-            builder.timer(TokioTimer::new()).max_concurrent_streams(limits.streams);
-            builder.max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
-            builder.keep_alive_interval(limits.idle).keep_alive_timeout(limits.header_read);
-            until_drained(core, builder.serve_connection(io, service), |it| it.graceful_shutdown()).await;
+            let connection = http2_builder(limits).serve_connection(io, service);
+            client.drive(connection, |it| it.graceful_shutdown()).await
         }
+    };
+    if let Some(Err(error)) = ended {
+        tracing::debug!(client = %peer, %error, "client connection ended");
     }
 }
 
-/// Runs the connection to its end; when the core drains, it may finish what it has begun.
-async fn until_drained<C>(core: &Core, connection: C, shut_down: fn(Pin<&mut C>))
-where
-    C: Future<Output = hyper::Result<()>>,
-{
-    let mut connection = std::pin::pin!(connection);
-    let mut draining = core.draining.subscribe();
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        _ = draining.wait_for(|draining| *draining) => {
-            shut_down(connection.as_mut());
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "client connection ended");
-    }
+/// Time is the sweeper's business, see [`Clients`].
+fn http1_builder(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.header_read_timeout(None).half_close(false);
+    builder.max_buf_size(limits.header_bytes.max(8192)).max_headers(limits.headers);
+    builder
+}
+
+fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT);
+    builder.max_concurrent_streams(limits.streams);
+    builder.max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+    builder.max_pending_accept_reset_streams(PENDING_RESETS).max_local_error_reset_streams(PROVOKED_RESETS);
+    builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+    builder.max_send_buf_size(SEND_BUFFER);
+    builder
 }
 
 impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor {

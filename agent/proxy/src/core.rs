@@ -1,23 +1,24 @@
 //! One core: a thread with a single-threaded runtime that owns everything its connections need.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use portcullis_model::{FrontendKey, L4Protocol, ListenerGroup, Snapshot};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-use crate::accept;
+use crate::clients::{Client, Clients};
 use crate::pool::Pools;
 use crate::settings::{Settings, SocketMode};
 use crate::socket::{self, CoreSockets};
 use crate::stats::{CoreCounters, Stats};
 use crate::tls::TlsFactory;
 use crate::worker::Workers;
+use crate::{accept, clock};
 
 /// A frontend that cannot be served, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +40,16 @@ pub(crate) struct Core {
     pub pools: Pools,
     pub counters: CoreCounters,
     pub connections: TaskTracker,
-    /// Becomes true when open connections should finish what they do and close.
-    pub draining: watch::Sender<bool>,
-    snapshot: RefCell<Arc<Snapshot>>,
-    generation: Cell<u64>,
+    pub clients: Clients,
+    current: RefCell<Rc<Current>>,
+}
+
+/// What is served now. Requests hold it by this core's own count, so that they share no cache line with other cores.
+#[derive(Default)]
+pub(crate) struct Current {
+    pub snapshot: Arc<Snapshot>,
+    /// Counts what this core was given; the same snapshot twice is two generations.
+    pub generation: u64,
 }
 
 /// The accept loops of a core.
@@ -61,6 +68,7 @@ pub(crate) async fn run(
     let core = Rc::new(Core::new(settings, tls));
     let mut acceptors = Acceptors::start(&core, sockets);
     crate::pool::sweep_forever(&core);
+    tick_forever(&core);
     while let Some(command) = commands.recv().await {
         match command {
             Command::Apply(snapshot, done) => drop(done.send(core.apply(snapshot, &mut acceptors))),
@@ -75,6 +83,26 @@ pub(crate) async fn run(
     }
 }
 
+/// The listeners behind an address and port: of that very address, else of the unspecified one.
+pub(crate) fn group(snapshot: &Snapshot, local: SocketAddr) -> Option<&Arc<ListenerGroup>> {
+    let address = local.ip().to_canonical();
+    let any = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let key = |address| FrontendKey { protocol: L4Protocol::Tcp, address, port: local.port() };
+    snapshot.frontends.get(&key(address)).or_else(|| snapshot.frontends.get(&key(any)))
+}
+
+/// Keeps the core's clock and sweeps its connections by it.
+fn tick_forever(core: &Rc<Core>) {
+    let core = Rc::downgrade(core);
+    tokio::task::spawn_local(async move {
+        loop {
+            clock::tick().await;
+            let Some(core) = core.upgrade() else { return };
+            core.clients.sweep(&core.settings.limits);
+        }
+    });
+}
+
 // === impl Core ===
 
 impl Core {
@@ -85,38 +113,34 @@ impl Core {
             workers: Workers::new(tls),
             counters: CoreCounters::default(),
             connections: TaskTracker::new(),
-            draining: watch::Sender::new(false),
-            snapshot: RefCell::default(),
-            generation: Cell::new(0),
+            clients: Clients::default(),
+            current: RefCell::default(),
         }
     }
 
-    /// The listeners behind an address and port: of that very address, else of the unspecified one.
-    pub(crate) fn group(&self, local: SocketAddr) -> Option<Arc<ListenerGroup>> {
-        let snapshot = self.snapshot.borrow();
-        let address = local.ip().to_canonical();
-        let any = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-        let key = |address| FrontendKey { protocol: L4Protocol::Tcp, address, port: local.port() };
-        snapshot.frontends.get(&key(address)).or_else(|| snapshot.frontends.get(&key(any))).cloned()
-    }
-
-    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.borrow().clone()
+    pub(crate) fn current(&self) -> Rc<Current> {
+        self.current.borrow().clone()
     }
 
     pub(crate) fn generation(&self) -> u64 {
-        self.generation.get()
+        self.current.borrow().generation
     }
 
     fn apply(self: &Rc<Self>, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
         self.workers.retain(snapshot.frontends.values());
-        self.generation.set(self.generation.get() + 1);
         let unbound = match self.settings.sockets {
             SocketMode::Steered => Vec::new(),
             SocketMode::Bound => acceptors.follow(self, &snapshot),
         };
-        self.snapshot.replace(snapshot);
+        self.current.replace(Rc::new(Current { snapshot, generation: self.generation() + 1 }));
+        self.clients.finish(|client| !self.serves(client));
         unbound
+    }
+
+    /// Whether the listener that a connection was opened for is still there.
+    fn serves(&self, client: &Client) -> bool {
+        client.tls.as_ref().is_none_or(|worker| worker.is_served())
+            && group(&self.current().snapshot, client.local).is_some()
     }
 
     fn read(&self) -> Stats {
@@ -126,7 +150,7 @@ impl Core {
     }
 
     async fn drain(&self) {
-        self.draining.send_replace(true);
+        self.clients.finish_all();
         self.connections.close();
         let left = tokio::time::timeout(self.settings.limits.drain, self.connections.wait()).await;
         if left.is_err() {

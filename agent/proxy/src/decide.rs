@@ -5,51 +5,68 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::StatusCode;
 use http::request::Parts;
+use http::{HeaderValue, StatusCode};
 use portcullis_model::{
-    Action, BackendTarget, Failure, Filter, Listener, ListenerGroup, PathRewrite, Redirect, RequestHead,
-    Rewrite, Rule, Selected, WeightedBackend,
+    Action, BackendName, BackendTarget, Failure, Filter, Found, Listener, ListenerGroup, Redirect,
+    RequestHead, Rewrite, Rule, RuleId, Selected, Snapshot, WeightedBackend,
 };
 
-use crate::connection::Client;
-use crate::core::Core;
+use crate::clients::Client;
+use crate::core::{self, Core};
 use crate::edge::{self, Rejection, Target};
 use crate::worker::Worker;
 
-pub(crate) enum Decision {
-    Forward(Forward),
-    Redirect { status: StatusCode, location: String },
+pub(crate) enum Decision<'s> {
+    Forward(Forward<'s>),
+    Redirect { rule: &'s Rule, status: StatusCode, location: String },
     Answer(StatusCode),
     Reject(Rejection),
 }
 
 /// A request on its way to a backend.
-pub(crate) struct Forward {
-    pub rule: Arc<Rule>,
-    /// Index among the rule's backends.
-    pub backend: usize,
+pub(crate) struct Forward<'s> {
+    pub rule: &'s Rule,
+    pub backend: &'s WeightedBackend,
+    pub name: &'s BackendName,
     /// The host that the client asked for, with port.
-    pub authority: Box<str>,
+    pub authority: HeaderValue,
     /// The path to send, if it is not the one that came.
-    pub path: Option<Box<str>>,
+    pub path: Option<String>,
     /// The host to send, if a filter changes it.
-    pub host: Option<Box<str>>,
+    pub host: Option<HeaderValue>,
 }
 
 /// Decides, and says whose listener the request was for.
-pub(crate) fn decide(core: &Core, client: &Client, parts: &Parts) -> (Decision, Option<Rc<Worker>>) {
-    let target = match edge::admit(parts, &core.settings.limits) {
+pub(crate) fn decide<'s>(
+    core: &Core,
+    client: &Client,
+    snapshot: &'s Snapshot,
+    parts: &Parts,
+) -> (Decision<'s>, Option<Rc<Worker>>) {
+    let target = match edge::admit(parts, &core.settings) {
         Ok(target) => target,
         Err(rejection) => return (Decision::Reject(rejection), None),
     };
-    let Some(group) = core.group(client.local) else {
+    let Some(group) = core::group(snapshot, client.local) else {
         return (Decision::Answer(StatusCode::NOT_FOUND), None);
     };
-    match listener(&group, client, &target.host) {
-        Ok(listener) => (route(client, parts, &target, listener), Some(core.workers.get(listener))),
+    match listener(group, client, &target.host) {
+        Ok(listener) => {
+            let request = Asked { client, parts, target: &target, port: group.port };
+            (route(&request, listener), Some(core.workers.get(listener)))
+        }
         Err(status) => (Decision::Answer(status), None),
     }
+}
+
+/// A request that passed the edge and has a listener.
+struct Asked<'r> {
+    client: &'r Client,
+    parts: &'r Parts,
+    target: &'r Target<'r>,
+    /// The listener's.
+    port: u16,
 }
 
 /// The listener a request belongs to; with TLS it must also be the one that the connection was opened for.
@@ -58,9 +75,8 @@ fn listener<'g>(
     client: &Client,
     host: &str,
 ) -> Result<&'g Arc<Listener>, StatusCode> {
-    let connections = client.tls.as_ref().map(|name| group.listeners.for_sni(name.as_deref()));
-    let is_connections = |best: &Arc<Listener>| match connections {
-        Some(connections) => connections.is_some_and(|its| Arc::ptr_eq(its, best)),
+    let is_connections = |best: &Arc<Listener>| match &client.tls {
+        Some(worker) => Arc::ptr_eq(&worker.listener, best) || worker.listener.id == best.id,
         None => true,
     };
     match group.listeners.for_request(host, is_connections) {
@@ -70,51 +86,49 @@ fn listener<'g>(
     }
 }
 
-fn route(client: &Client, parts: &Parts, target: &Target<'_>, listener: &Listener) -> Decision {
-    let head = Head { parts, target, query: OnceCell::new() };
-    let Some(found) = listener.routes.find(&head) else { return Decision::Answer(StatusCode::NOT_FOUND) };
+fn route<'s>(request: &Asked<'_>, listener: &'s Listener) -> Decision<'s> {
+    let head = Head { parts: request.parts, target: request.target, query: OnceCell::new() };
+    let Some(found) = listener.routes.find(&head) else {
+        tracing::debug!(listener = %listener.id, host = head.host(), path = head.path(), "no rule matches");
+        return Decision::Answer(StatusCode::NOT_FOUND);
+    };
     match &found.rule.action {
-        Action::Redirect(redirect) => redirected(redirect, client, parts, target, found.prefix),
+        Action::Redirect(redirect) => redirected(request, found, redirect),
         Action::Fail(failure) => failed(&found.rule.id, failure),
         Action::Forward(split) => {
-            let chosen = split.pick(fastrand::u64(..));
-            match &chosen.target {
+            let backend = split.pick(fastrand::u64(..));
+            match &backend.target {
                 BackendTarget::Invalid(failure) => failed(&found.rule.id, failure),
-                BackendTarget::Known(_) => {
-                    let backend =
-                        split.backends().iter().position(|it| std::ptr::eq(it, chosen)).unwrap_or(0);
-                    Decision::Forward(forward(found.rule, chosen, backend, parts, target, found.prefix))
-                }
+                BackendTarget::Known(name) => Decision::Forward(forward(request, found, backend, name)),
             }
         }
     }
 }
 
-fn failed(rule: &portcullis_model::RuleId, failure: &Failure) -> Decision {
+fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
     tracing::debug!(%rule, reason = %failure.reason, status = failure.status, "the rule cannot serve");
     Decision::Answer(StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
 }
 
-fn forward(
-    rule: &Arc<Rule>,
-    chosen: &WeightedBackend,
-    backend: usize,
-    parts: &Parts,
-    target: &Target<'_>,
-    prefix: &str,
-) -> Forward {
-    let mut path = match &target.path {
+fn forward<'s>(
+    request: &Asked<'_>,
+    found: Found<'s>,
+    backend: &'s WeightedBackend,
+    name: &'s BackendName,
+) -> Forward<'s> {
+    let mut path = match &request.target.path {
         Cow::Borrowed(_) => None,
-        Cow::Owned(normal) => Some(normal.as_str().into()),
+        Cow::Owned(normal) => Some(normal.clone()),
     };
     let mut host = None;
-    for rewrite in rewrites(rule, chosen) {
+    for rewrite in rewrites(found.rule, backend) {
         if let Some(change) = &rewrite.path {
-            path = Some(change.apply(&target.path, prefix).into());
+            path = Some(change.apply(&request.target.path, found.prefix).into_owned());
         }
-        host = rewrite.hostname.clone().or(host);
+        host = rewrite.hostname.as_deref().or(host);
     }
-    Forward { rule: rule.clone(), backend, authority: authority(parts).into(), path, host }
+    let host = host.and_then(|host| HeaderValue::from_str(host).ok());
+    Forward { rule: found.rule, backend, name, authority: authority(request.parts), path, host }
 }
 
 fn rewrites<'r>(rule: &'r Rule, backend: &'r WeightedBackend) -> impl Iterator<Item = &'r Rewrite> {
@@ -124,42 +138,35 @@ fn rewrites<'r>(rule: &'r Rule, backend: &'r WeightedBackend) -> impl Iterator<I
     })
 }
 
-fn authority(parts: &Parts) -> &str {
-    let from_header = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
-    parts.uri.authority().map(http::uri::Authority::as_str).or_else(from_header).unwrap_or_default()
+fn authority(parts: &Parts) -> HeaderValue {
+    let from_target = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+    let host = from_target.or_else(|| parts.headers.get(http::header::HOST).cloned());
+    host.unwrap_or(HeaderValue::from_static(""))
 }
 
 // --- redirects ---
 
-fn redirected(
-    redirect: &Redirect,
-    client: &Client,
-    parts: &Parts,
-    target: &Target<'_>,
-    prefix: &str,
-) -> Decision {
-    let scheme = redirect.scheme.as_deref().unwrap_or(client.scheme());
-    let host = redirect.hostname.as_deref().unwrap_or(&target.host);
-    let path: Cow<'_, str> = match &redirect.path {
-        Some(change @ (PathRewrite::Full(_) | PathRewrite::Prefix(_))) => change.apply(&target.path, prefix),
-        None => Cow::Borrowed(&*target.path),
-    };
-    let port = redirect_port(redirect, scheme, client).map_or_else(String::new, |port| format!(":{port}"));
-    let query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+fn redirected<'s>(request: &Asked<'_>, found: Found<'s>, redirect: &Redirect) -> Decision<'s> {
+    let path = &request.target.path;
+    let scheme = redirect.scheme.as_deref().unwrap_or(request.client.scheme());
+    let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);
+    let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |it| it.apply(path, found.prefix));
+    let port = redirect_port(redirect, scheme, request.port).map_or_else(String::new, |it| format!(":{it}"));
+    let query = request.parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
     let status = StatusCode::from_u16(redirect.status).unwrap_or(StatusCode::FOUND);
-    Decision::Redirect { status, location: format!("{scheme}://{host}{port}{path}{query}") }
+    Decision::Redirect { rule: found.rule, status, location: format!("{scheme}://{host}{port}{path}{query}") }
 }
 
 /// "If no port is specified, the redirect port MUST be derived": from an explicit scheme its well-known port, else the
 /// listener's. A scheme's well-known port is left out of `Location`.
-fn redirect_port(redirect: &Redirect, scheme: &str, client: &Client) -> Option<u16> {
+fn redirect_port(redirect: &Redirect, scheme: &str, port: u16) -> Option<u16> {
     let well_known = match scheme {
         "http" => Some(80),
         "https" => Some(443),
         _ => None,
     };
     let implied = if redirect.scheme.is_some() { well_known } else { None };
-    let port = redirect.port.or(implied).unwrap_or(client.local.port());
+    let port = redirect.port.or(implied).unwrap_or(port);
     (Some(port) != well_known).then_some(port)
 }
 

@@ -1,75 +1,69 @@
-//! Forwarding: the request as the backend gets it, attempts and time-outs, the response as the client gets it.
+//! Forwarding: the request as the backend gets it, time-outs, the response as the client gets it.
 
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{self, HeaderValue};
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Request, StatusCode, Uri, Version};
+use http::header;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Request, StatusCode, Uri};
 use hyper::body::Incoming;
-use portcullis_model::{
-    Action, BackendName, BackendTarget, Filter, HeaderEdit, Rule, Timeouts, WeightedBackend,
-};
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use portcullis_model::{Filter, Rule, WeightedBackend};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::answer::{self, Response};
+use crate::attempt::{self, Answered};
 use crate::body::Body;
-use crate::connection::Client;
+use crate::clients::Client;
 use crate::core::Core;
 use crate::decide::Forward;
-use crate::pool::{Connection, Lease, SendFailure};
+use crate::upload::Upload;
 use crate::{headers, upgrade};
-
-/// Attempts at sending one request; a further one only where nothing of the request has left yet.
-const ATTEMPTS: usize = 3;
-const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365);
-
-/// Why no response came.
-enum Trouble {
-    NoEndpoint,
-    Connect(SocketAddr, std::io::Error),
-    Broken(SocketAddr, hyper::Error),
-}
-
-type Answered = (http::Response<Incoming>, Lease);
 
 /// Sends the request where the plan says and returns what the client gets.
 pub(crate) async fn forward(
     core: &Rc<Core>,
     client: &Client,
-    plan: Forward,
-    mut request: Request<Incoming>,
+    plan: Forward<'_>,
+    mut parts: Parts,
+    body: Incoming,
 ) -> Response {
-    let Some(backend) = chosen(&plan) else { return answer::status(StatusCode::INTERNAL_SERVER_ERROR) };
-    let BackendTarget::Known(name) = &backend.target else {
-        return answer::status(StatusCode::INTERNAL_SERVER_ERROR);
+    let upload = Upload::new(body);
+    let switch = match &upload {
+        Upload::Empty => upgrade::Pending::take(&mut parts),
+        Upload::Client { .. } => None,
     };
-    let switch = upgrade::Pending::take(&mut request);
-    prepare(core, client, &plan, backend, &mut request, switch.as_ref());
-    let start = Instant::now();
-    let deadline = attempt_deadline(plan.rule.timeouts, start);
-    match timeout_at(deadline, send(core, name, request)).await {
-        Err(_) => failed(&plan.rule, name, StatusCode::GATEWAY_TIMEOUT, "time-out"),
-        Ok(Err(trouble)) => trouble.answer(&plan.rule, name),
-        Ok(Ok((response, lease))) => {
-            let until = plan.rule.timeouts.request.map(|limit| Box::pin(sleep_until(start + limit)));
-            respond(core, &plan.rule, backend, response, lease, until, switch)
-        }
+    let deadlines = Deadlines::new(plan.rule);
+    prepare(core, client, &plan, &mut parts, switch.as_ref());
+    let sending = attempt::send(core, plan.name, Request::from_parts(parts, upload));
+    let sent = match deadlines.head() {
+        None => Ok(sending.await),
+        Some(deadline) => timeout_at(deadline, sending).await,
+    };
+    match sent {
+        Ok(Ok(answered)) => respond(core, &plan, answered, &deadlines, switch),
+        Ok(Err(trouble)) => failed(&plan, trouble.status(), &trouble),
+        Err(_) => failed(&plan, StatusCode::GATEWAY_TIMEOUT, &"the rule's time-out"),
     }
 }
 
-fn chosen(plan: &Forward) -> Option<&WeightedBackend> {
-    match &plan.rule.action {
-        Action::Forward(split) => split.backends().get(plan.backend),
-        Action::Redirect(_) | Action::Fail(_) => None,
-    }
+// --- time-outs ---
+
+/// Until when the response must be complete. The clock is read only for rules that limit something.
+struct Deadlines {
+    request: Option<Instant>,
+    backend: Option<Instant>,
 }
 
-fn attempt_deadline(timeouts: Timeouts, start: Instant) -> Instant {
-    let limit = [timeouts.request, timeouts.backend_request].into_iter().flatten().min();
-    start + limit.unwrap_or(FAR_FUTURE)
+impl Deadlines {
+    fn new(rule: &Rule) -> Self {
+        let after = |limit: Option<Duration>| limit.map(|limit| Instant::now() + limit);
+        Self { request: after(rule.timeouts.request), backend: after(rule.timeouts.backend_request) }
+    }
+
+    fn head(&self) -> Option<Instant> {
+        [self.request, self.backend].into_iter().flatten().min()
+    }
 }
 
 // --- the request ---
@@ -77,168 +71,73 @@ fn attempt_deadline(timeouts: Timeouts, start: Instant) -> Instant {
 fn prepare(
     core: &Core,
     client: &Client,
-    plan: &Forward,
-    backend: &WeightedBackend,
-    request: &mut Request<Incoming>,
+    plan: &Forward<'_>,
+    parts: &mut Parts,
     switch: Option<&upgrade::Pending>,
 ) {
-    set_path(request, plan.path.as_deref());
-    let host = plan.host.as_deref().unwrap_or(&plan.authority);
-    let fields = request.headers_mut();
-    let trailers = fields.get(header::TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    headers::remove_hop_by_hop(fields);
-    fields.remove(header::EXPECT);
-    if trailers {
-        fields.insert(header::TE, HeaderValue::from_static("trailers"));
-    }
+    set_path(&mut parts.uri, plan.path.as_deref());
+    let fields = &mut parts.headers;
+    headers::request_hop_by_hop(fields);
     if let Some(switch) = switch {
         switch.announce(fields);
     }
     headers::forwarded(fields, client, &plan.authority, &core.settings);
-    edit_all(fields, &plan.rule.filters, backend, request_edit);
-    if let Ok(host) = HeaderValue::from_str(host) {
-        request.headers_mut().insert(header::HOST, host);
+    let host = plan.host.as_ref().unwrap_or(&plan.authority);
+    if fields.get(header::HOST) != Some(host) {
+        fields.insert(header::HOST, host.clone());
+    }
+    for filter in filters(plan.rule, plan.backend) {
+        if let Filter::RequestHeaders(edit) = filter {
+            headers::edit(fields, edit);
+        }
     }
 }
 
 /// Origin form: path and query only.
-fn set_path(request: &mut Request<Incoming>, path: Option<&str>) {
-    let uri = request.uri();
+fn set_path(uri: &mut Uri, path: Option<&str>) {
     let target = match (path, uri.query()) {
         (None, _) if uri.authority().is_none() => return,
         (None, _) => uri.path_and_query().cloned(),
         (Some(path), None) => PathAndQuery::try_from(path).ok(),
         (Some(path), Some(query)) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
     };
-    *request.uri_mut() = target.unwrap_or_else(|| PathAndQuery::from_static("/")).into();
+    *uri = target.unwrap_or_else(|| PathAndQuery::from_static("/")).into();
 }
 
-fn edit_all(
-    fields: &mut HeaderMap,
-    rule: &[Filter],
-    backend: &WeightedBackend,
-    of_direction: fn(&Filter) -> Option<&HeaderEdit>,
-) {
-    for edit in rule.iter().chain(&backend.filters).filter_map(of_direction) {
-        headers::edit(fields, edit);
-    }
-}
-
-fn request_edit(filter: &Filter) -> Option<&HeaderEdit> {
-    if let Filter::RequestHeaders(edit) = filter { Some(edit) } else { None }
-}
-
-fn response_edit(filter: &Filter) -> Option<&HeaderEdit> {
-    if let Filter::ResponseHeaders(edit) = filter { Some(edit) } else { None }
-}
-
-// --- attempts ---
-
-/// Tries again where that is safe: no connection could be made, or a kept connection turned out to be closed before
-/// anything of the request was sent.
-async fn send(core: &Core, name: &BackendName, mut request: Request<Incoming>) -> Result<Answered, Trouble> {
-    let mut avoid = None;
-    let mut trouble = Trouble::NoEndpoint;
-    for attempt in 0..ATTEMPTS {
-        if attempt > 0 {
-            core.counters.retries.increment();
-        }
-        let Some(endpoint) = core.pools.pick(core, name, avoid) else { break };
-        match endpoint.connection(core).await {
-            Err(error) => {
-                avoid = Some(endpoint.address);
-                trouble = Trouble::Connect(endpoint.address, error);
-            }
-            Ok(connection) => match exchange(connection, request).await {
-                Ok(answered) => return Ok(answered),
-                Err(SendFailure { error, unsent: None }) => {
-                    return Err(Trouble::Broken(endpoint.address, error));
-                }
-                Err(SendFailure { error, unsent: Some(again) }) => {
-                    request = again;
-                    trouble = Trouble::Broken(endpoint.address, error);
-                }
-            },
-        }
-    }
-    Err(trouble)
-}
-
-async fn exchange(connection: Connection, mut request: Request<Incoming>) -> Result<Answered, SendFailure> {
-    if connection.is_http2() {
-        to_http2(&mut request);
-    } else {
-        *request.version_mut() = Version::HTTP_11;
-    }
-    connection.send(request).await
-}
-
-/// HTTP/2 carries the host in the target.
-fn to_http2(request: &mut Request<Incoming>) {
-    *request.version_mut() = Version::HTTP_2;
-    let Some(host) = request.headers_mut().remove(header::HOST) else { return };
-    let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(Scheme::HTTP);
-    parts.authority = Authority::try_from(host.as_bytes()).ok();
-    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
-    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+fn filters<'p>(rule: &'p Rule, backend: &'p WeightedBackend) -> impl Iterator<Item = &'p Filter> {
+    rule.filters.iter().chain(&backend.filters)
 }
 
 // --- the response ---
 
 fn respond(
     core: &Rc<Core>,
-    rule: &Rule,
-    backend: &WeightedBackend,
-    mut response: http::Response<Incoming>,
-    lease: Lease,
-    deadline: Option<Pin<Box<Sleep>>>,
+    plan: &Forward<'_>,
+    (mut response, lease): Answered,
+    deadlines: &Deadlines,
     switch: Option<upgrade::Pending>,
 ) -> Response {
-    let tunnel = if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        match switch {
-            Some(switch) => Some(switch.tunnel(core, &mut response)),
-            None => return answer::status(StatusCode::BAD_GATEWAY),
-        }
-    } else {
-        None
+    let tunnel = match switch {
+        _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
+        Some(switch) => Some(switch.tunnel(core, &mut response)),
+        None => return failed(plan, StatusCode::BAD_GATEWAY, &"the backend switched protocols unasked"),
     };
     let (mut parts, incoming) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
     if let Some(protocol) = tunnel {
         protocol.announce(&mut parts.headers);
     }
-    edit_all(&mut parts.headers, &rule.filters, backend, response_edit);
-    parts.version = Version::default();
+    for filter in filters(plan.rule, plan.backend) {
+        if let Filter::ResponseHeaders(edit) = filter {
+            headers::edit(&mut parts.headers, edit);
+        }
+    }
+    let deadline = deadlines.head().map(|deadline| Box::pin(sleep_until(deadline)));
     http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline))
 }
 
-// === impl Trouble ===
-
-impl Trouble {
-    fn answer(self, rule: &Rule, name: &BackendName) -> Response {
-        match self {
-            Self::NoEndpoint => {
-                failed(rule, name, StatusCode::SERVICE_UNAVAILABLE, "the Service has no ready endpoint")
-            }
-            Self::Connect(address, error) => {
-                let status = match error.kind() {
-                    std::io::ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-                    _ => StatusCode::SERVICE_UNAVAILABLE,
-                };
-                failed(rule, name, status, &format!("cannot connect to {address}: {error}"))
-            }
-            Self::Broken(address, error) => failed(
-                rule,
-                name,
-                StatusCode::BAD_GATEWAY,
-                &format!("{address} gave no valid response: {error}"),
-            ),
-        }
-    }
-}
-
-fn failed(rule: &Rule, backend: &BackendName, status: StatusCode, problem: &str) -> Response {
-    tracing::debug!(rule = %rule.id, %backend, problem, status = status.as_u16(), "the backend did not answer");
+fn failed(plan: &Forward<'_>, status: StatusCode, problem: &dyn std::fmt::Display) -> Response {
+    let status_code = status.as_u16();
+    tracing::debug!(rule = %plan.rule.id, backend = %plan.name, %problem, status = status_code, "no response");
     answer::status(status)
 }

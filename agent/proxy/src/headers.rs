@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
-use crate::connection::Client;
+use crate::clients::Client;
 use crate::settings::Settings;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -15,26 +15,42 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HTTP2_SETTINGS,
-];
-
-/// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection` names, except fields
-/// that a client could thereby take away from the backend's decisions.
+/// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection` names. Most messages
+/// have nothing of it: they cost one pass over their names.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
         for name in named_by_connection(headers) {
             headers.remove(name);
         }
     }
-    for name in &HOP_BY_HOP {
+    let mut found = [const { None }; 8];
+    let names = headers.keys().filter(|name| is_hop_by_hop(name));
+    found.iter_mut().zip(names).for_each(|(slot, name)| *slot = Some(name.clone()));
+    for name in found.into_iter().flatten() {
         headers.remove(name);
+    }
+}
+
+/// Of requests, `TE: trailers` passes (gRPC insists on it), and expectations are met by us.
+pub(crate) fn request_hop_by_hop(headers: &mut HeaderMap) {
+    let trailers = headers.get(header::TE).is_some_and(wants_trailers);
+    remove_hop_by_hop(headers);
+    if trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+fn wants_trailers(te: &HeaderValue) -> bool {
+    let mut codings = te.as_bytes().split(|byte| *byte == b',');
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION | header::TE | header::TRANSFER_ENCODING | header::UPGRADE | header::EXPECT => {
+            true
+        }
+        _ => [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS].contains(name),
     }
 }
 
@@ -44,21 +60,40 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(header::UPGRADE).filter(|it| wanted && !it.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
 }
 
-/// Tells the backend who the client is.
-pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &str, settings: &Settings) {
-    let mut address = client.peer.ip().to_canonical().to_string();
-    if settings.trusted_hops > 0
-        && let Some(before) = headers.get(X_FORWARDED_FOR).and_then(|value| value.to_str().ok())
-    {
-        address = format!("{before}, {address}");
-    } else {
+/// Tells the backend who the client is. Unless proxies in front are trusted, what the client says about it is dropped.
+pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue, settings: &Settings) {
+    remove_look_alikes(headers);
+    let before = headers.get(X_FORWARDED_FOR).filter(|_| settings.trusted_hops > 0);
+    let chain = before.and_then(|before| joined(before, &client.address));
+    if chain.is_none() {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
-        insert(headers, X_FORWARDED_HOST, host);
+        headers.insert(X_FORWARDED_HOST, host.clone());
+        headers.remove(header::FORWARDED);
     }
+    headers.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
     if settings.forwarded {
-        insert(headers, header::FORWARDED, &forwarded_element(client, host));
+        append_forwarded(headers, client, host);
     }
-    insert(headers, X_FORWARDED_FOR, &address);
+}
+
+fn joined(before: &HeaderValue, address: &HeaderValue) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(&[before.as_bytes(), b", ", address.as_bytes()].concat()).ok()
+}
+
+/// `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI).
+fn remove_look_alikes(headers: &mut HeaderMap) {
+    let is_look_alike = |name: &&HeaderName| {
+        let bytes = name.as_str().as_bytes();
+        bytes.starts_with(b"x") && bytes.contains(&b'_') && looks_forwarded(bytes)
+    };
+    while let Some(name) = headers.keys().find(is_look_alike).cloned() {
+        headers.remove(name);
+    }
+}
+
+fn looks_forwarded(name: &[u8]) -> bool {
+    let start = b"x-forwarded-";
+    name.len() > start.len() && name.iter().zip(start).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
 }
 
 /// Applies a header filter; names and values were checked when it was compiled.
@@ -82,9 +117,10 @@ fn field(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
 }
 
-fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
+fn append_forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue) {
+    let element = forwarded_element(client, host.to_str().unwrap_or_default());
+    if let Ok(element) = HeaderValue::from_str(&element) {
+        headers.append(header::FORWARDED, element);
     }
 }
 
@@ -101,15 +137,13 @@ fn forwarded_element(client: &Client, host: &str) -> String {
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let names = values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok());
-    names.filter(|name| !is_protected(name)).collect()
+    values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
 }
 
-fn is_protected(name: &HeaderName) -> bool {
-    *name == header::HOST
-        || *name == header::AUTHORIZATION
-        || *name == header::COOKIE
-        || *name == header::CONTENT_LENGTH
-        || name.as_str().starts_with("x-forwarded-")
-        || *name == header::FORWARDED
+/// Fields that no `Connection` option may take away from the backend.
+pub(crate) fn is_end_to_end(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 6] =
+        [b"host", b"authorization", b"cookie", b"content-length", b"content-type", b"forwarded"];
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+        || name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-"))
 }

@@ -7,13 +7,20 @@
 
 mod accept;
 mod answer;
+mod attempt;
 mod body;
+mod clients;
+mod clock;
 mod connection;
 mod core;
 mod decide;
 mod edge;
+mod endpoint;
 mod forward;
+mod frames;
+mod guard;
 mod headers;
+mod path;
 mod pool;
 mod proxy;
 mod service;
@@ -22,10 +29,12 @@ mod socket;
 mod stats;
 mod tls;
 mod upgrade;
+mod upload;
+mod wire;
 mod worker;
 
 pub use crate::core::Unbound;
 pub use proxy::{Proxy, StartError};
-pub use settings::{Limits, Settings, SocketMode};
+pub use settings::{Limits, Settings, Slashes, SocketMode};
 pub use socket::CoreSockets;
 pub use stats::{HandshakeFailure, ListenerStats, Stats};

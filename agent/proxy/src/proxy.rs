@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use portcullis_model::Snapshot;
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::{self, Command, Unbound};
@@ -120,8 +121,8 @@ impl Proxy {
 
 fn run_pinned(core: usize, body: impl Future<Output = ()>) {
     pin_to_cpu(core);
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => tokio::task::LocalSet::new().block_on(&runtime, body),
+    match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+        Ok(runtime) => runtime.block_on(body),
         Err(error) => tracing::error!(core, %error, "cannot start the core's runtime: it serves nothing"),
     }
 }

@@ -3,13 +3,15 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::{Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 
 use crate::answer::{self, Response};
-use crate::connection::Client;
+use crate::body::Body;
+use crate::clients::{Client, Exchange};
 use crate::core::Core;
 use crate::decide::{self, Decision};
+use crate::edge::Rejection;
 use crate::forward;
 
 pub(crate) async fn answer(
@@ -17,32 +19,35 @@ pub(crate) async fn answer(
     client: Rc<Client>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
+    let exchange = Exchange::begin(&client);
     let (parts, body) = request.into_parts();
-    let (decision, worker) = decide::decide(&core, &client, &parts);
-    let response = match decision {
-        Decision::Forward(plan) => {
-            forward::forward(&core, &client, plan, Request::from_parts(parts, body)).await
-        }
-        Decision::Redirect { status, location } => answer::redirect(status, &location),
-        Decision::Answer(status) => ours(&client, answer::status(status)),
-        Decision::Reject(rejection) => close(ours(&client, answer::text(rejection.status, rejection.reason))),
+    let (version, method) = (parts.version, parts.method.clone());
+    let current = core.current();
+    let (decision, worker) = decide::decide(&core, &client, &current.snapshot, &parts);
+    let mut response = match decision {
+        Decision::Forward(plan) => forward::forward(&core, &client, plan, parts, body).await,
+        Decision::Redirect { rule, status, location } => answer::redirect(rule, status, &location),
+        Decision::Answer(status) => answer::status(status),
+        Decision::Reject(rejection) => rejected(&client, rejection, version),
     };
+    if method == Method::HEAD {
+        response = response.map(Body::for_head);
+    }
     match &worker {
         Some(worker) => worker.counters().answered(response.status()),
         None => core.counters.unrouted.increment(),
     }
-    Ok(response)
+    Ok(response.map(|body| body.during(exchange)))
 }
 
-fn ours(client: &Client, response: Response) -> Response {
-    tracing::debug!(client = %client.peer, status = response.status().as_u16(), "answered by the gateway");
-    response
-}
-
-/// What follows a malformed request on the same connection cannot be trusted.
-fn close(mut response: Response) -> Response {
-    if response.status() == StatusCode::BAD_REQUEST || response.status() == StatusCode::NOT_IMPLEMENTED {
-        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+/// What follows a malformed HTTP/1 request on the same connection cannot be trusted.
+fn rejected(client: &Client, rejection: Rejection, version: Version) -> Response {
+    let Rejection { status, reason } = rejection;
+    tracing::debug!(client = %client.peer, status = status.as_u16(), reason = reason.trim_end(), "refused");
+    let mut response = answer::text(status, reason);
+    let spoilt = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
+    if spoilt && version < Version::HTTP_2 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }

@@ -10,6 +10,7 @@ pub struct Settings {
     pub limits: Limits,
     /// Proxies in front of this one whose `X-Forwarded-For` is believed. 0: what the client sent is replaced.
     pub trusted_hops: usize,
+    pub slashes: Slashes,
     /// Also send `Forwarded` (RFC 7239).
     pub forwarded: bool,
 }
@@ -22,12 +23,25 @@ pub enum SocketMode {
     Bound,
 }
 
+/// What `//` in a path means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slashes {
+    /// The same as `/`, as most backends read it: routes cannot be evaded by an empty segment.
+    Merge,
+    /// An empty segment, for backends that tell the difference (object stores).
+    Keep,
+}
+
 /// Budgets of one client connection and of the pools behind it.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Time for the request head, from connection or previous request.
+    /// Time for the request head, from the connection or from the head's first byte.
     pub header_read: Duration,
     pub handshake: Duration,
+    /// Time between requests on an HTTP/1 connection.
+    pub client_idle: Duration,
+    /// Time without streams on an HTTP/2 connection.
+    pub http2_idle: Duration,
     /// Bytes of the request target.
     pub uri: usize,
     /// Bytes of all header fields.
@@ -52,6 +66,7 @@ impl Default for Settings {
             sockets: SocketMode::Bound,
             limits: Limits::default(),
             trusted_hops: 0,
+            slashes: Slashes::Merge,
             forwarded: false,
         }
     }
@@ -64,6 +79,8 @@ impl Default for Limits {
         Self {
             header_read: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
+            client_idle: Duration::from_secs(60),
+            http2_idle: Duration::from_secs(300),
             uri: 8 << 10,
             header_bytes: 32 << 10,
             headers: 100,

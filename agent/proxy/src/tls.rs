@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_model::{Certificate, TlsTermination};
 use rustls::crypto::CryptoProvider;
-use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 
@@ -46,6 +46,8 @@ impl TlsFactory {
         let mut config = builder.with_no_client_auth().with_cert_resolver(choice);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.ticketer = self.tickets.clone();
+        // Sessions live in tickets only, which cost no memory and are good on every core.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;
         Arc::new(config)
     }

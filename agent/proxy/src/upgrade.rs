@@ -4,12 +4,14 @@
 use std::rc::Rc;
 
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Request, Response, Version};
+use http::request::Parts;
+use http::{Response, Version};
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
 use crate::core::Core;
+use crate::guard::{Guarded, Transport};
 use crate::headers;
 
 /// A client's wish to switch protocols.
@@ -24,12 +26,12 @@ pub(crate) struct Protocol(HeaderValue);
 
 impl Pending {
     /// `None` if the request does not ask for an upgrade or cannot have one.
-    pub(crate) fn take(request: &mut Request<Incoming>) -> Option<Self> {
-        if request.version() != Version::HTTP_11 {
+    pub(crate) fn take(parts: &mut Parts) -> Option<Self> {
+        if parts.version != Version::HTTP_11 {
             return None;
         }
-        let protocol = Protocol(headers::upgrade(request.headers())?);
-        Some(Self { client: hyper::upgrade::on(request), protocol })
+        let protocol = Protocol(headers::upgrade(&parts.headers)?);
+        Some(Self { client: parts.extensions.remove()?, protocol })
     }
 
     pub(crate) fn announce(&self, headers: &mut HeaderMap) {
@@ -53,9 +55,21 @@ impl Protocol {
     }
 }
 
+/// The client's stream without the checks that are for HTTP. What the client sent before it could know that the backend
+/// agrees was written for somebody else, perhaps to look like a request: then there is no tunnel.
+fn bare(client: Upgraded) -> Option<Transport> {
+    let parts = client.downcast::<TokioIo<Guarded>>().ok()?;
+    if !parts.read_buf.is_empty() {
+        tracing::debug!("no tunnel: the client sent data before the protocol was switched");
+        return None;
+    }
+    Some(parts.io.into_inner().into_transport())
+}
+
 async fn join(client: OnUpgrade, backend: OnUpgrade) {
     let Ok((client, backend)) = tokio::try_join!(client, backend) else { return };
-    let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+    let Some(mut client) = bare(client) else { return };
+    let mut backend = TokioIo::new(backend);
     if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut backend).await {
         tracing::debug!(%error, "tunnel ended");
     }

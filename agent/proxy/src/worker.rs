@@ -1,7 +1,7 @@
 //! A worker is one listener on one core: its TLS state and its counters. Workers are made when a listener first sees
 //! traffic; what must outlive a changed listener (counters, TLS sessions) hangs on the listener's identity.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub(crate) struct Workers {
 /// What a listener's successive versions share.
 #[derive(Default)]
 struct Lineage {
+    served: Cell<bool>,
     counters: ListenerCounters,
     tls: RefCell<Option<(TlsTermination, Arc<ServerConfig>)>>,
 }
@@ -35,6 +36,11 @@ struct Lineage {
 // === impl Worker ===
 
 impl Worker {
+    /// Whether the latest snapshot has the listener, in this version or another.
+    pub(crate) fn is_served(&self) -> bool {
+        self.lineage.served.get()
+    }
+
     pub(crate) fn counters(&self) -> &ListenerCounters {
         &self.lineage.counters
     }
@@ -67,10 +73,18 @@ impl Workers {
         Some(config)
     }
 
-    /// Forgets the workers of listeners that no group holds any more.
+    /// Forgets listeners that no group holds any more.
     pub(crate) fn retain<'g>(&self, groups: impl Iterator<Item = &'g Arc<ListenerGroup>>) {
-        let live: HashSet<usize, RandomState> =
-            groups.flat_map(|group| group.listeners.values().map(|it| Arc::as_ptr(it) as usize)).collect();
+        let mut lineages = self.lineages.borrow_mut();
+        lineages.values().for_each(|lineage| lineage.served.set(false));
+        let mut live = HashSet::with_hasher(RandomState::default());
+        for listener in groups.flat_map(|group| group.listeners.values()) {
+            live.insert(Arc::as_ptr(listener) as usize);
+            if let Some(lineage) = lineages.get(&listener.id) {
+                lineage.served.set(true);
+            }
+        }
+        lineages.retain(|_, lineage| lineage.served.get());
         self.workers.borrow_mut().retain(|identity, _| live.contains(identity));
     }
 
@@ -81,6 +95,7 @@ impl Workers {
 
     fn make(&self, listener: &Arc<Listener>) -> Rc<Worker> {
         let lineage = self.lineages.borrow_mut().entry(listener.id.clone()).or_default().clone();
+        lineage.served.set(true);
         Rc::new(Worker { listener: listener.clone(), lineage })
     }
 }

@@ -5,3 +5,7 @@
 pub mod backend;
 pub mod client;
 pub mod fixture;
+pub mod origin;
+pub mod rules;
+pub mod via;
+pub mod world;

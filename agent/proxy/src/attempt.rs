@@ -1,0 +1,128 @@
+//! Attempts at getting a response: which endpoint, over which connection, and when it is safe to try again.
+
+use std::io;
+use std::net::SocketAddr;
+
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Request, StatusCode, Uri, Version, header};
+use hyper::body::Incoming;
+use portcullis_model::BackendName;
+
+use crate::core::Core;
+use crate::endpoint::{Connection, Freshness, Lease, SendFailure};
+use crate::upload::Upload;
+
+const ATTEMPTS: usize = 3;
+
+/// Why no response came.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    #[error("the Service has no ready endpoint")]
+    NoEndpoint,
+    #[error("cannot connect to {0}: {1}")]
+    Connect(SocketAddr, io::Error),
+    #[error("{0} gave no valid response: {1}")]
+    Broken(SocketAddr, hyper::Error),
+    #[error("the client's request body is malformed or broke off")]
+    Client,
+}
+
+pub(crate) type Answered = (http::Response<Incoming>, Lease);
+
+/// Tries again where that is safe: no connection could be made; or a kept connection turned out to be closed, and either
+/// nothing of the request was sent or it may be sent twice (RFC 9110 section 9.2.2).
+pub(crate) async fn send(
+    core: &Core,
+    name: &BackendName,
+    request: Request<Upload>,
+) -> Result<Answered, Trouble> {
+    let broken = request.body().broken();
+    let mut request = Box::new(request);
+    let (mut avoid, mut freshness, mut trouble) = (None, Freshness::Any, Trouble::NoEndpoint);
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            core.counters.retries.increment();
+        }
+        let Some(endpoint) = core.pools.pick(core, name, avoid) else { break };
+        let connection = match endpoint.connection(core, freshness).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                avoid = Some(endpoint.address);
+                trouble = Trouble::Connect(endpoint.address, error);
+                continue;
+            }
+        };
+        let spare = if connection.reused { spare(&request) } else { None };
+        match exchange(connection, *request).await {
+            Ok(answered) => return Ok(answered),
+            Err(SendFailure { error, unsent }) => {
+                let again = unsent.or(spare);
+                trouble = match broken.as_ref().is_some_and(|it| it.get()) {
+                    true => Trouble::Client,
+                    false => Trouble::Broken(endpoint.address, error),
+                };
+                let Some(again) = again else { return Err(trouble) };
+                (request, freshness) = (again, Freshness::New);
+            }
+        }
+    }
+    Err(trouble)
+}
+
+/// A copy for a second attempt, if the request has no body and its method is idempotent.
+fn spare(request: &Request<Upload>) -> Option<Box<Request<Upload>>> {
+    if !matches!(request.body(), Upload::Empty) || !request.method().is_idempotent() {
+        return None;
+    }
+    let mut copy = Request::new(Upload::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(Box::new(copy))
+}
+
+async fn exchange(connection: Connection, mut request: Request<Upload>) -> Result<Answered, SendFailure> {
+    if connection.is_http2() {
+        to_http2(&mut request);
+    } else {
+        to_http1(&mut request);
+    }
+    connection.send(request).await
+}
+
+/// HTTP/2 carries the host in the target.
+fn to_http2(request: &mut Request<Upload>) {
+    *request.version_mut() = Version::HTTP_2;
+    let Some(host) = request.headers_mut().remove(header::HOST) else { return };
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = Authority::try_from(host.as_bytes()).ok();
+    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// HTTP/1 has one `Cookie` field (RFC 9113 section 8.2.3).
+fn to_http1(request: &mut Request<Upload>) {
+    *request.version_mut() = Version::HTTP_11;
+    let crumbs = request.headers().get_all(header::COOKIE);
+    if crumbs.iter().nth(1).is_some() {
+        let joined = crumbs.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);
+        if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
+            request.headers_mut().insert(header::COOKIE, cookie);
+        }
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Client => StatusCode::BAD_REQUEST,
+            Self::NoEndpoint => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            Self::Connect(..) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Broken(..) => StatusCode::BAD_GATEWAY,
+        }
+    }
+}

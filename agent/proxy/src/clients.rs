@@ -1,0 +1,180 @@
+//! The open client connections of a core, and what they are told: to finish because their listener is gone or the core
+//! drains, or to go because they keep us waiting. Connections are swept by a clock instead of holding timers each.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use foldhash::fast::RandomState;
+use http::HeaderValue;
+
+use crate::clock;
+use crate::core::Core;
+use crate::guard::Pulse;
+use crate::settings::Limits;
+use crate::worker::Worker;
+
+/// What all requests of a connection have in common.
+pub(crate) struct Client {
+    pub peer: SocketAddr,
+    /// The peer's address as header fields show it.
+    pub address: HeaderValue,
+    /// The address and port the client connected to: VIP and listener port.
+    pub local: SocketAddr,
+    /// The listener whose server name was asked for; `None` without TLS.
+    pub tls: Option<Rc<Worker>>,
+    pub pulse: Arc<Pulse>,
+    /// Ticks that may pass between requests.
+    patience: u32,
+    order: Cell<Order>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Serve,
+    /// End after what has begun.
+    Finish,
+    Abort,
+}
+
+#[derive(Default)]
+pub(crate) struct Clients {
+    open: RefCell<HashMap<u64, Rc<Client>, RandomState>>,
+    registered: Cell<u64>,
+    closing: Cell<bool>,
+}
+
+/// Keeps a connection among the core's; from its first request on until it is dropped.
+pub(crate) struct Registered {
+    core: Rc<Core>,
+    number: u64,
+}
+
+/// A request that is being served; while one is, the connection is not idle.
+pub(crate) struct Exchange(Rc<Client>);
+
+// === impl Client ===
+
+impl Client {
+    pub(crate) fn new(
+        peer: SocketAddr,
+        local: SocketAddr,
+        tls: Option<Rc<Worker>>,
+        patience: std::time::Duration,
+    ) -> Self {
+        let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
+        Self {
+            peer,
+            address: address.unwrap_or(HeaderValue::from_static("unknown")),
+            local,
+            tls,
+            pulse: Arc::new(Pulse::new()),
+            patience: clock::ticks(patience),
+            order: Cell::new(Order::Serve),
+            waker: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Polls the connection to its end, obeying orders; `finish` tells it to end gracefully.
+    pub(crate) async fn drive<C: Future>(&self, connection: C, finish: fn(Pin<&mut C>)) -> Option<C::Output> {
+        let mut connection = std::pin::pin!(connection);
+        let mut told = false;
+        std::future::poll_fn(|cx| {
+            self.watch(cx);
+            match self.order.get() {
+                Order::Serve => {}
+                Order::Finish if told => {}
+                Order::Finish => {
+                    told = true;
+                    finish(connection.as_mut());
+                }
+                Order::Abort => return Poll::Ready(None),
+            }
+            connection.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    fn watch(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn tell(&self, order: Order) {
+        self.order.set(order);
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn sweep(&self, limits: &Limits) {
+        if self.pulse.head_age().is_some_and(|age| age > clock::ticks(limits.header_read)) {
+            tracing::debug!(client = %self.peer, "closed: the request head did not arrive in time");
+            self.tell(Order::Abort);
+        } else if self.pulse.idle_age().is_some_and(|age| age > self.patience) {
+            self.tell(Order::Finish);
+        }
+    }
+}
+
+// === impl Clients ===
+
+impl Clients {
+    pub(crate) fn register(core: &Rc<Core>, client: &Rc<Client>) -> Registered {
+        let clients = &core.clients;
+        if clients.closing.get() {
+            client.tell(Order::Finish);
+        }
+        let number = clients.registered.get();
+        clients.registered.set(number + 1);
+        clients.open.borrow_mut().insert(number, client.clone());
+        Registered { core: core.clone(), number }
+    }
+
+    /// Lets the chosen connections finish what they have begun, then end.
+    pub(crate) fn finish(&self, chosen: impl Fn(&Client) -> bool) {
+        self.open.borrow().values().filter(|it| chosen(it)).for_each(|client| client.tell(Order::Finish));
+    }
+
+    /// Lets all connections finish, those to come after their first request.
+    pub(crate) fn finish_all(&self) {
+        self.closing.set(true);
+        self.finish(|_| true);
+    }
+
+    pub(crate) fn sweep(&self, limits: &Limits) {
+        self.open.borrow().values().for_each(|client| client.sweep(limits));
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.core.clients.open.borrow_mut().remove(&self.number);
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    pub(crate) fn begin(client: &Rc<Client>) -> Self {
+        client.pulse.begin();
+        Self(client.clone())
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.0.pulse.end();
+    }
+}

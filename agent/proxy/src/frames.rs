@@ -1,0 +1,113 @@
+//! A budget for HTTP/2 frames that cost the sender nothing and the receiver an answer. The HTTP library bounds streams,
+//! resets, header lists and empty DATA; it acknowledges any number of PING, SETTINGS and PRIORITY frames.
+
+use crate::clock;
+
+const PREFACE: usize = 24;
+const HEAD: usize = 9;
+const PRIORITY: u8 = 2;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+
+/// Control frames a client may send at once, and on top of that every second.
+const BURST: u32 = 1000;
+const PER_SECOND: u32 = 10;
+/// gRPC clients probe the bandwidth with a PING per round trip while data flows to them: such data earns PINGs.
+const PER_WRITE: u32 = 8;
+const BIG_WRITE: usize = 1024;
+
+/// Follows the frames that a client sends.
+#[derive(Debug)]
+pub(crate) struct FrameBudget {
+    left: u32,
+    since: u32,
+    /// Bytes to pass over before the next frame head.
+    skip: usize,
+    head: [u8; HEAD],
+    filled: usize,
+}
+
+/// The client sent more control frames than any use of them explains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flood;
+
+// === impl FrameBudget ===
+
+impl Default for FrameBudget {
+    fn default() -> Self {
+        Self { left: BURST, since: clock::now(), skip: PREFACE, head: [0; HEAD], filled: 0 }
+    }
+}
+
+impl FrameBudget {
+    pub(crate) fn follow(&mut self, mut bytes: &[u8]) -> Result<(), Flood> {
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let taken = (HEAD - self.filled).min(bytes.len());
+            self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+            self.filled += taken;
+            bytes = &bytes[taken..];
+            if self.filled == HEAD {
+                self.take_head()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// So many bytes went to the client.
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        if bytes >= BIG_WRITE {
+            self.left = (self.left + PER_WRITE).min(BURST);
+        }
+    }
+
+    fn take_head(&mut self) -> Result<(), Flood> {
+        self.filled = 0;
+        let [a, b, c, kind, ..] = self.head;
+        self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        if matches!(kind, PRIORITY | SETTINGS | PING) { self.spend() } else { Ok(()) }
+    }
+
+    fn spend(&mut self) -> Result<(), Flood> {
+        let seconds = (clock::now() - self.since) / clock::PER_SECOND;
+        self.since += seconds * clock::PER_SECOND;
+        self.left = self.left.saturating_add(seconds.saturating_mul(PER_SECOND)).min(BURST);
+        self.left = self.left.checked_sub(1).ok_or(Flood)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, payload: usize) -> Vec<u8> {
+        let mut frame = vec![0, (payload >> 8) as u8, payload as u8, kind, 0, 0, 0, 0, 0];
+        frame.resize(HEAD + payload, PING);
+        frame
+    }
+
+    #[test]
+    fn control_frames_are_counted_however_they_are_cut() {
+        for size in [1, 5, 17, 1000] {
+            let mut budget = FrameBudget::default();
+            let mut bytes = vec![PING; PREFACE];
+            (0..BURST).for_each(|_| bytes.extend([frame(0, 300), frame(PING, 8)].concat()));
+            assert_eq!(bytes.chunks(size).try_for_each(|piece| budget.follow(piece)), Ok(()), "by {size}");
+            assert_eq!(budget.follow(&frame(0, 10)), Ok(()));
+            assert_eq!(budget.follow(&frame(SETTINGS, 0)), Err(Flood));
+        }
+    }
+
+    #[test]
+    fn data_to_the_client_earns_pings() {
+        let mut budget = FrameBudget::default();
+        assert_eq!(budget.follow(&[0; PREFACE]), Ok(()));
+        for _ in 0..2 * BURST {
+            budget.wrote(BIG_WRITE);
+            assert_eq!(budget.follow(&frame(PING, 8)), Ok(()));
+        }
+    }
+}

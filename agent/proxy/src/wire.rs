@@ -1,0 +1,293 @@
+//! The framing of HTTP/1 requests, read along with the bytes before the HTTP library sees them. The library is lenient
+//! where another hop may read the same bytes differently: it takes a bare LF for a line end, lets Transfer-Encoding
+//! override Content-Length and repeats of Content-Length pass. All of these are request smuggling in waiting, and none is
+//! visible in the parsed request any more, so they are caught here (RFC 9112 sections 2.2, 6.3 and 7.1).
+//!
+//! This is not a parser: it follows lines and body lengths only, and leaves every other judgement to the library.
+
+use memchr::memchr;
+
+/// A chunk-size line with its extensions.
+const CHUNK_LINE: usize = 4 << 10;
+/// More than the library buffers of a head; it has answered 431 by then.
+const HEAD_LINE: usize = 64 << 10;
+
+/// Follows the requests of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Framing {
+    state: State,
+    head: Head,
+    /// The beginning of a line whose end has not arrived.
+    line: Vec<u8>,
+}
+
+/// Bytes that do not frame a request unambiguously.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    /// Of a head: the byte at this index ends the offending line, and with a NUL in its place the library answers 400.
+    Head(usize),
+    /// Of a body: what precedes this index is fine, nothing after it can be read.
+    Body(usize),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Head,
+    Body(u64),
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    Trailers,
+    /// The connection is lost, or somebody else's.
+    Stopped,
+}
+
+/// What the head read so far says of its body.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    started: bool,
+    length: Option<u64>,
+    coding: Option<Coding>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coding {
+    Chunked,
+    Other,
+}
+
+struct Malformed;
+
+// === impl Framing ===
+
+impl Framing {
+    /// Whether a request head has begun and not ended.
+    pub(crate) fn in_head(&self) -> bool {
+        self.state == State::Head && (self.head.started || !self.line.is_empty())
+    }
+
+    /// Reads on. After a violation nothing more is looked at.
+    pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        let mut at = 0;
+        while at < bytes.len() {
+            at += match self.state {
+                State::Stopped => return Ok(()),
+                State::Body(left) | State::Chunk(left) => self.skip(left, bytes.len() - at),
+                _ => match memchr(b'\n', &bytes[at..]) {
+                    Some(end) => {
+                        self.end_line(&bytes[at..=at + end]).map_err(|_| self.stop(at, at + end))?;
+                        end + 1
+                    }
+                    None => return self.keep(&bytes[at..]).map_err(|_| self.stop(at, bytes.len())),
+                },
+            };
+        }
+        Ok(())
+    }
+
+    /// Counts body bytes; returns how many.
+    fn skip(&mut self, left: u64, available: usize) -> usize {
+        let skipped = usize::try_from(left).map_or(available, |left| left.min(available));
+        let left = left - skipped as u64;
+        self.state = match self.state {
+            State::Chunk(_) if left == 0 => State::ChunkEnd,
+            State::Chunk(_) => State::Chunk(left),
+            _ if left == 0 => State::Head,
+            _ => State::Body(left),
+        };
+        skipped
+    }
+
+    fn end_line(&mut self, end: &[u8]) -> Result<(), Malformed> {
+        if self.line.is_empty() {
+            return self.take_line(end);
+        }
+        let mut line = std::mem::take(&mut self.line);
+        line.extend_from_slice(end);
+        let taken = self.take_line(&line);
+        line.clear();
+        self.line = line;
+        taken
+    }
+
+    fn keep(&mut self, part: &[u8]) -> Result<(), Malformed> {
+        self.line.extend_from_slice(part);
+        match self.state {
+            State::Head if self.line.len() > HEAD_LINE => {
+                self.state = State::Stopped;
+                Ok(())
+            }
+            State::Head => Ok(()),
+            _ if self.line.len() > CHUNK_LINE => Err(Malformed),
+            _ => Ok(()),
+        }
+    }
+
+    fn stop(&mut self, start: usize, end: usize) -> Violation {
+        let in_head = self.state == State::Head;
+        let violation = if in_head { Violation::Head(end) } else { Violation::Body(start) };
+        self.state = State::Stopped;
+        violation
+    }
+
+    fn take_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        let line = line.strip_suffix(b"\r\n").ok_or(Malformed)?;
+        match self.state {
+            State::Head if line.is_empty() => self.end_head(),
+            State::Head => return self.head.take_line(line),
+            State::ChunkSize => {
+                self.state = match chunk_size(line)? {
+                    0 => State::Trailers,
+                    size => State::Chunk(size),
+                };
+            }
+            State::ChunkEnd if line.is_empty() => self.state = State::ChunkSize,
+            State::Trailers if line.is_empty() => self.state = State::Head,
+            State::Trailers => {}
+            State::ChunkEnd | State::Body(_) | State::Chunk(_) | State::Stopped => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// An empty line before the request line is no head (RFC 9112 section 2.2).
+    fn end_head(&mut self) {
+        let head = std::mem::take(&mut self.head);
+        self.state = match (head.coding, head.length) {
+            (Some(Coding::Chunked), _) => State::ChunkSize,
+            (_, Some(length)) if length > 0 => State::Body(length),
+            _ => State::Head,
+        };
+    }
+}
+
+// === impl Head ===
+
+impl Head {
+    fn take_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        if !self.started {
+            self.started = true;
+            // A fragment is no part of a request target; the library drops it silently.
+            return if memchr(b'#', line).is_some() { Err(Malformed) } else { Ok(()) };
+        }
+        match line[0] | 0x20 {
+            b'c' => self.take_length(line),
+            b't' => self.take_coding(line),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_length(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        let Some(value) = value_of(line, b"content-length:") else { return Ok(()) };
+        if self.length.is_some() || self.coding.is_some() {
+            return Err(Malformed);
+        }
+        self.length = Some(number(value, 10)?);
+        Ok(())
+    }
+
+    fn take_coding(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        let Some(value) = value_of(line, b"transfer-encoding:") else { return Ok(()) };
+        if self.length.is_some() || self.coding.is_some() {
+            return Err(Malformed);
+        }
+        let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
+        let chunked = last.eq_ignore_ascii_case(b"chunked");
+        self.coding = Some(if chunked { Coding::Chunked } else { Coding::Other });
+        Ok(())
+    }
+}
+
+fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    let (start, value) = line.split_at_checked(name.len())?;
+    start.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
+}
+
+fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
+    let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
+    number(size, 16)
+}
+
+/// Digits only: no sign, no prefix, no space.
+fn number(digits: &[u8], radix: u32) -> Result<u64, Malformed> {
+    let text = std::str::from_utf8(digits).map_err(|_| Malformed)?;
+    if !text.chars().all(|digit| digit.is_digit(radix)) {
+        return Err(Malformed);
+    }
+    u64::from_str_radix(text, radix).map_err(|_| Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdict must not depend on how the bytes are cut.
+    fn follow(bytes: &str) -> (Result<(), Violation>, bool) {
+        let whole = follow_in_pieces(bytes, bytes.len().max(1));
+        for size in [1, 2, 7] {
+            let pieces = follow_in_pieces(bytes, size);
+            assert_eq!((pieces.0.is_ok(), pieces.1), (whole.0.is_ok(), whole.1), "{bytes:?} by {size}");
+        }
+        whole
+    }
+
+    fn follow_in_pieces(bytes: &str, size: usize) -> (Result<(), Violation>, bool) {
+        let mut framing = Framing::default();
+        let verdict = bytes.as_bytes().chunks(size).try_for_each(|piece| framing.follow(piece));
+        (verdict, verdict.is_ok() && framing.in_head())
+    }
+
+    #[test]
+    fn well_framed_requests_pass() {
+        for bytes in [
+            "GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+            "\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length:  3 \r\n\r\na\nbGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n2;x=y\r\n\n\n\r\n0\r\nt: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 0\r\ncontent-type: a\r\n\r\n",
+        ] {
+            assert_eq!(follow(bytes), (Ok(()), false), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_under_way_from_its_first_byte_to_its_empty_line() {
+        for (bytes, in_head) in [
+            ("", false),
+            ("G", true),
+            ("GET / HTTP/1.1\r\n", true),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r", true),
+        ] {
+            assert_eq!(follow(bytes), (Ok(()), in_head), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_heads_are_stopped_at_the_offending_line() {
+        for bytes in [
+            "GET / HTTP/1.1\n",
+            "GET / HTTP/1.1\r\nhost: a\n",
+            "GET / HTTP/1.1\r\nhost: a\r\n\n",
+            "GET /#x HTTP/1.1\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 3\r\nContent-Length: 3\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 3, 3\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: +3\r\n",
+        ] {
+            assert_eq!(follow(bytes).0, Err(Violation::Head(bytes.len() - 1)), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_bodies_break_the_connection() {
+        let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+        for body in ["2\nab\r\n", "2;x\nab", "0x2\r\n", "2\r\nabX\r\n", "2 \r\n", "0\r\nt: 1\n", "\r\n"] {
+            let verdict = follow(&format!("{head}{body}")).0;
+            assert!(matches!(verdict, Err(Violation::Body(at)) if at >= head.len()), "{body:?}: {verdict:?}");
+        }
+        let extension = format!("{head}2;{}", "x".repeat(CHUNK_LINE));
+        assert_eq!(follow(&extension).0, Err(Violation::Body(head.len())));
+    }
+}

@@ -1,0 +1,343 @@
+//! The table: a request, what the backend saw of it, what the client got. Every row runs over HTTP/1.1 and HTTP/2, with
+//! and without TLS, and to an HTTP/1.1 and an HTTP/2 backend.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use portcullis_model::{BackendProtocol, Filter, PathRewrite};
+use support::origin::Origin;
+use support::rules::{RuleSpec, edit, rule};
+use support::via::{Reply, Via};
+use support::world::World;
+
+struct Row {
+    name: &'static str,
+    rules: Vec<RuleSpec>,
+    request: &'static str,
+    /// Lines of what the backend saw; a leading `!` says that no line starts so. Empty: it saw nothing.
+    saw: &'static [&'static str],
+    /// Status, then lines of the response's header in the same way.
+    got: (u16, &'static [&'static str]),
+}
+
+fn row(name: &'static str, rules: Vec<RuleSpec>) -> Row {
+    Row { name, rules, request: "GET /", saw: &[], got: (200, &[]) }
+}
+
+fn request_headers() -> Vec<Row> {
+    vec![
+        Row {
+            request: "GET /a/b?c=d\nuser-agent: test",
+            saw: &["GET /a/b?c=d", "host: any.test", "user-agent: test"],
+            got: (200, &["x-backend: echo", "!connection", "!server"]),
+            ..row("what the client sends arrives", vec![rule()])
+        },
+        Row {
+            request: "POST /form\ncontent-type: text/plain\n\nhello",
+            saw: &["POST /form", "content-length: 5", "hello"],
+            ..row("bodies arrive", vec![rule()])
+        },
+        Row {
+            saw: &["x-forwarded-for: 127.0.0.1", "x-forwarded-host: any.test", "!forwarded"],
+            ..row("the backend learns who asks", vec![rule()])
+        },
+        Row {
+            request: "GET /\nx-forwarded-for: 6.6.6.6\nx-forwarded-host: evil\nx-forwarded-proto: gopher",
+            saw: &["x-forwarded-for: 127.0.0.1", "x-forwarded-host: any.test"],
+            ..row("a client cannot say who it is", vec![rule()])
+        },
+        Row {
+            request: "GET /\nx_forwarded_for: 6.6.6.6\nx-forwarded-port: 1",
+            saw: &["!x_forwarded_for"],
+            ..row("nor in a spelling that some backends read alike", vec![rule()])
+        },
+        Row {
+            request: "GET /\nte: trailers\naccept-encoding: gzip",
+            saw: &["te: trailers", "accept-encoding: gzip"],
+            ..row("gRPC's te: trailers passes", vec![rule()])
+        },
+        Row {
+            request: "GET /\nexpect: 100-continue\nx-a: 1",
+            saw: &["!expect", "x-a: 1"],
+            ..row("expectations are met here", vec![rule()])
+        },
+    ]
+}
+
+fn filters() -> Vec<Row> {
+    let set = |name| Filter::RequestHeaders(edit(&[(name, "set")], &[], &[]));
+    vec![
+        Row {
+            request: "GET /\nx-set: old\nx-add: old\nx-remove: old",
+            saw: &["x-set: new", "x-add: old", "x-add: more", "!x-remove", "!x-set: old"],
+            ..row(
+                "RequestHeaderModifier",
+                vec![rule().filter(Filter::RequestHeaders(edit(
+                    &[("x-set", "new")],
+                    &[("x-add", "more")],
+                    &["x-remove"],
+                )))],
+            )
+        },
+        Row {
+            saw: &["GET /"],
+            got: (200, &["x-set: new", "!x-backend", "x-add: 1"]),
+            ..row(
+                "ResponseHeaderModifier",
+                vec![rule().filter(Filter::ResponseHeaders(edit(
+                    &[("x-set", "new")],
+                    &[("x-add", "1")],
+                    &["x-backend"],
+                )))],
+            )
+        },
+        Row {
+            saw: &["x-rule: set", "x-backend-ref: set"],
+            ..row(
+                "filters of a backendRef",
+                vec![rule().backend_filter(set("x-backend-ref")).filter(set("x-rule"))],
+            )
+        },
+        Row {
+            request: "GET /old/a?q=1",
+            saw: &["GET /new/a?q=1", "host: other.test", "x-forwarded-host: any.test"],
+            ..row(
+                "URLRewrite of host and prefix",
+                vec![
+                    rule()
+                        .prefix("/old")
+                        .rewrite(Some("other.test"), Some(PathRewrite::Prefix("/new".into()))),
+                ],
+            )
+        },
+        Row {
+            request: "GET /old/a?q=1",
+            saw: &["GET /full?q=1"],
+            ..row(
+                "URLRewrite of the full path",
+                vec![rule().rewrite(None, Some(PathRewrite::Full("/full".into())))],
+            )
+        },
+        Row {
+            request: "GET /x",
+            saw: &["host: set"],
+            ..row("a filter may set Host", vec![rule().filter(set("host"))])
+        },
+    ]
+}
+
+fn redirects() -> Vec<Row> {
+    vec![
+        Row {
+            request: "GET /a?q=1\nhost: any.test:99",
+            got: (302, &["location: https://any.test/a?q=1"]),
+            ..row("to https", vec![rule().redirect(|it| it.scheme = Some("https".into()))])
+        },
+        Row {
+            got: (302, &["location: http://any.test/"]),
+            ..row("to http", vec![rule().redirect(|it| it.scheme = Some("http".into()))])
+        },
+        Row {
+            got: (301, &["location: https://any.test:8443/"]),
+            ..row(
+                "to a port",
+                vec![rule().redirect(|it| {
+                    (it.scheme, it.port, it.status) = (Some("https".into()), Some(8443), 301);
+                })],
+            )
+        },
+        Row {
+            got: (302, &["location: http://any.test:443/"]),
+            ..row(
+                "a port that is well-known for another scheme is named",
+                vec![rule().redirect(|it| (it.scheme, it.port) = (Some("http".into()), Some(443)))],
+            )
+        },
+        Row {
+            request: "GET /old/a",
+            got: (302, &["location: https://new.test/new/a"]),
+            ..row(
+                "host and prefix",
+                vec![rule().prefix("/old").redirect(|it| {
+                    it.scheme = Some("https".into());
+                    it.hostname = Some("new.test".into());
+                    it.path = Some(PathRewrite::Prefix("/new".into()));
+                })],
+            )
+        },
+        Row {
+            got: (308, &["x-set: 1", "location: https://any.test/p"]),
+            ..row(
+                "response filters apply to redirects",
+                vec![rule().filter(Filter::ResponseHeaders(edit(&[("x-set", "1")], &[], &[]))).redirect(
+                    |it| {
+                        it.scheme = Some("https".into());
+                        it.status = 308;
+                        it.path = Some(PathRewrite::Full("/p".into()));
+                    },
+                )],
+            )
+        },
+    ]
+}
+
+fn routing() -> Vec<Row> {
+    vec![
+        Row { got: (404, &[]), request: "GET /b", ..row("no route", vec![rule().prefix("/a")]) },
+        Row { got: (404, &[]), ..row("another host's route", vec![rule().host("other.test")]) },
+        Row {
+            request: "GET /\nhost: OTHER.test:8080",
+            saw: &["host: OTHER.test:8080"],
+            ..row("host without case and port", vec![rule().host("other.test")])
+        },
+        Row {
+            request: "GET /?x=a%20b&y=1\nx-env: canary",
+            saw: &["GET /?x=a%20b&y=1"],
+            ..row("header and query matches", vec![rule().header("x-env", "canary").query("x", "a b")])
+        },
+        Row { got: (404, &[]), ..row("method", vec![rule().method("POST")]) },
+        Row { got: (500, &[]), ..row("invalid backend", vec![rule().invalid_backend()]) },
+        Row { got: (503, &[]), ..row("a rule that cannot serve", vec![rule().fail(503)]) },
+        Row { got: (503, &[]), ..row("unknown backend", vec![rule().to("nowhere")]) },
+        Row { got: (503, &[]), ..row("backend without endpoint", vec![rule().to("empty")]) },
+        Row { got: (503, &[]), ..row("nobody listens", vec![rule().to("refusing")]) },
+        Row {
+            request: "GET /?delay=20000",
+            got: (504, &[]),
+            ..row("request time-out", vec![rule().request_timeout(50)])
+        },
+        Row {
+            request: "GET /?delay=20000",
+            got: (504, &[]),
+            ..row("backend time-out", vec![rule().backend_timeout(50)])
+        },
+        Row {
+            request: "GET /?status=418",
+            saw: &["GET /?status=418"],
+            got: (418, &["x-backend: echo"]),
+            ..row("the backend's own errors pass", vec![rule()])
+        },
+        Row { request: "HEAD /", got: (200, &["x-backend: echo"]), ..row("HEAD", vec![rule()]) },
+        Row { request: "HEAD /", got: (404, &[]), ..row("HEAD for nothing", vec![rule().prefix("/a")]) },
+    ]
+}
+
+/// What is normalised is forwarded as it was matched.
+fn paths() -> Vec<Row> {
+    let normalised = |request, saw| Row { request, saw, ..row(request, vec![rule().prefix("/ok")]) };
+    let refused = |request| Row { request, got: (400, &[]), ..row(request, vec![rule()]) };
+    vec![
+        normalised("GET /x/../ok/a", &["GET /ok/a"]),
+        normalised("GET /x/%2e%2E/ok", &["GET /ok"]),
+        normalised("GET /./ok/./b?c=/../d", &["GET /ok/b?c=/../d"]),
+        normalised("GET //ok//a", &["GET /ok/a"]),
+        normalised("GET /%6fk/%7Eme", &["GET /ok/~me"]),
+        normalised("GET /ok/a%20b;v=1", &["GET /ok/a%20b;v=1"]),
+        normalised("GET /ok/..", &["!GET"]),
+        refused("GET /a%00"),
+        refused("GET /a/..%2fb"),
+        refused("GET /a%5cb"),
+        refused("GET /a/..;/b"),
+        refused("GET /a/%2e%2e;x=1/b"),
+        refused("GET /a%zz"),
+        Row { request: "TRACE /", got: (405, &[]), ..row("TRACE", vec![rule()]) },
+    ]
+}
+
+async fn run(rows: Vec<Row>) {
+    let backends =
+        [(BackendProtocol::Http1, Origin::http1().await), (BackendProtocol::H2c, Origin::h2c().await)];
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut world = World::new();
+    world.backend("empty", BackendProtocol::Http1, &[]);
+    world.backend("refusing", BackendProtocol::Http1, &[refusing]);
+    for row in rows {
+        world.listeners.clear();
+        world.http("*", row.rules.clone());
+        world.https("*", row.rules.clone());
+        for (protocol, backend) in &backends {
+            world.backend("echo", *protocol, &[backend.address]);
+            world.apply().await;
+            for via in Via::ALL {
+                let reply = world.send(via, row.request).await;
+                check(&row, &reply, &format!("{}, {via:?} to {protocol:?}", row.name));
+            }
+        }
+    }
+}
+
+fn check(row: &Row, reply: &Reply, name: &str) {
+    if row.name.contains("..") && row.saw == ["!GET"] {
+        assert_eq!(reply.status, 404, "{name}: {reply:?}");
+        return;
+    }
+    assert_eq!(reply.status.as_u16(), row.got.0, "{name}: {reply:?}");
+    check_lines(row.saw, &reply.body, name);
+    let headers = reply.headers.iter().map(|(n, v)| format!("{n}: {}\n", v.to_str().unwrap()));
+    check_lines(row.got.1, &headers.collect::<String>(), name);
+}
+
+fn check_lines(wanted: &[&str], text: &str, name: &str) {
+    for line in wanted {
+        match line.strip_prefix('!') {
+            Some(absent) => {
+                assert!(!text.lines().any(|it| it.starts_with(absent)), "{name}: {absent:?} in\n{text}");
+            }
+            None => assert!(text.lines().any(|it| it == *line), "{name}: no {line:?} in\n{text}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn request_headers_pass_and_are_completed() {
+    run(request_headers()).await;
+}
+
+#[tokio::test]
+async fn filters_change_requests_and_responses() {
+    run(filters()).await;
+}
+
+#[tokio::test]
+async fn redirects_follow_the_api() {
+    run(redirects()).await;
+}
+
+#[tokio::test]
+async fn requests_find_their_rule_or_an_answer() {
+    run(routing()).await;
+}
+
+#[tokio::test]
+async fn paths_are_normalised_once_or_refused() {
+    run(paths()).await;
+}
+
+/// Without a scheme in the filter, the port is the listener's, not the one of `Host`.
+#[tokio::test]
+async fn a_redirect_without_scheme_keeps_the_listeners_port() {
+    let (mut world, _backend) =
+        World::echo(vec![rule().redirect(|it| it.hostname = Some("x.test".into()))]).await;
+    let request = "GET /\nhost: any.test:1234";
+    for (via, location) in [(Via::Http1, "http://x.test/"), (Via::Http2Tls, "https://x.test/")] {
+        assert_eq!(world.send(via, request).await.header("location"), Some(location));
+    }
+    world.listeners.clear();
+    world.apply().await;
+}
+
+#[tokio::test]
+async fn trailers_pass_both_kinds_of_backend() {
+    let (mut world, backend) = World::echo(vec![rule()]).await;
+    let over_http2 = Origin::h2c().await;
+    for (protocol, backend) in [(BackendProtocol::Http1, &backend), (BackendProtocol::H2c, &over_http2)] {
+        world.backend("echo", protocol, &[backend.address]);
+        world.apply().await;
+        for via in Via::ALL {
+            let reply = world.send(via, "GET /?trailers\nte: trailers").await;
+            let sum = reply.trailers.get("x-sum").map(|sum| sum.to_str().unwrap());
+            assert_eq!(sum, Some("42"), "{via:?} to {protocol:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Backends that answer with what they saw. Query parameters choose how they behave: `status`, `delay` (milliseconds
+//! before the response head), `stall` (head at once, body never), `trailers`, `size` (bytes of body), `cookie`.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+pub struct Origin {
+    pub address: SocketAddr,
+    pub connections: Arc<AtomicUsize>,
+    pub requests: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// A response body in pieces.
+pub enum Body {
+    Frames(std::vec::IntoIter<Frame<Bytes>>),
+    /// So many bytes, in pieces of 16 KiB.
+    Zeros(usize),
+    Never,
+}
+
+// === impl Origin ===
+
+impl Origin {
+    pub async fn http1() -> Self {
+        Self::start(false).await
+    }
+
+    pub async fn h2c() -> Self {
+        Self::start(true).await
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    async fn start(http2: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (connection_count, request_count) = (connections.clone(), requests.clone());
+        let task = tokio::spawn(async move {
+            let mut open = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connection_count.fetch_add(1, Ordering::SeqCst);
+                stream.set_nodelay(true).unwrap();
+                open.spawn(serve(stream, http2, request_count.clone()));
+            }
+        });
+        Self { address, connections, requests, task }
+    }
+}
+
+/// The port closes, and open connections break.
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A backend that reads one request head per connection and writes these bytes.
+pub async fn serve_raw(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                let _ = stream.read(&mut buffer).await;
+                let _ = stream.write_all(answer).await;
+            });
+        }
+    });
+    address
+}
+
+async fn serve(stream: TcpStream, http2: bool, requests: Arc<AtomicUsize>) {
+    let service = hyper::service::service_fn(move |request| {
+        requests.fetch_add(1, Ordering::SeqCst);
+        answer(request)
+    });
+    let io = TokioIo::new(stream);
+    let _ = if http2 {
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
+    } else {
+        hyper::server::conn::http1::Builder::new().serve_connection(io, service).with_upgrades().await
+    };
+}
+
+async fn answer(mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    if request.headers().contains_key("upgrade") {
+        return Ok(upgrade(&mut request));
+    }
+    let seen = seen_head(&request);
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let (_, body) = request.into_parts();
+    let parameter = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('=').or(Some((pair, ""))));
+        pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
+    };
+    if let Some(delay) = parameter("delay") {
+        tokio::time::sleep(Duration::from_millis(delay.parse().unwrap())).await;
+    }
+    let mut response = Response::new(Body::Never);
+    if let Some(status) = parameter("status") {
+        *response.status_mut() = StatusCode::from_bytes(status.as_bytes()).unwrap();
+    }
+    response.headers_mut().insert("x-backend", HeaderValue::from_static("echo"));
+    if seen.starts_with("HEAD ") {
+        *response.body_mut() = Body::Frames(Vec::new().into_iter());
+        return Ok(response);
+    }
+    if parameter("stall").is_some() {
+        return Ok(response);
+    }
+    if let Some(size) = parameter("size") {
+        *response.body_mut() = Body::Zeros(size.parse().unwrap());
+        return Ok(response);
+    }
+    let mut frames = Vec::new();
+    let text = match body.collect().await {
+        Ok(body) => {
+            let trailers = body.trailers().map(lines).unwrap_or_default();
+            format!("{seen}\n{}{trailers}", String::from_utf8_lossy(&body.to_bytes()))
+        }
+        Err(error) => format!("{seen}\nbroken body: {error}"),
+    };
+    frames.push(Frame::data(Bytes::from(text)));
+    if parameter("trailers").is_some() {
+        response.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
+        frames.push(Frame::trailers(HeaderMap::from_iter([(
+            http::HeaderName::from_static("x-sum"),
+            HeaderValue::from_static("42"),
+        )])));
+    }
+    *response.body_mut() = Body::Frames(frames.into_iter());
+    Ok(response)
+}
+
+/// Accepts any protocol and echoes bytes, unless the query says `refuse`.
+fn upgrade(request: &mut Request<Incoming>) -> Response<Body> {
+    let mut response = Response::new(Body::Frames(Vec::new().into_iter()));
+    if request.uri().query() == Some("refuse") {
+        return response;
+    }
+    let protocol = request.headers()["upgrade"].clone();
+    let upgraded = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let stream = TokioIo::new(upgraded.await.unwrap());
+        let (mut from, mut to) = tokio::io::split(stream);
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+        let _ = to.shutdown().await;
+    });
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert("connection", HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert("upgrade", protocol);
+    response
+}
+
+/// Request line and header lines; the authority of HTTP/2 is shown as `host`.
+fn seen_head(request: &Request<Incoming>) -> String {
+    let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+    let authority = request.uri().authority().map(|it| format!("host: {it}\n")).unwrap_or_default();
+    format!("{} {target}\n{authority}{}", request.method(), lines(request.headers()))
+}
+
+fn lines(headers: &HeaderMap) -> String {
+    headers.iter().map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap_or("?"))).collect()
+}
+
+// === impl Body ===
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Self::Frames(frames) => Poll::Ready(frames.next().map(Ok)),
+            Self::Zeros(0) => Poll::Ready(None),
+            Self::Zeros(left) => {
+                let piece = (*left).min(16 << 10);
+                *left -= piece;
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; piece])))))
+            }
+            Self::Never => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Frames(frames) if frames.len() == 0)
+    }
+}

@@ -1,0 +1,155 @@
+//! Rules as tests write them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_model::{
+    Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
+    PathMatch, PathRewrite, PathTable, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RouteTable,
+    Rule, RuleId, Split, Timeouts, ValueMatch, WeightedBackend,
+};
+
+#[derive(Clone)]
+pub struct RuleSpec {
+    pub host: &'static str,
+    pub matches: RouteMatch,
+    pub filters: Vec<Filter>,
+    pub action: Action,
+    pub timeouts: Timeouts,
+}
+
+/// A rule for everything, to the backend `echo`.
+pub fn rule() -> RuleSpec {
+    RuleSpec {
+        host: "*",
+        matches: RouteMatch::default(),
+        filters: Vec::new(),
+        action: Action::Forward(split(vec![(1, known("echo"), Vec::new())])),
+        timeouts: Timeouts::default(),
+    }
+}
+
+// === impl RuleSpec ===
+
+impl RuleSpec {
+    pub fn host(self, host: &'static str) -> Self {
+        Self { host, ..self }
+    }
+
+    pub fn prefix(mut self, path: &str) -> Self {
+        self.matches.path = PathMatch::prefix(path);
+        self
+    }
+
+    pub fn exact(mut self, path: &str) -> Self {
+        self.matches.path = PathMatch::Exact(path.into());
+        self
+    }
+
+    pub fn method(mut self, method: &str) -> Self {
+        self.matches.method = Some(method.into());
+        self
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.matches.headers.push((name.into(), ValueMatch::Exact(value.into())));
+        self
+    }
+
+    pub fn query(mut self, name: &str, value: &str) -> Self {
+        self.matches.query.push((name.into(), ValueMatch::Exact(value.into())));
+        self
+    }
+
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filters.push(filter);
+        self
+    }
+
+    pub fn rewrite(self, hostname: Option<&str>, path: Option<PathRewrite>) -> Self {
+        self.filter(Filter::Rewrite(Rewrite { hostname: hostname.map(Into::into), path }))
+    }
+
+    pub fn to(self, name: &str) -> Self {
+        Self { action: Action::Forward(split(vec![(1, known(name), Vec::new())])), ..self }
+    }
+
+    pub fn backend_filter(self, filter: Filter) -> Self {
+        Self { action: Action::Forward(split(vec![(1, known("echo"), vec![filter])])), ..self }
+    }
+
+    pub fn invalid_backend(self) -> Self {
+        let failure = Failure { status: 500, reason: "no such Service".into() };
+        Self { action: Action::Forward(split(vec![(1, BackendTarget::Invalid(failure), vec![])])), ..self }
+    }
+
+    pub fn fail(self, status: u16) -> Self {
+        Self { action: Action::Fail(Failure { status, reason: "test".into() }), ..self }
+    }
+
+    pub fn redirect(self, change: impl FnOnce(&mut Redirect)) -> Self {
+        let mut redirect = Redirect { scheme: None, hostname: None, path: None, port: None, status: 302 };
+        change(&mut redirect);
+        Self { action: Action::Redirect(redirect), ..self }
+    }
+
+    pub fn request_timeout(mut self, milliseconds: u64) -> Self {
+        self.timeouts.request = Some(Duration::from_millis(milliseconds));
+        self
+    }
+
+    pub fn backend_timeout(mut self, milliseconds: u64) -> Self {
+        self.timeouts.backend_request = Some(Duration::from_millis(milliseconds));
+        self
+    }
+}
+
+pub fn edit(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> HeaderEdit {
+    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+    HeaderEdit {
+        set: pairs(set),
+        add: pairs(add),
+        remove: remove.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
+pub fn backend_name(name: &str) -> BackendName {
+    BackendName::new("test", name, 80)
+}
+
+pub fn route_table(rules: &[RuleSpec]) -> RouteTable {
+    let mut by_host = BTreeMap::<HostPattern, Vec<Entry>>::new();
+    for (index, spec) in rules.iter().enumerate() {
+        let host = HostPattern::parse(spec.host).unwrap_or(HostPattern::Any);
+        by_host.entry(host).or_default().push(entry(spec, index));
+    }
+    let mut table = RouteTable::default();
+    for (host, entries) in by_host {
+        table.insert(&host, Arc::new(PathTable::new(entries)));
+    }
+    table
+}
+
+fn entry(spec: &RuleSpec, index: usize) -> Entry {
+    let route = Arc::new(ObjectName::new("test", "route"));
+    let origin = RouteOrigin { created: 0, name: route.clone() };
+    let id = RuleId { kind: "HTTPRoute", route, index, name: None, parent: None };
+    let rule =
+        Rule { id, filters: spec.filters.clone(), action: spec.action.clone(), timeouts: spec.timeouts };
+    Entry {
+        precedence: Precedence::of(&spec.matches, &origin, index, 0),
+        matches: Arc::new(spec.matches.clone()),
+        rule: Arc::new(rule),
+    }
+}
+
+fn known(name: &str) -> BackendTarget {
+    BackendTarget::Known(backend_name(name))
+}
+
+fn split(backends: Vec<(u32, BackendTarget, Vec<Filter>)>) -> Split {
+    let backends =
+        backends.into_iter().map(|(weight, target, filters)| WeightedBackend { weight, target, filters });
+    Split::new(backends.collect()).unwrap()
+}

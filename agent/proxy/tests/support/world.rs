@@ -1,0 +1,146 @@
+//! A data plane between real clients and real backends on loopback. A test says which listeners and rules there are, sends
+//! requests, and compares what the backend saw and what the client got.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis_model::{
+    Backend, BackendProtocol, Certificate, FrontendKey, HostMap, HostPattern, L4Protocol, Listener,
+    ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, Snapshot, TlsTermination,
+};
+use portcullis_proxy::{Proxy, Settings, SocketMode};
+
+use super::fixture::certificate;
+use super::origin::Origin;
+use super::rules::{RuleSpec, backend_name, route_table};
+use super::via::{Client, Reply, Via};
+
+/// A running proxy with one plain port (standing for :80) and one TLS port (standing for :443).
+pub struct World {
+    pub proxy: Proxy,
+    pub plain: SocketAddr,
+    pub tls: SocketAddr,
+    pub listeners: Vec<ListenerSpec>,
+    pub backends: Vec<Backend>,
+    generation: u64,
+}
+
+#[derive(Clone)]
+pub struct ListenerSpec {
+    pub name: &'static str,
+    pub host: &'static str,
+    pub certificates: Option<Vec<Certificate>>,
+    pub rules: Vec<RuleSpec>,
+}
+
+// === impl World ===
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    /// Two cores: the first one's socket stands for port 80, the second one's for port 443.
+    pub fn with(settings: Settings) -> Self {
+        let settings = Settings { cores: 2, sockets: SocketMode::Steered, ..settings };
+        let proxy = Proxy::start(settings).unwrap();
+        let [plain, tls] = [0, 1].map(|core| proxy.sockets()[core].v4.local_addr().unwrap());
+        Self { proxy, plain, tls, listeners: Vec::new(), backends: Vec::new(), generation: 0 }
+    }
+
+    pub fn http(&mut self, host: &'static str, rules: Vec<RuleSpec>) {
+        self.listeners.push(ListenerSpec { name: host, host, certificates: None, rules });
+    }
+
+    pub fn https(&mut self, host: &'static str, rules: Vec<RuleSpec>) {
+        let certificates = Some(vec![certificate(&[if host == "*" { "any.test" } else { host }])]);
+        self.listeners.push(ListenerSpec { name: host, host, certificates, rules });
+    }
+
+    pub fn backend(&mut self, name: &str, protocol: BackendProtocol, endpoints: &[SocketAddr]) {
+        let name = backend_name(name);
+        self.backends.retain(|other| other.name != name);
+        self.backends.push(Backend { name, protocol, endpoints: endpoints.to_vec() });
+    }
+
+    /// One echo backend `echo`, and the same rules on a listener for any host, with and without TLS.
+    pub async fn echo(rules: Vec<RuleSpec>) -> (Self, Origin) {
+        let mut world = Self::new();
+        let backend = Origin::http1().await;
+        world.backend("echo", BackendProtocol::Http1, &[backend.address]);
+        world.http("*", rules.clone());
+        world.https("*", rules);
+        world.apply().await;
+        (world, backend)
+    }
+
+    pub async fn apply(&mut self) {
+        self.generation += 1;
+        let snapshot = self.snapshot();
+        assert_eq!(self.proxy.apply(Arc::new(snapshot)).await, []);
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot { generation: self.generation, ..Snapshot::default() };
+        for (address, tls, port) in [(self.plain, false, 80), (self.tls, true, 443)] {
+            let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
+            let group = group(specs, tls, port);
+            if !group.listeners.is_empty() {
+                snapshot.frontends.insert(frontend(address), Arc::new(group));
+            }
+        }
+        for backend in &self.backends {
+            snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend.clone()));
+        }
+        snapshot
+    }
+
+    pub fn address(&self, via: Via) -> SocketAddr {
+        if via == Via::Http1 || via == Via::H2c { self.plain } else { self.tls }
+    }
+
+    pub async fn send(&self, via: Via, request: &str) -> Reply {
+        Client::connect(via, self.address(via), host_of(request)).await.send(request).await
+    }
+}
+
+pub fn frontend(address: SocketAddr) -> FrontendKey {
+    FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() }
+}
+
+pub fn group<'s>(specs: impl Iterator<Item = &'s ListenerSpec>, tls: bool, port: u16) -> ListenerGroup {
+    let mut listeners = HostMap::default();
+    for spec in specs {
+        let hostname = HostPattern::parse(spec.host).unwrap_or(HostPattern::Any);
+        listeners.insert(&hostname, Arc::new(listener(spec, hostname.clone())));
+    }
+    ListenerGroup { gateway: ObjectName::new("test", "gateway"), port, tls, listeners }
+}
+
+fn listener(spec: &ListenerSpec, hostname: HostPattern) -> Listener {
+    let gateway = ObjectName::new("test", "gateway");
+    let protocol = match &spec.certificates {
+        None => ListenerProtocol::Http,
+        Some(certificates) => {
+            ListenerProtocol::Https(TlsTermination { certificates: certificates.clone().into() })
+        }
+    };
+    let id =
+        ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: spec.name.into() };
+    Listener { id, hostname, protocol, routes: Arc::new(route_table(&spec.rules)) }
+}
+
+pub fn host_of(request: &str) -> &str {
+    let line = request.lines().find(|line| line.to_ascii_lowercase().starts_with("host:"));
+    line.map_or("any.test", |line| line[5..].trim().split(':').next().unwrap_or_default())
+}
+
+/// Waits for something that another thread brings about.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
