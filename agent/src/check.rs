@@ -1,6 +1,8 @@
 //! `portcullis check`: what manifests would do, without an agent or a cluster. The same reading and translation as `run`,
 //! printed instead of served.
 
+mod references;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
@@ -33,7 +35,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     };
     output::objects(&shown, args.output)?;
     report_unsaid(&translated.outcome);
-    Ok(ExitCode::from(verdict(&translated)))
+    let dangling = references::dangling(&translated.batch);
+    dangling.iter().for_each(|line| output::error(line));
+    Ok(ExitCode::from(verdict(&translated, dangling.is_empty())))
 }
 
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
@@ -91,12 +95,13 @@ fn report_unsaid(outcome: &Outcome) {
     }
 }
 
-fn verdict(translated: &Translated) -> u8 {
+fn verdict(translated: &Translated, is_complete: bool) -> u8 {
     let Translated { batch, outcome } = translated;
     if !batch.is_readable() {
         return UNREADABLE;
     }
-    let is_well = batch.problems.is_empty()
+    let is_well = is_complete
+        && batch.problems.is_empty()
         && outcome.problems.values().all(Vec::is_empty)
         && outcome.statuses.values().map(to_json).all(|status| !has_problem(&status));
     if is_well { ALL_IS_WELL } else { PROBLEMS }

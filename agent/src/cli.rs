@@ -223,7 +223,7 @@ pub(crate) enum Show {
 impl Limits {
     /// In bytes.
     pub(crate) fn max_file_size(&self) -> u64 {
-        self.max_file_size << 20
+        self.max_file_size.saturating_mul(1 << 20)
     }
 }
 

@@ -9,6 +9,9 @@ use portcullis_gateway::{Change, Object, Outcome, Settings, Translator};
 use crate::cli::Offline;
 use crate::output;
 
+/// The name of the class below.
+pub(crate) const BUILT_IN_CLASS: &str = "portcullis";
+
 /// Taken for granted in directories and offline, where no chart installs it.
 pub(crate) const BUILT_IN: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
@@ -30,6 +33,9 @@ pub(crate) fn translate(paths: &[PathBuf], offline: &Offline) -> Translated {
     let batch = Batch::read(paths, offline.limits.max_file_size());
     for problem in &batch.problems {
         output::error(&problem.to_string());
+    }
+    for kind in &batch.ignored {
+        output::error(&format!("{kind}: ignored, Portcullis does not use this kind"));
     }
     let mut translator = Translator::new(settings(offline));
     let outcome = translator.apply(with_built_in(batch.changes()));

@@ -3,14 +3,60 @@ use crate::offline::translate_text;
 
 const SHOP: &str = include_str!("../../tests/data/shop.yaml");
 
-fn ask(url: &str, headers: &[&str]) -> String {
+fn ask(url: &str, method: &str, headers: &[&str]) -> String {
     let headers = headers.iter().map(ToString::to_string).collect();
-    let question = Question { url: url.to_owned(), method: "GET".to_owned(), headers, all: false };
+    let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
     explain(&translate_text(SHOP).snapshot, &question).unwrap()
 }
 
 #[test]
 fn the_winner_and_the_losers_are_named() {
-    let text = ask("http://shop.example:8080/cart/items", &[]);
-    assert_eq!(text, "");
+    let text = ask("http://www.shop.example:8080/cart/items", "GET", &[]);
+    let expected = "\
+gateway   infra/web port 8080 (HTTP) on tcp/127.0.0.1:8080
+listener  ListenerSet shop/shop listener http: takes it: hostname *.shop.example is the most specific that matches www.shop.example
+listener  Gateway infra/web listener http: not this one: hostname * matches, but is less specific
+rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart
+backend   9 of 10: shop/cart:80 → 127.0.0.1:9000
+backend   1 of 10: 500: Service shop/nowhere does not exist
+not       HTTPRoute shop/cart rule 0 (beta): host www.shop.example, PathPrefix /cart, header x-channel=beta: header x-channel=beta is wanted, the request has none
+not       HTTPRoute shop/cart rule 2: host www.shop.example, PathPrefix /: it matches, too, but its path is less specific
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn headers_and_the_host_header_count() {
+    let text = ask("http://127.0.0.1:8080/cart", "GET", &["Host: www.shop.example:8080", "X-Channel: beta"]);
+    assert!(text.contains("rule      HTTPRoute shop/cart rule 0 (beta): "), "{text}");
+    let text = ask("http://www.shop.example:8080/cart", "GET", &["x-channel: alpha"]);
+    assert!(text.contains("header x-channel=beta is wanted, the request has \"alpha\""), "{text}");
+}
+
+#[test]
+fn what_nobody_takes_is_explained_too() {
+    for (url, line) in [
+        ("http://a.shop.example:8080/", "answer    404: the listener has no rule that matches"),
+        ("https://a.shop.example:8080/", "answer    none: this port speaks HTTP, ask with http://"),
+        (
+            "http://a.shop.example/",
+            "nobody listens on port 80 for GET a.shop.example/; listeners: tcp/127.0.0.1:8080",
+        ),
+        (
+            "http://127.0.0.2:8080/",
+            "nobody listens on port 8080 for GET 127.0.0.2/; listeners: tcp/127.0.0.1:8080",
+        ),
+        ("http://other.example:8080/", "answer    redirect 302"),
+    ] {
+        let text = ask(url, "GET", &[]);
+        assert!(text.lines().any(|it| it == line), "{url}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    for url in ["shop.example", "ftp://shop.example/", "http://a b/"] {
+        let question = Question { url: url.to_owned(), ..Question::default() };
+        assert!(explain(&Snapshot::default(), &question).is_err(), "{url}");
+    }
 }

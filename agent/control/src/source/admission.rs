@@ -83,9 +83,11 @@ fn identify(manifest: &mut Value) -> Result<Result<Identity, String>, Refusal> {
     Ok(Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind: known, key }))
 }
 
-/// An API server counts generations from 1; names are checked as it does.
+/// An API server counts generations of custom resources from 1; names are checked as it does.
 fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<ObjectKey, Refusal> {
-    metadata.entry("generation").or_insert_with(|| 1.into());
+    if kind.group() == GATEWAY_GROUP {
+        metadata.entry("generation").or_insert_with(|| 1.into());
+    }
     let name = match metadata.get("name") {
         Some(Value::String(name)) if !name.is_empty() => name.clone(),
         Some(other) => {

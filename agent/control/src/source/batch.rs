@@ -1,8 +1,8 @@
 //! Manifests read once, for offline commands: every manifest of the given files in order, with what an API server would
 //! have made of it.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ use super::{Effect, Problem};
 pub struct Batch {
     pub manifests: Vec<Manifest>,
     pub problems: Vec<Problem>,
+    /// Kinds that translation does not use: `apps/v1 Deployment`.
+    pub ignored: BTreeSet<String>,
     /// The position of an object's first definition.
     positions: HashMap<ObjectKey, usize>,
 }
@@ -108,7 +110,10 @@ impl Batch {
                 }
                 None
             }
-            Admission::Ignored(_) => None,
+            Admission::Ignored(kind) => {
+                self.ignored.insert(kind);
+                None
+            }
         };
         if let Some(object) = &object {
             match self.positions.entry(object.key()) {

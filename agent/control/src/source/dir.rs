@@ -27,6 +27,9 @@ use super::{Problem, Source, Update};
 pub const MAX_FILE_SIZE: u64 = 10 << 20;
 
 pub struct DirSource {
+    /// As it was given, for messages.
+    shown_root: PathBuf,
+    /// Absolute, as file system events spell it.
     root: PathBuf,
     max_file_size: u64,
     built_in: String,
@@ -57,8 +60,10 @@ enum Look {
 
 impl DirSource {
     pub fn new(root: impl Into<PathBuf>, max_file_size: u64) -> Self {
+        let shown_root = root.into();
         Self {
-            root: root.into(),
+            root: std::path::absolute(&shown_root).unwrap_or_else(|_| shown_root.clone()),
+            shown_root,
             max_file_size,
             built_in: String::new(),
             catalog: Catalog::default(),
@@ -133,7 +138,7 @@ impl DirSource {
     }
 
     fn look(&self, path: &Path) -> Option<Look> {
-        let name = name_of(path);
+        let name = self.name_of(path);
         let empty = File::default();
         let before = self.catalog.file(&name).unwrap_or(&empty);
         let known = self.stamps.contains_key(path);
@@ -159,14 +164,15 @@ impl DirSource {
         match look {
             Look::Read(path, stamp, file) => {
                 self.doubtful.remove(&path);
-                let changes = self.catalog.replace(&name_of(&path), Some(file));
+                let name = self.name_of(&path);
                 self.stamps.insert(path, stamp);
-                changes
+                self.catalog.replace(&name, Some(file))
             }
             Look::Gone(path) => {
                 self.doubtful.remove(&path);
                 self.stamps.remove(&path);
-                self.catalog.replace(&name_of(&path), None)
+                let name = self.name_of(&path);
+                self.catalog.replace(&name, None)
             }
             Look::Doubtful(path) => {
                 self.doubtful.insert(path.clone());
@@ -174,6 +180,11 @@ impl DirSource {
                 Vec::new()
             }
         }
+    }
+
+    fn name_of(&self, path: &Path) -> Arc<str> {
+        let shown = path.strip_prefix(&self.root).map(|relative| self.shown_root.join(relative));
+        shown.as_deref().unwrap_or(path).to_string_lossy().into()
     }
 
     fn new_problems(&mut self) -> Option<Vec<Problem>> {
@@ -226,10 +237,6 @@ impl Reread {
     pub fn now(&self) {
         self.0.reread();
     }
-}
-
-fn name_of(path: &Path) -> Arc<str> {
-    path.to_string_lossy().into()
 }
 
 #[cfg(test)]

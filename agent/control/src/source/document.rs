@@ -2,6 +2,7 @@
 //! are separated as `kubectl` separates them, by lines that start with `---`.
 
 use serde_json::Value;
+use serde_saphyr::UserMessageFormatter;
 
 use super::admission::{Admission, admit};
 
@@ -72,7 +73,7 @@ fn parse(text: &str) -> Result<Value, SyntaxError> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| SyntaxError {
         line: error.location().map_or(0, |location| location.line().saturating_sub(1) as usize),
-        message: first_line(&error.to_string()),
+        message: plain(&error),
     })
 }
 
@@ -99,8 +100,11 @@ fn has_content(line: &str) -> bool {
     !content.is_empty() && !content.starts_with(['#', '%']) && content != "..."
 }
 
-fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().trim().to_owned()
+/// One line, without the place, which counts from the document's start.
+fn plain(error: &serde_saphyr::Error) -> String {
+    let text = error.render_with_formatter(&UserMessageFormatter);
+    let line = text.lines().next().unwrap_or_default();
+    line.split_once(" at line ").map_or(line, |(message, _)| message).trim().to_owned()
 }
 
 #[cfg(test)]

@@ -36,7 +36,12 @@ impl fmt::Display for Problem {
         f.write_str(&self.file)?;
         self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
         self.object.iter().try_for_each(|object| write!(f, ": {object}"))?;
-        write!(f, ": {}{}", self.message, self.effect)
+        match (self.effect, self.line) {
+            (Effect::Unreadable { kept: 0 }, Some(_)) => {
+                write!(f, ": {}; this document is left out", self.message)
+            }
+            (effect, _) => write!(f, ": {}{effect}", self.message),
+        }
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError
         return Err(ReadError::TooBig { size: before.len(), limit });
     }
     let mut bytes = Vec::with_capacity(before.len() as usize + 1);
-    (&file).take(limit + 1).read_to_end(&mut bytes).map_err(ReadError::from)?;
+    (&file).take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(ReadError::from)?;
     let stamp = Stamp::of(&before);
     if Stamp::of(&file.metadata().map_err(ReadError::from)?) != stamp || bytes.len() as u64 != before.len() {
         return Err(ReadError::InFlux);

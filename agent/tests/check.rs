@@ -1,0 +1,93 @@
+//! `portcullis check` as operators call it: what it prints, what it complains about, and how it exits. Each case is a folder
+//! of `tests/check` with `in.yaml` and `out.yaml`, the command's arguments in `in.yaml`'s first line; `PORTCULLIS_BLESS=1`
+//! writes the expected output anew.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn portcullis(directory: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.current_dir(directory).args(arguments);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Standard output, standard error and exit status as one text.
+fn transcript(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let complaints: String = text(&output.stderr).lines().map(|line| format!("# {line}\n")).collect();
+    format!("{}{complaints}# exit status {}\n", text(&output.stdout), output.status.code().unwrap())
+}
+
+fn run_case(case: &Path) -> Result<(), String> {
+    let input = fs::read_to_string(case.join("in.yaml")).unwrap();
+    let first = input.lines().next().unwrap_or_default();
+    let arguments: Vec<_> = first.trim_start_matches("# portcullis ").split(' ').collect();
+    let actual = transcript(&portcullis(case, &arguments, ""));
+    let expected = case.join("out.yaml");
+    if std::env::var_os("PORTCULLIS_BLESS").is_some() {
+        fs::write(&expected, &actual).unwrap();
+    }
+    let expected = fs::read_to_string(&expected).unwrap_or_default();
+    if actual == expected { Ok(()) } else { Err(format!("{}:\n{actual}", case.display())) }
+}
+
+#[test]
+fn cases() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check");
+    let mut cases: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    cases.sort();
+    let failures: Vec<_> = cases.iter().filter_map(|case| run_case(case).err()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
+
+#[test]
+fn standard_input_and_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = portcullis(directory.path(), &["check", "-f", "-", "-o", "json"], SECRET);
+    let expected = r#"[
+  {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {
+      "name": "s",
+      "namespace": "default"
+    },
+    "status": {}
+  }
+]
+# exit status 0
+"#;
+    assert_eq!(transcript(&output), expected);
+}
+
+#[test]
+fn directories_are_read_recursively_and_missing_files_are_unreadable_input() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir_all(directory.path().join("conf/team")).unwrap();
+    fs::write(directory.path().join("conf/team/a.yaml"), SECRET).unwrap();
+    let output = portcullis(directory.path(), &["check", "-f", "conf", "none.yaml"], "");
+    let transcript = transcript(&output);
+    assert!(transcript.contains("name: s"), "{transcript}");
+    assert!(
+        transcript.ends_with("# none.yaml: the file is gone; nothing of it is served\n# exit status 2\n"),
+        "{transcript}"
+    );
+}
+
+#[test]
+fn a_huge_file_is_unreadable_input() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::File::create(directory.path().join("big.yaml")).unwrap().set_len(20 << 20).unwrap();
+    let output = portcullis(directory.path(), &["check", "-f", "big.yaml"], "");
+    let expected = "# big.yaml: is 20 MiB big, the limit is 10 MiB: split it, or raise --max-file-size; nothing of it is served\n# exit status 2\n";
+    assert_eq!(transcript(&output), expected);
+}

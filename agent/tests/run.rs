@@ -1,0 +1,190 @@
+//! The binary end to end, in user space: manifests in a directory become traffic, edits take effect, what is broken keeps
+//! serving, and SIGTERM drains.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
+
+mod support;
+
+use std::thread;
+use std::time::Instant;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use support::{Agent, Answer, backend, eventually};
+
+const GATEWAY: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  listeners:
+  - {name: http, protocol: HTTP, port: 8080, allowedRoutes: {namespaces: {from: All}}}
+  - name: https
+    protocol: HTTPS
+    port: 8443
+    hostname: secure.example
+    tls: {certificateRefs: [{name: secure}]}
+    allowedRoutes: {namespaces: {from: All}}
+"#;
+
+fn service(name: &str, port: u16) -> String {
+    format!(
+        r#"
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec: {{ports: [{{name: http, port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: http, port: {port}}}]
+endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]
+"#
+    )
+}
+
+fn route(service: &str) -> String {
+    format!(
+        r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: shop, namespace: shop}}
+spec:
+  parentRefs: [{{name: web, namespace: infra}}]
+  rules: [{{backendRefs: [{{name: {service}, port: 80}}]}}]
+"#
+    )
+}
+
+fn secret(certificate: &CertifiedKey<rcgen::KeyPair>) -> String {
+    let indent = |pem: String| pem.replace('\n', "\n    ");
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: secure, namespace: infra}}\ntype: kubernetes.io/tls\nstringData:\n  tls.crt: |\n    {}\n  tls.key: |\n    {}\n",
+        indent(certificate.cert.pem()),
+        indent(certificate.signing_key.serialize_pem())
+    )
+}
+
+fn certificate() -> CertifiedKey<rcgen::KeyPair> {
+    generate_simple_self_signed(["secure.example".to_owned()]).unwrap()
+}
+
+fn from(body: &str) -> Option<Answer> {
+    Some(Answer { status: 200, body: body.to_owned() })
+}
+
+#[test]
+fn manifests_become_traffic_and_edits_take_effect() {
+    let services = service("blue", backend("blue")) + &service("green", backend("green"));
+    let first = certificate();
+    let agent = Agent::start(&[
+        ("gateway.yaml", GATEWAY),
+        ("services.yaml", &services),
+        ("route.yaml", &route("blue")),
+        ("secret.yaml", &secret(&first)),
+    ]);
+    assert_eq!(agent.http("any.example", "/"), from("blue"));
+    assert_eq!(agent.https(first.cert.der(), "secure.example", "/"), from("blue"));
+
+    agent.edit("route.yaml", &route("green"));
+    let edited = Instant::now();
+    eventually("the edited route is served", || agent.http("any.example", "/") == from("green"));
+    println!("visible after {:?}", edited.elapsed());
+
+    let second = certificate();
+    agent.edit("secret.yaml", &secret(&second));
+    eventually("the new certificate is served", || {
+        agent.https(second.cert.der(), "secure.example", "/") == from("green")
+    });
+    assert_eq!(agent.https(first.cert.der(), "secure.example", "/"), None);
+
+    let explained = agent.command(&["explain", "http://any.example:8080/x"]);
+    assert!(explained.contains("backend   1 of 1: shop/green:80 → 127.0.0.1:"), "{explained}");
+    let status = agent.command(&["status", "httproutes"]);
+    assert!(status.contains("HTTPRoute  shop/shop  Gateway infra/web  ok"), "{status}");
+    let metrics = agent.admin("/metrics").unwrap().body;
+    assert!(metrics.contains(r#"listener="http",http_response_status_class="2xx""#), "{metrics}");
+}
+
+#[test]
+fn broken_input_is_reported_and_everything_else_keeps_serving() {
+    let services = service("blue", backend("blue"));
+    let agent = Agent::start(&[
+        ("gateway.yaml", GATEWAY),
+        ("services.yaml", &services),
+        ("route.yaml", &route("blue")),
+    ]);
+    agent.edit("route.yaml", "kind: HTTPRoute\nspec: [\n");
+    eventually("the syntax error is reported", || agent.log().contains("route.yaml:"));
+    assert_eq!(agent.http("any.example", "/"), from("blue"));
+
+    agent.edit("route.yaml", &route("blue").replace("port: 80}]}]", "port: 80000}]}]"));
+    let refused = "spec.rules[0].backendRefs[0].port: Invalid value: 80000: should be less than or equal to 65535; its last good version stays in force";
+    eventually("the refused object is reported", || agent.log().contains(refused));
+    assert_eq!(agent.http("any.example", "/"), from("blue"));
+
+    agent.edit("secret.yaml", &secret(&certificate()).replace("BEGIN CERTIFICATE", "BEGIN CERTIFICAT"));
+    agent.edit("route.yaml", &route("nowhere"));
+    eventually("a route to nowhere answers 500", || {
+        agent.http("any.example", "/").is_some_and(|it| it.status == 500)
+    });
+    let status = agent.command(&["status"]);
+    assert!(status.contains("ResolvedRefs=False/BackendNotFound"), "{status}");
+    assert!(status.contains("InvalidCertificateRef"), "{status}");
+}
+
+#[test]
+fn a_gateway_whose_port_is_taken_is_not_programmed_until_it_is_free() {
+    let agent = Agent::start_unready(&[]);
+    let taken = std::net::TcpListener::bind((agent.address, support::HTTP)).unwrap();
+    eventually("the admin endpoint answers", || agent.admin("/readyz").is_some());
+    assert_eq!(agent.admin("/readyz").unwrap().status, 503, "never ready with nothing");
+    agent.edit("gateway.yaml", GATEWAY);
+    eventually("the Gateway says so", || {
+        agent.command(&["status", "gateway"]).contains("Programmed=False/AddressNotUsable")
+    });
+    let status = agent.command(&["status", "gateway", "-o", "yaml"]);
+    assert!(status.contains("Address already in use"), "{status}");
+    drop(taken);
+    eventually("it is tried again", || !agent.command(&["status", "gateway"]).contains("AddressNotUsable"));
+    assert_eq!(agent.admin("/readyz").unwrap().status, 200);
+}
+
+#[test]
+fn sigterm_lets_open_requests_finish() {
+    let services = service("blue", backend("blue"));
+    let mut agent = Agent::start(&[
+        ("gateway.yaml", GATEWAY),
+        ("services.yaml", &services),
+        ("route.yaml", &route("blue")),
+    ]);
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| agent.http("any.example", "/slow"));
+        eventually("the request is under way", || {
+            let metrics = agent.admin("/metrics").unwrap().body;
+            metrics.contains("network_server_connections_open 1")
+        });
+        agent.signal("TERM");
+        assert_eq!(slow.join().unwrap(), from("blue"));
+    });
+    assert!(agent.wait().success());
+    assert!(agent.log().contains("SIGTERM: draining"));
+    assert_eq!(agent.http("any.example", "/"), None);
+}
+
+#[test]
+fn sighup_reads_what_no_event_told() {
+    let services = service("blue", backend("blue")) + &service("green", backend("green"));
+    let agent = Agent::start(&[("gateway.yaml", GATEWAY), ("services.yaml", &services)]);
+    let elsewhere = agent.dir.path().join("elsewhere");
+    std::fs::write(&elsewhere, route("blue")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, agent.dir.path().join("conf/route.yaml")).unwrap();
+    eventually("the linked route is served", || agent.http("any.example", "/") == from("blue"));
+    std::fs::write(&elsewhere, route("green")).unwrap();
+    agent.signal("HUP");
+    eventually("the edited target is served", || agent.http("any.example", "/") == from("green"));
+}

@@ -1,0 +1,194 @@
+//! The real agent as a child process on loopback addresses of its own, small HTTP backends, and a client. Needs no root.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tempfile::TempDir;
+
+pub(crate) const HTTP: u16 = 8080;
+pub(crate) const HTTPS: u16 = 8443;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An agent with a configuration directory; both end with it.
+pub(crate) struct Agent {
+    pub dir: TempDir,
+    pub address: Ipv4Addr,
+    child: Child,
+}
+
+/// An answer, as far as tests look at it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub status: u16,
+    pub body: String,
+}
+
+impl Agent {
+    /// Starts an agent on manifests in which `ADDRESS` stands for its address, and waits until it is ready.
+    pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
+        let agent = Self::start_unready(manifests);
+        eventually("the agent is ready", || {
+            agent.admin("/readyz").is_some_and(|answer| answer.status == 200)
+        });
+        agent
+    }
+
+    pub(crate) fn start_unready(manifests: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let address = own_address();
+        fs::create_dir(dir.path().join("conf")).unwrap();
+        for (name, text) in manifests {
+            write(&dir.path().join("conf").join(name), &text.replace("ADDRESS", &address.to_string()));
+        }
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args(["run", "--datapath", "userspace", "--cores", "2", "--drain-timeout", "10", "--config-dir"])
+            .arg(dir.path().join("conf"))
+            .arg("--admin-socket")
+            .arg(dir.path().join("admin.sock"))
+            .stderr(log)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { dir, address, child }
+    }
+
+    /// Replaces a manifest as editors do.
+    pub(crate) fn edit(&self, name: &str, text: &str) {
+        write(&self.dir.path().join("conf").join(name), &text.replace("ADDRESS", &self.address.to_string()));
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    pub(crate) fn http(&self, host: &str, path: &str) -> Option<Answer> {
+        let mut stream = TcpStream::connect((self.address, HTTP)).ok()?;
+        exchange(&mut stream, host, path)
+    }
+
+    /// Trusts exactly the given certificate.
+    pub(crate) fn https(
+        &self,
+        certificate: &CertificateDer<'static>,
+        host: &str,
+        path: &str,
+    ) -> Option<Answer> {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let config = ClientConfig::builder_with_provider(provider.into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from(host.to_owned()).unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let stream = TcpStream::connect((self.address, HTTPS)).ok()?;
+        exchange(&mut StreamOwned::new(connection, stream), host, path)
+    }
+
+    pub(crate) fn admin(&self, path: &str) -> Option<Answer> {
+        let socket = self.dir.path().join("admin.sock");
+        exchange(&mut std::os::unix::net::UnixStream::connect(socket).ok()?, "admin", path)
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(arguments).arg("--admin-socket").arg(self.dir.path().join("admin.sock"));
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- the agent's log\n{}", self.log());
+        }
+    }
+}
+
+/// A backend that answers every request with its name; `/slow` after a second.
+pub(crate) fn backend(name: &'static str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream, name));
+        }
+    });
+    port
+}
+
+fn serve(mut stream: TcpStream, name: &str) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte).is_ok_and(|read| read == 1) {
+        head.push(byte[0]);
+        if head.ends_with(b"\r\n\r\n") {
+            if head.starts_with(b"GET /slow ") {
+                thread::sleep(Duration::from_secs(1));
+            }
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len());
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            head.clear();
+        }
+    }
+}
+
+/// Polls until the condition holds.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A loopback address that no other test of any process uses at the same time: a listener on it is the claim.
+fn own_address() -> Ipv4Addr {
+    static NEXT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let last = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    Ipv4Addr::new(127, high.max(1), low, last)
+}
+
+fn exchange(stream: &mut (impl Read + Write), host: &str, path: &str) -> Option<Answer> {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut text = Vec::new();
+    // A TLS peer that closes without close_notify is an error after the whole answer.
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { status, body: body.to_owned() })
+}
+
+fn write(path: &Path, text: &str) {
+    let temporary: PathBuf = path.with_extension("tmp");
+    fs::write(&temporary, text).unwrap();
+    fs::rename(temporary, path).unwrap();
+}
