@@ -17,7 +17,12 @@ fn main() {
     let changes: Vec<_> = objects.into_iter().map(Change::Set).collect();
     let start = Instant::now();
     let outcome = translator.apply(changes);
-    println!("from scratch      {:>10.1?}   {} statuses, RSS {} MiB", start.elapsed(), outcome.statuses.len(), rss_mib());
+    println!(
+        "from scratch      {:>10.1?}   {} statuses, RSS {} MiB",
+        start.elapsed(),
+        outcome.statuses.len(),
+        rss_mib()
+    );
 
     let samples = 200;
     measure("nothing", samples, &mut translator, |_| Vec::new());
@@ -66,7 +71,9 @@ impl World {
         ];
         let tenants = (0..self.sets).flat_map(|tenant| {
             let routes = (0..self.routes).map(move |route| self.route(tenant, route, 0));
-            [self.secret(tenant, 0), self.set(tenant, 0), self.service(tenant), self.slice(tenant, 0)].into_iter().chain(routes)
+            [self.secret(tenant, 0), self.set(tenant, 0), self.service(tenant), self.slice(tenant, 0)]
+                .into_iter()
+                .chain(routes)
         });
         shared.into_iter().map(object).chain(tenants).collect()
     }
@@ -98,8 +105,10 @@ impl World {
     }
 
     fn service(&self, tenant: usize) -> Object {
-        object(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "app", "namespace": format!("tenant-{tenant}")},
-            "spec": {"ports": [{"port": 80}]}}))
+        object(
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "app", "namespace": format!("tenant-{tenant}")},
+            "spec": {"ports": [{"port": 80}]}}),
+        )
     }
 
     fn slice(&self, tenant: usize, version: usize) -> Object {
@@ -128,5 +137,8 @@ fn certificates() -> Vec<(String, String)> {
 fn rss_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or_default() / 1024
+    line.and_then(|line| line.split_whitespace().next())
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or_default()
+        / 1024
 }

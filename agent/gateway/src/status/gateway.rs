@@ -4,6 +4,7 @@ use super::{Conditions, ListenerView};
 use crate::address::Addresses;
 use crate::api::gateways::GatewayStatus;
 use crate::listener::Trouble;
+use crate::merge::Verdict;
 use crate::{ConditionType, Reason};
 
 pub(crate) struct RootView<'a> {
@@ -42,8 +43,9 @@ pub(crate) fn root_status(view: &RootView<'_>) -> GatewayStatus {
     let not_accepted = (!accepted).then(not_accepted);
     let unprogrammed = not_accepted.or_else(|| view.addresses.unusable.clone()).or_else(|| view.lost.clone());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref(), Reason::Programmed);
+    let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
     GatewayStatus {
-        addresses: Some(view.addresses.status()),
+        addresses: Some(addresses),
         attached_gateways: view.attached_gateways.map(count),
         attached_listener_sets: Some(count(view.attached_sets)),
         conditions: Some(conditions.list),
@@ -63,8 +65,9 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     });
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref(), Reason::Programmed);
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
+    let addresses = view.parent.filter(|_| refusal.is_none()).map(Addresses::status).unwrap_or_default();
     GatewayStatus {
-        addresses: Some(view.parent.map(Addresses::status).unwrap_or_default()),
+        addresses: Some(addresses),
         attached_gateways: None,
         attached_listener_sets: Some(0),
         conditions: Some(conditions.list),
@@ -100,7 +103,11 @@ fn invalid(own: &[ListenerView<'_>], invalid_below: bool) -> Option<Trouble> {
     let mut parts = Vec::new();
     if !invalid.is_empty() {
         let describe = |view: &&ListenerView<'_>| {
-            let reason = view.refusal().map_or(Reason::Invalid, |refusal| refusal.reason);
+            let reason = match view.verdict {
+                Verdict::Accepted => Reason::Accepted,
+                Verdict::Refused(trouble) => trouble.reason,
+                Verdict::Conflicted(conflict) => conflict.reason,
+            };
             format!("{} ({reason})", view.listener.name)
         };
         parts.push(format!("not valid: {}", invalid.iter().map(describe).collect::<Vec<_>>().join(", ")));

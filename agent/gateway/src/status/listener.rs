@@ -84,20 +84,17 @@ impl Conflict {
 
     /// Says what collides, but names nothing that the listener's owner cannot see anyway.
     fn message(&self, listener: &Listener) -> String {
-        let port = listener.port;
+        let (port, hostname) = (listener.port, &listener.hostname);
         let what = match self.reason {
-            Reason::HostnameConflict => format!("hostname {} on port {port} is taken", listener.hostname),
+            Reason::HostnameConflict => format!("hostname {hostname} on port {port} is taken"),
             Reason::ListenerConflict => {
-                format!(
-                    "port {port} speaks another protocol, and hostname {} is taken there",
-                    listener.hostname
-                )
+                format!("port {port} is used for another protocol and hostname {hostname} is taken on it")
             }
-            _ => format!("port {port} speaks another protocol"),
+            _ => format!("port {port} is used for another protocol"),
         };
         match &self.with {
             Rival::Own(name) => {
-                format!("{what}: conflict with listener {name} of the same object, neither is served")
+                format!("{what} by listener {name} of the same object; neither is served")
             }
             Rival::Parent => format!("{what} by a listener of the Gateway itself"),
             Rival::Sibling => format!("{what} by another listener attached to the same Gateway"),

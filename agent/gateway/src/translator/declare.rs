@@ -110,7 +110,7 @@ impl Translator {
 
     fn asked_parent(&self, key: &ParentKey) -> Option<ObjectName> {
         match key.kind {
-            ParentKind::Gateway => child::parent_of_gateway(&*self.objects.gateways[&key.name])?.ok(),
+            ParentKind::Gateway => child::parent_of_gateway(&self.objects.gateways[&key.name])?.ok(),
             ParentKind::ListenerSet => child::parent_of_set(&self.objects.listener_sets[&key.name]),
         }
     }

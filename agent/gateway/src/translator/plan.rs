@@ -95,6 +95,7 @@ impl Translator {
 
     fn root_status(&self, name: &ObjectName, unit: &Unit) -> Option<Status> {
         let root = self.roots.get(name)?;
+        let accepting = parent_refusal(root).is_none();
         let opted_in = !matches!(child::allowed_children(self.objects.gateways.get(name)?), Ok(None));
         let view = RootView {
             generation: unit.declared.generation,
@@ -104,8 +105,8 @@ impl Translator {
             invalid_below: root.summary.invalid_below,
             valid_anywhere: root.summary.valid_anywhere,
             lost: lost(root),
-            attached_sets: root.summary.attached_sets,
-            attached_gateways: opted_in.then_some(root.summary.attached_gateways),
+            attached_sets: if accepting { root.summary.attached_sets } else { 0 },
+            attached_gateways: opted_in.then_some(if accepting { root.summary.attached_gateways } else { 0 }),
         };
         Some(Status::Gateway(root_status(&view)))
     }
@@ -144,9 +145,14 @@ impl Translator {
                     .get(&key.name)
                     .and_then(|gateway| child::allowed_children(gateway).err());
                 let parent = self.units.get(&ParentKey { kind: ParentKind::Gateway, name: key.name.clone() });
-                let duplicates = parent.into_iter().flat_map(|unit| duplicates(unit));
+                let duplicates = parent.into_iter().flat_map(duplicates);
                 error
-                    .map(|error| format!("annotation {}: {error}", child::ALLOWED_CHILDREN))
+                    .map(|error| {
+                        format!(
+                            "annotation {}: write Same, All or Selector:LABELS; {error}",
+                            child::ALLOWED_CHILDREN
+                        )
+                    })
                     .into_iter()
                     .chain(duplicates)
                     .collect()

@@ -74,6 +74,10 @@ impl Translator {
         if let Some(family) = family {
             stand_in(&parts, family, &mut attached, &mut resolved);
         }
+        if attached.is_empty() {
+            // Nobody can be sent there.
+            resolved.backends.clear();
+        }
         let parents = parsed.parent_refs.iter().filter_map(parent_key).collect();
         self.update_route_references(key, before.as_ref(), &resolved, &parents);
         let (resolved, same_rules) = keep_if_same(before.as_ref(), resolved, &parsed);

@@ -155,7 +155,9 @@ fn listener(at: u64, dice: &mut Dice) -> Value {
 
 fn from(dice: &mut Dice) -> Value {
     match dice.pick(&["All", "All", "Same", "None", "Selector"]) {
-        "Selector" => json!({"from": "Selector", "selector": {"matchLabels": {"team": dice.pick(&["x", "y"])}}}),
+        "Selector" => {
+            json!({"from": "Selector", "selector": {"matchLabels": {"team": dice.pick(&["x", "y"])}}})
+        }
         from => json!({"from": from}),
     }
 }
@@ -185,7 +187,8 @@ fn parent_ref(dice: &mut Dice) -> Value {
 
 fn secret(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["c", "d"]);
-    let (certificate, key) = (dice.pick(&["file:a.crt", "file:b.crt"]), dice.pick(&["file:a.key", "file:b.key"]));
+    let (certificate, key) =
+        (dice.pick(&["file:a.crt", "file:b.crt"]), dice.pick(&["file:a.key", "file:b.key"]));
     let r#type = dice.pick(&["kubernetes.io/tls", "kubernetes.io/tls", "Opaque"]);
     let data = json!({"type": r#type, "stringData": {"tls.crt": certificate, "tls.key": key}});
     manifest("v1", "Secret", namespace, name, dice, data)
@@ -236,9 +239,11 @@ fn manifest(version: &str, kind: &str, namespace: &str, name: &str, dice: &mut D
 
 fn without_nulls(value: Value) -> Value {
     match value {
-        Value::Object(map) => {
-            map.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name, without_nulls(value))).collect()
-        }
+        Value::Object(map) => map
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name, without_nulls(value)))
+            .collect(),
         Value::Array(list) => list.into_iter().map(without_nulls).collect(),
         other => other,
     }
@@ -248,7 +253,8 @@ fn without_nulls(value: Value) -> Value {
 fn deleting_everything_leaves_nothing() {
     let mut translator = Translator::new(support::settings());
     let mut dice = Dice(7);
-    let objects: Vec<_> = (0..40).map(|at| object((at % 11) as u8, &mut Dice(at * 0x9E37_79B9 + dice.roll(97)))).collect();
+    let objects: Vec<_> =
+        (0..40).map(|at| object((at % 11) as u8, &mut Dice(at * 0x9E37_79B9 + dice.roll(97)))).collect();
     translator.apply(support::base().into_iter().chain(objects.clone()).map(Change::Set).collect());
     let class = ObjectKey::new(Kind::GatewayClass, portcullis_gateway_class());
     let keys = objects.iter().map(Object::key).chain([class]);

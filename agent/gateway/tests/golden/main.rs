@@ -1,7 +1,13 @@
 //! Translation as data: golden cases, stories of changes, and the property that following changes comes to the same as
 //! starting from scratch.
 
+#[cfg(test)]
 mod cases;
+#[cfg(test)]
 mod families;
+#[cfg(test)]
 mod incremental;
+#[cfg(test)]
+mod stories;
+#[cfg(test)]
 mod support;
