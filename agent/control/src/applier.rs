@@ -218,3 +218,7 @@ fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgemen
         }
     }
 }
+
+#[cfg(test)]
+#[path = "applier_tests.rs"]
+mod tests;

@@ -206,7 +206,7 @@ impl DirSource {
             .cloned()
             .collect();
         for kind in new {
-            tracing::info!(%kind, "ignored: Portcullis does not use this kind");
+            tracing::info!("{kind}: ignored, Portcullis does not use this kind");
             self.ignored.insert(kind);
         }
     }
