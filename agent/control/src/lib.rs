@@ -2,5 +2,6 @@
 //! with an API server) is here; what objects mean is `portcullis-gateway`'s business.
 
 pub mod applier;
+pub mod kube;
 pub mod source;
 pub mod status;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Service;
 use portcullis_model::{L4Protocol, ObjectName};
 
+use crate::Settings;
 use crate::api::gateways::Gateway;
 
 pub use address::{generated_for, with_assigned_addresses};
@@ -22,6 +23,8 @@ pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 pub const GATEWAY_CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 /// Tells kube-proxy and its replacements that somebody else serves the addresses of a Service: the agents do.
 pub const SERVICE_PROXY_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+/// An annotation of our own: the controller whose GatewayClass it was generated for. Several may run in a cluster.
+pub const CONTROLLER_ANNOTATION: &str = "portcullis.dev/controller";
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// What generated objects say about who made them, and the field manager of server-side apply.
 pub const MANAGER: &str = "portcullis";
@@ -58,13 +61,13 @@ pub struct Wanted {
 }
 
 /// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from an API server.
-pub fn plan(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> Option<Wanted> {
+pub fn plan(gateway: &Gateway, ports: &BTreeSet<Port>, settings: &Settings) -> Option<Wanted> {
     let uid = gateway.metadata.uid.clone()?;
     let name = ObjectName::new(
         gateway.metadata.namespace.as_deref().unwrap_or("default"),
         gateway.metadata.name.as_deref().unwrap_or_default(),
     );
-    let service = (!ports.is_empty()).then(|| Box::new(service::service(gateway, ports, parameters)));
+    let service = (!ports.is_empty()).then(|| Box::new(service::service(gateway, ports, settings)));
     Some(Wanted { gateway: name, uid, service })
 }
 
@@ -84,9 +87,12 @@ fn labels(gateway: &Gateway) -> BTreeMap<String, String> {
     labels
 }
 
-fn annotations(gateway: &Gateway) -> BTreeMap<String, String> {
+fn annotations(gateway: &Gateway, controller_name: &str) -> BTreeMap<String, String> {
     let infrastructure = gateway.spec.infrastructure.as_ref();
-    infrastructure.and_then(|infrastructure| infrastructure.annotations.clone()).unwrap_or_default()
+    let annotations = infrastructure.and_then(|infrastructure| infrastructure.annotations.clone());
+    let mut annotations = annotations.unwrap_or_default();
+    annotations.insert(CONTROLLER_ANNOTATION.to_owned(), controller_name.to_owned());
+    annotations
 }
 
 #[cfg(test)]

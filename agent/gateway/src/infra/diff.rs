@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use portcullis_model::ObjectName;
 
-use super::{MANAGED_BY_LABEL, MANAGER, Wanted};
+use super::{CONTROLLER_ANNOTATION, MANAGED_BY_LABEL, MANAGER, Wanted};
 use crate::GATEWAY_GROUP;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,15 +23,18 @@ pub enum Operation {
 /// An annotation of our own: what was applied. It tells withdrawn fields, which cannot be told from others' otherwise.
 const APPLIED: &str = "portcullis.dev/applied";
 
-/// `observed` are all Services, or all that are generated plus those whose name is wanted.
-pub fn diff<'s>(wanted: &[Wanted], observed: impl IntoIterator<Item = &'s Service>) -> Vec<Operation> {
+/// `observed` are all Services, or all that are generated plus those whose name is wanted. What other controllers had
+/// generated is theirs to remove.
+pub fn diff<'s>(
+    wanted: &[Wanted],
+    observed: impl IntoIterator<Item = &'s Service>,
+    controller_name: &str,
+) -> Vec<Operation> {
     let observed: BTreeMap<ObjectName, &Service> =
         observed.into_iter().map(|service| (name_of(service), service)).collect();
-    let mut operations: Vec<_> = wanted.iter().filter_map(|wanted| realize(wanted, &observed)).collect();
-    operations.extend(
-        observed.values().filter(|service| is_obsolete(service, wanted)).map(|service| delete(service)),
-    );
-    operations
+    let obsolete = observed.values().filter(|service| is_obsolete(service, wanted, controller_name));
+    let wanted = wanted.iter().filter_map(|wanted| realize(wanted, &observed));
+    wanted.chain(obsolete.map(|service| delete(service))).collect()
 }
 
 /// Whether we made it for some Gateway: it says so, and that Gateway is its controller.
@@ -63,12 +66,15 @@ fn belongs_to(service: &Service, wanted: &Wanted) -> bool {
 }
 
 /// A Gateway that has no port at the moment keeps its Service.
-fn is_obsolete(service: &Service, wanted: &[Wanted]) -> bool {
+fn is_obsolete(service: &Service, wanted: &[Wanted], controller_name: &str) -> bool {
+    let controller = service.metadata.annotations.as_ref().and_then(|all| all.get(CONTROLLER_ANNOTATION));
+    if !is_generated(service) || controller.is_none_or(|controller| controller != controller_name) {
+        return false;
+    }
     let name = name_of(service);
-    let is_kept = |wanted: &Wanted| {
+    !wanted.iter().any(|wanted| {
         belongs_to(service, wanted) && wanted.service.as_deref().is_none_or(|kept| name_of(kept) == name)
-    };
-    is_generated(service) && !wanted.iter().any(is_kept)
+    })
 }
 
 fn delete(service: &Service) -> Operation {

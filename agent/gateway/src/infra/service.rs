@@ -8,20 +8,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use portcullis_model::L4Protocol;
 
 use super::{Parameters, Port, ServiceType, annotations, generated_name, labels};
-use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
+use crate::{GATEWAY_GROUP, Settings};
 
-pub(super) fn service(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> Service {
+pub(super) fn service(gateway: &Gateway, ports: &BTreeSet<Port>, settings: &Settings) -> Service {
     let name = gateway.metadata.name.as_deref().unwrap_or_default();
     let metadata = ObjectMeta {
         name: Some(generated_name(name, &gateway.spec.gateway_class_name)),
         namespace: gateway.metadata.namespace.clone(),
         labels: Some(labels(gateway)),
-        annotations: Some(annotations(gateway)).filter(|annotations| !annotations.is_empty()),
+        annotations: Some(annotations(gateway, &settings.controller_name)),
         owner_references: Some(vec![owner(gateway)]),
         ..ObjectMeta::default()
     };
-    Service { metadata, spec: Some(spec(gateway, ports, parameters)), status: None }
+    Service { metadata, spec: Some(spec(gateway, ports, &settings.generated)), status: None }
 }
 
 /// So that nothing is left when the Gateway goes.

@@ -1,6 +1,10 @@
 use super::*;
 use serde_json::{Value, json};
 
+fn changes<'s>(wanted: &[Wanted], observed: impl IntoIterator<Item = &'s Service>) -> Vec<Operation> {
+    diff(wanted, observed, crate::CONTROLLER_NAME)
+}
+
 fn gateway(spec: Value) -> Gateway {
     let mut spec = spec;
     spec["gatewayClassName"] = "example".into();
@@ -14,7 +18,7 @@ fn ports(numbers: &[u16]) -> BTreeSet<Port> {
 }
 
 fn wanted(spec: Value) -> Wanted {
-    plan(&gateway(spec), &ports(&[80]), &Parameters::default()).unwrap()
+    plan(&gateway(spec), &ports(&[80]), &Settings::default()).unwrap()
 }
 
 fn service(wanted: &Wanted) -> Value {
@@ -23,7 +27,7 @@ fn service(wanted: &Wanted) -> Value {
 
 /// As the API server would return it.
 fn applied(wanted: &Wanted) -> Service {
-    let operations = diff(std::slice::from_ref(wanted), []);
+    let operations = changes(std::slice::from_ref(wanted), []);
     let [Operation::Apply(service)] = operations.as_slice() else { panic!("{operations:?}") };
     let mut service = service.clone();
     service.metadata.uid = Some("s-1".to_owned());
@@ -34,11 +38,12 @@ fn applied(wanted: &Wanted) -> Service {
 
 #[test]
 fn a_gateway_gets_a_service_without_selector() {
-    let plan = plan(&gateway(json!({})), &ports(&[443, 80]), &Parameters::default()).unwrap();
+    let plan = plan(&gateway(json!({})), &ports(&[443, 80]), &Settings::default()).unwrap();
     assert_eq!(
         service(&plan),
         json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": "my-gateway-example", "namespace": "edge",
+                "annotations": {"portcullis.dev/controller": "portcullis.dev/gateway"},
                 "labels": {"gateway.networking.k8s.io/gateway-name": "my-gateway",
                     "gateway.networking.k8s.io/gateway-class-name": "example",
                     "service.kubernetes.io/service-proxy-name": "portcullis",
@@ -56,7 +61,10 @@ fn infrastructure_labels_and_annotations_go_on_it_but_cannot_change_whose_it_is(
     let infrastructure = json!({"infrastructure": {"annotations": {"name": "my-annotation"},
         "labels": {"foo": "bar", "gateway.networking.k8s.io/gateway-name": "other"}}});
     let service = service(&wanted(infrastructure));
-    assert_eq!(service["metadata"]["annotations"], json!({"name": "my-annotation"}));
+    assert_eq!(
+        service["metadata"]["annotations"],
+        json!({"name": "my-annotation", "portcullis.dev/controller": "portcullis.dev/gateway"})
+    );
     assert_eq!(service["metadata"]["labels"]["foo"], "bar");
     assert_eq!(service["metadata"]["labels"]["gateway.networking.k8s.io/gateway-name"], "my-gateway");
 }
@@ -70,7 +78,8 @@ fn addresses_become_cluster_ip_or_load_balancer_ip() {
         (&spec["clusterIP"], &spec["clusterIPs"]),
         (&json!("1.1.1.1"), &json!(["1.1.1.1", "fd00::1"]))
     );
-    let balanced = Parameters { service_type: ServiceType::LoadBalancer };
+    let generated = Parameters { service_type: ServiceType::LoadBalancer };
+    let balanced = Settings { generated, ..Settings::default() };
     let addresses = gateway(json!({"addresses": [{"value": "1.1.1.1"}]}));
     let spec = &service(&plan(&addresses, &ports(&[80]), &balanced).unwrap())["spec"];
     assert_eq!((&spec["loadBalancerIP"], &spec["clusterIP"]), (&json!("1.1.1.1"), &Value::Null));
@@ -80,7 +89,7 @@ fn addresses_become_cluster_ip_or_load_balancer_ip() {
 #[test]
 fn what_is_as_wanted_is_left_alone() {
     let wanted = wanted(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
-    assert_eq!(diff(std::slice::from_ref(&wanted), [&applied(&wanted)]), []);
+    assert_eq!(changes(std::slice::from_ref(&wanted), [&applied(&wanted)]), []);
 }
 
 #[test]
@@ -89,7 +98,7 @@ fn what_somebody_changed_or_we_want_otherwise_is_applied_again() {
     let mut changed = applied(&before);
     changed.metadata.labels.as_mut().unwrap().insert("foo".to_owned(), "baz".to_owned());
     for (wanted, there) in [(&before, &changed), (&wanted(json!({})), &applied(&before))] {
-        let operations = diff(std::slice::from_ref(wanted), [there]);
+        let operations = changes(std::slice::from_ref(wanted), [there]);
         assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
     }
 }
@@ -102,7 +111,7 @@ fn foreign_objects_of_the_name_are_refused_and_never_deleted() {
     let mut earlier = applied(&wanted);
     earlier.metadata.owner_references.as_mut().unwrap()[0].uid = "u-0".to_owned();
     for (there, deletes) in [(hand_made, 0), (earlier, 1)] {
-        let operations = diff(std::slice::from_ref(&wanted), [&there]);
+        let operations = changes(std::slice::from_ref(&wanted), [&there]);
         assert!(
             matches!(&operations[0], Operation::Refuse { message, .. } if message.contains("my-gateway-example"))
         );
@@ -116,18 +125,18 @@ fn what_is_no_longer_wanted_is_deleted() {
     let there = applied(&before);
     let gone =
         Operation::Delete { name: ObjectName::new("edge", "my-gateway-example"), uid: "s-1".to_owned() };
-    assert_eq!(diff(&[], [&there]), std::slice::from_ref(&gone));
+    assert_eq!(changes(&[], [&there]), std::slice::from_ref(&gone));
     let mut reclassed = gateway(json!({}));
     reclassed.spec.gateway_class_name = "other".to_owned();
-    let reclassed = plan(&reclassed, &ports(&[80]), &Parameters::default()).unwrap();
-    assert!(diff(&[reclassed], [&there]).contains(&gone));
+    let reclassed = plan(&reclassed, &ports(&[80]), &Settings::default()).unwrap();
+    assert!(changes(&[reclassed], [&there]).contains(&gone));
 }
 
 #[test]
 fn without_ports_a_service_stays_but_none_is_made() {
-    let idle = plan(&gateway(json!({})), &BTreeSet::new(), &Parameters::default()).unwrap();
-    assert_eq!(diff(std::slice::from_ref(&idle), []), []);
-    assert_eq!(diff(&[idle], [&applied(&wanted(json!({})))]), []);
+    let idle = plan(&gateway(json!({})), &BTreeSet::new(), &Settings::default()).unwrap();
+    assert_eq!(changes(std::slice::from_ref(&idle), []), []);
+    assert_eq!(changes(&[idle], [&applied(&wanted(json!({})))]), []);
 }
 
 #[test]
@@ -151,4 +160,10 @@ fn the_addresses_of_its_service_are_the_gateways() {
     assert!(
         values(&with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), Some(&service))).is_empty()
     );
+}
+
+#[test]
+fn what_another_controller_had_generated_stays() {
+    let there = applied(&wanted(json!({})));
+    assert_eq!(diff(&[], [&there], "example.com/other"), []);
 }

@@ -19,7 +19,7 @@ impl Translator {
 
     fn wanted_for(&self, name: &ObjectName) -> Option<Wanted> {
         self.roots.get(name).filter(|root| root.refusal.is_none())?;
-        infra::plan(self.objects.gateways.get(name)?, &self.ports(name), &self.settings.generated)
+        infra::plan(self.objects.gateways.get(name)?, &self.ports(name), &self.settings)
     }
 
     fn ports(&self, name: &ObjectName) -> BTreeSet<Port> {

@@ -1,0 +1,40 @@
+//! A cluster as source and as sink: objects come from an API server, statuses and generated objects go there. What objects
+//! mean is `portcullis-gateway`'s business, which also plans what is written; here are watches, requests and retries.
+//!
+//! Every agent reads and serves; only the one that holds the Lease writes. Losing the API server, the Lease or the leader
+//! stops writing and nothing else.
+
+mod backoff;
+mod board;
+mod client;
+mod fetch;
+mod generate;
+mod last_good;
+mod lease;
+mod merge;
+mod mesh;
+mod references;
+mod served;
+mod source;
+mod watch;
+mod writer;
+
+pub use board::{Board, ClusterStatuses};
+pub use client::{ConnectError, connect};
+pub use generate::Generator;
+pub use last_good::LastGood;
+pub use lease::{Elector, Timing};
+pub use mesh::{Mesh, MeshState};
+pub use source::{KubeSource, SourceOptions};
+pub use writer::StatusWriter;
+
+/// The field manager of everything we write.
+const FIELD_MANAGER: &str = portcullis_gateway::infra::MANAGER;
+
+/// What the API server answered, if it answered.
+fn code(error: &::kube::Error) -> Option<u16> {
+    match error {
+        ::kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}

@@ -1,0 +1,41 @@
+//! How long to wait before the next attempt.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+/// Doubles up to its limit, with jitter, so that the agents of a cluster do not all come at once.
+#[derive(Clone, Debug)]
+pub(super) struct Backoff {
+    first: Duration,
+    limit: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(first: Duration, limit: Duration) -> Self {
+        Self { first, limit, next: first }
+    }
+
+    /// For watches: traffic does not wait for them, people do.
+    pub(super) fn for_watches() -> Self {
+        Self::new(Duration::from_millis(100), Duration::from_secs(2))
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    pub(super) async fn wait(&mut self) {
+        let delay = self.next;
+        self.next = (delay * 2).min(self.limit);
+        tokio::time::sleep(jittered(delay)).await;
+    }
+}
+
+/// Between half of it and all of it.
+pub(super) fn jittered(duration: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish();
+    let share = (random % 1000) as u32;
+    duration / 2 + duration * share / 2000
+}

@@ -1,0 +1,311 @@
+//! What statuses should be and what they are, newest only: the meeting place of the source (which observes), the applier
+//! (which plans) and the writer (which makes the one the other). A board, never a queue: a thousand changes of an object
+//! before it is its turn are one write.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use portcullis_gateway::infra::Wanted;
+use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_model::ObjectName;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::merge;
+use crate::status::{StatusSink, Statuses};
+
+/// How long an object rests after a write: twice as long after each, so that a Gateway whose routes come by the thousand is
+/// written a few times, and one that is new has its final status at once.
+const FIRST_REST: Duration = Duration::from_millis(25);
+const LONGEST_REST: Duration = Duration::from_millis(400);
+/// An object that was not written for this long is as good as rested.
+const CALM: Duration = Duration::from_secs(2);
+
+/// Shared by all who take part.
+#[derive(Debug)]
+pub struct Board {
+    controller_name: String,
+    work: Mutex<Work>,
+    bell: Notify,
+    /// Whether plans are made from what the API server says now, rather than from what was kept on disk.
+    current: watch::Sender<bool>,
+    generated: watch::Sender<BTreeMap<ObjectName, Wanted>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Work {
+    observed: BTreeMap<ObjectKey, Observed>,
+    /// JSON text: there may be tens of thousands, and few are ever looked at.
+    planned: BTreeMap<ObjectKey, Box<str>>,
+    dirty: BTreeSet<ObjectKey>,
+    /// Being written, or written so recently that the next write waits.
+    resting: BTreeMap<ObjectKey, Option<Instant>>,
+    /// When objects were written last, and for how long they rested then.
+    paces: BTreeMap<ObjectKey, (Instant, Duration)>,
+    /// What the plan and the observation were when there was nothing (more) to do, as a hash.
+    settled: BTreeMap<ObjectKey, u64>,
+}
+
+/// The status of an object as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Observed {
+    pub(super) version: String,
+    /// JSON text; empty: none.
+    pub(super) status: Box<str>,
+}
+
+/// A write to make.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) key: ObjectKey,
+    pub(super) observed: Observed,
+    /// JSON text.
+    planned: Option<Box<str>>,
+}
+
+/// The applier's way to the board.
+pub struct ClusterStatuses(Arc<Board>);
+
+// === impl Board ===
+
+impl Board {
+    pub fn new(controller_name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            controller_name: controller_name.to_owned(),
+            work: Mutex::default(),
+            bell: Notify::new(),
+            current: watch::Sender::new(false),
+            generated: watch::Sender::default(),
+            hasher: RandomState::new(),
+        })
+    }
+
+    pub fn statuses(self: &Arc<Self>) -> ClusterStatuses {
+        ClusterStatuses(self.clone())
+    }
+
+    /// Whether everything was read from the API server and applied: the agent is ready, and statuses may be written.
+    pub fn current(&self) -> watch::Receiver<bool> {
+        self.current.subscribe()
+    }
+
+    pub(super) fn generated(&self) -> watch::Receiver<BTreeMap<ObjectName, Wanted>> {
+        self.generated.subscribe()
+    }
+
+    pub(super) fn controller_name(&self) -> &str {
+        &self.controller_name
+    }
+
+    pub(super) fn set_current(&self) {
+        self.current.send_if_modified(|current| !std::mem::replace(current, true));
+        self.bell.notify_one();
+    }
+
+    /// Takes note of an object's status. Versions are ordered: a watch may tell of the past.
+    pub(super) fn observe(&self, key: &ObjectKey, observed: Observed) {
+        let mut work = self.work();
+        if work.observed.get(key).is_some_and(|before| is_older(&observed.version, &before.version)) {
+            return;
+        }
+        let same = work.observed.get(key).is_some_and(|before| before.status == observed.status);
+        let concerns_us = work.planned.contains_key(key) || observed.status.contains(&self.controller_name);
+        work.observed.insert(key.clone(), observed);
+        if !same && concerns_us {
+            work.dirty.insert(key.clone());
+            self.bell.notify_one();
+        }
+    }
+
+    pub(super) fn forget(&self, key: &ObjectKey) {
+        let mut work = self.work();
+        work.observed.remove(key);
+        work.settled.remove(key);
+        work.dirty.remove(key);
+    }
+
+    /// A new writer looks at everything.
+    pub(super) fn review(&self) {
+        let mut work = self.work();
+        let work = &mut *work;
+        work.settled.clear();
+        work.dirty.extend(work.planned.keys().cloned());
+        let stale =
+            work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));
+        work.dirty.extend(stale.map(|(key, _)| key.clone()));
+        self.bell.notify_one();
+    }
+
+    /// The next write, when there is one. Cancel-safe.
+    pub(super) async fn next(&self) -> Job {
+        loop {
+            let rested = match self.work().take(&self.hasher) {
+                Ok(job) => return job,
+                Err(rested) => rested,
+            };
+            tokio::select! {
+                () = self.bell.notified() => {}
+                () = sleep_until(rested) => {}
+            }
+        }
+    }
+
+    /// Of the same object as before, with what is known now.
+    pub(super) fn again(&self, key: &ObjectKey) -> Option<Job> {
+        self.work().job(key)
+    }
+
+    /// The writer is done with an object; if `settled`, what the job says was seen and planned needs no further write.
+    pub(super) fn settle(&self, job: &Job, settled: bool) {
+        let mut work = self.work();
+        if settled {
+            let mark = mark(&self.hasher, Some(&job.observed), job.planned.as_deref());
+            work.settled.insert(job.key.clone(), mark);
+        }
+        let rest = work.rest(&job.key);
+        work.resting.insert(job.key.clone(), Some(Instant::now() + rest));
+        self.bell.notify_one();
+    }
+
+    /// The writer could not: once more, later.
+    pub(super) fn postpone(&self, key: &ObjectKey, delay: Duration) {
+        let mut work = self.work();
+        work.dirty.insert(key.clone());
+        work.resting.insert(key.clone(), Some(Instant::now() + delay));
+        self.bell.notify_one();
+    }
+
+    fn plan(&self, statuses: Statuses) {
+        let mut work = self.work();
+        for (key, status) in statuses {
+            match status {
+                Some(status) => drop(work.planned.insert(key.clone(), status.to_string().into())),
+                None => drop(work.planned.remove(&key)),
+            }
+            work.dirty.insert(key);
+        }
+        self.bell.notify_one();
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn sleep_until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Resource versions are numbers, although for long nobody was to know. If one is not, the newer word counts.
+fn is_older(new: &str, old: &str) -> bool {
+    matches!((new.parse::<u64>(), old.parse::<u64>()), (Ok(new), Ok(old)) if new < old)
+}
+
+// === impl Work ===
+
+impl Work {
+    /// The first object that is not resting; else when the first will have rested.
+    fn take(&mut self, hasher: &RandomState) -> Result<Job, Option<Instant>> {
+        let now = Instant::now();
+        self.resting.retain(|_, until| until.is_none_or(|until| until > now));
+        loop {
+            let Some(key) = self.dirty.iter().find(|key| !self.resting.contains_key(*key)).cloned() else {
+                return Err(self.dirty.iter().filter_map(|key| *self.resting.get(key)?).min());
+            };
+            self.dirty.remove(&key);
+            let now = mark(hasher, self.observed.get(&key), self.planned.get(&key).map(|text| &**text));
+            if self.settled.get(&key) == Some(&now) {
+                continue;
+            }
+            if let Some(job) = self.job(&key) {
+                self.resting.insert(key, None);
+                return Ok(job);
+            }
+        }
+    }
+
+    fn rest(&mut self, key: &ObjectKey) -> Duration {
+        let now = Instant::now();
+        let is_calm = |last: Instant| now.saturating_duration_since(last) >= CALM;
+        if self.paces.len() > 1024 {
+            self.paces.retain(|_, (last, _)| !is_calm(*last));
+        }
+        let rest = match self.paces.get(key) {
+            Some((last, rest)) if !is_calm(*last) => (*rest * 2).min(LONGEST_REST),
+            _ => FIRST_REST,
+        };
+        self.paces.insert(key.clone(), (now, rest));
+        rest
+    }
+
+    /// `None`: there is no such object (yet), or nothing about it is ours to say.
+    fn job(&self, key: &ObjectKey) -> Option<Job> {
+        let observed = self.observed.get(key)?.clone();
+        let planned = self.planned.get(key).cloned();
+        let is_route = !matches!(key.kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet);
+        (planned.is_some() || is_route).then(|| Job { key: key.clone(), observed, planned })
+    }
+}
+
+fn mark(hasher: &RandomState, observed: Option<&Observed>, planned: Option<&str>) -> u64 {
+    hasher.hash_one((observed.map(|observed| &observed.status), planned))
+}
+
+// === impl Job ===
+
+impl Job {
+    /// What to write of the status, if anything.
+    pub(super) fn patch(&self, controller_name: &str, now: &str) -> Option<Value> {
+        let observed = serde_json::from_str(&self.observed.status).unwrap_or(Value::Null);
+        let planned = self.planned();
+        if planned.is_none() && !merge::has_parents_of(&observed, controller_name) {
+            return None;
+        }
+        merge::patch(&observed, planned.as_ref(), controller_name, now)
+    }
+
+    fn planned(&self) -> Option<Value> {
+        self.planned.as_deref().and_then(|text| serde_json::from_str(text).ok())
+    }
+}
+
+// === impl ClusterStatuses ===
+
+impl StatusSink for ClusterStatuses {
+    fn write_all(&mut self, statuses: Statuses) {
+        let others: Vec<_> =
+            self.0.work().planned.keys().filter(|key| !statuses.contains_key(key)).cloned().collect();
+        self.0.plan(others.into_iter().map(|key| (key, None)).collect());
+        self.0.plan(statuses);
+        self.0.review();
+    }
+
+    fn write(&mut self, statuses: Statuses) {
+        if !statuses.is_empty() {
+            self.0.plan(statuses);
+        }
+    }
+
+    fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
+        self.0.generated.send_modify(|all| {
+            for (gateway, wanted) in wanted {
+                match wanted {
+                    Some(wanted) => drop(all.insert(gateway, wanted)),
+                    None => drop(all.remove(&gateway)),
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "board_tests.rs"]
+mod tests;

@@ -1,0 +1,228 @@
+//! Who writes: the agent that holds the Lease. The algorithm is that of Kubernetes' own controllers: every write carries the
+//! version it is based on, so that of two candidates one loses; and whether a holder is alive is judged by when *we* last saw
+//! it move, so that clocks need not agree. Losing the Lease makes a follower that campaigns again, and has no other effect.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::backoff::jittered;
+use super::code;
+
+/// How a Lease is kept. A leader that cannot renew steps down after `renew_within`, before another may think it dead after
+/// `valid_for`.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    pub valid_for: Duration,
+    pub renew_within: Duration,
+    pub retry_every: Duration,
+}
+
+pub struct Elector {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    timing: Timing,
+    seen: Option<Seen>,
+    leading: watch::Sender<bool>,
+}
+
+/// The Lease as last read, and since when it is so by our clock.
+struct Seen {
+    lease: Lease,
+    since: Instant,
+}
+
+// === impl Timing ===
+
+impl Default for Timing {
+    /// As Kubernetes' own controllers.
+    fn default() -> Self {
+        Self {
+            valid_for: Duration::from_secs(15),
+            renew_within: Duration::from_secs(10),
+            retry_every: Duration::from_secs(2),
+        }
+    }
+}
+
+// === impl Elector ===
+
+impl Elector {
+    /// `identity` must be the agent's own: its node's name, say.
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, timing: Timing) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            timing,
+            seen: None,
+            leading: watch::Sender::new(false),
+        }
+    }
+
+    /// Whether this agent leads now.
+    pub fn leading(&self) -> watch::Receiver<bool> {
+        self.leading.subscribe()
+    }
+
+    /// Campaigns until `stop` completes, then gives the Lease up so that another agent takes it at once.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let mut renewed = Instant::now();
+        loop {
+            let began = Instant::now();
+            if self.attempt().await {
+                renewed = began;
+                self.set(true);
+            } else if renewed.elapsed() >= self.timing.renew_within || !self.may_hold() {
+                self.set(false);
+            }
+            tokio::select! {
+                () = &mut stop => break,
+                () = tokio::time::sleep(self.pause(renewed)) => {}
+            }
+        }
+        self.set(false);
+        self.give_up().await;
+    }
+
+    /// A leader that cannot renew must step down in time, however long the pause would be.
+    fn pause(&self, renewed: Instant) -> Duration {
+        let pause = jittered(self.timing.retry_every);
+        if !*self.leading.borrow() {
+            return pause;
+        }
+        let left = (renewed + self.timing.renew_within).saturating_duration_since(Instant::now());
+        pause.min(left.max(Duration::from_millis(10)))
+    }
+
+    /// Takes or renews the Lease; false if another holds it, or the API server does not answer in time.
+    async fn attempt(&mut self) -> bool {
+        let limit = self.timing.renew_within / 2;
+        match timeout(limit, self.take_or_renew()).await {
+            Ok(Ok(held)) => held,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, lease = %self.name, "cannot campaign");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn take_or_renew(&mut self) -> kube::Result<bool> {
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
+            let created = self.api.create(&PostParams::default(), &self.new_lease()).await;
+            return self.outcome(created);
+        };
+        self.see(lease);
+        let Some(seen) = self.seen.as_ref().filter(|seen| self.is_mine(&seen.lease) || self.is_free(seen))
+        else {
+            return Ok(false);
+        };
+        let lease = self.renewal(&seen.lease);
+        let replaced = self.api.replace(&self.name, &PostParams::default(), &lease).await;
+        self.outcome(replaced)
+    }
+
+    /// Somebody else was faster: no error, but not ours either.
+    fn outcome(&mut self, written: kube::Result<Lease>) -> kube::Result<bool> {
+        match written {
+            Ok(lease) => {
+                self.see(lease);
+                Ok(true)
+            }
+            Err(error) if code(&error) == Some(409) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn see(&mut self, lease: Lease) {
+        if self.seen.as_ref().is_none_or(|seen| seen.lease.spec != lease.spec) {
+            self.seen = Some(Seen { lease, since: Instant::now() });
+        } else if let Some(seen) = &mut self.seen {
+            // Its version may have moved without its holder.
+            seen.lease = lease;
+        }
+    }
+
+    fn is_mine(&self, lease: &Lease) -> bool {
+        holder(lease) == Some(&self.identity)
+    }
+
+    /// As far as we know, nobody else has taken it.
+    fn may_hold(&self) -> bool {
+        self.seen.as_ref().is_none_or(|seen| self.is_mine(&seen.lease))
+    }
+
+    fn is_free(&self, seen: &Seen) -> bool {
+        let Some(spec) = &seen.lease.spec else { return true };
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let valid_for = seconds.map_or(self.timing.valid_for, Duration::from_secs);
+        holder(&seen.lease).is_none() || seen.since.elapsed() >= valid_for
+    }
+
+    fn new_lease(&self) -> Lease {
+        let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+        let now = MicroTime(Timestamp::now());
+        Lease { metadata, spec: Some(self.spec(now.clone(), now, 0)) }
+    }
+
+    fn renewal(&self, lease: &Lease) -> Lease {
+        let before = lease.spec.clone().unwrap_or_default();
+        let now = MicroTime(Timestamp::now());
+        let transitions = before.lease_transitions.unwrap_or_default();
+        let spec = match before.acquire_time.filter(|_| self.is_mine(lease)) {
+            Some(acquired) => self.spec(acquired, now, transitions),
+            None => self.spec(now.clone(), now, transitions + 1),
+        };
+        Lease { metadata: lease.metadata.clone(), spec: Some(spec) }
+    }
+
+    fn spec(&self, acquired: MicroTime, now: MicroTime, transitions: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            // The API knows whole seconds, at least one.
+            lease_duration_seconds: i32::try_from(self.timing.valid_for.as_secs().max(1)).ok(),
+            acquire_time: Some(acquired),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Best effort: without it, the next leader waits until the Lease is out of date.
+    async fn give_up(&self) {
+        let Some(mut lease) =
+            self.seen.as_ref().map(|seen| seen.lease.clone()).filter(|lease| self.is_mine(lease))
+        else {
+            return;
+        };
+        if let Some(spec) = &mut lease.spec {
+            spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(1);
+        }
+        let parameters = PostParams::default();
+        let replaced = self.api.replace(&self.name, &parameters, &lease);
+        let _ = timeout(Duration::from_secs(1), replaced).await;
+    }
+
+    fn set(&self, leads: bool) {
+        let changed = self.leading.send_if_modified(|before| std::mem::replace(before, leads) != leads);
+        if changed && leads {
+            tracing::info!(lease = %self.name, "leading: this agent writes statuses");
+        } else if changed {
+            tracing::info!(lease = %self.name, "not leading any more: another agent writes statuses; traffic goes on");
+        }
+    }
+}
+
+fn holder(lease: &Lease) -> Option<&String> {
+    lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
+}

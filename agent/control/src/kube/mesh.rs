@@ -1,0 +1,276 @@
+//! Carries out the plan for the Mesh resource (GEP-3949), and asks for the next whenever the resource, its parameters, the
+//! number of agents or the leader changes. Without the CRD, or with a resource that is another's, it does nothing and says so.
+
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::Client;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event};
+use portcullis_gateway::api::shared::ClassStatus;
+use portcullis_gateway::api::xmeshes::XMesh;
+use portcullis_gateway::mesh::{self, Instance, MeshParameters, MeshSettings, MeshStep};
+use portcullis_model::ObjectName;
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::backoff::{Backoff, jittered};
+use super::served::resource;
+use super::watch::Trouble;
+use super::writer::now;
+use super::{FIELD_MANAGER, code};
+use crate::status::times;
+
+const GROUP: &str = "gateway.networking.x-k8s.io";
+const VERSION: &str = "v1alpha1";
+/// How often to count the agents, to ask whether the CRD is there by now, and to try again what failed.
+const RECHECK: Duration = Duration::from_secs(5);
+
+pub struct Mesh {
+    client: Client,
+    settings: MeshSettings,
+    instance: Instance,
+    /// The label selector of the agents' pods in the instance's namespace; empty: they are not counted.
+    agents: String,
+    leading: watch::Receiver<bool>,
+    state: watch::Sender<MeshState>,
+}
+
+/// For metrics and the admin endpoints.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MeshState {
+    pub parameters: MeshParameters,
+    /// Why there is no Mesh resource of ours.
+    pub warning: Option<String>,
+}
+
+/// The resource and its parameters as they are.
+#[derive(Default)]
+struct Observed {
+    listed: bool,
+    mesh: Option<XMesh>,
+    parameters: Option<Parameters>,
+}
+
+/// The ConfigMap that the resource refers to.
+struct Parameters {
+    name: ObjectName,
+    listed: bool,
+    config_map: Option<ConfigMap>,
+}
+
+impl Mesh {
+    /// Writes only while `leading` is true. `instance.agents` is counted by label selector if `agents` is not empty.
+    pub fn new(
+        client: Client,
+        settings: MeshSettings,
+        instance: Instance,
+        agents: &str,
+        leading: watch::Receiver<bool>,
+    ) -> Self {
+        let state = watch::Sender::default();
+        Self { client, settings, instance, agents: agents.to_owned(), leading, state }
+    }
+
+    pub fn state(&self) -> watch::Receiver<MeshState> {
+        self.state.subscribe()
+    }
+
+    /// Works until the future is dropped.
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::for_watches();
+        loop {
+            match resource(&self.client, GROUP, VERSION, "XMesh").await {
+                Ok(Some(_)) => {
+                    backoff.reset();
+                    self.follow().await;
+                }
+                Ok(None) => {
+                    self.warn("the API server does not serve XMesh (gateway.networking.x-k8s.io): features are not published".to_owned());
+                    tokio::time::sleep(jittered(RECHECK)).await;
+                }
+                Err(_) => backoff.wait().await,
+            }
+        }
+    }
+
+    /// Until the kind is not served any more.
+    async fn follow(&mut self) {
+        let mut meshes = named(Api::all(self.client.clone()), &self.settings.name);
+        let mut parameters: BoxStream<'_, _> = futures::stream::pending().boxed();
+        let mut observed = Observed::default();
+        let mut leading = self.leading.clone();
+        let mut trouble = Trouble::new("XMesh");
+        loop {
+            if let Some(name) = observed.follow_parameters() {
+                let api = Api::namespaced(self.client.clone(), &name.namespace);
+                parameters = named(api, &name.name);
+            }
+            self.step(&observed).await;
+            tokio::select! {
+                event = meshes.next() => match event {
+                    Some(Ok(event)) => {
+                        trouble.over();
+                        observed.take(event);
+                    }
+                    Some(Err(error)) if is_not_served(&error) => return,
+                    Some(Err(error)) => {
+                        trouble.failed(&error);
+                        tokio::time::sleep(jittered(Duration::from_secs(1))).await;
+                    }
+                    None => return,
+                },
+                event = parameters.next() => match event {
+                    Some(Ok(event)) => observed.take_parameters(event),
+                    _ => tokio::time::sleep(jittered(Duration::from_secs(1))).await,
+                },
+                changed = leading.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(jittered(RECHECK)) => self.count_agents().await,
+            }
+        }
+    }
+
+    async fn step(&mut self, observed: &Observed) {
+        if !observed.is_complete() {
+            return;
+        }
+        let plan = mesh::plan(
+            observed.mesh.as_ref(),
+            |name| observed.config_map(name),
+            &self.instance,
+            &self.settings,
+        );
+        self.state.send_if_modified(|state| {
+            std::mem::replace(&mut state.parameters, plan.parameters.clone()) != plan.parameters
+        });
+        let leads = *self.leading.borrow();
+        match plan.step {
+            MeshStep::Warn(message) => self.warn(message),
+            MeshStep::Create(mesh) if leads => self.create(&mesh).await,
+            MeshStep::WriteStatus(status) if leads => self.write(observed, &status).await,
+            MeshStep::Nothing => self.well(),
+            MeshStep::Create(_) | MeshStep::WriteStatus(_) => {}
+        }
+    }
+
+    async fn create(&self, mesh: &XMesh) {
+        let api: Api<XMesh> = Api::all(self.client.clone());
+        let parameters =
+            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match api.create(&parameters, mesh).await {
+            Ok(_) => tracing::info!("XMesh {}: created", self.settings.name),
+            // Somebody was faster; the watch will tell what it is.
+            Err(error) if code(&error) == Some(409) => {}
+            Err(error) => self.warn(format!("cannot create XMesh {}: {error}", self.settings.name)),
+        }
+    }
+
+    async fn write(&self, observed: &Observed, status: &ClassStatus) {
+        let Some(mesh) = &observed.mesh else { return };
+        let before = mesh.status.as_ref().and_then(|status| serde_json::to_value(status).ok());
+        let mut status = serde_json::to_value(status).unwrap_or_default();
+        times::carry(&mut status, before.as_ref(), &now());
+        let api: Api<XMesh> = Api::all(self.client.clone());
+        let version = mesh.metadata.resource_version.clone();
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        let parameters =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        match api.patch_status(&self.settings.name, &parameters, &Patch::Merge(patch)).await {
+            Ok(_) => self.well(),
+            // Something newer is on its way, or the resource is gone: the watch will tell.
+            Err(error) if matches!(code(&error), Some(404 | 409)) => {}
+            Err(error) => {
+                self.warn(format!("cannot write the status of XMesh {}: {error}", self.settings.name))
+            }
+        }
+    }
+
+    async fn count_agents(&mut self) {
+        if self.agents.is_empty() || !*self.leading.borrow() {
+            return;
+        }
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.instance.namespace);
+        if let Ok(pods) = pods.list_metadata(&ListParams::default().labels(&self.agents)).await {
+            self.instance.agents = Some(pods.items.len());
+        }
+    }
+
+    fn warn(&self, message: String) {
+        self.state.send_if_modified(|state| {
+            let is_new = state.warning.as_ref() != Some(&message);
+            if is_new {
+                tracing::warn!("mesh: {message}");
+                state.warning = Some(message);
+            }
+            is_new
+        });
+    }
+
+    fn well(&self) {
+        self.state.send_if_modified(|state| state.warning.take().is_some());
+    }
+}
+
+// === impl Observed ===
+
+impl Observed {
+    fn take(&mut self, event: Event<XMesh>) {
+        match event {
+            Event::Init => *self = Self { parameters: self.parameters.take(), ..Self::default() },
+            Event::InitDone => self.listed = true,
+            Event::Apply(mesh) | Event::InitApply(mesh) => self.mesh = Some(mesh),
+            Event::Delete(_) => self.mesh = None,
+        }
+    }
+
+    fn take_parameters(&mut self, event: Event<ConfigMap>) {
+        let Some(parameters) = &mut self.parameters else { return };
+        match event {
+            Event::Init => (parameters.listed, parameters.config_map) = (false, None),
+            Event::InitDone => parameters.listed = true,
+            Event::Apply(config_map) | Event::InitApply(config_map) => {
+                parameters.config_map = Some(config_map)
+            }
+            Event::Delete(_) => parameters.config_map = None,
+        }
+    }
+
+    /// The ConfigMap to watch, if it is another than before.
+    fn follow_parameters(&mut self) -> Option<ObjectName> {
+        let name = self.mesh.as_ref().and_then(mesh::parameters_of);
+        if name.as_ref() == self.parameters.as_ref().map(|parameters| &parameters.name) {
+            return None;
+        }
+        self.parameters = name.clone().map(|name| Parameters { name, listed: false, config_map: None });
+        name
+    }
+
+    /// Nothing is planned from half of it.
+    fn is_complete(&self) -> bool {
+        self.listed && self.parameters.as_ref().is_none_or(|parameters| parameters.listed)
+    }
+
+    fn config_map(&self, name: &ObjectName) -> Option<&ConfigMap> {
+        self.parameters.as_ref().filter(|parameters| parameters.name == *name)?.config_map.as_ref()
+    }
+}
+
+/// A watch of one object.
+fn named<K>(api: Api<K>, name: &str) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let events: std::pin::Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(watcher::watcher(api, config));
+    events
+}
+
+fn is_not_served(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => code(error) == Some(404),
+        _ => false,
+    }
+}

@@ -1,0 +1,125 @@
+//! Which Secrets and ConfigMaps the Gateways of our classes refer to: the only ones whose contents are ever read.
+
+use std::collections::BTreeSet;
+
+use portcullis_gateway::api::gateways::{Gateway, GatewayTls};
+use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec};
+use portcullis_gateway::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
+use portcullis_model::ObjectName;
+
+/// Whether objects of the kind can change what is referred to.
+pub(super) fn is_referrer(kind: Kind) -> bool {
+    matches!(kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet)
+}
+
+pub(super) fn referred(objects: &Objects, controller_name: &str) -> BTreeSet<ObjectKey> {
+    let is_ours = |gateway: &Gateway| {
+        let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
+        objects.gateway_classes.get(&class).is_some_and(|class| class.spec.controller_name == controller_name)
+    };
+    let gateways = objects.gateways.iter().filter(|(_, gateway)| is_ours(gateway));
+    let mut keys: BTreeSet<ObjectKey> =
+        gateways.flat_map(|(name, gateway)| of_gateway(name, gateway)).collect();
+    for (name, set) in &objects.listener_sets {
+        let parent = &set.spec.parent_ref;
+        let namespace = parent.namespace.as_deref().unwrap_or(&name.namespace);
+        let parent = ObjectName::new(namespace, parent.name.as_str());
+        if objects.gateways.get(&parent).is_some_and(|gateway| is_ours(gateway)) {
+            keys.extend(of_listeners(name, &set.spec.listeners));
+        }
+    }
+    keys
+}
+
+fn of_gateway(name: &ObjectName, gateway: &Gateway) -> Vec<ObjectKey> {
+    let listeners = gateway.spec.listeners.as_deref().unwrap_or_default();
+    let own = of_listeners(name, listeners);
+    let tls = gateway.spec.tls.iter().flat_map(|tls| of_tls(name, tls));
+    own.chain(tls).collect()
+}
+
+fn of_listeners<'l>(
+    name: &'l ObjectName,
+    listeners: &'l [ListenerSpec],
+) -> impl Iterator<Item = ObjectKey> + 'l {
+    let certificates = listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    let certificates = certificates.flat_map(|tls| tls.certificate_refs.iter().flatten());
+    certificates.filter_map(|reference| {
+        let (group, kind) = (reference.group.as_deref(), reference.kind.as_deref());
+        key(
+            name,
+            group.unwrap_or_default(),
+            kind.unwrap_or("Secret"),
+            reference.namespace.as_deref(),
+            &reference.name,
+        )
+    })
+}
+
+fn of_tls<'l>(name: &'l ObjectName, tls: &'l GatewayTls) -> impl Iterator<Item = ObjectKey> + 'l {
+    let client = tls.backend.iter().filter_map(|backend| backend.client_certificate_ref.as_ref());
+    let client = client.filter_map(|reference| {
+        let (group, kind) = (reference.group.as_deref(), reference.kind.as_deref());
+        key(
+            name,
+            group.unwrap_or_default(),
+            kind.unwrap_or("Secret"),
+            reference.namespace.as_deref(),
+            &reference.name,
+        )
+    });
+    let frontends = tls.frontend.iter().flat_map(|frontend| {
+        std::iter::once(&frontend.default).chain(frontend.per_port.iter().flatten().map(|port| &port.tls))
+    });
+    client.chain(frontends.flat_map(|frontend| of_validation(name, frontend)))
+}
+
+fn of_validation<'l>(name: &'l ObjectName, tls: &'l FrontendTls) -> impl Iterator<Item = ObjectKey> + 'l {
+    let references = tls.validation.iter().flat_map(|validation| &validation.ca_certificate_refs);
+    references.filter_map(|reference| {
+        key(name, &reference.group, &reference.kind, reference.namespace.as_deref(), &reference.name)
+    })
+}
+
+fn key(from: &ObjectName, group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Option<ObjectKey> {
+    let kind = Kind::of(group, kind).filter(|kind| matches!(kind, Kind::Secret | Kind::ConfigMap))?;
+    debug_assert!(group != GATEWAY_GROUP);
+    Some(ObjectKey::new(kind, ObjectName::new(namespace.unwrap_or(&from.namespace), name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_gateway::{Change, Object};
+    use serde_json::{Value, json};
+
+    fn objects(manifests: &[(&str, &str, Value)]) -> Objects {
+        let mut objects = Objects::default();
+        for (kind, name, spec) in manifests {
+            let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+                "metadata": {"name": name, "namespace": "edge"}, "spec": spec});
+            objects.apply(Change::Set(Object::from_json(manifest).unwrap().unwrap()));
+        }
+        objects
+    }
+
+    #[test]
+    fn only_what_our_gateways_refer_to_is_read() {
+        let tls = |secret: &str| json!([{"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": secret}]}}]);
+        let objects = objects(&[
+            ("GatewayClass", "ours", json!({"controllerName": "c"})),
+            ("GatewayClass", "theirs", json!({"controllerName": "d"})),
+            (
+                "Gateway",
+                "a",
+                json!({"gatewayClassName": "ours", "listeners": tls("one"), "tls": {"frontend": {
+                "default": {"validation": {"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}}}}}),
+            ),
+            ("Gateway", "b", json!({"gatewayClassName": "theirs", "listeners": tls("two")})),
+            ("ListenerSet", "s", json!({"parentRef": {"name": "a"}, "listeners": tls("three")})),
+            ("ListenerSet", "t", json!({"parentRef": {"name": "b"}, "listeners": tls("four")})),
+        ]);
+        let keys: Vec<_> = referred(&objects, "c").iter().map(ToString::to_string).collect();
+        assert_eq!(keys, ["Secret edge/one", "Secret edge/three", "ConfigMap edge/ca"]);
+    }
+}

@@ -1,0 +1,70 @@
+//! An agent without a data plane: everything that talks with the API server, and a data plane that takes all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_control::applier::{Applier, DataPlane, State};
+use portcullis_control::kube::{
+    Board, Elector, Generator, KubeSource, LastGood, SourceOptions, StatusWriter, Timing,
+};
+use portcullis_control::status::Acknowledgement;
+use portcullis_gateway::{Settings, Translator};
+use portcullis_model::Snapshot;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::fixture::Fixture;
+
+/// Short enough for tests; the API knows whole seconds.
+pub(crate) const TIMING: Timing = Timing {
+    valid_for: Duration::from_secs(2),
+    renew_within: Duration::from_millis(1500),
+    retry_every: Duration::from_millis(200),
+};
+
+/// Ends, as if it had crashed, when it is dropped.
+pub(crate) struct Agent {
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) leading: watch::Receiver<bool>,
+    pub(crate) refused: watch::Receiver<std::collections::BTreeMap<portcullis_model::ObjectName, String>>,
+    _tasks: JoinSet<()>,
+}
+
+struct TakesAll;
+
+impl Agent {
+    pub(crate) fn start(fixture: &Fixture, identity: &str) -> Self {
+        Self::start_with(fixture, identity, None)
+    }
+
+    pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {
+        let client = || fixture.client.clone();
+        let board = Board::new(&fixture.controller_name);
+        let controller_name = fixture.controller_name.clone();
+        let options = SourceOptions {
+            controller_name: controller_name.clone(),
+            last_good,
+            patience: Duration::from_secs(2),
+        };
+        let source = KubeSource::new(client(), board.clone(), options);
+        let translator = Translator::new(Settings { controller_name, ..Settings::default() });
+        let mut applier = Applier::new(source, translator, TakesAll, board.statuses());
+        let elector = Elector::new(client(), &fixture.name, "portcullis", identity, TIMING);
+        let leading = elector.leading();
+        let writer = StatusWriter::new(client(), board.clone(), leading.clone());
+        let generator = Generator::new(client(), board, leading.clone());
+        let (state, refused) = (applier.state(), generator.refused());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { applier.run().await });
+        tasks.spawn(elector.run(std::future::pending()));
+        tasks.spawn(writer.run());
+        tasks.spawn(generator.run());
+        Self { state, leading, refused, _tasks: tasks }
+    }
+}
+
+impl DataPlane for TakesAll {
+    async fn apply(&mut self, _: Arc<Snapshot>) -> Acknowledgement {
+        Acknowledgement::default()
+    }
+}

@@ -1,0 +1,164 @@
+//! What every test has of its own in the cluster, removed when it ends.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
+
+/// On the namespaces of tests.
+const LABEL: &str = "portcullis.dev/test";
+/// No test takes this long.
+const ABANDONED: Duration = Duration::from_secs(600);
+
+pub(crate) struct Fixture {
+    pub(crate) client: Client,
+    /// The namespace, and the name of the GatewayClass and the Mesh.
+    pub(crate) name: String,
+    pub(crate) controller_name: String,
+}
+
+impl Fixture {
+    pub(crate) async fn new() -> Self {
+        let path = std::env::var_os("KUBECONFIG").expect(
+            "KUBECONFIG is not set: run this by `cargo xtask cluster exec`, see docs/test-cluster.md",
+        );
+        let client = portcullis_control::kube::connect(Some(path.as_ref())).await.unwrap();
+        remove_leftovers(&client).await;
+        let generated = json!({"metadata": {"generateName": "portcullis-test-", "labels": {LABEL: ""}}});
+        let namespace: Namespace = serde_json::from_value(generated).unwrap();
+        let namespace = Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+        let name = namespace.name_any();
+        let fixture = Self { client, controller_name: format!("{name}.example.com/gateway"), name };
+        let spec = json!({"controllerName": fixture.controller_name});
+        fixture.create("GatewayClass", &fixture.name, json!({"spec": spec})).await;
+        fixture
+    }
+
+    pub(crate) fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let resource = resource(kind);
+        match kind {
+            "GatewayClass" | "XMesh" => Api::all_with(self.client.clone(), &resource),
+            _ => Api::namespaced_with(self.client.clone(), &self.name, &resource),
+        }
+    }
+
+    pub(crate) async fn create(&self, kind: &str, name: &str, rest: Value) -> Value {
+        let mut manifest = rest;
+        manifest["metadata"]["name"] = name.into();
+        manifest["apiVersion"] = resource(kind).api_version.into();
+        manifest["kind"] = kind.into();
+        let object: DynamicObject = serde_json::from_value(manifest).unwrap();
+        value(self.api(kind).create(&PostParams::default(), &object).await.unwrap())
+    }
+
+    pub(crate) async fn patch(&self, kind: &str, name: &str, patch: Value) -> Value {
+        value(self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap())
+    }
+
+    pub(crate) async fn patch_status(&self, kind: &str, name: &str, status: Value) -> Value {
+        let patch = Patch::Merge(json!({"status": status}));
+        value(self.api(kind).patch_status(name, &PatchParams::default(), &patch).await.unwrap())
+    }
+
+    pub(crate) async fn delete(&self, kind: &str, name: &str) {
+        self.api(kind).delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// `null` if there is no such object.
+    pub(crate) async fn get(&self, kind: &str, name: &str) -> Value {
+        self.api(kind).get_opt(name).await.unwrap().map_or(Value::Null, value)
+    }
+
+    /// Waits until the object is as expected, and returns it.
+    pub(crate) async fn until(&self, kind: &str, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let object = self.get(kind, name).await;
+            if holds(&object) {
+                return object;
+            }
+            assert!(Instant::now() < deadline, "{kind} {name} stays as it is: {object:#}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// How often others see the object change in a while.
+    pub(crate) async fn writes_during(&self, kind: &str, name: &str, time: Duration) -> bool {
+        let before = version(&self.get(kind, name).await);
+        tokio::time::sleep(time).await;
+        version(&self.get(kind, name).await) != before
+    }
+
+    pub(crate) async fn gateway(&self, name: &str, spec: Value) -> Value {
+        let mut whole = json!({"gatewayClassName": self.name,
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]});
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        self.create("Gateway", name, json!({"spec": whole})).await
+    }
+
+    pub(crate) async fn route(&self, name: &str, gateway: &str) -> Value {
+        self.create(
+            "HTTPRoute",
+            name,
+            json!({"spec": {"parentRefs": [{"name": gateway}],
+            "hostnames": [format!("{name}.example.com")]}}),
+        )
+        .await
+    }
+
+    /// Everything that is not in the namespace, and the namespace.
+    pub(crate) async fn remove(self) {
+        let _ = self.api("GatewayClass").delete(&self.name, &DeleteParams::default()).await;
+        let _ = self.api("XMesh").delete(&self.name, &DeleteParams::default()).await;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let _ = namespaces.delete(&self.name, &DeleteParams::default()).await;
+    }
+}
+
+/// What runs that were killed left behind.
+async fn remove_leftovers(client: &Client) {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let now = k8s_openapi::jiff::Timestamp::now().as_second();
+    for namespace in namespaces.list(&ListParams::default().labels(LABEL)).await.unwrap() {
+        let created = namespace.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.as_second());
+        if now - created > ABANDONED.as_secs() as i64 {
+            let name = namespace.name_any();
+            Fixture { client: client.clone(), controller_name: String::new(), name }.remove().await;
+        }
+    }
+}
+
+fn resource(kind: &str) -> ApiResource {
+    let (group, version) = match kind {
+        "Service" | "Secret" | "ConfigMap" => ("", "v1"),
+        "XMesh" => ("gateway.networking.x-k8s.io", "v1alpha1"),
+        _ => ("gateway.networking.k8s.io", "v1"),
+    };
+    let plural = match kind {
+        "GatewayClass" => "gatewayclasses".to_owned(),
+        "XMesh" => "xmeshes".to_owned(),
+        _ => format!("{}s", kind.to_lowercase()),
+    };
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), &plural)
+}
+
+pub(crate) fn version(object: &Value) -> String {
+    object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A condition of a status, or of a part of one.
+pub(crate) fn condition<'v>(holder: &'v Value, r#type: &str) -> &'v Value {
+    static NONE: Value = Value::Null;
+    let conditions = holder["conditions"].as_array();
+    conditions.into_iter().flatten().find(|condition| condition["type"] == r#type).unwrap_or(&NONE)
+}
+
+fn value(object: DynamicObject) -> Value {
+    serde_json::to_value(object).unwrap()
+}

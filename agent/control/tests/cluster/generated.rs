@@ -1,0 +1,122 @@
+//! What Gateways have generated (GEP-1762): made, followed, withdrawn, refused, removed.
+
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::fixture::{DEADLINE, Fixture};
+
+fn label<'v>(service: &'v Value, name: &str) -> &'v Value {
+    &service["metadata"]["labels"][name]
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_service_follows_its_gateway() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    let name = format!("web-{}", fixture.name);
+    let infrastructure = json!({"labels": {"team": "blue"}, "annotations": {"note": "x"}});
+    fixture.gateway("web", json!({"infrastructure": infrastructure})).await;
+    let service = fixture.until("Service", &name, |service| !service.is_null()).await;
+    assert_eq!(label(&service, "gateway.networking.k8s.io/gateway-name"), "web");
+    assert_eq!(label(&service, "gateway.networking.k8s.io/gateway-class-name"), fixture.name.as_str());
+    assert_eq!(label(&service, "service.kubernetes.io/service-proxy-name"), "portcullis");
+    assert_eq!(
+        (label(&service, "team"), &service["metadata"]["annotations"]["note"]),
+        (&json!("blue"), &json!("x"))
+    );
+    assert_eq!(service["spec"]["selector"], Value::Null);
+    let address = service["spec"]["clusterIP"].clone();
+
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}, {"name": "more", "port": 8080, "protocol": "HTTP"}]);
+    fixture
+        .patch(
+            "Gateway",
+            "web",
+            json!({"spec": {"listeners": listeners, "infrastructure": {"labels": null}}}),
+        )
+        .await;
+    let service = fixture
+        .until("Service", &name, |service| service["spec"]["ports"].as_array().unwrap().len() == 2)
+        .await;
+    let service = if label(&service, "team").is_null() {
+        service
+    } else {
+        fixture.until("Service", &name, |service| label(service, "team").is_null()).await
+    };
+    assert_eq!(service["spec"]["clusterIP"], address, "the address stays");
+
+    // Others' labels stay, ours come back.
+    fixture
+        .patch(
+            "Service",
+            &name,
+            json!({"metadata": {"labels": {"theirs": "1", "gateway.networking.k8s.io/gateway-name": "no"}}}),
+        )
+        .await;
+    let restored = |service: &Value| label(service, "gateway.networking.k8s.io/gateway-name") == "web";
+    let service = fixture.until("Service", &name, restored).await;
+    assert_eq!(label(&service, "theirs"), "1");
+
+    fixture.delete("Gateway", "web").await;
+    fixture.until("Service", &name, Value::is_null).await;
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_deleted_service_is_made_again_and_one_of_a_foreign_class_is_removed() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    let name = format!("web-{}", fixture.name);
+    fixture.gateway("web", json!({})).await;
+    let first = fixture.until("Service", &name, |service| !service.is_null()).await;
+    fixture.delete("Service", &name).await;
+    let is_another =
+        |service: &Value| !service.is_null() && service["metadata"]["uid"] != first["metadata"]["uid"];
+    fixture.until("Service", &name, is_another).await;
+    fixture.patch("Gateway", "web", json!({"spec": {"gatewayClassName": "somebody-elses"}})).await;
+    fixture.until("Service", &name, Value::is_null).await;
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_foreign_service_of_the_name_is_never_taken_over() {
+    let fixture = Fixture::new().await;
+    let name = format!("web-{}", fixture.name);
+    let before = fixture
+        .create("Service", &name, json!({"spec": {"ports": [{"port": 9}], "selector": {"app": "theirs"}}}))
+        .await;
+    let agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    let mut refused = agent.refused.clone();
+    let waiting = refused.wait_for(|refused| !refused.is_empty());
+    let message =
+        tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().values().next().unwrap().clone();
+    assert!(message.contains(&name), "{message}");
+    assert_eq!(
+        fixture.get("Service", &name).await["metadata"]["resourceVersion"],
+        before["metadata"]["resourceVersion"]
+    );
+
+    // Once it is out of the way, the Gateway gets its own.
+    fixture.delete("Service", &name).await;
+    fixture
+        .until("Service", &name, |service| service["metadata"]["ownerReferences"][0]["name"] == "web")
+        .await;
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_requested_address_is_the_services() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    let name = format!("web-{}", fixture.name);
+    let address = "10.96.200.7";
+    fixture.gateway("web", json!({"addresses": [{"type": "IPAddress", "value": address}]})).await;
+    fixture.until("Service", &name, |service| service["spec"]["clusterIP"] == address).await;
+    fixture.until("Gateway", "web", |gateway| gateway["status"]["addresses"][0]["value"] == address).await;
+    fixture.remove().await;
+}

@@ -1,0 +1,159 @@
+//! Statuses: written, shared with others, restored, and then left alone.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event};
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::fixture::{Fixture, condition, version};
+
+fn entry_of<'v>(route: &'v Value, controller: &str) -> &'v Value {
+    static NONE: Value = Value::Null;
+    let parents = route["status"]["parents"].as_array();
+    parents.into_iter().flatten().find(|parent| parent["controllerName"] == controller).unwrap_or(&NONE)
+}
+
+fn foreign() -> Value {
+    json!({"parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "theirs"},
+        "controllerName": "example.com/theirs", "conditions": [{"type": "example.com/Odd", "status": "Unknown",
+        "reason": "Odd", "message": "left alone", "lastTransitionTime": "2020-01-01T00:00:00Z"}]})
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn gateways_and_routes_are_told_what_they_are() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    fixture.route("shop", "web").await;
+    let class = fixture
+        .until("GatewayClass", &fixture.name, |class| {
+            condition(&class["status"], "Accepted")["status"] == "True"
+        })
+        .await;
+    assert!(class["status"]["supportedFeatures"].as_array().unwrap().len() > 3);
+    let gateway = fixture.until("Gateway", "web", |gateway| {
+        condition(&gateway["status"], "Programmed")["status"] == "True"
+            && gateway["status"]["listeners"][0]["attachedRoutes"] == 1
+    });
+    let gateway = gateway.await;
+    let service = fixture.get("Service", &format!("web-{}", fixture.name)).await;
+    assert_eq!(gateway["status"]["addresses"][0]["value"], service["spec"]["clusterIP"]);
+    let route = fixture
+        .until("HTTPRoute", "shop", |route| !entry_of(route, &fixture.controller_name).is_null())
+        .await;
+    let accepted = condition(entry_of(&route, &fixture.controller_name), "Accepted");
+    assert_eq!((&accepted["status"], &accepted["observedGeneration"]), (&json!("True"), &json!(1)));
+
+    fixture.delete("Gateway", "web").await;
+    fixture.until("HTTPRoute", "shop", |route| entry_of(route, &fixture.controller_name).is_null()).await;
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn entries_of_others_stay_and_ours_come_back() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    fixture.route("shop", "web").await;
+    let is_there = |route: &Value| !entry_of(route, &fixture.controller_name).is_null();
+    fixture.until("HTTPRoute", "shop", is_there).await;
+    // Another controller replaces the whole list.
+    fixture.patch_status("HTTPRoute", "shop", json!({"parents": [foreign()]})).await;
+    let route = fixture.until("HTTPRoute", "shop", is_there).await;
+    assert_eq!(route["status"]["parents"][0], foreign());
+    assert_eq!(route["status"]["parents"][0].to_string(), foreign().to_string(), "byte for byte");
+    assert_eq!(route["status"]["parents"].as_array().unwrap().len(), 2);
+    assert!(!fixture.writes_during("HTTPRoute", "shop", Duration::from_secs(1)).await);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn conflicts_are_resolved_from_a_fresh_read_and_then_there_is_peace() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    fixture.route("shop", "web").await;
+    // Somebody writes the status and somebody the spec, both as fast as they can.
+    for round in 0..40 {
+        let hostname = format!("r{round}.example.com");
+        let (_, _) = tokio::join!(
+            fixture.patch_status("HTTPRoute", "shop", json!({"parents": [foreign()]})),
+            fixture.patch("HTTPRoute", "shop", json!({"spec": {"hostnames": [hostname]}})),
+        );
+    }
+    let route = fixture.until("HTTPRoute", "shop", |route| {
+        let accepted = condition(entry_of(route, &fixture.controller_name), "Accepted");
+        accepted["observedGeneration"] == route["metadata"]["generation"]
+    });
+    assert_eq!(route.await["status"]["parents"][0], foreign());
+    assert!(!fixture.writes_during("HTTPRoute", "shop", Duration::from_secs(1)).await);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_thousand_routes_are_few_writes_of_their_gateway() {
+    let fixture = Fixture::new().await;
+    let _agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    fixture
+        .until("Gateway", "web", |gateway| condition(&gateway["status"], "Programmed")["status"] == "True")
+        .await;
+    let gateways = watcher::Config::default().fields("metadata.name=web");
+    let mut events = std::pin::pin!(watcher::watcher(fixture.api("Gateway"), gateways));
+    let create = futures::stream::iter(0..1000).for_each_concurrent(16, |n| {
+        let fixture = &fixture;
+        async move { drop(fixture.route(&format!("r{n}"), "web").await) }
+    });
+    let created = async {
+        create.await;
+        Instant::now()
+    };
+    let counted = async {
+        let mut writes = 0;
+        while let Some(event) = events.next().await {
+            if let Ok(Event::Apply(gateway)) = event {
+                writes += 1;
+                if gateway.data["status"]["listeners"][0]["attachedRoutes"] == 1000 {
+                    break;
+                }
+            }
+        }
+        (writes, Instant::now())
+    };
+    let (last, (writes, right)) = tokio::join!(created, counted);
+    let delay = right.saturating_duration_since(last);
+    println!("1000 routes: {writes} writes of the Gateway, attachedRoutes right {delay:?} after the last");
+    assert!(writes <= 20, "{writes}");
+    assert!(delay < Duration::from_millis(1500), "{delay:?}");
+    let all = async {
+        for n in 0..1000 {
+            let is_there = |route: &Value| !entry_of(route, &fixture.controller_name).is_null();
+            fixture.until("HTTPRoute", &format!("r{n}"), is_there).await;
+        }
+    };
+    all.await;
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn nobody_elses_gateway_is_written() {
+    let fixture = Fixture::new().await;
+    let agent = Agent::start(&fixture, "a");
+    let foreign = json!({"gatewayClassName": "somebody-elses"});
+    fixture.gateway("theirs", foreign).await;
+    fixture.gateway("ours", json!({})).await;
+    fixture
+        .until("Gateway", "ours", |gateway| condition(&gateway["status"], "Programmed")["status"] == "True")
+        .await;
+    let theirs = fixture.get("Gateway", "theirs").await;
+    assert_eq!(condition(&theirs["status"], "Accepted")["status"], "Unknown", "as the CRD sets it");
+    assert!(!version(&theirs).is_empty() && agent.refused.borrow().is_empty());
+    fixture.remove().await;
+}
