@@ -4,25 +4,24 @@
 mod requests;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use portcullis_testbed as testbed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use testbed::{Agent, Authority, Backend, Launch};
+use testbed::{Agent, Authority, Backend, Launch, quickstart};
 
-use crate::{agent, setup, shell};
+use crate::{agent, setup};
 use requests::REQUESTS;
 
 const EXAMPLE: &str = "examples/quickstart";
 const PURPOSE: &str = "demo";
 /// As the example's EndpointSlices say.
-const BACKENDS: &[(&str, &str)] = &[("shop", "127.0.0.81:8080"), ("blog", "127.0.0.82:8080")];
-/// As the example's listeners refer to them: namespace, Secret, host name.
-const SECRETS: &[(&str, &str, &str)] =
-    &[("shop", "shop-tls", "shop.example.com"), ("blog", "blog-tls", "blog.example.com")];
+const BACKENDS: &[(&str, &str)] = &[("shop", quickstart::SHOP), ("blog", quickstart::BLOG)];
+const BACKEND_PORT: u16 = 8080;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -98,8 +97,12 @@ impl Demo {
         testbed::remove_leftovers(PURPOSE)?;
         let files = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
         let config = files.path().join("config");
-        write_config(files.path(), &config)?;
-        let start = |(name, address): &(&str, &str)| Backend::start(name, address.parse()?);
+        let authority = Authority::new()?;
+        quickstart::write(&config, &authority, &[])?;
+        fs::write(files.path().join("ca.pem"), authority.pem())?;
+        let start = |(name, address): &(&str, &str)| {
+            Backend::start(name, SocketAddr::new(address.parse()?, BACKEND_PORT))
+        };
         let backends = BACKENDS.iter().map(start).collect::<Result<_>>()?;
         let launch = Launch {
             binary,
@@ -156,21 +159,4 @@ impl From<Datapath> for testbed::Datapath {
             Datapath::Userspace => Self::Userspace,
         }
     }
-}
-
-/// The example's manifests and the Secrets they refer to; the authority's certificate for clients next to them.
-fn write_config(files: &Path, config: &Path) -> Result<()> {
-    fs::create_dir(config)?;
-    for entry in fs::read_dir(shell::root().join(EXAMPLE))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
-            fs::copy(&path, config.join(path.file_name().unwrap_or_default()))?;
-        }
-    }
-    let authority = Authority::new()?;
-    fs::write(files.join("ca.pem"), authority.pem())?;
-    let secret =
-        |(namespace, name, host): &(&str, &str, &str)| Ok(authority.issue(&[host])?.secret(namespace, name));
-    let secrets = SECRETS.iter().map(secret).collect::<Result<String>>()?;
-    fs::write(config.join("secrets.yaml"), secrets).context("cannot write the Secrets")
 }

@@ -1,1 +1,17 @@
-//! stub
+//! A network for each test: client – node – backends, each in a network namespace of its own, and the real agent with its
+//! kernel programs on the node. Needs root, and says so without.
+//!
+//! ```text
+//! client 10.1.0.2 ──veth── 10.1.0.1 node 10.2.0.1 ──veth── 10.2.0.2, 10.2.0.3 backends
+//!                          VIP 10.9.0.1, which the agent makes local
+//! ```
+
+mod client;
+mod load;
+mod namespace;
+mod scenario;
+
+pub use client::{Answer, Request};
+pub use load::Load;
+pub use namespace::Namespace;
+pub use scenario::{CLIENT_INTERFACE, Scenario, VIP};

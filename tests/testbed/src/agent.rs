@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use std::{fmt, fs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{admin, leftovers, wait};
@@ -50,7 +50,7 @@ pub struct Agent {
 impl Launch {
     /// Starts the agent and waits until it serves.
     pub fn start(self) -> Result<Agent> {
-        let agent = self.spawn()?;
+        let mut agent = self.spawn()?;
         agent.wait_ready()?;
         Ok(agent)
     }
@@ -114,8 +114,13 @@ impl Agent {
         value.with_context(|| format!("no metric {prefix} in:\n{metrics}"))
     }
 
-    pub fn wait_ready(&self) -> Result<()> {
-        let ready = wait::until(START, || self.get("/readyz"));
+    /// Waits until it serves, or has ended instead.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let ready = wait::until(START, || match self.child.try_wait()? {
+            Some(status) => Ok(Err(anyhow!("it ended: {status}"))),
+            None => self.get("/readyz").map(Ok),
+        });
+        let ready = ready.and_then(|ready| ready);
         ready.map(|_| ()).with_context(|| format!("the agent is not ready; its log:\n{}", self.log()))
     }
 

@@ -3,13 +3,15 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
+use rustix::net::{Shutdown, shutdown};
 
 /// Stops when dropped.
 pub struct Backend {
+    listener: TcpListener,
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -17,7 +19,6 @@ pub struct Backend {
 struct Shared {
     name: String,
     requests: AtomicU64,
-    stopped: AtomicBool,
 }
 
 impl Backend {
@@ -26,12 +27,10 @@ impl Backend {
         let listener =
             TcpListener::bind(address).with_context(|| format!("backend {name}: cannot bind {address}"))?;
         let address = listener.local_addr()?;
-        let shared =
-            Shared { name: name.to_owned(), requests: AtomicU64::new(0), stopped: AtomicBool::new(false) };
-        let shared = Arc::new(shared);
-        let accepting = shared.clone();
-        thread::spawn(move || accept(&listener, &accepting));
-        Ok(Self { address, shared })
+        let shared = Arc::new(Shared { name: name.to_owned(), requests: AtomicU64::new(0) });
+        let accepting = (listener.try_clone()?, shared.clone());
+        thread::spawn(move || accept(&accepting.0, &accepting.1));
+        Ok(Self { listener, address, shared })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -46,17 +45,13 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Relaxed);
-        // Wakes the accept, which then sees that it is over.
-        drop(TcpStream::connect(self.address));
+        // Ends the accept. No matter in which network namespace it is, which connecting to it would not do.
+        let _ = shutdown(&self.listener, Shutdown::Both);
     }
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming().map_while(Result::ok) {
-        if shared.stopped.load(Ordering::Relaxed) {
-            return;
-        }
         let shared = shared.clone();
         // A client that goes away is no error.
         thread::spawn(move || serve(stream, &shared).ok());

@@ -7,6 +7,7 @@ mod agent;
 mod backend;
 mod certificate;
 mod leftovers;
+pub mod quickstart;
 mod wait;
 
 pub use admin::get;

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-const VIP: &str = "127.0.0.80";
+use portcullis_testbed::quickstart::VIP;
 
 pub(super) struct Request {
     /// What it is an example of.

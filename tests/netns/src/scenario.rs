@@ -1,0 +1,125 @@
+//! The network, the agent on it with `examples/quickstart`, and the backends.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail};
+use portcullis_testbed::{self as testbed, Agent, Authority, Backend, Datapath, Launch, quickstart};
+use tempfile::TempDir;
+
+use crate::client::Request;
+use crate::namespace::{self, Namespace};
+
+pub const VIP: &str = "10.9.0.1";
+/// The node's interface towards the client.
+pub const CLIENT_INTERFACE: &str = "front";
+
+const SHOP: &str = "10.2.0.2";
+const BLOG: &str = "10.2.0.3";
+const BACKEND_PORT: u16 = 8080;
+
+/// Fields are dropped in this order: what runs, then where it runs, then its files.
+pub struct Scenario {
+    pub shop: Backend,
+    pub blog: Backend,
+    pub client: Namespace,
+    node: Namespace,
+    _backends: Namespace,
+    pub authority: Authority,
+    files: TempDir,
+    test: String,
+}
+
+impl Scenario {
+    /// A network and a configuration; no agent yet. The name must be the test's own.
+    pub fn new(test: &str) -> Result<Self> {
+        namespace::remove_leftovers(test)?;
+        testbed::remove_leftovers(&purpose(test))?;
+        let [client, node, backends] = network(test)?;
+        let start = |name, address: &str| {
+            let address = SocketAddr::new(address.parse()?, BACKEND_PORT);
+            backends.enter(|| Backend::start(name, address))
+        };
+        let (shop, blog) = (start("shop", SHOP)?, start("blog", BLOG)?);
+        let files = tempfile::Builder::new().prefix("portcullis-netns-").tempdir()?;
+        let authority = Authority::new()?;
+        let addresses = [(quickstart::VIP, VIP), (quickstart::SHOP, SHOP), (quickstart::BLOG, BLOG)];
+        quickstart::write(&files.path().join("config"), &authority, &addresses)?;
+        fs::write(files.path().join("ca.pem"), authority.pem())?;
+        Ok(Self { shop, blog, client, node, _backends: backends, authority, files, test: test.to_owned() })
+    }
+
+    pub fn start_agent(&self) -> Result<Agent> {
+        self.launch()?.start()
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.files.path().join("config")
+    }
+
+    /// A place for a file of the test's own.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    /// A client's request to the VIP.
+    pub fn request<'a>(&'a self, url: &'a str) -> Request<'a> {
+        Request::new(&self.client, url, self.files.path().join("ca.pem"))
+    }
+
+    fn launch(&self) -> Result<Launch> {
+        Ok(Launch {
+            binary: binary()?,
+            config: self.config(),
+            scratch: self.files.path().join("agent"),
+            pins: testbed::pin_directory(&purpose(&self.test)),
+            datapath: Datapath::Ebpf,
+            interface: CLIENT_INTERFACE.to_owned(),
+            arguments: Vec::new(),
+            through: self.node.prefix(),
+        })
+    }
+}
+
+/// The agent's program: `PORTCULLIS_BINARY`, or what cargo built next to this test.
+fn binary() -> Result<PathBuf> {
+    if let Some(binary) = env::var_os("PORTCULLIS_BINARY") {
+        return Ok(binary.into());
+    }
+    let test = env::current_exe()?;
+    let binary = test.parent().and_then(Path::parent).context("a test without directory")?.join("portcullis");
+    if !binary.is_file() {
+        bail!("no agent at {}: run `cargo build --package portcullis` first", binary.display());
+    }
+    Ok(binary)
+}
+
+fn purpose(test: &str) -> String {
+    format!("netns-{test}")
+}
+
+/// Client, node, backends.
+fn network(test: &str) -> Result<[Namespace; 3]> {
+    let [client, node, backends] = [
+        Namespace::create(test, "client")?,
+        Namespace::create(test, "node")?,
+        Namespace::create(test, "backends")?,
+    ];
+    connect((&client, "eth0", "10.1.0.2/24"), (&node, CLIENT_INTERFACE, "10.1.0.1/24"))?;
+    connect((&backends, "eth0", "10.2.0.2/24"), (&node, "back", "10.2.0.1/24"))?;
+    backends.ip(&["address", "add", "10.2.0.3/24", "dev", "eth0"])?;
+    client.ip(&["route", "add", &format!("{VIP}/32"), "via", "10.1.0.1"])?;
+    Ok([client, node, backends])
+}
+
+/// A veth pair: namespace, interface, address of both ends.
+fn connect(left: (&Namespace, &str, &str), right: (&Namespace, &str, &str)) -> Result<()> {
+    let peer = ["peer", "name", right.1, "netns", right.0.name()];
+    left.0.ip(&[["link", "add", left.1, "type", "veth"].as_slice(), &peer].concat())?;
+    for (namespace, interface, address) in [left, right] {
+        namespace.ip(&["address", "add", address, "dev", interface])?;
+        namespace.ip(&["link", "set", interface, "up"])?;
+    }
+    Ok(())
+}
