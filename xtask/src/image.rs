@@ -40,6 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => build_agent()?,
     };
     refuse_dynamic(&program)?;
+    let program = strip(&program)?;
     let authorities = Path::new(AUTHORITIES);
     let with_authorities = !args.without_authorities && authorities.is_file();
     let files: &[&Path] = if with_authorities { &[authorities] } else { &[] };
@@ -68,6 +69,14 @@ pub(crate) fn build_agent() -> Result<PathBuf> {
     shell::run(&mut cargo)?;
     let directory = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     Ok(shell::root().join(directory).join(target).join("release/portcullis"))
+}
+
+/// Debug information is nine tenths of the program; function names, which back traces show, are kept.
+fn strip(program: &Path) -> Result<PathBuf> {
+    let place = shell::root().join("target/image/portcullis");
+    fs::create_dir_all(place.parent().unwrap_or(&place))?;
+    shell::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&place).arg(program))?;
+    Ok(place)
 }
 
 /// A program that names an interpreter needs files that the image lacks.
