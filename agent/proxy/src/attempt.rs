@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, StatusCode, Uri, Version, header};
+use http::{HeaderValue, Request, Uri, Version, header};
 use hyper::body::Incoming;
 use portcullis_model::BackendName;
 
 use crate::core::Core;
 use crate::endpoint::{Connection, Freshness, Lease, SendFailure};
+use crate::reason::Reason;
 use crate::upload::Upload;
 
 const ATTEMPTS: usize = 3;
@@ -116,13 +117,13 @@ fn to_http1(request: &mut Request<Upload>) {
 // === impl Trouble ===
 
 impl Trouble {
-    pub(crate) fn status(&self) -> StatusCode {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Client => StatusCode::BAD_REQUEST,
-            Self::NoEndpoint => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-            Self::Connect(..) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Broken(..) => StatusCode::BAD_GATEWAY,
+            Self::Client => Reason::ClientBody,
+            Self::NoEndpoint => Reason::NoEndpoint,
+            Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
+            Self::Connect(..) => Reason::ConnectFailed,
+            Self::Broken(..) => Reason::BackendBroken,
         }
     }
 }

@@ -14,14 +14,19 @@ use portcullis_model::{
 
 use crate::clients::Client;
 use crate::core::{self, Core};
-use crate::edge::{self, Rejection, Target};
+use crate::edge::{self, Target};
+use crate::reason::Reason;
 use crate::worker::Worker;
 
 pub(crate) enum Decision<'s> {
     Forward(Forward<'s>),
-    Redirect { rule: &'s Rule, status: StatusCode, location: String },
-    Answer(StatusCode),
-    Reject(Rejection),
+    Redirect {
+        rule: &'s Rule,
+        status: StatusCode,
+        location: String,
+    },
+    /// An answer of ours; the status is the reason's own but for rules that say theirs.
+    Answer(Reason, StatusCode),
 }
 
 /// A request on its way to a backend.
@@ -37,6 +42,12 @@ pub(crate) struct Forward<'s> {
     pub host: Option<HeaderValue>,
 }
 
+impl From<Reason> for Decision<'_> {
+    fn from(reason: Reason) -> Self {
+        Self::Answer(reason, reason.status())
+    }
+}
+
 /// Decides, and says whose listener the request was for.
 pub(crate) fn decide<'s>(
     core: &Core,
@@ -46,17 +57,17 @@ pub(crate) fn decide<'s>(
 ) -> (Decision<'s>, Option<Rc<Worker>>) {
     let target = match edge::admit(parts, &core.settings) {
         Ok(target) => target,
-        Err(rejection) => return (Decision::Reject(rejection), None),
+        Err(reason) => return (reason.into(), None),
     };
     let Some(group) = core::group(snapshot, client.local) else {
-        return (Decision::Answer(StatusCode::NOT_FOUND), None);
+        return (Reason::NoListener.into(), None);
     };
     match listener(group, client, &target.host) {
         Ok(listener) => {
             let request = Asked { client, parts, target: &target, port: group.port };
             (route(&request, listener), Some(core.workers.get(listener)))
         }
-        Err(status) => (Decision::Answer(status), None),
+        Err(reason) => (reason.into(), None),
     }
 }
 
@@ -70,19 +81,15 @@ struct Asked<'r> {
 }
 
 /// The listener a request belongs to; with TLS it must also be the one that the connection was opened for.
-fn listener<'g>(
-    group: &'g ListenerGroup,
-    client: &Client,
-    host: &str,
-) -> Result<&'g Arc<Listener>, StatusCode> {
+fn listener<'g>(group: &'g ListenerGroup, client: &Client, host: &str) -> Result<&'g Arc<Listener>, Reason> {
     let is_connections = |best: &Arc<Listener>| match &client.tls {
         Some(worker) => Arc::ptr_eq(&worker.listener, best) || worker.listener.id == best.id,
         None => true,
     };
     match group.listeners.for_request(host, is_connections) {
         Selected::Listener(listener) => Ok(listener),
-        Selected::Misdirected(_) => Err(StatusCode::MISDIRECTED_REQUEST),
-        Selected::Nobody => Err(StatusCode::NOT_FOUND),
+        Selected::Misdirected(_) => Err(Reason::Misdirected),
+        Selected::Nobody => Err(Reason::NoListener),
     }
 }
 
@@ -90,7 +97,7 @@ fn route<'s>(request: &Asked<'_>, listener: &'s Listener) -> Decision<'s> {
     let head = Head { parts: request.parts, target: request.target, query: OnceCell::new() };
     let Some(found) = listener.routes.find(&head) else {
         tracing::debug!(listener = %listener.id, host = head.host(), path = head.path(), "no rule matches");
-        return Decision::Answer(StatusCode::NOT_FOUND);
+        return Reason::NoRoute.into();
     };
     match &found.rule.action {
         Action::Redirect(redirect) => redirected(request, found, redirect),
@@ -107,7 +114,8 @@ fn route<'s>(request: &Asked<'_>, listener: &'s Listener) -> Decision<'s> {
 
 fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
     tracing::debug!(%rule, reason = %failure.reason, status = failure.status, "the rule cannot serve");
-    Decision::Answer(StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
+    let status = StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Decision::Answer(Reason::Rule, status)
 }
 
 fn forward<'s>(

@@ -5,16 +5,14 @@
 use std::borrow::Cow;
 
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderValue, Method, Version, header};
 
+use crate::reason::Reason;
 use crate::settings::{Limits, Settings};
 use crate::{headers, path};
 
 /// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two (CVE-2026-49975).
 const CRUMBS: usize = 64;
-
-const TOO_LARGE: Rejection =
-    reject(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many or too long header fields\n");
 
 /// Host and path as routing sees them.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,52 +23,35 @@ pub(crate) struct Target<'r> {
     pub path: Cow<'r, str>,
 }
 
-/// Why a request is refused at the edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rejection {
-    pub status: StatusCode,
-    pub reason: &'static str,
-}
-
 /// Checks a request and normalises its target.
-pub(crate) fn admit<'r>(parts: &'r Parts, settings: &Settings) -> Result<Target<'r>, Rejection> {
+pub(crate) fn admit<'r>(parts: &'r Parts, settings: &Settings) -> Result<Target<'r>, Reason> {
     check_method(&parts.method)?;
     check_size(parts, &settings.limits)?;
     check_fields(parts)?;
-    let path = path::normalise(parts.uri.path(), settings.slashes).map_err(|it| bad(it.reason()))?;
+    let path = path::normalise(parts.uri.path(), settings.slashes)?;
     Ok(Target { host: host(parts)?, path })
 }
 
-const fn reject(status: StatusCode, reason: &'static str) -> Rejection {
-    Rejection { status, reason }
-}
-
-const fn bad(reason: &'static str) -> Rejection {
-    reject(StatusCode::BAD_REQUEST, reason)
-}
-
-fn check_method(method: &Method) -> Result<(), Rejection> {
+fn check_method(method: &Method) -> Result<(), Reason> {
     match *method {
-        Method::CONNECT | Method::TRACE => {
-            Err(reject(StatusCode::METHOD_NOT_ALLOWED, "this method is not allowed here\n"))
-        }
+        Method::CONNECT | Method::TRACE => Err(Reason::Method),
         _ => Ok(()),
     }
 }
 
-fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Rejection> {
+fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Reason> {
     if parts.uri.path().len() + parts.uri.query().map_or(0, str::len) > limits.uri {
-        return Err(reject(StatusCode::URI_TOO_LONG, "the request target is too long\n"));
+        return Err(Reason::TargetTooLong);
     }
     let bytes: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if bytes > limits.header_bytes || parts.headers.len() > limits.headers {
-        return Err(TOO_LARGE);
+        return Err(Reason::FieldsTooLarge);
     }
     Ok(())
 }
 
 /// Fields that say how the message is to be read. Lengths were checked by [`crate::wire`] or by the HTTP/2 library.
-fn check_fields(parts: &Parts) -> Result<(), Rejection> {
+fn check_fields(parts: &Parts) -> Result<(), Reason> {
     let (mut hosts, mut cookies, mut codings) = (0, 0, 0);
     for (name, value) in &parts.headers {
         match *name {
@@ -83,22 +64,22 @@ fn check_fields(parts: &Parts) -> Result<(), Rejection> {
         }
     }
     if hosts > 1 {
-        return Err(bad("more than one Host\n"));
+        return Err(Reason::SeveralHosts);
     }
     if cookies > CRUMBS {
-        return Err(TOO_LARGE);
+        return Err(Reason::FieldsTooLarge);
     }
     if codings > 1 {
-        return Err(reject(StatusCode::NOT_IMPLEMENTED, "only the chunked transfer encoding is supported\n"));
+        return Err(Reason::TransferCoding);
     }
     Ok(())
 }
 
 /// A client must not make us take away what the backend decides by.
-fn check_connection(value: &HeaderValue) -> Result<(), Rejection> {
+fn check_connection(value: &HeaderValue) -> Result<(), Reason> {
     let mut options = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     if options.any(headers::is_end_to_end) {
-        return Err(bad("Connection names a field that is not for one connection only\n"));
+        return Err(Reason::ConnectionOption);
     }
     Ok(())
 }
@@ -106,30 +87,30 @@ fn check_connection(value: &HeaderValue) -> Result<(), Rejection> {
 // --- host ---
 
 /// The authority of the target wins over `Host` (RFC 9112 section 3.2.2); one of them must name the host.
-fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
+fn host(parts: &Parts) -> Result<Cow<'_, str>, Reason> {
     let field = parts.headers.get(header::HOST);
     if let Some(authority) = parts.uri.authority() {
         let differs =
             |host: &HeaderValue| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
         if parts.version == Version::HTTP_2 && field.is_some_and(differs) {
-            return Err(bad("Host is not the authority\n"));
+            return Err(Reason::HostMismatch);
         }
         if field.is_none() && parts.version == Version::HTTP_11 {
-            return Err(bad("no Host\n"));
+            return Err(Reason::NoHost);
         }
         return bare_host(authority.as_str());
     }
     match field {
-        Some(value) => bare_host(value.to_str().map_err(|_| bad("Host is not a host name\n"))?),
+        Some(value) => bare_host(value.to_str().map_err(|_| Reason::BadHost)?),
         None if parts.version == Version::HTTP_10 => Ok(Cow::Borrowed("")),
-        None => Err(bad("no Host\n")),
+        None => Err(Reason::NoHost),
     }
 }
 
-fn bare_host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
+fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
     let (name, port) = split_port(authority);
     if port.is_some_and(|port| port.parse::<u16>().is_err() && !port.is_empty()) || !is_host(name) {
-        return Err(bad("Host is not a host name\n"));
+        return Err(Reason::BadHost);
     }
     let name = name.strip_suffix('.').unwrap_or(name);
     Ok(if name.bytes().any(|b| b.is_ascii_uppercase()) {

@@ -11,23 +11,24 @@ use hyper::body::Incoming;
 use portcullis_model::{Filter, Rule, WeightedBackend};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::answer::{self, Response};
+use crate::answer::Response;
 use crate::attempt::{self, Answered};
 use crate::body::Body;
 use crate::clients::Client;
 use crate::core::Core;
 use crate::decide::Forward;
+use crate::reason::Reason;
 use crate::upload::Upload;
 use crate::{headers, upgrade};
 
-/// Sends the request where the plan says and returns what the client gets.
+/// Sends the request where the plan says and returns what the client gets, or why there is nothing.
 pub(crate) async fn forward(
     core: &Rc<Core>,
     client: &Client,
     plan: Forward<'_>,
     mut parts: Parts,
     body: Incoming,
-) -> Response {
+) -> Result<Response, Reason> {
     let upload = Upload::new(body);
     let switch = match &upload {
         Upload::Empty => upgrade::Pending::take(&mut parts),
@@ -42,8 +43,8 @@ pub(crate) async fn forward(
     };
     match sent {
         Ok(Ok(answered)) => respond(core, &plan, answered, &deadlines, switch),
-        Ok(Err(trouble)) => failed(&plan, trouble.status(), &trouble),
-        Err(_) => failed(&plan, StatusCode::GATEWAY_TIMEOUT, &"the rule's time-out"),
+        Ok(Err(trouble)) => Err(failed(&plan, trouble.reason(), &trouble)),
+        Err(_) => Err(failed(&plan, Reason::Timeout, &"the rule's time-out")),
     }
 }
 
@@ -116,11 +117,11 @@ fn respond(
     (mut response, lease): Answered,
     deadlines: &Deadlines,
     switch: Option<upgrade::Pending>,
-) -> Response {
+) -> Result<Response, Reason> {
     let tunnel = match switch {
         _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
         Some(switch) => Some(switch.tunnel(core, &mut response)),
-        None => return failed(plan, StatusCode::BAD_GATEWAY, &"the backend switched protocols unasked"),
+        None => return Err(failed(plan, Reason::BackendBroken, &"the backend switched protocols unasked")),
     };
     let (mut parts, incoming) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
@@ -133,11 +134,10 @@ fn respond(
         }
     }
     let deadline = deadlines.head().map(|deadline| Box::pin(sleep_until(deadline)));
-    http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline))
+    Ok(http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline)))
 }
 
-fn failed(plan: &Forward<'_>, status: StatusCode, problem: &dyn std::fmt::Display) -> Response {
-    let status_code = status.as_u16();
-    tracing::debug!(rule = %plan.rule.id, backend = %plan.name, %problem, status = status_code, "no response");
-    answer::status(status)
+fn failed(plan: &Forward<'_>, reason: Reason, problem: &dyn std::fmt::Display) -> Reason {
+    tracing::debug!(rule = %plan.rule.id, backend = %plan.name, %problem, reason = reason.name(), "no response");
+    reason
 }

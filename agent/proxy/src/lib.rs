@@ -23,6 +23,7 @@ mod headers;
 mod path;
 mod pool;
 mod proxy;
+mod reason;
 mod service;
 mod settings;
 mod socket;
@@ -35,6 +36,7 @@ mod worker;
 
 pub use crate::core::Unbound;
 pub use proxy::{Proxy, StartError};
+pub use reason::Reason;
 pub use settings::{Limits, Settings, Slashes, SocketMode};
 pub use socket::CoreSockets;
 pub use stats::{HandshakeFailure, ListenerStats, Stats};

@@ -3,25 +3,14 @@
 
 use std::borrow::Cow;
 
+use crate::reason::Reason;
 use crate::settings::Slashes;
-
-/// Why a path is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadPath {
-    NotAbsolute,
-    Character,
-    Backslash,
-    Escape,
-    Nul,
-    EncodedSlash,
-    DotParameter,
-}
 
 /// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges slashes if told to.
 /// A path that is in order already, nearly every one, is borrowed.
-pub(crate) fn normalise(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, BadPath> {
+pub(crate) fn normalise(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, Reason> {
     if !path.starts_with('/') {
-        return Err(BadPath::NotAbsolute);
+        return Err(Reason::PathNotAbsolute);
     }
     if is_plain(path.as_bytes()) {
         return Ok(Cow::Borrowed(path));
@@ -42,15 +31,15 @@ fn is_plain(path: &[u8]) -> bool {
     true
 }
 
-fn unescape(path: &str) -> Result<String, BadPath> {
+fn unescape(path: &str) -> Result<String, Reason> {
     let mut plain = String::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = rest.find(|c: char| !c.is_ascii_graphic() || matches!(c, '%' | '\\')) {
         plain.push_str(&rest[..at]);
         let escape = match rest.as_bytes()[at] {
-            b'%' => rest.get(at..at + 3).ok_or(BadPath::Escape)?,
-            b'\\' => return Err(BadPath::Backslash),
-            _ => return Err(BadPath::Character),
+            b'%' => rest.get(at..at + 3).ok_or(Reason::PathEscape)?,
+            b'\\' => return Err(Reason::PathBackslash),
+            _ => return Err(Reason::PathCharacter),
         };
         match decode(&escape[1..])? {
             byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => plain.push(char::from(byte)),
@@ -62,16 +51,16 @@ fn unescape(path: &str) -> Result<String, BadPath> {
     Ok(plain)
 }
 
-fn decode(digits: &str) -> Result<u8, BadPath> {
+fn decode(digits: &str) -> Result<u8, Reason> {
     let byte = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
-    match byte.ok_or(BadPath::Escape)? {
-        0 => Err(BadPath::Nul),
-        b'/' | b'\\' => Err(BadPath::EncodedSlash),
+    match byte.ok_or(Reason::PathEscape)? {
+        0 => Err(Reason::PathNul),
+        b'/' | b'\\' => Err(Reason::PathEncodedSlash),
         byte => Ok(byte),
     }
 }
 
-fn resolve(path: &str, slashes: Slashes) -> Result<String, BadPath> {
+fn resolve(path: &str, slashes: Slashes) -> Result<String, Reason> {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path[1..].split('/').peekable();
     while let Some(segment) = segments.next() {
@@ -87,28 +76,12 @@ fn resolve(path: &str, slashes: Slashes) -> Result<String, BadPath> {
                 }
             }
             _ if segment.starts_with("..;") || segment.starts_with(".;") => {
-                return Err(BadPath::DotParameter);
+                return Err(Reason::PathDotParameter);
             }
             _ => kept.push(segment),
         }
     }
     Ok(format!("/{}", kept.join("/")))
-}
-
-// === impl BadPath ===
-
-impl BadPath {
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::NotAbsolute => "the request target is not a path\n",
-            Self::Character => "a character that must be percent-encoded in the path\n",
-            Self::Backslash => "backslash in the path\n",
-            Self::Escape => "malformed percent escape in the path\n",
-            Self::Nul => "NUL in the path\n",
-            Self::EncodedSlash => "encoded slash in the path\n",
-            Self::DotParameter => "path parameter on a dot segment\n",
-        }
-    }
 }
 
 #[cfg(test)]
@@ -147,20 +120,20 @@ mod tests {
     #[test]
     fn ambiguous_paths_are_refused() {
         for (raw, why) in [
-            ("*", BadPath::NotAbsolute),
-            ("a", BadPath::NotAbsolute),
-            ("/a%00", BadPath::Nul),
-            ("/a\\b", BadPath::Backslash),
-            ("/a/..%2fb", BadPath::EncodedSlash),
-            ("/a/%5c", BadPath::EncodedSlash),
-            ("/a/..;/b", BadPath::DotParameter),
-            ("/a/.%2e;x/b", BadPath::DotParameter),
-            ("/a%zz", BadPath::Escape),
-            ("/a%+1", BadPath::Escape),
-            ("/a%2", BadPath::Escape),
-            ("/%é0", BadPath::Escape),
-            ("/é", BadPath::Character),
-            ("/a\u{7f}", BadPath::Character),
+            ("*", Reason::PathNotAbsolute),
+            ("a", Reason::PathNotAbsolute),
+            ("/a%00", Reason::PathNul),
+            ("/a\\b", Reason::PathBackslash),
+            ("/a/..%2fb", Reason::PathEncodedSlash),
+            ("/a/%5c", Reason::PathEncodedSlash),
+            ("/a/..;/b", Reason::PathDotParameter),
+            ("/a/.%2e;x/b", Reason::PathDotParameter),
+            ("/a%zz", Reason::PathEscape),
+            ("/a%+1", Reason::PathEscape),
+            ("/a%2", Reason::PathEscape),
+            ("/%é0", Reason::PathEscape),
+            ("/é", Reason::PathCharacter),
+            ("/a\u{7f}", Reason::PathCharacter),
         ] {
             assert_eq!(normalise(raw, Slashes::Merge), Err(why), "{raw}");
         }

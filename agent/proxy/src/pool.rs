@@ -47,8 +47,9 @@ impl Pools {
         Self { limits, backends: RefCell::default() }
     }
 
-    /// The endpoint for the next request: of two at random, the one with fewer requests in flight. `None` if the backend
-    /// has no endpoint; the one to avoid is taken if there is no other.
+    /// The endpoint for the next request: of two at random, the one with fewer requests in flight; of all, if the last
+    /// attempt failed or those two lately did. `None` if the backend has no endpoint; the one to avoid is taken if there is
+    /// no other.
     pub(crate) fn pick(
         &self,
         core: &Core,
@@ -56,15 +57,18 @@ impl Pools {
         avoid: Option<SocketAddr>,
     ) -> Option<Rc<Endpoint>> {
         let pool = self.current(core, name)?;
-        let chosen = match pool.endpoints.as_slice() {
+        let endpoints = pool.endpoints.as_slice();
+        let chosen = match endpoints {
             [] => return None,
             [only] => only,
-            several => {
-                let one = fastrand::usize(..several.len());
-                let other = (one + fastrand::usize(1..several.len())) % several.len();
-                better(&several[one], &several[other], avoid)
+            [..] => {
+                let one = fastrand::usize(..endpoints.len());
+                let other = (one + fastrand::usize(1..endpoints.len())) % endpoints.len();
+                least([&endpoints[one], &endpoints[other]], avoid)?
             }
         };
+        let doubtful = avoid.is_some() || chosen.failed_lately();
+        let chosen = if doubtful { least(endpoints, avoid)? } else { chosen };
         Some(chosen.clone())
     }
 
@@ -113,7 +117,11 @@ impl Pools {
     }
 }
 
-fn better<'e>(a: &'e Rc<Endpoint>, b: &'e Rc<Endpoint>, avoid: Option<SocketAddr>) -> &'e Rc<Endpoint> {
-    let cost = |it: &Endpoint| (Some(it.address) == avoid, it.failed_lately(), it.in_flight());
-    if cost(a) <= cost(b) { a } else { b }
+/// The endpoint most likely to answer soon.
+fn least<'e>(
+    endpoints: impl IntoIterator<Item = &'e Rc<Endpoint>>,
+    avoid: Option<SocketAddr>,
+) -> Option<&'e Rc<Endpoint>> {
+    let cost = |it: &&Rc<Endpoint>| (Some(it.address) == avoid, it.failed_lately(), it.in_flight());
+    endpoints.into_iter().min_by_key(cost)
 }

@@ -11,8 +11,8 @@ use crate::body::Body;
 use crate::clients::{Client, Exchange};
 use crate::core::Core;
 use crate::decide::{self, Decision};
-use crate::edge::Rejection;
 use crate::forward;
+use crate::reason::Reason;
 
 pub(crate) async fn answer(
     core: Rc<Core>,
@@ -24,12 +24,15 @@ pub(crate) async fn answer(
     let (version, method) = (parts.version, parts.method.clone());
     let current = core.current();
     let (decision, worker) = decide::decide(&core, &client, &current.snapshot, &parts);
-    let mut response = match decision {
-        Decision::Forward(plan) => forward::forward(&core, &client, plan, parts, body).await,
-        Decision::Redirect { rule, status, location } => answer::redirect(rule, status, &location),
-        Decision::Answer(status) => answer::status(status),
-        Decision::Reject(rejection) => rejected(&client, rejection, version),
+    let answered = match decision {
+        Decision::Forward(plan) => {
+            forward::forward(&core, &client, plan, parts, body).await.map_err(|it| (it, it.status()))
+        }
+        Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, status, &location)),
+        Decision::Answer(reason, status) => Err((reason, status)),
     };
+    let mut response =
+        answered.unwrap_or_else(|(reason, status)| ours(&core, &client, reason, status, version));
     if method == Method::HEAD {
         response = response.map(Body::for_head);
     }
@@ -41,10 +44,10 @@ pub(crate) async fn answer(
 }
 
 /// What follows a malformed HTTP/1 request on the same connection cannot be trusted.
-fn rejected(client: &Client, rejection: Rejection, version: Version) -> Response {
-    let Rejection { status, reason } = rejection;
-    tracing::debug!(client = %client.peer, status = status.as_u16(), reason = reason.trim_end(), "refused");
-    let mut response = answer::text(status, reason);
+fn ours(core: &Core, client: &Client, reason: Reason, status: StatusCode, version: Version) -> Response {
+    core.counters.answered(reason);
+    tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
+    let mut response = answer::of(reason, status);
     let spoilt = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
     if spoilt && version < Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use portcullis_model::ListenerId;
 
+use crate::reason::Reason;
+
 /// Why a TLS handshake did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HandshakeFailure {
@@ -27,6 +29,8 @@ pub struct Stats {
     pub handshake_failures: BTreeMap<HandshakeFailure, u64>,
     /// Answers of ours because no listener or route took the request, or because it was refused at the edge.
     pub unrouted: u64,
+    /// Answers of ours, by reason; those that never happened are missing.
+    pub answers: BTreeMap<Reason, u64>,
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
@@ -53,6 +57,8 @@ pub(crate) struct CoreCounters {
     pub connects: Counter,
     pub connect_failures: Counter,
     pub retries: Counter,
+    /// By reason.
+    answers: [Counter; Reason::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +79,9 @@ impl Stats {
         }
         for (reason, count) in other.handshake_failures {
             *self.handshake_failures.entry(reason).or_default() += count;
+        }
+        for (reason, count) in other.answers {
+            *self.answers.entry(reason).or_default() += count;
         }
         self.accepted += other.accepted;
         self.open += other.open;
@@ -96,6 +105,15 @@ impl ListenerStats {
 // === impl CoreCounters ===
 
 impl CoreCounters {
+    pub(crate) fn answered(&self, reason: Reason) {
+        self.answers[reason as usize].increment();
+    }
+
+    fn answers(&self) -> BTreeMap<Reason, u64> {
+        let counts = Reason::ALL.iter().map(|reason| (*reason, self.answers[*reason as usize].get()));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
     pub(crate) fn read(&self) -> Stats {
         Stats {
             listeners: BTreeMap::new(),
@@ -108,6 +126,7 @@ impl CoreCounters {
                 (HandshakeFailure::Timeout, self.handshake_timeout.get()),
             ]),
             unrouted: self.unrouted.get(),
+            answers: self.answers(),
             upstream_connects: self.connects.get(),
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),

@@ -1,0 +1,83 @@
+//! Why the gateway answered a request itself. One table: the status, the words for the client, and the name for logs, metrics
+//! and `docs/proxy.md`.
+
+use http::StatusCode;
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])* $reason:ident = $status:ident $name:literal $words:literal,)*) => {
+        /// Ordered as a request meets them: edge policy, listener, rule, backend.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason {
+            $($(#[doc = $doc])* $reason,)*
+        }
+
+        impl Reason {
+            pub const ALL: &'static [Self] = &[$(Self::$reason),*];
+
+            /// The label of the metric and of the log line.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$reason => $name,)* }
+            }
+
+            /// A rule that cannot serve says its own status.
+            pub fn status(self) -> StatusCode {
+                match self { $(Self::$reason => StatusCode::$status,)* }
+            }
+
+            /// What the client is told: what is wrong, nothing of what is configured.
+            pub(crate) fn words(self) -> &'static str {
+                match self { $(Self::$reason => concat!($words, "\n"),)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// `TRACE` and `CONNECT`.
+    Method = METHOD_NOT_ALLOWED "method" "this method is not allowed here",
+    TargetTooLong = URI_TOO_LONG "target_too_long" "the request target is too long",
+    FieldsTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE "fields_too_large" "too many or too long header fields",
+    NoHost = BAD_REQUEST "no_host" "the request names no host",
+    SeveralHosts = BAD_REQUEST "several_hosts" "more than one Host",
+    BadHost = BAD_REQUEST "bad_host" "Host is not a host name",
+    /// HTTP/2 only: HTTP/1's absolute form overrides `Host` by definition.
+    HostMismatch = BAD_REQUEST "host_mismatch" "Host differs from the authority",
+    TransferCoding = NOT_IMPLEMENTED "transfer_coding" "only the chunked transfer coding is supported",
+    ConnectionOption = BAD_REQUEST "connection_option" "Connection names a field that is not for one connection only",
+    PathNotAbsolute = BAD_REQUEST "path_not_absolute" "the request target is not a path",
+    PathCharacter = BAD_REQUEST "path_character" "a character in the path must be percent-encoded",
+    PathBackslash = BAD_REQUEST "path_backslash" "backslash in the path",
+    PathEscape = BAD_REQUEST "path_escape" "malformed percent escape in the path",
+    PathNul = BAD_REQUEST "path_nul" "NUL in the path",
+    PathEncodedSlash = BAD_REQUEST "path_encoded_slash" "encoded slash in the path",
+    PathDotParameter = BAD_REQUEST "path_dot_parameter" "path parameter on a dot segment",
+    /// No listener of the port serves the host.
+    NoListener = NOT_FOUND "no_listener" "no route matches this request",
+    /// The host belongs to another listener than the one this connection was opened for.
+    Misdirected = MISDIRECTED_REQUEST "misdirected" "this host is served on another connection",
+    NoRoute = NOT_FOUND "no_route" "no route matches this request",
+    /// The rule or the chosen backend reference is invalid; see the route's status.
+    Rule = INTERNAL_SERVER_ERROR "rule" "the route cannot serve this request",
+    NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
+    ConnectFailed = SERVICE_UNAVAILABLE "connect_failed" "no healthy backend",
+    ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",
+    /// The backend closed, or sent what is no response.
+    BackendBroken = BAD_GATEWAY "backend_broken" "the backend failed",
+    /// A time-out of the rule.
+    Timeout = GATEWAY_TIMEOUT "timeout" "the backend took too long",
+    /// Found while the request was being forwarded.
+    ClientBody = BAD_REQUEST "client_body" "the request body is malformed or broke off",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_name_of_its_own_and_its_place() {
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+            assert!(Reason::ALL.iter().filter(|other| other.name() == reason.name()).count() == 1);
+        }
+    }
+}
