@@ -80,6 +80,24 @@ pub async fn tls(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
+/// A configuration whose connections resume each other's sessions.
+pub fn resuming() -> Arc<ClientConfig> {
+    Arc::new(client_config())
+}
+
+/// One request; whether its connection resumed a session.
+pub async fn exchange_resuming(config: &Arc<ClientConfig>, to: SocketAddr, name: &'static str) -> bool {
+    let stream = TcpStream::connect(to).await.unwrap();
+    let mut stream = TlsConnector::from(config.clone())
+        .connect(ServerName::try_from(name).unwrap(), stream)
+        .await
+        .unwrap();
+    let request = format!("GET / HTTP/1.1\r\nhost: {name}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+    stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+}
+
 /// Writes bytes and reads until the server closes or falls silent for a moment after a whole head.
 pub async fn raw(to: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(to).await.unwrap();

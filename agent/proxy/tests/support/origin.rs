@@ -18,18 +18,22 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+type Count = Arc<AtomicUsize>;
+
 pub struct Origin {
     pub address: SocketAddr,
     pub connections: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
+    /// Bytes of `size` bodies that were taken.
+    pub produced: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
 /// A response body in pieces.
 pub enum Body {
     Frames(std::vec::IntoIter<Frame<Bytes>>),
-    /// So many bytes, in pieces of 16 KiB.
-    Zeros(usize),
+    /// So many bytes, in pieces of 16 KiB; counted as they are taken.
+    Zeros(usize, Arc<AtomicUsize>),
     Never,
 }
 
@@ -55,17 +59,17 @@ impl Origin {
     async fn start(http2: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (connections, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (connection_count, request_count) = (connections.clone(), requests.clone());
+        let (connections, requests, produced) = <(Count, Count, Count)>::default();
+        let (connection_count, counts) = (connections.clone(), (requests.clone(), produced.clone()));
         let task = tokio::spawn(async move {
             let mut open = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connection_count.fetch_add(1, Ordering::SeqCst);
                 stream.set_nodelay(true).unwrap();
-                open.spawn(serve(stream, http2, request_count.clone()));
+                open.spawn(serve(stream, http2, counts.clone()));
             }
         });
-        Self { address, connections, requests, task }
+        Self { address, connections, requests, produced, task }
     }
 }
 
@@ -92,10 +96,10 @@ pub async fn serve_raw(answer: &'static [u8]) -> SocketAddr {
     address
 }
 
-async fn serve(stream: TcpStream, http2: bool, requests: Arc<AtomicUsize>) {
+async fn serve(stream: TcpStream, http2: bool, (requests, produced): (Count, Count)) {
     let service = hyper::service::service_fn(move |request| {
         requests.fetch_add(1, Ordering::SeqCst);
-        answer(request)
+        answer(request, produced.clone())
     });
     let io = TokioIo::new(stream);
     let _ = if http2 {
@@ -105,7 +109,10 @@ async fn serve(stream: TcpStream, http2: bool, requests: Arc<AtomicUsize>) {
     };
 }
 
-async fn answer(mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(
+    mut request: Request<Incoming>,
+    produced: Arc<AtomicUsize>,
+) -> Result<Response<Body>, Infallible> {
     if request.headers().contains_key("upgrade") {
         return Ok(upgrade(&mut request));
     }
@@ -132,7 +139,7 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Body>, Infall
         return Ok(response);
     }
     if let Some(size) = parameter("size") {
-        *response.body_mut() = Body::Zeros(size.parse().unwrap());
+        *response.body_mut() = Body::Zeros(size.parse().unwrap(), produced);
         return Ok(response);
     }
     let mut frames = Vec::new();
@@ -198,10 +205,11 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             Self::Frames(frames) => Poll::Ready(frames.next().map(Ok)),
-            Self::Zeros(0) => Poll::Ready(None),
-            Self::Zeros(left) => {
+            Self::Zeros(0, _) => Poll::Ready(None),
+            Self::Zeros(left, produced) => {
                 let piece = (*left).min(16 << 10);
                 *left -= piece;
+                produced.fetch_add(piece, Ordering::SeqCst);
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; piece])))))
             }
             Self::Never => Poll::Pending,
