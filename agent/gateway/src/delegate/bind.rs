@@ -201,6 +201,9 @@ impl<'p> Binding<'p> {
 
     /// What is valid of a child's invalid rule fails its traffic, as it would in a route of its own.
     fn guard_invalid_rules(&mut self, sides: Sides<'_>, rules: &[usize], hostnames: &Arc<[HostPattern]>) {
+        if !sides.child.rules.iter().any(is_unacceptable) {
+            return;
+        }
         let theirs = drafts(&sides.child.source);
         let invalid = theirs.iter().zip(&sides.child.rules).filter(|(_, rule)| is_unacceptable(rule));
         for (draft, child) in invalid {
