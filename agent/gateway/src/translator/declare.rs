@@ -32,10 +32,18 @@ impl Translator {
                 None => self.forget(&key),
             }
             if key.kind == ParentKind::Gateway {
-                self.dirty.places.extend(self.index.children.of(&key.name).cloned());
+                self.dirty_children(&key.name);
             }
             self.dirty.statuses.insert(ObjectKey { kind: key.kind(), name: key.name.clone() });
             self.dirty.places.insert(key);
+        }
+    }
+
+    fn dirty_children(&mut self, gateway: &ObjectName) {
+        for child in self.index.children.of(gateway) {
+            self.dirty.places.insert(child.clone());
+            // Whether the Gateway exists at all is something to tell its would-be children.
+            self.dirty.statuses.insert(ObjectKey { kind: child.kind(), name: child.name.clone() });
         }
     }
 
@@ -100,12 +108,12 @@ impl Translator {
         }
     }
 
-    pub(super) fn forget(&mut self, key: &ParentKey) {
+    fn forget(&mut self, key: &ParentKey) {
+        self.dirty.routes.extend(self.index.routes_by_parent.of(key).cloned());
         let Some(unit) = self.units.remove(key) else { return };
         self.update_references(key, Some(&unit), None);
         self.leave_root(key, &unit);
         self.dirty.listeners.extend(unit.listener_keys());
-        self.dirty.routes.extend(self.index.routes_by_parent.of(key).cloned());
     }
 
     fn asked_parent(&self, key: &ParentKey) -> Option<ObjectName> {

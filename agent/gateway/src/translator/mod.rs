@@ -126,6 +126,11 @@ impl Translator {
         &self.statuses
     }
 
+    /// Everything that is to be told and that no status can say.
+    pub fn problems(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
+        &self.problems
+    }
+
     /// The snapshot under construction, copied from the last one when first needed.
     fn next<'s>(&self, next: &'s mut Option<Snapshot>) -> &'s mut Snapshot {
         next.get_or_insert_with(|| (*self.snapshot).clone())

@@ -158,8 +158,19 @@ impl Translator {
                     .collect()
             }
             Kind::ListenerSet => self.listener_set_problems(&key.name),
+            Kind::HttpRoute | Kind::GrpcRoute => self.route_problems(key),
             _ => Vec::new(),
         }
+    }
+
+    /// A parent that does not exist has nobody to write a status for it.
+    fn route_problems(&self, key: &ObjectKey) -> Vec<String> {
+        let parents = self.routes.get(key).into_iter().flat_map(|unit| &unit.parents);
+        let missing = parents.filter(|parent| match parent.kind {
+            ParentKind::Gateway => !self.objects.gateways.contains_key(&parent.name),
+            ParentKind::ListenerSet => !self.objects.listener_sets.contains_key(&parent.name),
+        });
+        missing.map(|parent| format!("parentRefs: there is no {} {}", parent.kind(), parent.name)).collect()
     }
 
     fn listener_set_problems(&self, name: &ObjectName) -> Vec<String> {

@@ -10,7 +10,7 @@ const NAMESPACES: [&str; 3] = ["infra", "a", "b"];
 const HOSTNAMES: [&str; 4] = ["a.example", "*.a.example", "b.example", "x.a.example"];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn following_changes_is_translating_from_scratch(
@@ -52,7 +52,9 @@ fn from_scratch(objects: &Objects) -> Translator {
 }
 
 fn view(translator: &Translator) -> Value {
-    json!({"snapshot": dump_snapshot(translator.snapshot()), "statuses": statuses(translator)})
+    let problems = translator.problems().iter().map(|(key, problems)| (key.to_string(), json!(problems)));
+    let problems: Map<_, _> = problems.collect();
+    json!({"snapshot": dump_snapshot(translator.snapshot()), "statuses": statuses(translator), "problems": problems})
 }
 
 fn statuses(translator: &Translator) -> Map<String, Value> {
@@ -259,7 +261,10 @@ fn deleting_everything_leaves_nothing() {
     let class = ObjectKey::new(Kind::GatewayClass, portcullis_gateway_class());
     let keys = objects.iter().map(Object::key).chain([class]);
     translator.apply(keys.map(Change::Delete).collect());
-    assert_eq!(view(&translator), json!({"snapshot": {"frontends": {}, "backends": {}}, "statuses": {}}));
+    assert_eq!(
+        view(&translator),
+        json!({"snapshot": {"frontends": {}, "backends": {}}, "statuses": {}, "problems": {}})
+    );
 }
 
 fn portcullis_gateway_class() -> portcullis_model::ObjectName {
