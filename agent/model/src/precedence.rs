@@ -23,7 +23,7 @@ pub struct Precedence {
 }
 
 /// Who wrote a rule, as far as precedence cares: the oldest route first, then by name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteOrigin {
     /// `metadata.creationTimestamp`, Unix seconds.
     pub created: i64,
@@ -47,10 +47,44 @@ impl Precedence {
     }
 }
 
+// === impl RouteOrigin ===
+
+impl Ord for RouteOrigin {
+    /// By the text `namespace/name`, as the API says: `a-b/x` comes before `a/x`.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.created.cmp(&other.created).then_with(|| text(&self.name).cmp(text(&other.name)))
+    }
+}
+
+impl PartialOrd for RouteOrigin {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+fn text(name: &ObjectName) -> impl Iterator<Item = u8> {
+    name.namespace.bytes().chain(std::iter::once(b'/')).chain(name.name.bytes())
+}
+
 fn path_rank(path: &PathMatch) -> (u8, Reverse<usize>) {
     match path {
         PathMatch::Exact(path) => (0, Reverse(path.len())),
         PathMatch::Regex(regex) => (1, Reverse(regex.as_str().len())),
         PathMatch::Prefix(prefix) => (2, Reverse(prefix.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equally_old_routes_go_by_their_written_name() {
+        let origin = |namespace: &str, name: &str| RouteOrigin {
+            created: 0,
+            name: Arc::new(ObjectName::new(namespace, name)),
+        };
+        assert!(origin("a-b", "x") < origin("a", "x"));
+        assert!(origin("a", "b") < origin("a", "c"));
     }
 }
