@@ -1,6 +1,7 @@
 //! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One file per command.
 
 mod agent;
+mod bench;
 mod build_ebpf;
 mod ci;
 mod cluster;
@@ -33,6 +34,8 @@ enum Command {
     BuildEbpf(build_ebpf::Args),
     /// Serve examples/quickstart and show requests and answers
     Demo(demo::Args),
+    /// Measure, against other proxies in the same run
+    Bench(bench::Args),
     /// Everything that must hold before a change goes in
     Ci(ci::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
@@ -52,6 +55,7 @@ fn main() -> Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Tidy(args) => tidy::run(&args),

