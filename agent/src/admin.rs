@@ -37,6 +37,8 @@ pub(crate) struct Admin {
     pub state: watch::Receiver<State>,
     pub plane: Plane,
     pub status_dir: PathBuf,
+    /// Whether an agent without Gateways is ready: one of a cluster is, Gateways come later.
+    pub is_ready_idle: bool,
 }
 
 type Answer = Response<Bytes>;
@@ -47,7 +49,7 @@ impl Admin {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/") => ok(INDEX),
             (&Method::GET, "/livez") => ok("ok\n"),
-            (&Method::GET, "/readyz") => readiness(&state),
+            (&Method::GET, "/readyz") => readiness(&state, self.is_ready_idle),
             (&Method::GET, "/metrics") => ok(self.metrics(&state).await),
             (&Method::GET, "/config") => ok(dump::text(&state.snapshot)),
             (&Method::GET, "/routes") => ok(routes::text(&state.snapshot)),
@@ -80,12 +82,12 @@ impl Admin {
     }
 }
 
-/// Never ready with nothing: a gateway that serves no frontend should get no traffic.
-fn readiness(state: &State) -> Answer {
+/// Never ready before the configuration is applied; nor with nothing, for then no traffic should come here.
+fn readiness(state: &State, is_ready_idle: bool) -> Answer {
     let served = state.snapshot.frontends.keys().filter(|key| !state.refused.contains_key(key)).count();
     match (state.applied, served) {
         (0, _) => text(StatusCode::SERVICE_UNAVAILABLE, "not ready: the configuration is being read\n"),
-        (_, 0) => text(
+        (_, 0) if !is_ready_idle => text(
             StatusCode::SERVICE_UNAVAILABLE,
             "not ready: no Gateway is served; /problems and /status say why\n",
         ),

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::Service;
 use portcullis_control::applier::to_json;
 use portcullis_control::source::batch::Manifest;
 use portcullis_gateway::api::gateways::Gateway;
-use portcullis_gateway::infra::{self, Parameters, Port};
-use portcullis_gateway::{Object, ObjectKey, Outcome, Status, dump_snapshot};
+use portcullis_gateway::infra::{self, Port};
+use portcullis_gateway::{Object, ObjectKey, Outcome, Settings, Status, dump_snapshot};
 use portcullis_model::{ObjectName, Snapshot};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ fn infra(translated: &Translated) -> Vec<Value> {
 fn service(gateway: &Gateway, ports: &BTreeSet<Port>) -> Option<Box<Service>> {
     let mut gateway = gateway.clone();
     gateway.metadata.uid.get_or_insert_with(|| NO_UID.to_owned());
-    infra::plan(&gateway, ports, &Parameters::default())?.service
+    infra::plan(&gateway, ports, &Settings::default())?.service
 }
 
 fn ports(gateway: &ObjectName, snapshot: &Snapshot) -> BTreeSet<Port> {

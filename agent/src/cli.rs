@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cluster::ClusterArgs;
+
 /// A Kubernetes Gateway API gateway that steers traffic with eBPF.
 #[derive(Parser)]
 #[command(name = "portcullis", version, disable_help_subcommand = true)]
@@ -15,7 +17,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Serve the Gateways of a directory of manifests
+    /// Serve the Gateways of a cluster, or of a directory of manifests
     Run(RunArgs),
     /// Say what manifests would do: their statuses, or what they become (offline)
     ///
@@ -33,13 +35,16 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// Directory of manifests (*.yaml, *.yml, recursively); edits take effect at once
+    /// Directory of manifests (*.yaml, *.yml, recursively); edits take effect at once [default: a cluster]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
-    pub config_dir: PathBuf,
+    pub config_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// How connections find their listener: in the kernel, or by ordinary sockets
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_DATAPATH")]
     pub datapath: DatapathChoice,
-    /// Address of Gateways without spec.addresses; repeat for several [default: all addresses of this node]
+    /// Address of Gateways without spec.addresses; repeat for several [default: in a cluster, that of the generated Service;
+    /// else all addresses of this node]
     #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// Cores that serve traffic [default: all]
@@ -56,7 +61,7 @@ pub(crate) struct RunArgs {
     /// Also answer admin requests on this port of 127.0.0.1 (0: any free port)
     #[arg(long, value_name = "N", env = "PORTCULLIS_ADMIN_PORT")]
     pub admin_port: Option<u16>,
-    /// Where objects' statuses are written [default: <config-dir>/.status]
+    /// Where objects' statuses are written as files [default: <config-dir>/.status, in a cluster <state-dir>/status]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_STATUS_DIR")]
     pub status_dir: Option<PathBuf>,
     /// GatewayClasses with this controllerName are served

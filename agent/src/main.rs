@@ -4,6 +4,7 @@ mod admin;
 mod allocator;
 mod check;
 mod cli;
+mod cluster;
 mod dump;
 mod explain;
 mod metrics;

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
-use portcullis_control::source::DirSource;
+use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink, Statuses};
 use portcullis_gateway::{Settings, Translator};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{self, Admin};
 use crate::cli::RunArgs;
+use crate::cluster::Cluster;
 use crate::offline::BUILT_IN;
 use crate::plane::Plane;
 use crate::telemetry;
@@ -22,7 +23,7 @@ const CONTROL_THREADS: usize = 2;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     telemetry::start(&args.log, args.log_format)?;
-    check_directory(&args.config_dir)?;
+    args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     let plane = Plane::start(args)?;
     tracing::info!("datapath: {}", plane.description);
@@ -37,12 +38,46 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 }
 
 async fn serve(args: &RunArgs, plane: Plane) -> Result<()> {
-    let source = DirSource::new(&args.config_dir, args.limits.max_file_size()).with_built_in(BUILT_IN);
+    match &args.config_dir {
+        Some(directory) => serve_directory(args, directory, plane).await,
+        None => serve_cluster(args, plane).await,
+    }
+}
+
+async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Result<()> {
+    let source = DirSource::new(directory, args.limits.max_file_size()).with_built_in(BUILT_IN);
     let reread = source.reread();
-    let status_dir = args.status_dir.clone().unwrap_or_else(|| args.config_dir.join(".status"));
+    let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
     let sink = StatusFiles::open(&status_dir);
-    let mut applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
-    let admin = Admin { state: applier.state(), plane: plane.clone(), status_dir };
+    let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let admin = Admin { state: applier.state(), plane, status_dir, is_ready_idle: false };
+    attend(args, admin, applier, || reread.now()).await
+}
+
+/// What is written to the API server is also written to files: what this very agent thinks.
+async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
+    let Cluster { source, statuses, agents } = Cluster::start(&args.cluster, &args.controller_name).await?;
+    let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.status_dir());
+    let sink = (statuses, StatusFiles::open(&status_dir));
+    let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let admin = Admin { state: applier.state(), plane, status_dir, is_ready_idle: true };
+    let result = attend(args, admin, applier, || {}).await;
+    agents.stop().await;
+    result
+}
+
+/// Applies until a signal comes, then drains.
+async fn attend<S, W>(
+    args: &RunArgs,
+    admin: Admin,
+    mut applier: Applier<S, Plane, W>,
+    reread: impl Fn(),
+) -> Result<()>
+where
+    S: Source + 'static,
+    W: StatusSink + 'static,
+{
+    let plane = admin.plane.clone();
     let endpoints = admin::serve(admin, &args.admin.path(), args.admin_port).await?;
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
@@ -51,7 +86,7 @@ async fn serve(args: &RunArgs, plane: Plane) -> Result<()> {
     loop {
         tokio::select! {
             signal = &mut stop => { tracing::info!("{}: draining", signal?); break }
-            _ = hangup.recv() => { tracing::info!("SIGHUP: reading everything again"); reread.now(); }
+            _ = hangup.recv() => { tracing::info!("SIGHUP: reading everything again"); reread(); }
             ended = &mut applying => bail!("the control loop ended, which is a bug: {ended:?}"),
         }
     }
@@ -81,11 +116,21 @@ fn check_directory(directory: &Path) -> Result<()> {
     }
 }
 
-/// Without an address of its own, a Gateway is served on all of the node's.
+/// Without an address of its own, a Gateway of a directory is served on all of the node's; one of a cluster waits for that
+/// of its Service.
 fn settings(args: &RunArgs) -> Settings {
     let everywhere = || vec![[0_u8; 4].into(), [0_u16; 8].into()];
-    let default_addresses = if args.address.is_empty() { everywhere() } else { args.address.clone() };
-    Settings { controller_name: args.controller_name.clone(), default_addresses, ..Settings::default() }
+    let default_addresses = match &args.config_dir {
+        Some(_) if args.address.is_empty() => everywhere(),
+        _ => args.address.clone(),
+    };
+    let generated = args.cluster.parameters();
+    Settings {
+        controller_name: args.controller_name.clone(),
+        default_addresses,
+        generated,
+        ..Settings::default()
+    }
 }
 
 /// Status files, or nothing where they cannot be written: traffic matters more.

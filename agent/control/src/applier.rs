@@ -1,7 +1,7 @@
 //! The loop: a source's changes are translated, the data plane takes the snapshot and says what it could not take, and
 //! statuses follow from both. Generic over all three ends, so that a directory and an API server differ only there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -86,13 +86,23 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
         report(&self.state.borrow().problems, update.problems.as_deref());
         let mut outcome = self.translator.apply(update.changes);
         self.sink.generate(std::mem::take(&mut outcome.generated));
+        let answer = self.serve(&outcome.snapshot).await;
+        let took = started.elapsed();
         let mut statuses = planned(&outcome);
         self.remember(&statuses);
         self.note_unsaid(outcome.problems);
-        let answer = self.data_plane.apply(outcome.snapshot.clone()).await;
         self.amend(&mut statuses, &answer, &outcome.snapshot);
-        self.publish(outcome.snapshot, answer, update.problems, started.elapsed());
+        self.publish(outcome.snapshot, answer, update.problems, took);
         statuses
+    }
+
+    /// Many changes concern statuses only: what is served as it should be is not disturbed.
+    async fn serve(&mut self, snapshot: &Arc<Snapshot>) -> Acknowledgement {
+        let is_served = {
+            let state = self.state.borrow();
+            Arc::ptr_eq(&state.snapshot, snapshot) && state.refused.is_empty()
+        };
+        if is_served { Acknowledgement::default() } else { self.data_plane.apply(snapshot.clone()).await }
     }
 
     async fn retry(&mut self) -> Statuses {
@@ -186,10 +196,11 @@ pub fn to_json(status: &Status) -> Value {
 /// Each problem once, and once more when it is gone.
 fn report(before: &[Problem], after: Option<&[Problem]>) {
     let Some(after) = after else { return };
-    for problem in after.iter().filter(|problem| !before.contains(problem)) {
+    let (before, after) = (BTreeSet::from_iter(before), BTreeSet::from_iter(after));
+    for problem in after.difference(&before) {
         tracing::warn!("{problem}");
     }
-    for problem in before.iter().filter(|problem| !after.contains(problem)) {
+    for problem in before.difference(&after) {
         let place = problem.object.as_deref().unwrap_or("the file");
         tracing::info!(file = %problem.file, "{place}: solved: {}", problem.message);
     }

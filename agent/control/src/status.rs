@@ -28,3 +28,21 @@ pub trait StatusSink: Send {
     /// What is to be there for Gateways, where it changed. Only a cluster has a place for it.
     fn generate(&mut self, _wanted: BTreeMap<ObjectName, Option<Wanted>>) {}
 }
+
+/// Both get all of it.
+impl<A: StatusSink, B: StatusSink> StatusSink for (A, B) {
+    fn write_all(&mut self, statuses: Statuses) {
+        self.0.write_all(statuses.clone());
+        self.1.write_all(statuses);
+    }
+
+    fn write(&mut self, statuses: Statuses) {
+        self.0.write(statuses.clone());
+        self.1.write(statuses);
+    }
+
+    fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
+        self.0.generate(wanted.clone());
+        self.1.generate(wanted);
+    }
+}

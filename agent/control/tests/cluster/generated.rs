@@ -13,7 +13,7 @@ fn label<'v>(service: &'v Value, name: &str) -> &'v Value {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_service_follows_its_gateway() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     let name = format!("web-{}", fixture.name);
     let infrastructure = json!({"labels": {"team": "blue"}, "annotations": {"note": "x"}});
     fixture.gateway("web", json!({"infrastructure": infrastructure})).await;
@@ -60,6 +60,7 @@ async fn a_service_follows_its_gateway() {
 
     fixture.delete("Gateway", "web").await;
     fixture.until("Service", &name, Value::is_null).await;
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -67,7 +68,7 @@ async fn a_service_follows_its_gateway() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_deleted_service_is_made_again_and_one_of_a_foreign_class_is_removed() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     let name = format!("web-{}", fixture.name);
     fixture.gateway("web", json!({})).await;
     let first = fixture.until("Service", &name, |service| !service.is_null()).await;
@@ -77,6 +78,7 @@ async fn a_deleted_service_is_made_again_and_one_of_a_foreign_class_is_removed()
     fixture.until("Service", &name, is_another).await;
     fixture.patch("Gateway", "web", json!({"spec": {"gatewayClassName": "somebody-elses"}})).await;
     fixture.until("Service", &name, Value::is_null).await;
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -105,6 +107,7 @@ async fn a_foreign_service_of_the_name_is_never_taken_over() {
     fixture
         .until("Service", &name, |service| service["metadata"]["ownerReferences"][0]["name"] == "web")
         .await;
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -112,11 +115,12 @@ async fn a_foreign_service_of_the_name_is_never_taken_over() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_requested_address_is_the_services() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     let name = format!("web-{}", fixture.name);
     let address = "10.96.200.7";
     fixture.gateway("web", json!({"addresses": [{"type": "IPAddress", "value": address}]})).await;
     fixture.until("Service", &name, |service| service["spec"]["clusterIP"] == address).await;
     fixture.until("Gateway", "web", |gateway| gateway["status"]["addresses"][0]["value"] == address).await;
+    drop(agent);
     fixture.remove().await;
 }

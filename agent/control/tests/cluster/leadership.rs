@@ -31,6 +31,7 @@ async fn the_lease_passes_on_when_its_holder_is_gone() {
     assert!(waited < TIMING.valid_for + Duration::from_secs(2), "{waited:?}");
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
+    drop(second);
     fixture.remove().await;
 }
 

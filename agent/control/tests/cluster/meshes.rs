@@ -43,7 +43,7 @@ fn is_rejected(mesh: &Value) -> bool {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn an_absent_mesh_is_created_claimed_and_created_again() {
     let fixture = Fixture::new().await;
-    let _running = start(&fixture);
+    let running = start(&fixture);
     let mesh = fixture.until("XMesh", &fixture.name, is_accepted).await;
     assert_eq!(mesh["spec"], json!({"controllerName": MESH_CONTROLLER_NAME}));
     let message = accepted(&mesh)["message"].as_str().unwrap();
@@ -59,6 +59,7 @@ async fn an_absent_mesh_is_created_claimed_and_created_again() {
     fixture.delete("XMesh", &fixture.name).await;
     let again = fixture.until("XMesh", &fixture.name, is_accepted).await;
     assert_ne!(again["metadata"]["uid"], mesh["metadata"]["uid"]);
+    drop(running);
     fixture.remove().await;
 }
 
@@ -68,9 +69,10 @@ async fn a_mesh_that_is_there_is_claimed_with_its_spec_untouched() {
     let fixture = Fixture::new().await;
     let spec = json!({"controllerName": MESH_CONTROLLER_NAME, "description": "ours"});
     fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
-    let _running = start(&fixture);
+    let running = start(&fixture);
     let mesh = fixture.until("XMesh", &fixture.name, is_accepted).await;
     assert_eq!((&mesh["spec"], &mesh["metadata"]["generation"]), (&spec, &json!(1)));
+    drop(running);
     fixture.remove().await;
 }
 
@@ -92,6 +94,7 @@ async fn a_mesh_of_another_controller_is_warned_of_and_never_written() {
     fixture.delete("XMesh", &fixture.name).await;
     fixture.until("XMesh", &fixture.name, is_accepted).await;
     running.state.clone().wait_for(|state| state.warning.is_none()).await.unwrap();
+    drop(running);
     fixture.remove().await;
 }
 
@@ -126,5 +129,6 @@ async fn parameters_are_followed_wherever_they_go() {
     }
     fixture.patch("XMesh", name, json!({"spec": {"parametersRef": null}})).await;
     fixture.until("XMesh", name, is_accepted).await;
+    drop(running);
     fixture.remove().await;
 }

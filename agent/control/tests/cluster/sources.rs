@@ -62,6 +62,7 @@ async fn changes_are_heard_as_soon_as_a_bare_watch_hears_them() {
         bare[50], bare[98], applied[50], applied[98]
     );
     assert!(applied[50] < bare[50] + Duration::from_millis(10));
+    drop(agent);
     fixture.remove().await;
 }
 

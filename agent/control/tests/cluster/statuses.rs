@@ -25,7 +25,7 @@ fn foreign() -> Value {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn gateways_and_routes_are_told_what_they_are() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
     fixture.route("shop", "web").await;
     let class = fixture
@@ -49,6 +49,7 @@ async fn gateways_and_routes_are_told_what_they_are() {
 
     fixture.delete("Gateway", "web").await;
     fixture.until("HTTPRoute", "shop", |route| entry_of(route, &fixture.controller_name).is_null()).await;
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -56,7 +57,7 @@ async fn gateways_and_routes_are_told_what_they_are() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn entries_of_others_stay_and_ours_come_back() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
     fixture.route("shop", "web").await;
     let is_there = |route: &Value| !entry_of(route, &fixture.controller_name).is_null();
@@ -68,6 +69,7 @@ async fn entries_of_others_stay_and_ours_come_back() {
     assert_eq!(route["status"]["parents"][0].to_string(), foreign().to_string(), "byte for byte");
     assert_eq!(route["status"]["parents"].as_array().unwrap().len(), 2);
     assert!(!fixture.writes_during("HTTPRoute", "shop", Duration::from_secs(1)).await);
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -75,7 +77,7 @@ async fn entries_of_others_stay_and_ours_come_back() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn conflicts_are_resolved_from_a_fresh_read_and_then_there_is_peace() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
     fixture.route("shop", "web").await;
     // Somebody writes the status and somebody the spec, both as fast as they can.
@@ -92,6 +94,7 @@ async fn conflicts_are_resolved_from_a_fresh_read_and_then_there_is_peace() {
     });
     assert_eq!(route.await["status"]["parents"][0], foreign());
     assert!(!fixture.writes_during("HTTPRoute", "shop", Duration::from_secs(1)).await);
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -99,7 +102,7 @@ async fn conflicts_are_resolved_from_a_fresh_read_and_then_there_is_peace() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_thousand_routes_are_few_writes_of_their_gateway() {
     let fixture = Fixture::new().await;
-    let _agent = Agent::start(&fixture, "a");
+    let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
     fixture
         .until("Gateway", "web", |gateway| condition(&gateway["status"], "Programmed")["status"] == "True")
@@ -138,6 +141,7 @@ async fn a_thousand_routes_are_few_writes_of_their_gateway() {
         }
     };
     all.await;
+    drop(agent);
     fixture.remove().await;
 }
 
@@ -155,5 +159,6 @@ async fn nobody_elses_gateway_is_written() {
     let theirs = fixture.get("Gateway", "theirs").await;
     assert_eq!(condition(&theirs["status"], "Accepted")["status"], "Unknown", "as the CRD sets it");
     assert!(!version(&theirs).is_empty() && agent.refused.borrow().is_empty());
+    drop(agent);
     fixture.remove().await;
 }

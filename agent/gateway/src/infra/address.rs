@@ -1,5 +1,6 @@
 //! The way back: the addresses that the cluster assigned to a generated Service are the Gateway's.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,6 +9,15 @@ use portcullis_model::ObjectName;
 
 use super::diff::{is_generated, owner_of};
 use crate::api::gateways::{Gateway, GatewayAddresses};
+
+/// An annotation that no object in the cluster has: which of a Gateway's addresses nobody asked for.
+const ASSIGNED: &str = "portcullis.dev/assigned-addresses";
+
+/// Whether the address came from the Service: asking the Service for it would make it a wish.
+pub(super) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
+    let assigned = gateway.metadata.annotations.as_ref().and_then(|annotations| annotations.get(ASSIGNED));
+    assigned.is_some_and(|assigned| assigned.split(',').any(|assigned| assigned.parse() == Ok(*address)))
+}
 
 /// The Gateway for which a Service was generated.
 pub fn generated_for(service: &Service) -> Option<ObjectName> {
@@ -22,15 +32,18 @@ pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>
         is_generated(service)
             && owner_of(service).is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
     });
-    let assigned: Vec<_> = service.map(assigned).unwrap_or_default().iter().map(entry).collect();
+    let assigned = service.map(assigned).unwrap_or_default();
     let requested = gateway.spec.addresses.as_deref().unwrap_or_default();
     if assigned.is_empty() || !(requested.is_empty() || requested.iter().any(is_open)) {
         return gateway.clone();
     }
     let fixed = requested.iter().filter(|address| !is_open(address)).cloned();
-    let addresses = fixed.chain(assigned).collect();
+    let addresses = fixed.chain(assigned.iter().map(entry)).collect();
     let mut addressed = (**gateway).clone();
     addressed.spec.addresses = Some(addresses);
+    let written: Vec<_> = assigned.iter().map(ToString::to_string).collect();
+    let annotations: &mut BTreeMap<_, _> = addressed.metadata.annotations.get_or_insert_default();
+    annotations.insert(ASSIGNED.to_owned(), written.join(","));
     Arc::new(addressed)
 }
 

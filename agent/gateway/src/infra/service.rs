@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use portcullis_model::L4Protocol;
 
+use super::address::is_assigned;
 use super::{Parameters, Port, ServiceType, annotations, generated_name, labels};
 use crate::api::gateways::Gateway;
 use crate::{GATEWAY_GROUP, Settings};
@@ -65,7 +66,8 @@ fn requested(gateway: &Gateway) -> Vec<IpAddr> {
     let addresses =
         addresses.filter(|address| address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress");
     let mut families = Vec::<IpAddr>::new();
-    for address in addresses.filter_map(|address| address.value.as_deref()?.parse::<IpAddr>().ok()) {
+    let addresses = addresses.filter_map(|address| address.value.as_deref()?.parse::<IpAddr>().ok());
+    for address in addresses.filter(|address| !is_assigned(gateway, address)) {
         if families.iter().all(|known| known.is_ipv4() != address.is_ipv4()) {
             families.push(address);
         }

@@ -152,7 +152,10 @@ fn the_addresses_of_its_service_are_the_gateways() {
         (json!({"addresses": [{"value": "1.1.1.1"}, {"type": "IPAddress"}]}), vec!["1.1.1.1", "10.96.3.4"]),
     ] {
         let gateway = std::sync::Arc::new(gateway(spec));
-        assert_eq!(values(&with_assigned_addresses(&gateway, Some(&service))), expected);
+        let addressed = with_assigned_addresses(&gateway, Some(&service));
+        assert_eq!(values(&addressed), expected);
+        let plan = |gateway: &Gateway| plan(gateway, &ports(&[80]), &Settings::default());
+        assert_eq!(plan(&addressed), plan(&gateway), "what was assigned is not asked for");
         assert!(std::sync::Arc::ptr_eq(&with_assigned_addresses(&gateway, None), &gateway));
     }
     assert_eq!(generated_for(&service).unwrap().to_string(), "edge/my-gateway");

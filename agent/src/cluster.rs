@@ -1,0 +1,122 @@
+//! `portcullis run` in a cluster: everything that talks with the API server, next to the control loop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use portcullis_control::kube::{
+    Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, SourceOptions, StatusWriter,
+    Timing, connect,
+};
+use portcullis_gateway::infra::{Parameters, ServiceType};
+use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// How long the API server may take at the start before the last good configuration is served.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Whose pods are counted as agents; the chart's label.
+const AGENTS: &str = "app.kubernetes.io/name=portcullis";
+const LEASE: &str = "portcullis";
+
+#[derive(Args)]
+pub(crate) struct ClusterArgs {
+    /// How to reach the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
+    #[arg(long, value_name = "FILE", env = "PORTCULLIS_KUBECONFIG", conflicts_with = "config_dir")]
+    kubeconfig: Option<PathBuf>,
+    /// Namespace of the agents and their Lease [default: the pod's, or that of the kubeconfig]
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_NAMESPACE")]
+    namespace: Option<String>,
+    /// This agent among all [default: the host's name]
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_NODE_NAME")]
+    node_name: Option<String>,
+    /// Where the last good configuration and the statuses are kept, without keys
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
+    state_dir: PathBuf,
+    /// Which XMesh is ours: created if absent
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_MESH_NAME, env = "PORTCULLIS_MESH_NAME")]
+    mesh_name: String,
+    /// Type of the Services that are generated for Gateways
+    #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_SERVICE_TYPE")]
+    service_type: ServiceTypeChoice,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum ServiceTypeChoice {
+    #[default]
+    #[value(name = "ClusterIP")]
+    ClusterIp,
+    #[value(name = "LoadBalancer")]
+    LoadBalancer,
+}
+
+/// What the control loop needs of a cluster, and the tasks beside it.
+pub(crate) struct Cluster {
+    pub source: KubeSource,
+    pub statuses: ClusterStatuses,
+    pub agents: Agents,
+}
+
+/// The tasks that write to the API server. Dropping them stops writing at once.
+pub(crate) struct Agents {
+    tasks: JoinSet<()>,
+    election: tokio::task::JoinHandle<()>,
+    resign: oneshot::Sender<()>,
+}
+
+impl ClusterArgs {
+    pub(crate) fn parameters(&self) -> Parameters {
+        let service_type = match self.service_type {
+            ServiceTypeChoice::ClusterIp => ServiceType::ClusterIp,
+            ServiceTypeChoice::LoadBalancer => ServiceType::LoadBalancer,
+        };
+        Parameters { service_type }
+    }
+
+    pub(crate) fn status_dir(&self) -> PathBuf {
+        self.state_dir.join("status")
+    }
+
+    fn identity(&self) -> String {
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.node_name.clone().unwrap_or_else(host)
+    }
+}
+
+impl Cluster {
+    /// Does not wait for the API server.
+    pub(crate) async fn start(args: &ClusterArgs, controller_name: &str) -> Result<Self> {
+        let client = connect(args.kubeconfig.as_deref()).await.context("cannot use a cluster")?;
+        let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+        let board = Board::new(controller_name);
+        let options = SourceOptions {
+            controller_name: controller_name.to_owned(),
+            last_good: Some(LastGood::new(args.state_dir.join("last-good.jsonl"))),
+            patience: PATIENCE,
+        };
+        let source = KubeSource::new(client.clone(), board.clone(), options);
+        let elector = Elector::new(client.clone(), &namespace, LEASE, &args.identity(), Timing::default());
+        let leading = elector.leading();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(&board), leading.clone()).run());
+        tasks.spawn(Generator::new(client.clone(), Arc::clone(&board), leading.clone()).run());
+        let mesh = MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let instance = Instance { version, namespace, agents: None };
+        tasks.spawn(Mesh::new(client, mesh, instance, AGENTS, leading).run());
+        let (resign, resigned) = oneshot::channel();
+        let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
+        Ok(Self { source, statuses: board.statuses(), agents: Agents { tasks, election, resign } })
+    }
+}
+
+impl Agents {
+    /// Stops writing and gives the Lease up, so that another agent writes at once.
+    pub(crate) async fn stop(mut self) {
+        self.tasks.shutdown().await;
+        let _ = self.resign.send(());
+        let _ = self.election.await;
+    }
+}
