@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let directory = scratch.path().join("agent");
     fs::create_dir(&directory)?;
     let running = peer.start(&site, &directory)?;
-    peers::wait_serving(&peer)?;
+    peers::wait_serving(&peer, &running)?;
     let config = directory.join("config");
     let bench = Bench { address: peer.address(), config, authority: Authority::new()? };
     bench.put("edited-tls.yaml", &tls_listener())?;

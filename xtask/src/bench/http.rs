@@ -114,7 +114,7 @@ fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Contes
     fs::create_dir_all(&directory)?;
     let running = peer.start(site, &directory).with_context(|| format!("starting {}", peer.name()))?;
     let log = || fs::read_to_string(directory.join("log")).unwrap_or_default();
-    peers::wait_serving(peer).with_context(|| format!("its log: {}", log()))?;
+    peers::wait_serving(peer, &running).with_context(|| format!("its log: {}", log()))?;
     Ok(Contestant { peer, running })
 }
 

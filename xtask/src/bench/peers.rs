@@ -9,10 +9,10 @@ mod portcullis;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use portcullis_testbed::{Agent, until};
 
-use super::process::{PROXY_CPU, Process};
+use super::process::{PROXY_CPU, Process, has_ended};
 use super::site::{HTTP_PORT, ONE, Site};
 use crate::shell;
 
@@ -63,15 +63,19 @@ pub(super) fn all(agent: Portcullis, chosen: &[String]) -> Result<Vec<Box<dyn Pe
     Ok(peers)
 }
 
-/// Waits until the peer answers with the backend's body.
-pub(super) fn wait_serving(peer: &dyn Peer) -> Result<()> {
+/// Waits until the peer answers with the backend's body, or has ended instead.
+pub(super) fn wait_serving(peer: &dyn Peer, running: &Running) -> Result<()> {
     let url = format!("http://{}:{HTTP_PORT}/", peer.address());
     let host = format!("Host: {ONE}");
     let answer = || {
+        if has_ended(running.pid()) {
+            return Ok(Err(anyhow!("it has ended")));
+        }
         let body = shell::ask("curl", &["-sS", "--fail", "-m", "5", "-H", &host, &url]);
-        body.filter(|body| body.len() > 1000).context("no answer yet")
+        body.filter(|body| body.len() > 1000).context("no answer yet").map(Ok)
     };
-    until(START, answer).map(|_| ()).with_context(|| format!("{} does not serve the site", peer.name()))
+    let answered = until(START, answer).and_then(|answered| answered);
+    answered.map(|_| ()).with_context(|| format!("{} does not serve the site", peer.name()))
 }
 
 fn start(command: &[&str], directory: &Path) -> Result<Running> {

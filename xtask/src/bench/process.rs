@@ -38,6 +38,12 @@ impl Drop for Process {
     }
 }
 
+/// Whether a child has ended; nobody has waited for it yet.
+pub(super) fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))
+}
+
 /// The CPU time of a process so far, user and system, of all its threads that live. To the nanosecond, where /proc/PID/stat has
 /// ticks of 10 ms.
 pub(super) fn cpu_time(pid: u32) -> Result<Duration> {

@@ -38,7 +38,7 @@ impl Haproxy {
     fn config(&self, site: &Site, map: &Path) -> Result<String> {
         let (address, backend, port) = (self.address(), backend::ADDRESS, backend::PORT);
         let mut text = String::new();
-        writeln!(text, "global\n  nbthread 1\n  maxconn 10000\n  ssl-default-bind-ciphersuites {SUITE}")?;
+        writeln!(text, "global\n  nbthread 1\n  maxconn 4000\n  ssl-default-bind-ciphersuites {SUITE}")?;
         writeln!(
             text,
             "defaults\n  mode http\n  timeout client 60s\n  timeout server 60s\n  timeout connect 5s"
