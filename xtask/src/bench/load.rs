@@ -131,6 +131,9 @@ impl Background {
         kill_process(pid, Signal::INT)?;
         let mut text = String::new();
         self.0.stdout.take().context("wrk has no output")?.read_to_string(&mut text)?;
+        for line in text.lines().filter(|line| line.contains("errors:") || line.contains("Non-2xx")) {
+            println!("load: {}", line.trim());
+        }
         parse_wrk(&text)
     }
 }
