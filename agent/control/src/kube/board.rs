@@ -134,6 +134,8 @@ impl Board {
         let mut work = self.work();
         let work = &mut *work;
         work.settled.clear();
+        // Whoever was writing them when leadership was lost does not any more.
+        work.resting.retain(|_, until| until.is_some());
         work.dirty.extend(work.planned.keys().cloned());
         let stale =
             work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));

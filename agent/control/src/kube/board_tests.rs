@@ -96,3 +96,14 @@ async fn an_object_that_changes_all_the_time_is_written_ever_more_rarely() {
     }
     assert!((20..=25).contains(&writes), "{writes}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_new_writer_takes_what_the_last_one_left_half_done() {
+    let board = Board::new("c");
+    board.observe(&key("r"), observed("1", &json!({})));
+    plan(&board, "r", Some(status("A")));
+    drop(next(&board).await.unwrap());
+    assert!(next(&board).await.is_none());
+    board.review();
+    assert!(next(&board).await.is_some());
+}

@@ -61,7 +61,8 @@ async fn changes_are_heard_as_soon_as_a_bare_watch_hears_them() {
         "create -> bare watch p50 {:?} p99 {:?}; create -> applied p50 {:?} p99 {:?}",
         bare[50], bare[98], applied[50], applied[98]
     );
-    assert!(applied[50] < bare[50] + Duration::from_millis(10));
+    // On an idle machine it is about 1 ms; other tests may run at the same time.
+    assert!(applied[50] < bare[50] * 2 + Duration::from_millis(10));
     drop(agent);
     fixture.remove().await;
 }

@@ -129,10 +129,13 @@ async fn a_thousand_routes_are_few_writes_of_their_gateway() {
         }
         (writes, Instant::now())
     };
+    let began = Instant::now();
     let (last, (writes, right)) = tokio::join!(created, counted);
     let delay = right.saturating_duration_since(last);
     println!("1000 routes: {writes} writes of the Gateway, attachedRoutes right {delay:?} after the last");
-    assert!(writes <= 20, "{writes}");
+    // A few at once, then one every 0.4 s, however long this machine takes to create them.
+    let limit = 6 + (right - began).as_millis() / 400;
+    assert!(writes <= limit, "{writes} > {limit}");
     assert!(delay < Duration::from_millis(1500), "{delay:?}");
     let all = async {
         for n in 0..1000 {
