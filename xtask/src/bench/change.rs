@@ -15,6 +15,7 @@ use portcullis_testbed::{Authority, Datapath};
 use super::backend;
 use super::load::Background;
 use super::peers::{self, Peer, Portcullis};
+use super::sample::median;
 use super::site::{HTTP_PORT, HTTPS_PORT, ONE, Site, Size};
 use super::workload::Kind;
 use crate::{agent, setup};
@@ -74,6 +75,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         [Kind::Http1, Kind::Https].map(|kind| Background::start(kind, peer.address(), scratch.path()));
     let times = bench.edit_all(args.edits)?;
     report(&times);
+    println!("To see a certificate, openssl is started, which alone takes {:.1} ms here.", bench.probe_cost()?);
     for load in loads {
         let seen = load?.finish()?;
         println!(
@@ -133,6 +135,17 @@ impl Bench<'_> {
         }
     }
 
+    /// In milliseconds, under the same load.
+    fn probe_cost(&self) -> Result<f64> {
+        const PROBES: usize = 20;
+        let probe = |_| {
+            let begin = Instant::now();
+            self.presents("-")?;
+            Ok(begin.elapsed().as_secs_f64() * 1e3)
+        };
+        Ok(median((0..PROBES).map(probe).collect::<Result<_>>()?))
+    }
+
     /// Replaces a file as an editor does.
     fn put(&self, name: &str, text: &str) -> Result<()> {
         let partial = self.config.join(format!(".{name}.partial"));
@@ -140,7 +153,7 @@ impl Bench<'_> {
         Ok(fs::rename(partial, self.config.join(name))?)
     }
 
-    /// Whether a handshake shows this certificate. Starting openssl takes some milliseconds, which count.
+    /// Whether a handshake shows this certificate.
     fn presents(&self, chain: &str) -> Result<bool> {
         let to = format!("{}:{HTTPS_PORT}", self.address);
         let mut openssl = Command::new("openssl");

@@ -121,7 +121,7 @@ impl Background {
     pub(super) fn start(kind: Kind, address: &str, scratch: &Path) -> Result<Self> {
         const LONG: Duration = Duration::from_secs(24 * 60 * 60);
         let run = Run { kind, address, duration: LONG, routes: 1, certificates: 1, round: 0, scratch };
-        let child = run.wrk_command()?.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let child = polite(&run.wrk_command()?).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         Ok(Self(child.context("cannot run wrk: `cargo xtask setup --bench` installs it")?))
     }
 
@@ -149,6 +149,13 @@ fn pinned(program: &str) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", LOAD_CPU, program]);
     command
+}
+
+/// The same command, giving way to whoever measures on the same CPU.
+fn polite(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["--adjustment", "10"]).arg(command.get_program()).args(command.get_args());
+    nice
 }
 
 fn log_file(path: &Path) -> String {
