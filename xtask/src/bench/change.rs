@@ -75,7 +75,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         [Kind::Http1, Kind::Https].map(|kind| Background::start(kind, peer.address(), scratch.path()));
     let times = bench.edit_all(args.edits)?;
     report(&times);
-    println!("To see a certificate, openssl is started, which alone takes {:.1} ms here.", bench.probe_cost()?);
+    println!(
+        "To see a certificate, openssl is started, which alone takes {:.1} ms here.",
+        bench.probe_cost()?
+    );
     for load in loads {
         let seen = load?.finish()?;
         println!(
