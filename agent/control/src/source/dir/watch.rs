@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::disk;
 use super::touches::{Ready, Touch, Touches};
@@ -23,7 +24,6 @@ const SWEEP_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 pub(crate) struct Watch {
     /// `None`: the system gives no events.
     watcher: Option<RecommendedWatcher>,
-    watched: BTreeSet<PathBuf>,
     bell: Bell,
     next_sweep: Instant,
 }
@@ -35,6 +35,8 @@ pub(crate) struct Bell(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     touches: Mutex<Touches>,
+    /// The directories that are watched.
+    watched: Mutex<BTreeSet<PathBuf>>,
     rung: Notify,
 }
 
@@ -48,12 +50,7 @@ impl Watch {
         if let Err(error) = &watcher {
             tracing::warn!(%error, "no file system events: the directory is compared every second instead");
         }
-        Self {
-            watcher: watcher.ok(),
-            watched: BTreeSet::new(),
-            bell,
-            next_sweep: Instant::now() + SWEEP_EVERY,
-        }
+        Self { watcher: watcher.ok(), bell, next_sweep: Instant::now() + SWEEP_EVERY }
     }
 
     pub(crate) fn bell(&self) -> &Bell {
@@ -63,8 +60,9 @@ impl Watch {
     /// Watches exactly these directories; returns whether there were new ones among them.
     pub(crate) fn follow(&mut self, directories: Vec<PathBuf>) -> bool {
         let wanted = BTreeSet::from_iter(directories);
-        let gone: Vec<_> = self.watched.difference(&wanted).cloned().collect();
-        let new: Vec<_> = wanted.difference(&self.watched).cloned().collect();
+        let watched = self.bell.watched().clone();
+        let gone: Vec<_> = watched.difference(&wanted).collect();
+        let new: Vec<_> = wanted.difference(&watched).collect();
         gone.iter().for_each(|directory| self.forget(directory));
         new.iter().filter(|directory| self.add(directory)).count() > 0
     }
@@ -72,17 +70,15 @@ impl Watch {
     /// Waits until there is something to look at.
     pub(crate) async fn ready(&mut self) -> Ready {
         loop {
-            let due = self.next_due();
-            let wait = due.saturating_duration_since(Instant::now());
-            tokio::select! {
-                () = self.bell.0.rung.notified() => {}
-                () = tokio::time::sleep(wait) => {
-                    tokio::time::sleep(WINDOW).await;
-                    let ready = self.take();
-                    if ready != Ready::default() {
-                        return ready;
-                    }
-                }
+            let wait = self.next_due().saturating_duration_since(Instant::now());
+            // A timer, even one that is due, would cost a millisecond.
+            if !wait.is_zero() && timeout(wait, self.bell.0.rung.notified()).await.is_ok() {
+                continue;
+            }
+            tokio::time::sleep(WINDOW).await;
+            let ready = self.take();
+            if ready != Ready::default() {
+                return ready;
             }
         }
     }
@@ -105,7 +101,7 @@ impl Watch {
     fn add(&mut self, directory: &Path) -> bool {
         let Some(watcher) = &mut self.watcher else { return false };
         match watcher.watch(directory, RecursiveMode::NonRecursive) {
-            Ok(()) => self.watched.insert(directory.to_owned()),
+            Ok(()) => self.bell.watched().insert(directory.to_owned()),
             Err(error) => {
                 let directory = directory.display();
                 tracing::warn!(%directory, %error, "cannot watch: edits there are seen within 10 s only");
@@ -115,7 +111,7 @@ impl Watch {
     }
 
     fn forget(&mut self, directory: &Path) {
-        self.watched.remove(directory);
+        self.bell.watched().remove(directory);
         if let Some(watcher) = &mut self.watcher {
             // It may have gone by itself, with the directory.
             let _ = watcher.unwatch(directory);
@@ -150,15 +146,24 @@ impl Bell {
                 self.touch(path, touch);
             } else if is_volume_swap(&path) {
                 self.sweep(Touch::Complete);
-            } else if !disk::is_hidden(&path) && (of_directory || path.is_dir() || is_rename(event.kind)) {
+            } else if !disk::is_hidden(&path) && (of_directory || self.is_directory(&path)) {
                 self.sweep(Touch::Unsettled);
             }
         }
     }
 
+    /// Now, or before it was renamed.
+    fn is_directory(&self, path: &Path) -> bool {
+        self.watched().contains(path) || path.is_dir()
+    }
+
     fn sweep(&self, touch: Touch) {
         self.touches().sweep(touch, Instant::now());
         self.0.rung.notify_one();
+    }
+
+    fn watched(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn touches(&self) -> MutexGuard<'_, Touches> {
@@ -179,10 +184,6 @@ fn touch_of(kind: EventKind) -> Option<Touch> {
 
 fn concerns_directory(kind: EventKind) -> bool {
     matches!(kind, EventKind::Create(CreateKind::Folder) | EventKind::Remove(RemoveKind::Folder))
-}
-
-fn is_rename(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Modify(ModifyKind::Name(_)))
 }
 
 /// A ConfigMap or Secret volume changes by replacing the link `..data`, all files at once.
