@@ -86,8 +86,10 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
         report(&self.state.borrow().problems, update.problems.as_deref());
         let mut outcome = self.translator.apply(update.changes);
         self.sink.generate(std::mem::take(&mut outcome.generated));
+        let translated = started.elapsed();
         let answer = self.serve(&outcome.snapshot).await;
         let took = started.elapsed();
+        tracing::debug!(?translated, ?took, generation = outcome.snapshot.generation, "applied");
         let mut statuses = planned(&outcome);
         self.remember(&statuses);
         self.note_unsaid(outcome.problems);
@@ -171,7 +173,6 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
             state.apply_time += took;
             state.last_applied = Some(SystemTime::now());
         });
-        tracing::debug!(?took, "applied");
     }
 }
 
