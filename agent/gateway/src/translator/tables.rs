@@ -1,7 +1,7 @@
 //! Stage: route tables. A table is built for one host pattern of one listener; its neighbours are shared with the table
 //! before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_model::{HostPattern, PathTable, RouteTable};
@@ -35,7 +35,12 @@ impl Translator {
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         if let Some(attached) = unit.attached.get_mut(&listener.1) {
             attached.table = table;
-            attached.hosts.retain(|_, routes| !routes.is_empty());
+            // Only these: a listener may have tens of thousands.
+            for hostname in hostnames {
+                if attached.hosts.get(hostname).is_some_and(BTreeSet::is_empty) {
+                    attached.hosts.remove(hostname);
+                }
+            }
         }
         if unit.attached.get(&listener.1).is_some_and(Attached::is_empty) {
             unit.attached.remove(&listener.1);
