@@ -10,6 +10,7 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_control::applier::to_json;
 use portcullis_control::source::batch::Manifest;
+use portcullis_control::status::is_problem;
 use portcullis_gateway::api::gateways::Gateway;
 use portcullis_gateway::infra::{self, Port};
 use portcullis_gateway::{Object, ObjectKey, Outcome, Settings, Status, dump_snapshot};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use crate::cli::{CheckArgs, Show};
 use crate::offline::{self, Translated};
 
-use crate::{output, status};
+use crate::output;
 
 const ALL_IS_WELL: u8 = 0;
 const PROBLEMS: u8 = 1;
@@ -111,7 +112,7 @@ fn verdict(translated: &Translated, is_complete: bool) -> u8 {
 fn has_problem(status: &Value) -> bool {
     match status {
         Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
-            ("conditions", Value::Array(conditions)) => conditions.iter().any(status::is_problem),
+            ("conditions", Value::Array(conditions)) => conditions.iter().any(is_problem),
             (_, value) => has_problem(value),
         }),
         Value::Array(items) => items.iter().any(has_problem),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use portcullis_control::status::read_statuses;
+use portcullis_control::status;
 use serde_json::Value;
 
 use crate::cli::StatusArgs;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
 
 fn read(args: &StatusArgs) -> Result<Vec<Value>> {
     match &args.status_dir {
-        Some(directory) => read_statuses(directory)
+        Some(directory) => status::read_statuses(directory)
             .with_context(|| format!("cannot read status files in {}", directory.display())),
         None => Ok(serde_json::from_str(&admin::client::get(&args.admin.path(), "/status")?)?),
     }
@@ -57,7 +57,7 @@ fn rows(object: &Value) -> Vec<Vec<String>> {
     };
     let own = status.get("conditions").map(|conditions| row("-".to_owned(), conditions));
     let parents = list(&status["parents"]);
-    let parents = parents.map(|parent| row(parent_name(&parent["parentRef"]), &parent["conditions"]));
+    let parents = parents.map(|parent| row(status::parent_name(&parent["parentRef"]), &parent["conditions"]));
     let listeners = list(&status["listeners"])
         .filter(|listener| summary(&listener["conditions"]).0 != "ok")
         .map(|listener| row(format!("listener {}", text(&listener["name"])), &listener["conditions"]));
@@ -66,24 +66,9 @@ fn rows(object: &Value) -> Vec<Vec<String>> {
 
 /// `ok`, or the conditions that are not as they should be.
 fn summary(conditions: &Value) -> (String, String) {
-    let bad: Vec<_> = list(conditions).filter(|condition| is_problem(condition)).collect();
-    if bad.is_empty() {
-        return ("ok".to_owned(), String::new());
-    }
-    let state =
-        bad.iter().map(|c| format!("{}={}/{}", text(&c["type"]), text(&c["status"]), text(&c["reason"])));
-    let mut messages: Vec<_> = bad.iter().map(|c| text(&c["message"])).filter(|m| !m.is_empty()).collect();
-    messages.dedup();
-    (state.collect::<Vec<_>>().join(","), messages.join("; "))
-}
-
-/// Whether a condition says that something is wrong.
-pub(crate) fn is_problem(condition: &Value) -> bool {
-    let holds = condition["status"] == "True";
-    match condition["type"].as_str() {
-        Some("Conflicted" | "PartiallyInvalid") => holds,
-        Some("Accepted" | "Programmed" | "ResolvedRefs" | "SupportedVersion") => !holds,
-        _ => false,
+    match status::summary(conditions) {
+        Some(summary) => (summary.state, summary.message),
+        None => ("ok".to_owned(), String::new()),
     }
 }
 
@@ -91,13 +76,6 @@ fn name(object: &Value) -> String {
     let metadata = &object["metadata"];
     let namespace = metadata["namespace"].as_str().map(|namespace| format!("{namespace}/"));
     format!("{}{}", namespace.unwrap_or_default(), text(&metadata["name"]))
-}
-
-fn parent_name(reference: &Value) -> String {
-    let section = reference["sectionName"].as_str().map(|section| format!("/{section}")).unwrap_or_default();
-    let port = reference["port"].as_u64().map(|port| format!(":{port}")).unwrap_or_default();
-    let namespace = reference["namespace"].as_str().map(|it| format!("{it}/")).unwrap_or_default();
-    format!("{} {namespace}{}{section}{port}", text(&reference["kind"]), text(&reference["name"]))
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::source::{Problem, Source, Update};
-use crate::status::{Acknowledgement, Refusals, StatusSink, Statuses};
+use crate::status::{Acknowledgement, Complaints, Refusals, StatusSink, Statuses};
 
 /// What the data plane refused may have been somebody else's port for a moment.
 const RETRY: Duration = Duration::from_secs(5);
@@ -47,6 +47,7 @@ pub struct Applier<S, D, W> {
     /// The plans of objects whose status depends on the data plane.
     planned: BTreeMap<ObjectKey, Value>,
     refusals: Refusals,
+    complaints: Complaints,
 }
 
 impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
@@ -59,6 +60,7 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
             state: watch::Sender::default(),
             planned: BTreeMap::new(),
             refusals: Refusals::default(),
+            complaints: Complaints::default(),
         }
     }
 
@@ -70,6 +72,7 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
     pub async fn run(&mut self) {
         let update = self.source.next().await;
         let statuses = self.step(update).await;
+        self.complaints.note(&statuses);
         self.sink.write_all(statuses);
         loop {
             let refused = !self.state.borrow().refused.is_empty();
@@ -77,6 +80,7 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
             };
+            self.complaints.note(&statuses);
             self.sink.write(statuses);
         }
     }

@@ -2,6 +2,7 @@
 //! always the newest per object and never a queue.
 
 mod acknowledge;
+mod complaints;
 mod files;
 pub(crate) mod times;
 
@@ -13,6 +14,7 @@ use portcullis_model::ObjectName;
 use serde_json::Value;
 
 pub use acknowledge::{Acknowledgement, Refusals};
+pub use complaints::{Complaints, Summary, is_problem, parent_name, summary};
 pub use files::{FileStatuses, read_statuses};
 
 /// Planned statuses by object; `None` for an object that is gone.
