@@ -20,6 +20,8 @@ use crate::cli::{DatapathChoice, RunArgs};
 pub(crate) struct Plane {
     proxy: Arc<Proxy>,
     kernel: Option<Arc<Mutex<Kernel>>>,
+    /// The addresses that were made local for ordinary sockets; with kernel programs, [`Kernel`] does it.
+    local: BTreeSet<IpAddr>,
     /// `ebpf`, or `userspace` with the reason why not better.
     pub description: Arc<str>,
 }
@@ -39,6 +41,7 @@ impl Plane {
         Ok(Self {
             proxy: Arc::new(proxy),
             kernel: kernel.map(|kernel| Arc::new(Mutex::new(kernel))),
+            local: BTreeSet::new(),
             description: description.into(),
         })
     }
@@ -70,12 +73,33 @@ impl Plane {
 
 impl DataPlane for Plane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
+        let homeless = self.make_local(&snapshot);
         let unbound = self.proxy.apply(snapshot.clone()).await;
         let mut refused: BTreeMap<_, _> = unbound.into_iter().map(|it| (it.frontend, it.problem)).collect();
+        refused.extend(homeless);
         if let Some(kernel) = &self.kernel {
             refused.extend(lock(kernel).apply(&snapshot));
         }
         Acknowledgement { refused }
+    }
+}
+
+impl Plane {
+    /// An ordinary socket can only be bound to an address that is local already. Agents that never had a VIP leave those of
+    /// others in peace.
+    fn make_local(&mut self, snapshot: &Snapshot) -> BTreeMap<FrontendKey, String> {
+        let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
+        let vips = vips(&wanted);
+        if self.is_kernel() || vips == self.local {
+            return BTreeMap::new();
+        }
+        let changes = vip::make_local(&vips);
+        let without = changes.problems.iter().flat_map(|problem| without_address(problem, &wanted));
+        let refused: BTreeMap<_, _> = without.collect();
+        if refused.is_empty() {
+            self.local = vips;
+        }
+        refused
     }
 }
 
@@ -98,8 +122,7 @@ impl Kernel {
         if wanted == self.served {
             return BTreeMap::new();
         }
-        let addresses = wanted.iter().map(|frontend| frontend.address);
-        let vips: BTreeSet<IpAddr> = addresses.filter(|address| !address.is_unspecified()).collect();
+        let vips = vips(&wanted);
         let changes = vip::make_local(&vips);
         let sharing = |vip: &IpAddr| {
             if changes.ours.contains(vip) { Sharing::Exclusive } else { Sharing::Shared }
@@ -115,6 +138,11 @@ impl Kernel {
         self.served = wanted.into_iter().filter(|frontend| !refused.contains_key(frontend)).collect();
         refused
     }
+}
+
+fn vips(frontends: &BTreeSet<FrontendKey>) -> BTreeSet<IpAddr> {
+    let addresses = frontends.iter().map(|frontend| frontend.address);
+    addresses.filter(|address| !address.is_unspecified()).collect()
 }
 
 /// The frontends that an address problem takes down.

@@ -27,13 +27,17 @@ pub(crate) struct Interface {
 
 impl Interfaces {
     pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Unavailable> {
-        let names = match self {
-            Interfaces::None => vec![],
-            Interfaces::Uplinks => uplinks(Path::new("/sys/class/net")),
-            Interfaces::Named(names) => names.clone(),
-        };
-        names.into_iter().map(interface).collect()
+        match self {
+            Interfaces::None => Ok(vec![]),
+            Interfaces::Uplinks => Ok(uplinks(Path::new("/sys/class/net")).filter_map(here).collect()),
+            Interfaces::Named(names) => names.iter().cloned().map(interface).collect(),
+        }
     }
+}
+
+/// A file system shows the interfaces of the network namespace that it was mounted in, which need not be ours.
+fn here((name, index): (String, u32)) -> Option<Interface> {
+    interface(name).ok().filter(|interface| interface.index == index)
 }
 
 fn interface(name: String) -> Result<Interface, Unavailable> {
@@ -45,10 +49,13 @@ fn interface(name: String) -> Result<Interface, Unavailable> {
 }
 
 /// Loopback, bridges, veths and tunnels have no `device`; network cards, virtual ones included, do.
-fn uplinks(class: &Path) -> Vec<String> {
+fn uplinks(class: &Path) -> impl Iterator<Item = (String, u32)> {
     let entries = fs::read_dir(class).into_iter().flatten().flatten();
     let real = entries.filter(|entry| entry.path().join("device").exists());
-    real.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    real.filter_map(|entry| {
+        let index = fs::read_to_string(entry.path().join("ifindex")).ok()?;
+        Some((entry.file_name().into_string().ok()?, index.trim().parse().ok()?))
+    })
 }
 
 #[cfg(test)]
@@ -61,7 +68,17 @@ mod tests {
         fs::create_dir_all(class.path().join("eth0/device")).unwrap();
         fs::create_dir_all(class.path().join("lo")).unwrap();
         fs::create_dir_all(class.path().join("veth1")).unwrap();
-        assert_eq!(uplinks(class.path()), ["eth0"]);
+        for (number, name) in ["lo", "eth0", "veth1"].iter().enumerate() {
+            fs::write(class.path().join(name).join("ifindex"), format!("{}\n", number + 1)).unwrap();
+        }
+        assert_eq!(uplinks(class.path()).collect::<Vec<_>>(), [("eth0".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn an_interface_of_another_namespace_is_not_here() {
+        assert!(here(("lo".into(), 1)).is_some());
+        assert!(here(("lo".into(), 999)).is_none());
+        assert!(here(("no-such".into(), 1)).is_none());
     }
 
     #[test]
