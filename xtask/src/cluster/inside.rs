@@ -72,7 +72,14 @@ pub(super) fn prepare(layout: &Layout) -> Result<()> {
         show_sysctl(layout, name, value)?;
     }
     mount_cgroups()?;
+    mount_bpf()?;
     network()
+}
+
+/// Kernel programs pinned in the cluster are the cluster's, and go with it. Kernels without have no such directory.
+fn mount_bpf() -> Result<()> {
+    let place = Path::new("/sys/fs/bpf");
+    if place.is_dir() { mount_new("bpf", place, c"mode=0700") } else { Ok(()) }
 }
 
 fn show_sysctl(layout: &Layout, name: &str, value: &str) -> Result<()> {

@@ -24,6 +24,7 @@ impl Agent {
         let log = File::create(cluster.layout().log("agent"))?;
         let mut command = cluster.command(&binary.display().to_string());
         command.arg("run").arg("--kubeconfig").arg(kubeconfig);
+        command.arg("--state-dir").arg(cluster.layout().path("agent"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = command.spawn().context("cannot start the agent")?;
         let mut agent = Self { process };
