@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use portcullis_model::{Filter, Rule};
 
 use crate::body::Body;
 use crate::headers;
-use crate::reason::Reason;
+use crate::reason::{GrpcCode, Reason};
 
 pub(crate) type Response = http::Response<Body>;
 
@@ -17,6 +17,26 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Response {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+/// The same for a gRPC client, who looks for trailers and not at the status: "Trailers-Only", which is a head that says it all.
+pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue) -> Response {
+    let mut response = http::Response::new(Body::empty());
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, content_type);
+    fields.insert("grpc-status", HeaderValue::from(code as u16));
+    fields.insert("grpc-message", HeaderValue::from_static(reason.words().trim_end()));
+    response
+}
+
+/// `application/grpc`, `application/grpc+proto`, `application/grpc-web`, …, if that is what a request carries.
+pub(crate) fn grpc_type(fields: &HeaderMap) -> Option<HeaderValue> {
+    const PREFIX: &[u8] = b"application/grpc";
+    let value = fields.get(CONTENT_TYPE)?;
+    let (begin, rest) = value.as_bytes().split_at_checked(PREFIX.len())?;
+    let is_grpc =
+        begin.eq_ignore_ascii_case(PREFIX) && matches!(rest.first(), None | Some(b'+' | b'-' | b';'));
+    is_grpc.then(|| value.clone())
 }
 
 /// The rule's response filters apply to its redirect, too.

@@ -25,11 +25,56 @@ macro_rules! reasons {
             }
 
             /// What the client is told: what is wrong, nothing of what is configured.
-            pub(crate) fn words(self) -> &'static str {
+            pub fn words(self) -> &'static str {
                 match self { $(Self::$reason => concat!($words, "\n"),)* }
             }
         }
     };
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// What a gRPC client is told instead of the HTTP status: the code of gRPC's own mapping from HTTP
+    /// (`http-grpc-status-mapping.md`), but for a time-out of the rule, which is no reason to try again elsewhere. `None` where
+    /// the request is not fit to be taken for gRPC, or is for another connection: then HTTP has to say it.
+    pub(crate) fn grpc_code(self) -> Option<GrpcCode> {
+        match self {
+            Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
+            Self::Timeout => Some(GrpcCode::DeadlineExceeded),
+            Self::Rule
+            | Self::NoEndpoint
+            | Self::ConnectFailed
+            | Self::ConnectTimeout
+            | Self::BackendBroken => Some(GrpcCode::Unavailable),
+            Self::Method
+            | Self::TargetTooLong
+            | Self::FieldsTooLarge
+            | Self::NoHost
+            | Self::SeveralHosts
+            | Self::BadHost
+            | Self::HostMismatch
+            | Self::TransferCoding
+            | Self::ConnectionOption
+            | Self::PathNotAbsolute
+            | Self::PathCharacter
+            | Self::PathBackslash
+            | Self::PathEscape
+            | Self::PathNul
+            | Self::PathEncodedSlash
+            | Self::PathDotParameter
+            | Self::Misdirected
+            | Self::ClientBody => None,
+        }
+    }
+}
+
+/// The numbers are gRPC's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrpcCode {
+    DeadlineExceeded = 4,
+    Unimplemented = 12,
+    Unavailable = 14,
 }
 
 reasons! {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 
@@ -21,7 +22,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Infallible> {
     let exchange = Exchange::begin(&client);
     let (parts, body) = request.into_parts();
-    let (version, method) = (parts.version, parts.method.clone());
+    let asker = Asker::of(&parts);
     let current = core.current();
     let (decision, worker) = decide::decide(&core, &client, &current.snapshot, &parts);
     let answered = match decision {
@@ -31,25 +32,51 @@ pub(crate) async fn answer(
         Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, status, &location)),
         Decision::Answer(reason, status) => Err((reason, status)),
     };
-    let mut response =
-        answered.unwrap_or_else(|(reason, status)| ours(&core, &client, reason, status, version));
-    if method == Method::HEAD {
+    // Failures count as such even where gRPC has them wrapped in a 200.
+    let (mut response, status) = match answered {
+        Ok(response) => {
+            let status = response.status();
+            (response, status)
+        }
+        Err((reason, status)) => (ours(&core, &client, &asker, reason, status), status),
+    };
+    if asker.method == Method::HEAD {
         response = response.map(Body::for_head);
     }
     match &worker {
-        Some(worker) => worker.counters().answered(response.status()),
+        Some(worker) => worker.counters().answered(status),
         None => core.counters.unrouted.increment(),
     }
     Ok(response.map(|body| body.during(exchange)))
 }
 
-/// What follows a malformed HTTP/1 request on the same connection cannot be trusted.
-fn ours(core: &Core, client: &Client, reason: Reason, status: StatusCode, version: Version) -> Response {
+/// What an answer of our own depends on when the request is no longer at hand.
+struct Asker {
+    version: Version,
+    method: Method,
+    /// The content type of a gRPC request.
+    grpc: Option<HeaderValue>,
+}
+
+impl Asker {
+    fn of(parts: &Parts) -> Self {
+        let method = parts.method.clone();
+        // gRPC is POST: others need no look at their fields.
+        let grpc = if method == Method::POST { answer::grpc_type(&parts.headers) } else { None };
+        Self { version: parts.version, method, grpc }
+    }
+}
+
+fn ours(core: &Core, client: &Client, asker: &Asker, reason: Reason, status: StatusCode) -> Response {
     core.counters.answered(reason);
     tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
+    if let (Some(content_type), Some(code)) = (&asker.grpc, reason.grpc_code()) {
+        return answer::of_grpc(reason, code, content_type.clone());
+    }
     let mut response = answer::of(reason, status);
+    // What follows a malformed HTTP/1 request on the same connection cannot be trusted.
     let spoilt = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
-    if spoilt && version < Version::HTTP_2 {
+    if spoilt && asker.version < Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
