@@ -100,6 +100,14 @@ impl Answer<'_> {
             let scheme = if group.tls { "https" } else { "http" };
             return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));
         }
+        if let Some(refusal) = self.request.refusal() {
+            let words = refusal.words().trim_end();
+            return self
+                .line("answer", &format!("{}: {words}: no route is asked", refusal.status().as_u16()));
+        }
+        if self.request.is_rewritten() {
+            self.line("request", &self.request.to_string())?;
+        }
         match self.listener(group)? {
             Some(listener) => self.rule(listener),
             None => Ok(()),

@@ -35,6 +35,7 @@ mod wire;
 mod worker;
 
 pub use crate::core::Unbound;
+pub use path::normalise as normalise_path;
 pub use proxy::{Proxy, StartError};
 pub use reason::Reason;
 pub use settings::{Limits, Settings, Slashes, SocketMode};

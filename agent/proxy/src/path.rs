@@ -8,7 +8,10 @@ use crate::settings::Slashes;
 
 /// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges slashes if told to.
 /// A path that is in order already, nearly every one, is borrowed.
-pub(crate) fn normalise(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, Reason> {
+///
+/// # Errors
+/// Why the path is refused, with 400.
+pub fn normalise(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, Reason> {
     if !path.starts_with('/') {
         return Err(Reason::PathNotAbsolute);
     }

@@ -53,6 +53,22 @@ fn what_nobody_takes_is_explained_too() {
     }
 }
 
+/// What a client writes is not always what is matched.
+#[test]
+fn paths_are_read_as_the_data_plane_reads_them() {
+    for (path, line) in [
+        ("/x/../cart/a", "request   GET www.shop.example/x/../cart/a, routed as /cart/a"),
+        ("/x/%2e%2E/cart", "rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart"),
+        ("//cart", "rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart"),
+        ("/cart/..", "rule      HTTPRoute shop/cart rule 2: host www.shop.example, PathPrefix /"),
+        ("/cart/..%2f", "answer    400: encoded slash in the path: no route is asked"),
+    ] {
+        let text = ask(&format!("http://www.shop.example:8080{path}"), "GET", &[]);
+        assert!(text.lines().any(|it| it == line), "{path}: {text}");
+    }
+    assert!(!ask("http://www.shop.example:8080/cart", "GET", &[]).contains("\nrequest "));
+}
+
 #[test]
 fn what_is_no_request_is_refused() {
     for url in ["shop.example", "ftp://shop.example/", "http://a b/"] {

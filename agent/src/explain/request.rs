@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, bail};
 use http::Uri;
 use portcullis_model::{FrontendKey, L4Protocol, RequestHead};
+use portcullis_proxy::{Reason as Refusal, Settings};
 
 use super::Question;
 
@@ -20,7 +21,10 @@ pub(crate) struct Request {
     address: Option<IpAddr>,
     method: String,
     host: String,
-    path: String,
+    /// Normal, as routes see it; why the data plane refuses it, if it does.
+    path: Result<String, Refusal>,
+    /// As asked.
+    target: String,
     headers: BTreeMap<String, String>,
     query: Vec<(String, String)>,
 }
@@ -45,10 +49,21 @@ impl Request {
             address,
             method: question.method.to_ascii_uppercase(),
             host,
-            path: uri.path().to_owned(),
+            path: normalised(uri.path()),
+            target: uri.path().to_owned(),
             headers,
             query: query(uri.query().unwrap_or_default()),
         })
+    }
+
+    /// Before anything is routed.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.path.as_ref().err().copied()
+    }
+
+    /// Whether routes see another path than the one asked for.
+    pub(crate) fn is_rewritten(&self) -> bool {
+        self.path.as_ref().is_ok_and(|path| *path != self.target)
     }
 
     pub(crate) fn may_arrive_at(&self, frontend: &FrontendKey) -> bool {
@@ -60,6 +75,10 @@ impl Request {
             && frontend.port == self.port
             && self.address.is_none_or(is_address)
     }
+}
+
+fn normalised(path: &str) -> Result<String, Refusal> {
+    portcullis_proxy::normalise_path(path, Settings::default().slashes).map(Cow::into_owned)
 }
 
 fn headers(lines: &[String]) -> Result<BTreeMap<String, String>> {
@@ -119,7 +138,7 @@ impl RequestHead for Request {
     }
 
     fn path(&self) -> &str {
-        &self.path
+        self.path.as_deref().unwrap_or("/")
     }
 
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
@@ -131,9 +150,10 @@ impl RequestHead for Request {
     }
 }
 
-/// `GET shop.example/cart`
+/// `GET shop.example/cart`; if routes see another path, with both.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.method, self.host, self.path)
+        write!(f, "{} {}{}", self.method, self.host, self.target)?;
+        if self.is_rewritten() { write!(f, ", routed as {}", self.path()) } else { Ok(()) }
     }
 }
