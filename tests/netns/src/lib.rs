@@ -9,9 +9,11 @@
 mod client;
 mod load;
 mod namespace;
+mod probe;
 mod scenario;
 
 pub use client::{Answer, Request};
 pub use load::Load;
 pub use namespace::Namespace;
+pub use probe::Probe;
 pub use scenario::{CLIENT_INTERFACE, Scenario, VIP};

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use portcullis_testbed::{self as testbed, Agent, Authority, Backend, Datapath, Launch, quickstart};
 use tempfile::TempDir;
 
@@ -25,15 +26,23 @@ pub struct Scenario {
     pub blog: Backend,
     pub client: Namespace,
     node: Namespace,
-    _backends: Namespace,
+    backends: Namespace,
     pub authority: Authority,
     files: TempDir,
     test: String,
 }
 
 impl Scenario {
-    /// A network and a configuration; no agent yet. The name must be the test's own.
+    /// A network and the quickstart's configuration; no agent yet. The name must be the test's own.
     pub fn new(test: &str) -> Result<Self> {
+        let scenario = Self::without_configuration(test)?;
+        let addresses = [(quickstart::VIP, VIP), (quickstart::SHOP, SHOP), (quickstart::BLOG, BLOG)];
+        quickstart::write(&scenario.config(), &scenario.authority, &addresses)?;
+        Ok(scenario)
+    }
+
+    /// A network, backends and an empty directory.
+    pub fn without_configuration(test: &str) -> Result<Self> {
         namespace::remove_leftovers(test)?;
         testbed::remove_leftovers(&purpose(test))?;
         let [client, node, backends] = network(test)?;
@@ -44,14 +53,31 @@ impl Scenario {
         let (shop, blog) = (start("shop", SHOP)?, start("blog", BLOG)?);
         let files = tempfile::Builder::new().prefix("portcullis-netns-").tempdir()?;
         let authority = Authority::new()?;
-        let addresses = [(quickstart::VIP, VIP), (quickstart::SHOP, SHOP), (quickstart::BLOG, BLOG)];
-        quickstart::write(&files.path().join("config"), &authority, &addresses)?;
+        fs::create_dir(files.path().join("config"))?;
         fs::write(files.path().join("ca.pem"), authority.pem())?;
-        Ok(Self { shop, blog, client, node, _backends: backends, authority, files, test: test.to_owned() })
+        Ok(Self { shop, blog, client, node, backends, authority, files, test: test.to_owned() })
     }
 
     pub fn start_agent(&self) -> Result<Agent> {
         self.launch()?.start()
+    }
+
+    /// One more backend, on an address of its own in 10.2.0.0/24.
+    pub fn backend(&self, name: &str, address: &str) -> Result<Backend> {
+        self.backends.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"])?;
+        let address = SocketAddr::new(address.parse()?, BACKEND_PORT);
+        self.backends.enter(|| Backend::start(name, address))
+    }
+
+    /// What the agent's command line says, run outside of the network; problems that it finds are no failure.
+    pub fn portcullis(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(binary()?).args(arguments).output()?;
+        ensure!(
+            matches!(output.status.code(), Some(0 | 1)),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     pub fn config(&self) -> PathBuf {
@@ -76,7 +102,8 @@ impl Scenario {
             pins: testbed::pin_directory(&purpose(&self.test)),
             datapath: Datapath::Ebpf,
             interface: CLIENT_INTERFACE.to_owned(),
-            arguments: Vec::new(),
+            // Of Gateways that ask for none.
+            arguments: ["--address", VIP].map(Into::into).into(),
             through: self.node.prefix(),
         })
     }

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server that says who it is and what reached it. A thread per connection: for tests, not for load.
+//! A small HTTP/1.1 server that says who it is and what reached it (`?fields`: with all header fields). A thread per connection: for tests, not for load.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -97,10 +97,11 @@ fn describe(name: &str, head: &[String]) -> String {
     let request = head.first().and_then(|line| line.rsplit_once(' ')).map_or("", |(request, _)| request);
     let value = |name| header(head, name).unwrap_or("-");
     format!(
-        "{name}: {request} for {}, client {} by {}\n",
+        "{name}: {request} for {}, client {} by {}\n{}",
         value("host"),
         value("x-forwarded-for"),
-        value("x-forwarded-proto")
+        value("x-forwarded-proto"),
+        if request.ends_with("?fields") { head[1..].join("\n") } else { String::new() }
     )
 }
 
