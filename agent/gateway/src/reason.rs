@@ -130,6 +130,9 @@ impl From<bool> for ConditionStatus {
     }
 }
 
+/// Characters of a message. The API's limit is 32,768; a status of many entries has to stay readable, and small.
+const LONGEST_MESSAGE: usize = 4096;
+
 /// A condition of the plan. When it became so is decided by whoever writes it (translation has no clock); the time here is
 /// the epoch.
 pub fn condition(
@@ -143,8 +146,16 @@ pub fn condition(
         type_: r#type.as_str().to_owned(),
         status: status.into().as_str().to_owned(),
         reason: reason.as_str().to_owned(),
-        message: message.into(),
+        message: shortened(message.into()),
         observed_generation: Some(generation),
         last_transition_time: Time(Timestamp::UNIX_EPOCH),
     }
+}
+
+fn shortened(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(LONGEST_MESSAGE) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
 }

@@ -27,7 +27,7 @@ use crate::{Kind, ObjectKey};
 pub use bind::{MOST_CHILDREN_OF_A_RULE, MOST_COMPILED_RULES, bind};
 pub use print::SOURCES_ANNOTATION;
 pub use refusal::{Cause, Refusal};
-pub use report::{Grandparent, Verdict, foreign_parent_conditions, missing_parent_conditions};
+pub use report::{Grandparent, Mismatch, Verdict, foreign_parent_conditions, missing_parent_conditions};
 
 use draft::Draft;
 

@@ -22,14 +22,27 @@ pub enum Verdict {
     Accepted,
     /// It does not accept the parent; the parent's status says why.
     ParentRefused(Reason),
-    /// The child's hostnames match none of the listeners that the parent attaches to; those listeners' hostnames, if the
-    /// child's owner may read them.
-    HostnameMismatch(Vec<HostPattern>),
+    HostnameMismatch(Mismatch),
+}
+
+/// The child's hostnames match none of the listeners that the parent attaches to. Only what the child's owner may read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Those of parent and child together, or the child's own.
+    pub hostnames: Vec<HostPattern>,
+    /// Of the listeners.
+    pub listeners: Vec<HostPattern>,
 }
 
 // === a child's entries ===
 
 impl ChildReport {
+    /// Why it is not bound, if that is the parent owner's business: all parentRefs that both agreed on share one fate.
+    fn refusal(&self) -> Option<&Refusal> {
+        let mut refusals = self.attempts.iter().filter_map(|attempt| attempt.result.as_ref().err());
+        refusals.find(|refusal| refusal.concerns_parent())
+    }
+
     /// The status entries for this parent. `unresolved` is what the child's own references lack.
     pub fn entries(
         &self,
@@ -94,23 +107,31 @@ impl ChildReport {
                     format!("The {kind} does not accept the parent route: see the parent route's status.");
                 condition(ConditionType::Accepted, false, *reason, message, generation)
             }
-            Verdict::HostnameMismatch(listeners) => {
-                let message = mismatch(&self.hostnames, listeners);
+            Verdict::HostnameMismatch(names) => {
+                let message = self.mismatch(names);
                 condition(ConditionType::Accepted, false, Reason::HostnameMismatch, message, generation)
             }
         }
     }
-}
 
-fn mismatch(hostnames: &[HostPattern], listeners: &[HostPattern]) -> String {
-    let quoted =
-        |names: &[HostPattern]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let others = match listeners {
-        [] => "the hostnames of the listeners that the parent route attaches to".to_owned(),
-        known => quoted(known),
-    };
-    let own = quoted(hostnames);
-    format!("The route could not be accepted because of a hostname mismatch - {own} does not match {others}.")
+    fn mismatch(&self, names: &Mismatch) -> String {
+        let quoted = |names: &[HostPattern]| {
+            names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        };
+        let others = match names.listeners.as_slice() {
+            [] => "the hostnames of the listeners that the parent route attaches to".to_owned(),
+            known => quoted(known),
+        };
+        let narrowed = if names.hostnames == self.hostnames {
+            ""
+        } else {
+            ", together with the parent route's hostnames,"
+        };
+        let own = quoted(&names.hostnames);
+        format!(
+            "The route could not be accepted because of a hostname mismatch - {own}{narrowed} does not match {others}."
+        )
+    }
 }
 
 /// True with GrandparentConfigError when bound but not everywhere, as in the specification's examples.
@@ -186,18 +207,19 @@ impl Family {
             failures.extend(self.failure(child));
         }
         let mut conditions = vec![attached_condition(attached, &failures, generation)];
-        let first = |cause: Cause| {
-            let refusals = self.children.iter().flat_map(|child| &child.attempts);
-            refusals
-                .filter_map(|attempt| attempt.result.as_ref().err())
-                .find(|refusal| refusal.cause == cause)
-        };
-        let [conflicted, _] =
-            sides(first(Cause::Conflict).map(|one| (one, one.to_parent.clone())), generation);
-        let [_, unsupported] =
-            sides(first(Cause::Unsupported).map(|one| (one, one.to_parent.clone())), generation);
+        let [conflicted, _] = sides(self.refusals(Cause::Conflict), generation);
+        let [_, unsupported] = sides(self.refusals(Cause::Unsupported), generation);
         conditions.extend([conflicted, unsupported]);
         conditions
+    }
+
+    /// The first refusal for this cause, and what all together tell the parent's owner.
+    fn refusals(&self, cause: Cause) -> Option<(&Refusal, String)> {
+        let refusals = self.children.iter().filter_map(ChildReport::refusal);
+        let refusals: Vec<_> = refusals.filter(|refusal| refusal.cause == cause).collect();
+        let mut messages: Vec<_> = refusals.iter().map(|refusal| refusal.to_parent.clone()).collect();
+        messages.dedup();
+        Some((refusals.first().copied()?, summary(&messages)))
     }
 
     /// `None`: the parent did not agree to the child, which is no trouble of its own.
@@ -210,8 +232,7 @@ impl Family {
                 "the hostnames of {who} match no listener that this route attaches to here"
             ));
         }
-        let refusals = child.attempts.iter().filter_map(|attempt| attempt.result.as_ref().err());
-        refusals.filter(|refusal| refusal.concerns_parent()).map(|refusal| refusal.to_parent.clone()).next()
+        child.refusal().map(|refusal| refusal.to_parent.clone())
     }
 }
 

@@ -14,7 +14,8 @@ use super::unit::RouteUnit;
 use crate::api::shared::{ParentReference, RouteParentStatus, RouteStatus};
 use crate::attach::{Attachment, parent_key};
 use crate::delegate::{
-    Family, Grandparent, Surroundings, Verdict, bind, foreign_parent_conditions, missing_parent_conditions,
+    Family, Grandparent, Mismatch, Surroundings, Verdict, bind, foreign_parent_conditions,
+    missing_parent_conditions,
 };
 use crate::listener::ParentKey;
 use crate::route::{Delegation, ParsedRoute, Problem, ResolvedRoute, resolve, table_entries};
@@ -286,7 +287,7 @@ impl Translator {
         for parent in parents.iter().filter_map(|parent| self.routes.get(parent)) {
             let Some(bound) = parent.bound.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
             let Some(report) = bound.family.report(key) else { continue };
-            let grandparents = self.grandparents(parent, key, &report.hostnames);
+            let grandparents = self.grandparents(parent, &unit.parsed, &report.hostnames);
             let unresolved = unit.resolved.problem.as_ref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }
@@ -327,7 +328,7 @@ impl Translator {
     fn grandparents(
         &self,
         parent: &RouteUnit,
-        child: &ObjectKey,
+        child: &ParsedRoute,
         hostnames: &[HostPattern],
     ) -> Vec<Grandparent> {
         let attachments = parent.verdicts.iter().zip(self.attachments(&parent.parsed));
@@ -336,14 +337,28 @@ impl Translator {
             let judged = match &verdict.refusal {
                 Some(refusal) => Verdict::ParentRefused(refusal.reason),
                 None if self.fits(&parent.parsed, hostnames, reference, &to) => Verdict::Accepted,
-                None if to.name.namespace == child.name.namespace => {
-                    Verdict::HostnameMismatch(self.listener_hostnames(&to, &attachment))
-                }
-                None => Verdict::HostnameMismatch(Vec::new()),
+                None => Verdict::HostnameMismatch(self.mismatch(parent, child, hostnames, &to, &attachment)),
             };
             grandparents.push(Grandparent { reference: verdict.parent.clone(), verdict: judged });
         }
         grandparents
+    }
+
+    fn mismatch(
+        &self,
+        parent: &RouteUnit,
+        child: &ParsedRoute,
+        hostnames: &[HostPattern],
+        to: &ParentKey,
+        attachment: &Attachment,
+    ) -> Mismatch {
+        let reader = &child.key.name.namespace;
+        let sees_parent = parent.parsed.key.name.namespace == *reader;
+        let sees_listeners = to.name.namespace == *reader;
+        Mismatch {
+            hostnames: if sees_parent { hostnames.to_vec() } else { child.hostnames.clone() },
+            listeners: if sees_listeners { self.listener_hostnames(to, attachment) } else { Vec::new() },
+        }
     }
 
     fn listener_hostnames(&self, to: &ParentKey, attachment: &Attachment) -> Vec<HostPattern> {
