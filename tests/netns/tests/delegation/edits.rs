@@ -54,6 +54,7 @@ impl Site {
         self.put("gateway.yaml", GATEWAY)?;
         self.put("services.yaml", SERVICES)?;
         self.put("news.yaml", NEWS)?;
+        self.put("tls.yaml", &self.scenario.authority.issue(&[HOST])?.secret("infra", "tls"))?;
         self.child(0)?;
         self.parent(0)?;
         self.label(0, false)
@@ -83,13 +84,13 @@ impl Site {
 
     fn load(&self) -> Result<Vec<Load>> {
         let kinds = [
-            ("h1", ["--http1.1"].as_slice()),
-            ("h2", &["--http2-prior-knowledge"]),
-            ("close", &["--http1.1", "--header", "Connection: close"]),
+            ("http", "h1", ["--http1.1"].as_slice()),
+            ("https", "h2", &["--http2"]),
+            ("http", "close", &["--http1.1", "--header", "Connection: close"]),
         ];
-        let start = |(name, arguments): (&str, &[&str])| {
-            let request = self.scenario.request("http://www.example.com/store/cart/load");
-            request.with(arguments).repeat(self.scenario.file(name))
+        let start = |(scheme, name, arguments): (&str, &str, &[&str])| {
+            let url = format!("{scheme}://{HOST}/store/cart/load");
+            self.scenario.request(&url).with(arguments).repeat(self.scenario.file(name))
         };
         kinds.into_iter().map(start).collect()
     }
@@ -106,7 +107,9 @@ kind: Gateway
 metadata: {name: edge, namespace: infra}
 spec:
   gatewayClassName: portcullis
-  listeners: [{name: http, port: 80, protocol: HTTP}]
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: tls}]}}
 ";
 
 const PARENT: &str = "
