@@ -13,6 +13,7 @@ mod last_good;
 mod lease;
 mod merge;
 mod mesh;
+mod pace;
 mod references;
 mod served;
 mod source;

@@ -19,7 +19,7 @@ impl Backoff {
 
     /// For watches: traffic does not wait for them, people do.
     pub(super) fn for_watches() -> Self {
-        Self::new(Duration::from_millis(100), Duration::from_secs(2))
+        Self::new(Duration::from_millis(100), Duration::from_secs(1))
     }
 
     pub(super) fn reset(&mut self) {

@@ -16,14 +16,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::merge;
+use super::pace::Pace;
 use crate::status::{StatusSink, Statuses};
 
-/// How long an object rests after a write: twice as long after each, so that a Gateway whose routes come by the thousand is
-/// written a few times, and one that is new has its final status at once.
-const FIRST_REST: Duration = Duration::from_millis(25);
-const LONGEST_REST: Duration = Duration::from_millis(400);
-/// An object that was not written for this long is as good as rested.
-const CALM: Duration = Duration::from_secs(2);
+/// Paces of more objects than this are not kept for nothing.
+const MANY: usize = 1024;
 
 /// Shared by all who take part.
 #[derive(Debug)]
@@ -42,11 +39,11 @@ struct Work {
     observed: BTreeMap<ObjectKey, Observed>,
     /// JSON text: there may be tens of thousands, and few are ever looked at.
     planned: BTreeMap<ObjectKey, Box<str>>,
-    dirty: BTreeSet<ObjectKey>,
-    /// Being written, or written so recently that the next write waits.
+    /// What may need a write, and since when it is as it is.
+    dirty: BTreeMap<ObjectKey, Instant>,
+    /// Being written (`None`), or written so recently that the next write waits.
     resting: BTreeMap<ObjectKey, Option<Instant>>,
-    /// When objects were written last, and for how long they rested then.
-    paces: BTreeMap<ObjectKey, (Instant, Duration)>,
+    paces: BTreeMap<ObjectKey, Pace>,
     /// What the plan and the observation were when there was nothing (more) to do, as a hash.
     settled: BTreeMap<ObjectKey, u64>,
 }
@@ -117,7 +114,7 @@ impl Board {
         let concerns_us = work.planned.contains_key(key) || observed.status.contains(&self.controller_name);
         work.observed.insert(key.clone(), observed);
         if !same && concerns_us {
-            work.dirty.insert(key.clone());
+            work.touch(key.clone());
             self.bell.notify_one();
         }
     }
@@ -132,14 +129,15 @@ impl Board {
     /// A new writer looks at everything.
     pub(super) fn review(&self) {
         let mut work = self.work();
-        let work = &mut *work;
         work.settled.clear();
         // Whoever was writing them when leadership was lost does not any more.
         work.resting.retain(|_, until| until.is_some());
-        work.dirty.extend(work.planned.keys().cloned());
-        let stale =
+        let ours =
             work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));
-        work.dirty.extend(stale.map(|(key, _)| key.clone()));
+        let all: BTreeSet<ObjectKey> = ours.map(|(key, _)| key).chain(work.planned.keys()).cloned().collect();
+        for key in all {
+            work.touch(key);
+        }
         self.bell.notify_one();
     }
 
@@ -169,15 +167,15 @@ impl Board {
             let mark = mark(&self.hasher, Some(&job.observed), job.planned.as_deref());
             work.settled.insert(job.key.clone(), mark);
         }
-        let rest = work.rest(&job.key);
-        work.resting.insert(job.key.clone(), Some(Instant::now() + rest));
+        let until = work.pace(&job.key).written();
+        work.resting.insert(job.key.clone(), Some(until));
         self.bell.notify_one();
     }
 
     /// The writer could not: once more, later.
     pub(super) fn postpone(&self, key: &ObjectKey, delay: Duration) {
         let mut work = self.work();
-        work.dirty.insert(key.clone());
+        work.touch(key.clone());
         work.resting.insert(key.clone(), Some(Instant::now() + delay));
         self.bell.notify_one();
     }
@@ -189,7 +187,7 @@ impl Board {
                 Some(status) => drop(work.planned.insert(key.clone(), status.to_string().into())),
                 None => drop(work.planned.remove(&key)),
             }
-            work.dirty.insert(key);
+            work.touch(key);
         }
         self.bell.notify_one();
     }
@@ -214,15 +212,21 @@ fn is_older(new: &str, old: &str) -> bool {
 // === impl Work ===
 
 impl Work {
-    /// The first object that is not resting; else when the first will have rested.
+    /// It is as it is since now.
+    fn touch(&mut self, key: ObjectKey) {
+        self.dirty.insert(key, Instant::now());
+    }
+
+    /// The first object whose time has come; else when that of the next will have.
     fn take(&mut self, hasher: &RandomState) -> Result<Job, Option<Instant>> {
         let now = Instant::now();
-        self.resting.retain(|_, until| until.is_none_or(|until| until > now));
         loop {
-            let Some(key) = self.dirty.iter().find(|key| !self.resting.contains_key(*key)).cloned() else {
-                return Err(self.dirty.iter().filter_map(|key| *self.resting.get(key)?).min());
+            let due = |(key, since)| self.due(key, since).is_some_and(|due| due <= now);
+            let Some(key) = self.dirty.iter().find(|it| due(*it)).map(|(key, _)| key.clone()) else {
+                return Err(self.dirty.iter().filter_map(|(key, since)| self.due(key, since)).min());
             };
             self.dirty.remove(&key);
+            self.resting.remove(&key);
             let now = mark(hasher, self.observed.get(&key), self.planned.get(&key).map(|text| &**text));
             if self.settled.get(&key) == Some(&now) {
                 continue;
@@ -234,18 +238,20 @@ impl Work {
         }
     }
 
-    fn rest(&mut self, key: &ObjectKey) -> Duration {
-        let now = Instant::now();
-        let is_calm = |last: Instant| now.saturating_duration_since(last) >= CALM;
-        if self.paces.len() > 1024 {
-            self.paces.retain(|_, (last, _)| !is_calm(*last));
+    /// `None`: not before the write in flight is over.
+    fn due(&self, key: &ObjectKey, since: &Instant) -> Option<Instant> {
+        let Some(resting) = self.resting.get(key) else { return Some(*since) };
+        let pace = self.paces.get(key);
+        resting.map(|until| pace.map_or(until, |pace| pace.due(until, *since)))
+    }
+
+    fn pace(&mut self, key: &ObjectKey) -> &mut Pace {
+        if self.paces.len() > MANY {
+            self.paces.retain(|_, pace| !pace.is_calm());
+            let now = Instant::now();
+            self.resting.retain(|_, until| until.is_none_or(|until| until > now));
         }
-        let rest = match self.paces.get(key) {
-            Some((last, rest)) if !is_calm(*last) => (*rest * 2).min(LONGEST_REST),
-            _ => FIRST_REST,
-        };
-        self.paces.insert(key.clone(), (now, rest));
-        rest
+        self.paces.entry(key.clone()).or_default()
     }
 
     /// `None`: there is no such object (yet), or nothing about it is ours to say.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::kube::pace::FIRST_REST;
 use serde_json::json;
 
 fn key(name: &str) -> ObjectKey {
@@ -82,19 +83,40 @@ async fn a_route_that_is_not_ours_any_more_loses_our_entry() {
     assert_eq!(job.patch("c", "now"), Some(json!({"parents": []})));
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_object_that_changes_all_the_time_is_written_ever_more_rarely() {
+/// Writes as they are asked for while a route changes at this pace; returns when they were made.
+async fn writes_while_changing(every: Duration, lasting: Duration) -> Vec<Duration> {
     let board = Board::new("c");
     board.observe(&key("r"), observed("1", &json!({})));
-    let (began, mut writes) = (Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(8) {
-        plan(&board, "r", Some(status(&format!("At{}", began.elapsed().as_millis()))));
-        if let Some(job) = next(&board).await {
-            writes += 1;
-            board.settle(&job, true);
+    let (began, mut writes) = (Instant::now(), Vec::new());
+    let mut change = tokio::time::interval(every);
+    while began.elapsed() < lasting + Duration::from_secs(1) {
+        tokio::select! {
+            _ = change.tick(), if began.elapsed() < lasting => {
+                plan(&board, "r", Some(status(&format!("At{}", began.elapsed().as_millis()))));
+            }
+            job = board.next() => {
+                writes.push(began.elapsed());
+                board.settle(&job, true);
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
     }
-    assert!((20..=25).contains(&writes), "{writes}");
+    writes
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_never_holds_still_is_written_now_and_then_and_at_last() {
+    let lasting = Duration::from_secs(20);
+    let writes = writes_while_changing(Duration::from_millis(8), lasting).await;
+    assert!(writes.len() <= 20, "{writes:?}");
+    let last = *writes.last().unwrap();
+    assert!(last >= lasting && last - lasting < Duration::from_millis(410), "{writes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_changes_all_the_time_is_written_ever_more_rarely() {
+    let writes = writes_while_changing(Duration::from_millis(150), Duration::from_secs(8)).await;
+    assert!((18..=25).contains(&writes.len()), "{writes:?}");
 }
 
 #[tokio::test(start_paused = true)]

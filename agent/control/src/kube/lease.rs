@@ -39,6 +39,14 @@ struct Seen {
     since: Instant,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Holds,
+    /// Another does.
+    Follows,
+    Unanswered,
+}
+
 // === impl Timing ===
 
 impl Default for Timing {
@@ -78,7 +86,8 @@ impl Elector {
         let mut renewed = Instant::now();
         loop {
             let began = Instant::now();
-            if self.attempt().await {
+            let attempt = self.attempt().await;
+            if attempt == Attempt::Holds {
                 renewed = began;
                 self.set(true);
             } else if renewed.elapsed() >= self.timing.renew_within || !self.may_hold() {
@@ -86,16 +95,20 @@ impl Elector {
             }
             tokio::select! {
                 () = &mut stop => break,
-                () = tokio::time::sleep(self.pause(renewed)) => {}
+                () = tokio::time::sleep(self.pause(attempt, renewed)) => {}
             }
         }
         self.set(false);
         self.give_up().await;
     }
 
-    /// A leader that cannot renew must step down in time, however long the pause would be.
-    fn pause(&self, renewed: Instant) -> Duration {
-        let pause = jittered(self.timing.retry_every);
+    /// Without an answer it tries more often: writing should go on soon after the API server is back. A leader that cannot
+    /// renew must step down in time, however long the pause would be.
+    fn pause(&self, attempt: Attempt, renewed: Instant) -> Duration {
+        let pause = jittered(match attempt {
+            Attempt::Unanswered => self.timing.retry_every / 2,
+            Attempt::Holds | Attempt::Follows => self.timing.retry_every,
+        });
         if !*self.leading.borrow() {
             return pause;
         }
@@ -103,21 +116,25 @@ impl Elector {
         pause.min(left.max(Duration::from_millis(10)))
     }
 
-    /// Takes or renews the Lease; false if another holds it, or the API server does not answer in time.
-    async fn attempt(&mut self) -> bool {
+    /// Takes or renews the Lease, if the API server answers in time.
+    async fn attempt(&mut self) -> Attempt {
         let limit = self.timing.renew_within / 2;
         match timeout(limit, self.take_or_renew()).await {
-            Ok(Ok(held)) => held,
+            Ok(Ok(true)) => Attempt::Holds,
+            Ok(Ok(false)) => Attempt::Follows,
             Ok(Err(error)) => {
                 tracing::debug!(%error, lease = %self.name, "cannot campaign");
-                false
+                Attempt::Unanswered
             }
-            Err(_) => false,
+            Err(_) => Attempt::Unanswered,
         }
     }
 
     async fn take_or_renew(&mut self) -> kube::Result<bool> {
         let Some(lease) = self.api.get_opt(&self.name).await? else {
+            if self.is_anothers() {
+                return Ok(false);
+            }
             let created = self.api.create(&PostParams::default(), &self.new_lease()).await;
             return self.outcome(created);
         };
@@ -159,6 +176,11 @@ impl Elector {
     /// As far as we know, nobody else has taken it.
     fn may_hold(&self) -> bool {
         self.seen.as_ref().is_none_or(|seen| self.is_mine(&seen.lease))
+    }
+
+    /// Somebody deleted the Lease of a leader that does not know yet, and will make it again.
+    fn is_anothers(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| !self.is_mine(&seen.lease) && !self.is_free(seen))
     }
 
     fn is_free(&self, seen: &Seen) -> bool {

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::backoff::{Backoff, jittered};
 use super::served::resource;
-use super::watch::Trouble;
+use super::watch::{Trouble, answer};
 use super::writer::now;
 use super::{FIELD_MANAGER, code};
 use crate::status::times;
@@ -115,7 +115,7 @@ impl Mesh {
                         trouble.over();
                         observed.take(event);
                     }
-                    Some(Err(error)) if is_not_served(&error) => return,
+                    Some(Err(error)) if answer(&error) == Some(404) => return,
                     Some(Err(error)) => {
                         trouble.failed(&error);
                         tokio::time::sleep(jittered(Duration::from_secs(1))).await;
@@ -265,12 +265,4 @@ where
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let events: std::pin::Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(watcher::watcher(api, config));
     events
-}
-
-fn is_not_served(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => code(error) == Some(404),
-        _ => false,
-    }
 }

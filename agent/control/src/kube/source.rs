@@ -122,6 +122,13 @@ impl KubeSource {
         Some(Update { changes: std::mem::take(&mut self.pending), problems: None })
     }
 
+    /// Patience is for an API server that is slow, not for one that is away.
+    fn give_up_waiting(&mut self) {
+        if let Phase::Reading(until) = &mut self.phase {
+            *until = Instant::now();
+        }
+    }
+
     /// The last good configuration; what was heard meanwhile follows when all was.
     fn remember(&mut self) -> Option<Update> {
         self.phase = Phase::Remembering;
@@ -185,6 +192,7 @@ impl KubeSource {
                 return is_referrer(key.kind);
             }
             Delta::Begin(kind) => self.listing(kind).seen = Some(BTreeSet::new()),
+            Delta::Unreachable => self.give_up_waiting(),
             Delta::Done(kind) => {
                 self.listing(kind).complete = true;
                 if let Some(seen) = self.listing(kind).seen.take() {
@@ -392,7 +400,8 @@ fn version_of(manifest: &Value) -> String {
 }
 
 fn has_status(kind: Kind) -> bool {
-    matches!(kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::HttpRoute | Kind::GrpcRoute)
+    use Kind::{ConfigMap, EndpointSlice, Namespace, ReferenceGrant, Secret, Service};
+    !matches!(kind, ConfigMap | EndpointSlice | Namespace | ReferenceGrant | Secret | Service)
 }
 
 /// Bookkeeping that would make every write of a status a change of configuration.

@@ -13,6 +13,7 @@ use portcullis_model::ObjectName;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered};
 use super::code;
@@ -20,6 +21,8 @@ use super::served::served;
 
 /// How often to ask whether a kind is served by now.
 const RECHECK: Duration = Duration::from_secs(4);
+/// How long a kind that we may not read delays the others at the start.
+const DENIED: Duration = Duration::from_secs(10);
 
 /// What a watch heard.
 #[derive(Debug)]
@@ -30,98 +33,160 @@ pub(super) enum Delta {
     /// A complete list follows; whatever is not in it is gone.
     Begin(Kind),
     Done(Kind),
+    /// Nothing was read so far, and nobody answers.
+    Unreachable,
 }
 
 type Deltas = mpsc::Sender<Delta>;
+
+/// Nobody listens any more.
+struct Closed;
 
 /// Why a watch came to an end.
 enum End {
     /// The kind is not served any more.
     NotServed,
-    /// Nobody listens.
     Closed,
 }
 
+struct KindWatch {
+    client: Client,
+    kind: Kind,
+    to: Deltas,
+    trouble: Trouble,
+    backoff: Backoff,
+    /// Whether the source was told what there is.
+    told: bool,
+    /// How often in a row the kind was not served.
+    not_served: u32,
+    /// Since when we may not read the kind.
+    denied: Option<Instant>,
+}
+
+/// Runs until nobody listens.
 pub(super) async fn watch(client: Client, kind: Kind, to: Deltas) {
-    let mut trouble = Trouble::new(kind.as_str());
-    let mut backoff = Backoff::for_watches();
-    loop {
-        let resource = match served(&client, kind).await {
-            Ok(Some(resource)) => resource,
-            Ok(None) => {
-                trouble.not_served();
-                if absent(kind, &to).await.is_err() {
-                    return;
-                }
-                tokio::time::sleep(jittered(RECHECK)).await;
-                continue;
+    let (trouble, backoff) = (Trouble::new(kind.as_str()), Backoff::for_watches());
+    let watch = KindWatch { client, kind, to, trouble, backoff, told: false, not_served: 0, denied: None };
+    let Closed = watch.run().await;
+}
+
+// === impl KindWatch ===
+
+impl KindWatch {
+    async fn run(mut self) -> Closed {
+        loop {
+            let step = match served(&self.client, self.kind).await {
+                Ok(Some(resource)) => self.watch_resource(&resource).await,
+                Ok(None) => self.not_served().await,
+                Err(error) => self.failed(&error, is_answer(&error)).await,
+            };
+            if let Err(closed) = step {
+                return closed;
             }
-            Err(error) => {
-                trouble.failed(&error);
-                backoff.wait().await;
-                continue;
-            }
+        }
+    }
+
+    /// A kind that is not served has no objects. One that was served until now must be found missing twice: an API server
+    /// that is just starting may not know all of its kinds yet.
+    async fn not_served(&mut self) -> Result<(), Closed> {
+        self.trouble.not_served();
+        self.not_served += 1;
+        if !self.told || self.not_served > 1 {
+            self.absent().await?;
+        }
+        tokio::time::sleep(jittered(RECHECK)).await;
+        Ok(())
+    }
+
+    async fn absent(&mut self) -> Result<(), Closed> {
+        self.tell(Delta::Begin(self.kind)).await?;
+        self.tell(Delta::Done(self.kind)).await
+    }
+
+    async fn tell(&mut self, delta: Delta) -> Result<(), Closed> {
+        self.told |= matches!(delta, Delta::Done(_));
+        self.to.send(delta).await.map_err(|_| Closed)
+    }
+
+    /// What is known stays in force. At the start nothing is, and whoever waits for this kind should not wait for ever.
+    async fn failed(
+        &mut self,
+        error: &(dyn std::error::Error + Sync),
+        is_answer: bool,
+    ) -> Result<(), Closed> {
+        self.trouble.failed(error);
+        if !self.told && !is_answer {
+            self.tell(Delta::Unreachable).await?;
+        }
+        self.backoff.wait().await;
+        Ok(())
+    }
+
+    /// Like [`Self::failed`]. An API server that is just starting may not know its roles yet; if it goes on like that, the
+    /// other kinds are served without this one.
+    async fn denied(&mut self, error: &(dyn std::error::Error + Sync)) -> Result<(), Closed> {
+        let since = *self.denied.get_or_insert_with(Instant::now);
+        if !self.told && since.elapsed() >= DENIED {
+            self.absent().await?;
+        }
+        self.failed(error, true).await
+    }
+
+    /// Secrets and ConfigMaps by their metadata alone: only those that something refers to are read.
+    async fn watch_resource(&mut self, resource: &ApiResource) -> Result<(), Closed> {
+        self.not_served = 0;
+        let config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
+        let end = if matches!(self.kind, Kind::Secret | Kind::ConfigMap) {
+            let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), resource);
+            self.follow(watcher::watcher(api, config), resource).await
+        } else {
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+            self.follow(watcher::watcher(api, config), resource).await
         };
-        backoff.reset();
-        if let End::Closed = watch_resource(&client, kind, &resource, &to, &mut trouble).await {
-            return;
+        match end {
+            End::NotServed => Ok(()),
+            End::Closed => Err(Closed),
         }
     }
-}
 
-/// A kind that is not served has no objects.
-async fn absent(kind: Kind, to: &Deltas) -> Result<(), mpsc::error::SendError<Delta>> {
-    to.send(Delta::Begin(kind)).await?;
-    to.send(Delta::Done(kind)).await
-}
-
-/// Secrets and ConfigMaps by their metadata alone: only those that something refers to are read.
-async fn watch_resource(
-    client: &Client,
-    kind: Kind,
-    resource: &ApiResource,
-    to: &Deltas,
-    trouble: &mut Trouble,
-) -> End {
-    let config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
-    if matches!(kind, Kind::Secret | Kind::ConfigMap) {
-        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), resource);
-        follow(watcher::watcher(api, config), kind, resource, to, trouble).await
-    } else {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
-        follow(watcher::watcher(api, config), kind, resource, to, trouble).await
-    }
-}
-
-async fn follow<K: Resource + Serialize>(
-    events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
-    kind: Kind,
-    resource: &ApiResource,
-    to: &Deltas,
-    trouble: &mut Trouble,
-) -> End {
-    let mut events = std::pin::pin!(events);
-    let mut backoff = Backoff::for_watches();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                trouble.over();
-                backoff.reset();
-                let delta = delta(event, kind, resource);
-                if let Some(delta) = delta
-                    && to.send(delta).await.is_err()
-                {
-                    return End::Closed;
-                }
-            }
-            Err(error) if is_not_served(&error) => return End::NotServed,
-            Err(error) => {
-                trouble.failed(&error);
-                backoff.wait().await;
+    async fn follow<K: Resource + Serialize>(
+        &mut self,
+        events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
+        resource: &ApiResource,
+    ) -> End {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            let step = match event {
+                Ok(event) => self.heard(event, resource).await,
+                Err(error) => match answer(&error) {
+                    Some(404) => return End::NotServed,
+                    Some(403) => self.denied(&error).await,
+                    code => self.failed(&error, code.is_some()).await,
+                },
+            };
+            if let Err(Closed) = step {
+                return End::Closed;
             }
         }
+        End::Closed
     }
-    End::Closed
+
+    async fn heard<K: Resource + Serialize>(
+        &mut self,
+        event: Event<K>,
+        resource: &ApiResource,
+    ) -> Result<(), Closed> {
+        // A list begins before the API server is asked for it.
+        if !matches!(event, Event::Init) {
+            self.trouble.over();
+            self.backoff.reset();
+            self.denied = None;
+        }
+        match delta(event, self.kind, resource) {
+            Some(delta) => self.tell(delta).await,
+            None => Ok(()),
+        }
+    }
 }
 
 fn delta<K: Resource + Serialize>(event: Event<K>, kind: Kind, resource: &ApiResource) -> Option<Delta> {
@@ -144,12 +209,18 @@ fn delta<K: Resource + Serialize>(event: Event<K>, kind: Kind, resource: &ApiRes
     }
 }
 
-fn is_not_served(error: &watcher::Error) -> bool {
+/// What the API server answered instead of a list or a watch, if it answered.
+pub(super) fn answer(error: &watcher::Error) -> Option<u16> {
     use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => code(error) == Some(404),
-        _ => false,
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => code(error),
+        watcher::Error::WatchError(status) => Some(status.code),
+        watcher::Error::NoResourceVersion => None,
     }
+}
+
+fn is_answer(error: &kube::Error) -> bool {
+    code(error).is_some()
 }
 
 /// What is wrong with the watch of a kind: said once, and once more when it is over.
@@ -167,7 +238,7 @@ impl Trouble {
         self.say("the API server does not serve the kind: install its CRD to use it".to_owned());
     }
 
-    pub(super) fn failed(&mut self, error: &dyn std::error::Error) {
+    pub(super) fn failed(&mut self, error: &(dyn std::error::Error + Sync)) {
         let mut message = error.to_string();
         if let Some(source) = error.source() {
             message = format!("{message}: {source}");

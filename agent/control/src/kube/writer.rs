@@ -23,7 +23,7 @@ use super::{FIELD_MANAGER, code};
 const CONCURRENCY: usize = 8;
 /// Attempts in a row when others write the same object.
 const ATTEMPTS: u32 = 5;
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_secs(1);
 
 pub struct StatusWriter {
     client: Client,
