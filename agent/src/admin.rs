@@ -14,6 +14,7 @@ use portcullis_control::applier::State;
 use portcullis_control::status::read_statuses;
 use tokio::sync::watch;
 
+use crate::cluster::Standing;
 use crate::explain::{self, Question};
 use crate::plane::Plane;
 use crate::{dump, metrics, routes};
@@ -37,8 +38,8 @@ pub(crate) struct Admin {
     pub state: watch::Receiver<State>,
     pub plane: Plane,
     pub status_dir: PathBuf,
-    /// Whether an agent without Gateways is ready: one of a cluster is, Gateways come later.
-    pub is_ready_idle: bool,
+    /// Of an agent in a cluster.
+    pub standing: Option<Standing>,
 }
 
 type Answer = Response<Bytes>;
@@ -49,7 +50,7 @@ impl Admin {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/") => ok(INDEX),
             (&Method::GET, "/livez") => ok("ok\n"),
-            (&Method::GET, "/readyz") => readiness(&state, self.is_ready_idle),
+            (&Method::GET, "/readyz") => readiness(&state, self.standing.as_ref()),
             (&Method::GET, "/metrics") => ok(self.metrics(&state).await),
             (&Method::GET, "/config") => ok(dump::text(&state.snapshot)),
             (&Method::GET, "/routes") => ok(routes::text(&state.snapshot)),
@@ -64,6 +65,7 @@ impl Admin {
         let traffic = self.plane.stats().await;
         metrics::text(
             state,
+            self.standing.as_ref(),
             &traffic,
             &self.plane.kernel_counters(),
             self.plane.is_kernel(),
@@ -82,17 +84,22 @@ impl Admin {
     }
 }
 
-/// Never ready before the configuration is applied; nor with nothing, for then no traffic should come here.
-fn readiness(state: &State, is_ready_idle: bool) -> Answer {
+/// Never ready before the configuration is read and applied. What was kept on disk is served, but it may be out of date.
+/// Without Gateways, an agent of a cluster is ready: they come later. One of a directory is not, for no traffic should come
+/// here.
+fn readiness(state: &State, standing: Option<&Standing>) -> Answer {
     let served = state.snapshot.frontends.keys().filter(|key| !state.refused.contains_key(key)).count();
+    let is_current = standing.is_none_or(|standing| *standing.current.borrow());
     match (state.applied, served) {
-        (0, _) => text(StatusCode::SERVICE_UNAVAILABLE, "not ready: the configuration is being read\n"),
-        (_, 0) if !is_ready_idle => text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not ready: no Gateway is served; /problems and /status say why\n",
-        ),
+        (0, _) => not_ready("the configuration is being read"),
+        _ if !is_current => not_ready("the last good configuration is served until the API server answers"),
+        (_, 0) if standing.is_none() => not_ready("no Gateway is served; /problems and /status say why"),
         (_, served) => ok(format!("ok: {served} frontends are served\n")),
     }
+}
+
+fn not_ready(why: &str) -> Answer {
+    text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n"))
 }
 
 fn problems(state: &State) -> String {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use portcullis_control::kube::{
-    Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, SourceOptions, StatusWriter,
-    Timing, connect,
+    Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, SourceOptions,
+    StatusWriter, Timing, connect,
 };
 use portcullis_gateway::infra::{Parameters, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 /// How long the API server may take at the start before the last good configuration is served.
@@ -56,7 +56,17 @@ enum ServiceTypeChoice {
 pub(crate) struct Cluster {
     pub source: KubeSource,
     pub statuses: ClusterStatuses,
+    pub standing: Standing,
     pub agents: Agents,
+}
+
+/// How the agent stands with the cluster, for readiness and metrics.
+#[derive(Clone)]
+pub(crate) struct Standing {
+    /// Everything was read from the API server, and applied.
+    pub current: watch::Receiver<bool>,
+    pub leading: watch::Receiver<bool>,
+    pub mesh: watch::Receiver<MeshState>,
 }
 
 /// The tasks that write to the API server. Dropping them stops writing at once.
@@ -102,13 +112,16 @@ impl Cluster {
         let mut tasks = JoinSet::new();
         tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(&board), leading.clone()).run());
         tasks.spawn(Generator::new(client.clone(), Arc::clone(&board), leading.clone()).run());
-        let mesh = MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() };
+        let settings = MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let instance = Instance { version, namespace, agents: None };
-        tasks.spawn(Mesh::new(client, mesh, instance, AGENTS, leading).run());
+        let mesh = Mesh::new(client, settings, instance, AGENTS, leading.clone());
+        let standing = Standing { current: board.current(), leading, mesh: mesh.state() };
+        tasks.spawn(mesh.run());
         let (resign, resigned) = oneshot::channel();
         let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
-        Ok(Self { source, statuses: board.statuses(), agents: Agents { tasks, election, resign } })
+        let agents = Agents { tasks, election, resign };
+        Ok(Self { source, statuses: board.statuses(), standing, agents })
     }
 }
 

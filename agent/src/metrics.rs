@@ -14,6 +14,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::cluster::Standing;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ListenerLabels {
     gateway: String,
@@ -51,6 +53,7 @@ struct AgentLabels {
 
 pub(crate) fn text(
     state: &State,
+    standing: Option<&Standing>,
     traffic: &Stats,
     kernel: &[(Reason, u64)],
     is_kernel: bool,
@@ -63,6 +66,9 @@ pub(crate) fn text(
     upstream(&mut registry, traffic);
     verdicts(&mut registry, kernel);
     configuration(&mut registry, state, now);
+    if let Some(standing) = standing {
+        cluster(&mut registry, standing);
+    }
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,
@@ -147,6 +153,15 @@ fn configuration(registry: &mut Registry, state: &State, now: SystemTime) {
     let refused = state.refused.len();
     gauge(registry, "portcullis_frontends_refused", "Of those, not served", count(refused));
     gauge(registry, "portcullis_backends", "Service ports in use", count(state.snapshot.backends.len()));
+}
+
+fn cluster(registry: &mut Registry, standing: &Standing) {
+    let current = u64::from(*standing.current.borrow());
+    gauge(registry, "portcullis_cluster_read", "Whether everything was read from the API server", current);
+    let leads = u64::from(*standing.leading.borrow());
+    gauge(registry, "portcullis_leader", "Whether this agent writes statuses", leads);
+    let warned = u64::from(standing.mesh.borrow().warning.is_some());
+    gauge(registry, "portcullis_mesh_unclaimed", "Whether no XMesh of the expected name is ours", warned);
 }
 
 fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {

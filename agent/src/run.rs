@@ -50,17 +50,17 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
     let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
     let sink = StatusFiles::open(&status_dir);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
-    let admin = Admin { state: applier.state(), plane, status_dir, is_ready_idle: false };
+    let admin = Admin { state: applier.state(), plane, status_dir, standing: None };
     attend(args, admin, applier, || reread.now()).await
 }
 
 /// What is written to the API server is also written to files: what this very agent thinks.
 async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
-    let Cluster { source, statuses, agents } = Cluster::start(&args.cluster, &args.controller_name).await?;
+    let Cluster { source, statuses, standing, agents } = Cluster::start(&args.cluster, &args.controller_name).await?;
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.status_dir());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
-    let admin = Admin { state: applier.state(), plane, status_dir, is_ready_idle: true };
+    let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
     let result = attend(args, admin, applier, || {}).await;
     agents.stop().await;
     result

@@ -4,6 +4,8 @@
 //! Every agent reads and serves; only the one that holds the Lease writes. Losing the API server, the Lease or the leader
 //! stops writing and nothing else.
 
+use std::error::Error;
+
 mod backoff;
 mod board;
 mod client;
@@ -38,4 +40,24 @@ fn code(error: &::kube::Error) -> Option<u16> {
         ::kube::Error::Api(status) => Some(status.code),
         _ => None,
     }
+}
+
+/// The API server's own words, or else everything that led to not having any.
+fn problem(error: &(dyn Error + 'static)) -> String {
+    let chain = || std::iter::successors(Some(error), |error| error.source());
+    let statuses = chain().filter_map(|error| match error.downcast_ref() {
+        Some(::kube::Error::Api(status)) => Some(status),
+        _ => None,
+    });
+    if let Some(status) = statuses.last().filter(|status| !status.message.is_empty()) {
+        return status.message.clone();
+    }
+    let mut text = String::new();
+    for words in chain().map(ToString::to_string) {
+        if !text.contains(&words) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{colon}{words}");
+        }
+    }
+    text
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::jittered;
-use super::code;
+use super::{code, problem};
 
 /// How a Lease is kept. A leader that cannot renew steps down after `renew_within`, before another may think it dead after
 /// `valid_for`.
@@ -123,7 +123,7 @@ impl Elector {
             Ok(Ok(true)) => Attempt::Holds,
             Ok(Ok(false)) => Attempt::Follows,
             Ok(Err(error)) => {
-                tracing::debug!(%error, lease = %self.name, "cannot campaign");
+                tracing::debug!(error = problem(&error), lease = %self.name, "cannot campaign");
                 Attempt::Unanswered
             }
             Err(_) => Attempt::Unanswered,

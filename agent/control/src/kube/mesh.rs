@@ -20,7 +20,7 @@ use super::backoff::{Backoff, jittered};
 use super::served::resource;
 use super::watch::{Trouble, answer};
 use super::writer::now;
-use super::{FIELD_MANAGER, code};
+use super::{FIELD_MANAGER, code, problem};
 use crate::status::times;
 
 const GROUP: &str = "gateway.networking.x-k8s.io";
@@ -163,7 +163,7 @@ impl Mesh {
             Ok(_) => tracing::info!("XMesh {}: created", self.settings.name),
             // Somebody was faster; the watch will tell what it is.
             Err(error) if code(&error) == Some(409) => {}
-            Err(error) => self.warn(format!("cannot create XMesh {}: {error}", self.settings.name)),
+            Err(error) => self.warn(format!("cannot create XMesh {}: {}", self.settings.name, problem(&error))),
         }
     }
 
@@ -182,7 +182,8 @@ impl Mesh {
             // Something newer is on its way, or the resource is gone: the watch will tell.
             Err(error) if matches!(code(&error), Some(404 | 409)) => {}
             Err(error) => {
-                self.warn(format!("cannot write the status of XMesh {}: {error}", self.settings.name))
+                let name = &self.settings.name;
+                self.warn(format!("cannot write the status of XMesh {name}: {}", problem(&error)))
             }
         }
     }
@@ -192,7 +193,8 @@ impl Mesh {
             return;
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.instance.namespace);
-        if let Ok(pods) = pods.list_metadata(&ListParams::default().labels(&self.agents)).await {
+        let running = ListParams::default().labels(&self.agents).fields("status.phase=Running");
+        if let Ok(pods) = pods.list_metadata(&running).await {
             self.instance.agents = Some(pods.items.len());
         }
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 pub(super) const FIRST_REST: Duration = Duration::from_millis(25);
 const LONGEST_REST: Duration = Duration::from_millis(400);
 /// One that still changes after the longest rest is written when nothing changed for so long …
-const STILL: Duration = Duration::from_millis(100);
+const STILL: Duration = Duration::from_millis(200);
 /// … or when this has passed since the last write.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// What was not written for this long starts anew.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered};
-use super::code;
+use super::{code, problem};
 use super::served::served;
 
 /// How often to ask whether a kind is served by now.
@@ -111,7 +111,7 @@ impl KindWatch {
     /// What is known stays in force. At the start nothing is, and whoever waits for this kind should not wait for ever.
     async fn failed(
         &mut self,
-        error: &(dyn std::error::Error + Sync),
+        error: &(dyn std::error::Error + Sync + 'static),
         is_answer: bool,
     ) -> Result<(), Closed> {
         self.trouble.failed(error);
@@ -124,7 +124,7 @@ impl KindWatch {
 
     /// Like [`Self::failed`]. An API server that is just starting may not know its roles yet; if it goes on like that, the
     /// other kinds are served without this one.
-    async fn denied(&mut self, error: &(dyn std::error::Error + Sync)) -> Result<(), Closed> {
+    async fn denied(&mut self, error: &(dyn std::error::Error + Sync + 'static)) -> Result<(), Closed> {
         let since = *self.denied.get_or_insert_with(Instant::now);
         if !self.told && since.elapsed() >= DENIED {
             self.absent().await?;
@@ -238,12 +238,8 @@ impl Trouble {
         self.say("the API server does not serve the kind: install its CRD to use it".to_owned());
     }
 
-    pub(super) fn failed(&mut self, error: &(dyn std::error::Error + Sync)) {
-        let mut message = error.to_string();
-        if let Some(source) = error.source() {
-            message = format!("{message}: {source}");
-        }
-        self.say(message);
+    pub(super) fn failed(&mut self, error: &(dyn std::error::Error + Sync + 'static)) {
+        self.say(problem(error));
     }
 
     pub(super) fn over(&mut self) {

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::backoff::jittered;
 use super::board::{Board, Job, Observed};
 use super::served::served;
-use super::{FIELD_MANAGER, code};
+use super::{FIELD_MANAGER, code, problem};
 
 /// Requests in flight at once.
 const CONCURRENCY: usize = 8;
@@ -106,11 +106,13 @@ impl StatusWriter {
                         *job = fresh;
                     }
                     Some(400 | 422) => {
-                        tracing::warn!(%error, "{}: the API server refuses its status; the object is served as it is", job.key);
+                        let error = problem(&error);
+                        tracing::warn!(error, "{}: the API server refuses its status; the object is served as it is", job.key);
                         return Written::Settled;
                     }
                     _ => {
-                        tracing::warn!(%error, "{}: cannot write its status; tried again shortly", job.key);
+                        let error = problem(&error);
+                        tracing::warn!(error, "{}: cannot write its status; tried again shortly", job.key);
                         return Written::Later;
                     }
                 },

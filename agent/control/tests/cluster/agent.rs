@@ -13,7 +13,7 @@ use portcullis_model::Snapshot;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::fixture::Fixture;
+use crate::fixture::{DEADLINE, Fixture};
 
 /// Short enough for tests; the API knows whole seconds.
 pub(crate) const TIMING: Timing = Timing {
@@ -22,10 +22,14 @@ pub(crate) const TIMING: Timing = Timing {
     retry_every: Duration::from_millis(200),
 };
 
+pub(crate) const LEASE: &str = "portcullis";
+
 /// Ends, as if it had crashed, when it is dropped.
 pub(crate) struct Agent {
     pub(crate) state: watch::Receiver<State>,
     pub(crate) leading: watch::Receiver<bool>,
+    /// Whether everything was read and applied.
+    pub(crate) current: watch::Receiver<bool>,
     pub(crate) refused: watch::Receiver<std::collections::BTreeMap<portcullis_model::ObjectName, String>>,
     _tasks: JoinSet<()>,
 }
@@ -38,6 +42,20 @@ impl Agent {
     }
 
     pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {
+        Self::start_campaigning(fixture, identity, LEASE, last_good)
+    }
+
+    /// One of other agents, with a Lease of their own.
+    pub(crate) fn start_as(fixture: &Fixture, identity: &str, lease: &str) -> Self {
+        Self::start_campaigning(fixture, identity, lease, None)
+    }
+
+    fn start_campaigning(
+        fixture: &Fixture,
+        identity: &str,
+        lease: &str,
+        last_good: Option<LastGood>,
+    ) -> Self {
         let client = || fixture.client.clone();
         let board = Board::new(&fixture.controller_name);
         let controller_name = fixture.controller_name.clone();
@@ -49,9 +67,10 @@ impl Agent {
         let source = KubeSource::new(client(), board.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
         let mut applier = Applier::new(source, translator, TakesAll, board.statuses());
-        let elector = Elector::new(client(), &fixture.name, "portcullis", identity, TIMING);
+        let elector = Elector::new(client(), &fixture.name, lease, identity, TIMING);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
+        let current = board.current();
         let generator = Generator::new(client(), board, leading.clone());
         let (state, refused) = (applier.state(), generator.refused());
         let mut tasks = JoinSet::new();
@@ -59,8 +78,22 @@ impl Agent {
         tasks.spawn(elector.run(std::future::pending()));
         tasks.spawn(writer.run());
         tasks.spawn(generator.run());
-        Self { state, leading, refused, _tasks: tasks }
+        Self { state, leading, current, refused, _tasks: tasks }
     }
+}
+
+/// Waits until it is so, as long as a test waits for anything.
+pub(crate) async fn until<T: Clone>(mut watched: watch::Receiver<T>, holds: impl FnMut(&T) -> bool) -> T {
+    tokio::time::timeout(DEADLINE, watched.wait_for(holds))
+        .await
+        .expect("it does not come to be so")
+        .unwrap()
+        .clone()
+}
+
+/// Whether something is served.
+pub(crate) fn serves(state: &State) -> bool {
+    !state.snapshot.frontends.is_empty()
 }
 
 impl DataPlane for TakesAll {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Client, ResourceExt};
+use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -16,6 +17,15 @@ const LABEL: &str = "portcullis.dev/test";
 /// No test takes this long.
 const ABANDONED: Duration = Duration::from_secs(600);
 
+/// What tests make outside of their namespace, named after it.
+const NOT_NAMESPACED: [(&str, &str); 5] = [
+    ("GatewayClass", ""),
+    ("GatewayClass", "-other"),
+    ("XMesh", ""),
+    ("ClusterRole", ""),
+    ("ClusterRoleBinding", ""),
+];
+
 pub(crate) struct Fixture {
     pub(crate) client: Client,
     /// The namespace, and the name of the GatewayClass and the Mesh.
@@ -25,25 +35,46 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        let path = std::env::var_os("KUBECONFIG").expect(
-            "KUBECONFIG is not set: run this by `cargo xtask cluster exec`, see docs/test-cluster.md",
-        );
-        let client = portcullis_control::kube::connect(Some(path.as_ref())).await.unwrap();
+        let client = Client::try_from(config().await).unwrap();
         remove_leftovers(&client).await;
         let generated = json!({"metadata": {"generateName": "portcullis-test-", "labels": {LABEL: ""}}});
         let namespace: Namespace = serde_json::from_value(generated).unwrap();
         let namespace = Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         let name = namespace.name_any();
-        let fixture = Self { client, controller_name: format!("{name}.example.com/gateway"), name };
+        let fixture = Self::existing(client, name);
         let spec = json!({"controllerName": fixture.controller_name});
         fixture.create("GatewayClass", &fixture.name, json!({"spec": spec})).await;
         fixture
     }
 
+    /// Of a test that made it.
+    pub(crate) fn existing(client: Client, name: String) -> Self {
+        Self { client, controller_name: format!("{name}.example.com/gateway"), name }
+    }
+
+    /// The same for somebody who reaches the API server in another way.
+    pub(crate) fn seen_by(&self, client: Client) -> Self {
+        Self { client, name: self.name.clone(), controller_name: self.controller_name.clone() }
+    }
+
+    /// The same for the agents of another controller.
+    pub(crate) async fn of_another_controller(&self) -> Self {
+        let name = format!("{}-other", self.name);
+        let other = Self {
+            client: self.client.clone(),
+            name: self.name.clone(),
+            controller_name: format!("{name}.example.com/gateway"),
+        };
+        other.create("GatewayClass", &name, json!({"spec": {"controllerName": other.controller_name}})).await;
+        other
+    }
+
     pub(crate) fn api(&self, kind: &str) -> Api<DynamicObject> {
         let resource = resource(kind);
         match kind {
-            "GatewayClass" | "XMesh" => Api::all_with(self.client.clone(), &resource),
+            "GatewayClass" | "XMesh" | "CustomResourceDefinition" | "ClusterRole" | "ClusterRoleBinding" => {
+                Api::all_with(self.client.clone(), &resource)
+            }
             _ => Api::namespaced_with(self.client.clone(), &self.name, &resource),
         }
     }
@@ -88,7 +119,7 @@ impl Fixture {
         }
     }
 
-    /// How often others see the object change in a while.
+    /// Whether others see the object change in a while.
     pub(crate) async fn writes_during(&self, kind: &str, name: &str, time: Duration) -> bool {
         let before = version(&self.get(kind, name).await);
         tokio::time::sleep(time).await;
@@ -114,11 +145,20 @@ impl Fixture {
 
     /// Everything that is not in the namespace, and the namespace.
     pub(crate) async fn remove(self) {
-        let _ = self.api("GatewayClass").delete(&self.name, &DeleteParams::default()).await;
-        let _ = self.api("XMesh").delete(&self.name, &DeleteParams::default()).await;
+        for (kind, suffix) in NOT_NAMESPACED {
+            let _ = self.api(kind).delete(&format!("{}{suffix}", self.name), &DeleteParams::default()).await;
+        }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let _ = namespaces.delete(&self.name, &DeleteParams::default()).await;
     }
+}
+
+/// How to reach the API server as administrator.
+pub(crate) async fn config() -> Config {
+    let path = std::env::var_os("KUBECONFIG")
+        .expect("KUBECONFIG is not set: run this by `cargo xtask cluster exec`, see docs/test-cluster.md");
+    let kubeconfig = Kubeconfig::read_from(path).unwrap();
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
 }
 
 /// What runs that were killed left behind.
@@ -129,14 +169,17 @@ async fn remove_leftovers(client: &Client) {
         let created = namespace.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.as_second());
         if now - created > ABANDONED.as_secs() as i64 {
             let name = namespace.name_any();
-            Fixture { client: client.clone(), controller_name: String::new(), name }.remove().await;
+            Fixture::existing(client.clone(), name).remove().await;
         }
     }
 }
 
 fn resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
-        "Service" | "Secret" | "ConfigMap" => ("", "v1"),
+        "Service" | "Secret" | "ConfigMap" | "Pod" | "ServiceAccount" => ("", "v1"),
+        "Lease" => ("coordination.k8s.io", "v1"),
+        "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
+        "ClusterRole" | "ClusterRoleBinding" => ("rbac.authorization.k8s.io", "v1"),
         "XMesh" => ("gateway.networking.x-k8s.io", "v1alpha1"),
         _ => ("gateway.networking.k8s.io", "v1"),
     };

@@ -3,32 +3,36 @@
 use std::time::{Duration, Instant};
 
 use portcullis_control::kube::Elector;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::agent::{Agent, TIMING};
+use crate::agent::{Agent, TIMING, serves, until};
 use crate::fixture::{Fixture, condition};
+use crate::process::Process;
+use crate::wire::Wire;
+
+fn is_programmed(gateway: &Value) -> bool {
+    condition(&gateway["status"], "Programmed")["status"] == "True"
+}
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_lease_passes_on_when_its_holder_is_gone() {
     let fixture = Fixture::new().await;
-    let first = Agent::start(&fixture, "first");
-    first.leading.clone().wait_for(|leads| *leads).await.unwrap();
+    let first = Process::start(&fixture, "first");
+    fixture.until("Lease", "portcullis", |lease| lease["spec"]["holderIdentity"] == "first").await;
     let second = Agent::start(&fixture, "second");
     fixture.gateway("web", json!({})).await;
-    let is_programmed =
-        |gateway: &serde_json::Value| condition(&gateway["status"], "Programmed")["status"] == "True";
     fixture.until("Gateway", "web", is_programmed).await;
     assert!(!*second.leading.borrow());
     // A follower serves all the same.
-    second.state.clone().wait_for(|state| !state.snapshot.frontends.is_empty()).await.unwrap();
+    until(second.state.clone(), serves).await;
 
-    drop(first);
+    first.kill();
     let gone = Instant::now();
-    second.leading.clone().wait_for(|leads| *leads).await.unwrap();
+    until(second.leading.clone(), |leads| *leads).await;
     let waited = gone.elapsed();
-    println!("another leader {waited:?} after a crash");
+    println!("another leader {waited:?} after SIGKILL");
     assert!(waited < TIMING.valid_for + Duration::from_secs(2), "{waited:?}");
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
@@ -64,5 +68,50 @@ async fn a_leader_that_stops_hands_over_at_once_and_there_is_never_more_than_one
         assert!(gone.elapsed() < Duration::from_secs(10), "nobody leads");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_deleted_lease_is_made_again_by_its_holder() {
+    let fixture = Fixture::new().await;
+    let first = Agent::start(&fixture, "first");
+    until(first.leading.clone(), |leads| *leads).await;
+    let second = Agent::start(&fixture, "second");
+    for _ in 0..5 {
+        // so that the second has seen whose it is
+        tokio::time::sleep(TIMING.retry_every * 2).await;
+        fixture.delete("Lease", "portcullis").await;
+        fixture.until("Lease", "portcullis", |lease| lease["spec"]["holderIdentity"] == "first").await;
+        assert!(*first.leading.borrow() && !*second.leading.borrow());
+    }
+    fixture.gateway("web", json!({})).await;
+    fixture.until("Gateway", "web", is_programmed).await;
+    drop((first, second));
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_leader_that_is_cut_off_follows_serves_and_leads_again() {
+    let (fixture, wire) = (Fixture::new().await, Wire::new().await);
+    let first = Agent::start(&wire.to(&fixture).await, "first");
+    until(first.leading.clone(), |leads| *leads).await;
+    fixture.gateway("web", json!({})).await;
+    until(first.state.clone(), serves).await;
+    let second = Agent::start(&fixture, "second");
+    wire.cut();
+    let (alone, cut) = (until(first.leading.clone(), |leads| !*leads), Instant::now());
+    alone.await;
+    assert!(cut.elapsed() < TIMING.valid_for, "it steps down before another may lead");
+    until(second.leading.clone(), |leads| *leads).await;
+    assert!(serves(&first.state.borrow()));
+
+    wire.mend();
+    drop(second);
+    until(first.leading.clone(), |leads| *leads).await;
+    fixture.gateway("more", json!({})).await;
+    fixture.until("Gateway", "more", is_programmed).await;
+    drop(first);
     fixture.remove().await;
 }

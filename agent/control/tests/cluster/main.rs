@@ -7,11 +7,18 @@
     reason = "tests: clippy knows only #[test] functions as such"
 )]
 
+mod account;
 mod agent;
+mod crds;
 mod fixture;
+mod logs;
+mod process;
+mod wire;
 
 mod generated;
 mod leadership;
 mod meshes;
+mod outages;
+mod permissions;
 mod sources;
 mod statuses;

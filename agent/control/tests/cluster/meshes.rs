@@ -3,34 +3,49 @@
 use std::time::Duration;
 
 use portcullis_control::kube::{Mesh, MeshState};
-use portcullis_gateway::mesh::{Instance, MESH_CONTROLLER_NAME, MeshSettings};
+use portcullis_gateway::mesh::{Instance, MESH_CONTROLLER_NAME, MeshParameters, MeshSettings};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::account;
+use crate::agent::until;
+use crate::crds::{self, XMESH};
 use crate::fixture::{Fixture, condition, version};
+use crate::logs::Logs;
 
-struct Running {
+const AGENTS: &str = "app.kubernetes.io/name=portcullis";
+const CRD: &str = "xmeshes.gateway.networking.x-k8s.io";
+
+pub(crate) struct Running {
     state: watch::Receiver<MeshState>,
-    _leading: watch::Sender<bool>,
+    leading: watch::Sender<bool>,
     _tasks: JoinSet<()>,
 }
 
-fn start(fixture: &Fixture) -> Running {
-    let settings = MeshSettings { name: fixture.name.clone(), ..MeshSettings::default() };
-    let instance = Instance { version: "1.2.3".to_owned(), namespace: fixture.name.clone(), agents: None };
-    let leading = watch::Sender::new(true);
-    let mesh = Mesh::new(fixture.client.clone(), settings, instance, "", leading.subscribe());
-    let (state, mut tasks) = (mesh.state(), JoinSet::new());
-    tasks.spawn(mesh.run());
-    Running { state, _leading: leading, _tasks: tasks }
+pub(crate) fn start(fixture: &Fixture) -> Running {
+    start_with(fixture, true)
 }
 
-fn accepted(mesh: &Value) -> &Value {
+fn start_with(fixture: &Fixture, leads: bool) -> Running {
+    let settings = MeshSettings { name: fixture.name.clone(), ..MeshSettings::default() };
+    let instance = Instance { version: "1.2.3".to_owned(), namespace: fixture.name.clone(), agents: None };
+    let leading = watch::Sender::new(leads);
+    let mesh = Mesh::new(fixture.client.clone(), settings, instance, AGENTS, leading.subscribe());
+    let (state, mut tasks) = (mesh.state(), JoinSet::new());
+    tasks.spawn(mesh.run());
+    Running { state, leading, _tasks: tasks }
+}
+
+fn warns_of(words: &str) -> impl FnMut(&MeshState) -> bool {
+    move |state| state.warning.as_ref().is_some_and(|warning| warning.contains(words))
+}
+
+pub(crate) fn accepted(mesh: &Value) -> &Value {
     condition(&mesh["status"], "Accepted")
 }
 
-fn is_accepted(mesh: &Value) -> bool {
+pub(crate) fn is_accepted(mesh: &Value) -> bool {
     accepted(mesh)["status"] == "True"
         && accepted(mesh)["observedGeneration"] == mesh["metadata"]["generation"]
 }
@@ -42,7 +57,7 @@ fn is_rejected(mesh: &Value) -> bool {
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn an_absent_mesh_is_created_claimed_and_created_again() {
-    let fixture = Fixture::new().await;
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let running = start(&fixture);
     let mesh = fixture.until("XMesh", &fixture.name, is_accepted).await;
     assert_eq!(mesh["spec"], json!({"controllerName": MESH_CONTROLLER_NAME}));
@@ -66,7 +81,7 @@ async fn an_absent_mesh_is_created_claimed_and_created_again() {
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_mesh_that_is_there_is_claimed_with_its_spec_untouched() {
-    let fixture = Fixture::new().await;
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let spec = json!({"controllerName": MESH_CONTROLLER_NAME, "description": "ours"});
     fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
     let running = start(&fixture);
@@ -78,22 +93,102 @@ async fn a_mesh_that_is_there_is_claimed_with_its_spec_untouched() {
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
-async fn a_mesh_of_another_controller_is_warned_of_and_never_written() {
-    let fixture = Fixture::new().await;
-    let spec = json!({"controllerName": "example.com/other"});
+async fn a_mesh_of_another_controller_is_warned_of_once_and_never_written() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let logs = Logs::capture();
+    fixture.create("ConfigMap", "mesh", json!({"data": {"reportAgents": "false"}})).await;
+    let parameters = json!({"group": "", "kind": "ConfigMap", "name": "mesh", "namespace": fixture.name});
+    let spec = json!({"controllerName": "example.com/other", "parametersRef": parameters});
     let before = fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
     let running = start(&fixture);
-    running.state.clone().wait_for(|state| state.warning.is_some()).await.unwrap();
+    let state = until(running.state.clone(), warns_of("example.com/other")).await;
+    assert!(state.parameters.report_agents, "as with an empty spec, whatever theirs refers to");
     fixture.patch("XMesh", &fixture.name, json!({"spec": {"description": "changed"}})).await;
     let changed = fixture.get("XMesh", &fixture.name).await;
     assert!(!fixture.writes_during("XMesh", &fixture.name, Duration::from_secs(1)).await);
     assert_eq!(changed["status"], before["status"]);
     assert_ne!(version(&changed), version(&before));
+    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
 
     // With the other gone, ours is created.
     fixture.delete("XMesh", &fixture.name).await;
     fixture.until("XMesh", &fixture.name, is_accepted).await;
-    running.state.clone().wait_for(|state| state.warning.is_none()).await.unwrap();
+    until(running.state.clone(), |state| state.warning.is_none()).await;
+    drop(running);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_mesh_that_cannot_be_created_is_warned_of_and_created_once_it_can() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let rules = |verbs: &[&str]| {
+        json!([{"apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["get"]},
+            {"apiGroups": ["gateway.networking.x-k8s.io"], "resources": ["xmeshes", "xmeshes/status"], "verbs": verbs}])
+    };
+    let account = account::with_rules(&fixture, rules(&["get", "list", "watch", "patch"])).await;
+    let running = start(&account);
+    let state = until(running.state.clone(), warns_of("cannot create")).await;
+    assert_eq!(state.parameters, MeshParameters::default());
+    assert_eq!(fixture.get("XMesh", &fixture.name).await, Value::Null);
+    account::set_rules(&fixture, rules(&["get", "list", "watch", "patch", "create"])).await;
+    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    until(running.state.clone(), |state| state.warning.is_none()).await;
+    drop(running);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn only_the_leader_creates_and_claims() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let running = start_with(&fixture, false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.get("XMesh", &fixture.name).await, Value::Null);
+    running.leading.send_replace(true);
+    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    drop(running);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_claim_counts_the_agents_that_run() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let running = start(&fixture);
+    for name in ["one", "two", "gone"] {
+        let spec = json!({"containers": [{"name": "agent", "image": "agent"}], "nodeName": "no-such-node"});
+        let labels = json!({"app.kubernetes.io/name": "portcullis"});
+        fixture.create("Pod", name, json!({"metadata": {"labels": labels}, "spec": spec})).await;
+        let phase = if name == "gone" { "Failed" } else { "Running" };
+        fixture.patch_status("Pod", name, json!({"phase": phase})).await;
+    }
+    let counts = |mesh: &Value| {
+        is_accepted(mesh)
+            && accepted(mesh)["message"].as_str().is_some_and(|text| text.contains("(2 agents)"))
+    };
+    fixture.until("XMesh", &fixture.name, counts).await;
+    drop(running);
+    fixture.remove().await;
+}
+
+/// Everything else is [`crate::sources`]' business: this is about what is said of the Mesh.
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn without_the_crd_it_says_so_and_once_it_is_there_it_is_used() {
+    let (_alone, fixture) = (XMESH.write().await, Fixture::new().await);
+    let running = start(&fixture);
+    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    crds::without(&fixture, CRD, async |crd| {
+        until(running.state.clone(), warns_of("does not serve XMesh")).await;
+        let late = start(&fixture);
+        until(late.state.clone(), warns_of("does not serve XMesh")).await;
+        crds::install(&fixture, CRD, crd).await;
+        fixture.until("XMesh", &fixture.name, is_accepted).await;
+        until(running.state.clone(), |state| state.warning.is_none()).await;
+        until(late.state.clone(), |state| state.warning.is_none()).await;
+    })
+    .await;
     drop(running);
     fixture.remove().await;
 }
@@ -101,7 +196,7 @@ async fn a_mesh_of_another_controller_is_warned_of_and_never_written() {
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn parameters_are_followed_wherever_they_go() {
-    let fixture = Fixture::new().await;
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let running = start(&fixture);
     fixture.until("XMesh", &fixture.name, is_accepted).await;
     let reference = |kind: &str, namespace: Option<&str>| json!({"spec": {"parametersRef": {"group": "", "kind": kind, "name": "mesh", "namespace": namespace}}});

@@ -7,10 +7,12 @@ use kube::runtime::watcher::{self, Event};
 use portcullis_control::kube::{Board, KubeSource, LastGood, SourceOptions};
 use portcullis_control::source::Source;
 use portcullis_gateway::{Change, Kind};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::Agent;
+use crate::crds;
 use crate::fixture::{DEADLINE, Fixture, condition};
+use crate::process::Process;
 
 fn options(fixture: &Fixture, last_good: Option<LastGood>) -> SourceOptions {
     SourceOptions {
@@ -107,32 +109,93 @@ async fn secret(source: &mut KubeSource, fixture: &Fixture) -> Option<(String, V
     }
 }
 
+/// The long form, with 5,000, is `cargo xtask bench cluster`.
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
-async fn a_restart_without_api_server_says_the_last_good_configuration() {
+async fn secrets_that_nothing_refers_to_cost_no_memory() {
+    const SECRETS: u64 = 500;
+    const SIZE: u64 = 32 << 10;
     let fixture = Fixture::new().await;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("last-good");
     fixture.gateway("web", json!({})).await;
-    let before = Agent::start_with(&fixture, "a", Some(LastGood::new(path.clone())));
-    let served = |state: &portcullis_control::applier::State| !state.snapshot.frontends.is_empty();
-    tokio::time::timeout(DEADLINE, before.state.clone().wait_for(served)).await.unwrap().unwrap();
-    let deadline = Instant::now() + DEADLINE;
-    while !std::fs::read_to_string(&path).is_ok_and(|text| text.contains(r#""addresses":[{"#)) {
-        assert!(Instant::now() < deadline, "nothing is kept");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    drop(before);
-
-    let nowhere = kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-    let without = Fixture {
-        client: nowhere,
-        name: fixture.name.clone(),
-        controller_name: fixture.controller_name.clone(),
-    };
-    let began = Instant::now();
-    let after = Agent::start_with(&without, "a", Some(LastGood::new(path)));
-    tokio::time::timeout(DEADLINE, after.state.clone().wait_for(served)).await.unwrap().unwrap();
-    println!("served {:?} after a start without API server, patience included", began.elapsed());
+    let agent = serving(&fixture, "a", "web").await;
+    let before = agent.resident();
+    let text = "A".repeat(SIZE as usize / 3 * 4);
+    futures::stream::iter(0..SECRETS)
+        .for_each_concurrent(8, |n| {
+            let (fixture, data) = (&fixture, json!({"data": {"a": text}}));
+            async move { drop(fixture.create("Secret", &format!("s{n}"), data).await) }
+        })
+        .await;
+    // What comes after the Secrets is heard after them.
+    fixture.gateway("more", json!({})).await;
+    fixture.until("Gateway", "more", is_programmed).await;
+    let heard = agent.resident().saturating_sub(before);
+    agent.kill();
+    let again = serving(&fixture, "a", "last").await;
+    let listed = again.resident().saturating_sub(before);
+    println!(
+        "{SECRETS} Secrets of {SIZE} bytes: {heard} bytes more after hearing of them, {listed} after a restart"
+    );
+    // Objects of other tests cost something, too.
+    assert!(heard < SECRETS * SIZE / 2 && listed < SECRETS * SIZE / 2);
+    drop(again);
     fixture.remove().await;
+}
+
+/// An agent in a process of its own, once it has programmed a new Gateway.
+async fn serving(fixture: &Fixture, identity: &str, gateway: &str) -> Process {
+    let agent = Process::start(fixture, identity);
+    if fixture.get("Gateway", gateway).await.is_null() {
+        fixture.gateway(gateway, json!({})).await;
+    }
+    fixture.until("Gateway", gateway, is_programmed).await;
+    agent
+}
+
+fn is_programmed(gateway: &Value) -> bool {
+    condition(&gateway["status"], "Programmed")["status"] == "True"
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_kind_without_crd_is_used_once_it_is_there_even_if_newer_than_we() {
+    let fixture = Fixture::new().await;
+    let is_accepted =
+        |route: &Value| condition(&route["status"]["parents"][0], "Accepted")["status"] == "True";
+    crds::without(&fixture, GRPC_ROUTES, async |crd| {
+        let agent = Agent::start(&fixture, "a");
+        fixture.gateway("web", json!({})).await;
+        fixture.route("shop", "web").await;
+        fixture.until("HTTPRoute", "shop", is_accepted).await;
+
+        crds::install(&fixture, GRPC_ROUTES, newer(crd)).await;
+        let spec = json!({"parentRefs": [{"name": "web"}], "addedLater": {"to": ["the", "API"]}});
+        fixture.create("GRPCRoute", "calls", json!({"spec": spec})).await;
+        let route = fixture.until("GRPCRoute", "calls", is_accepted).await;
+        assert_eq!(route["spec"]["addedLater"], spec["addedLater"]);
+
+        crds::remove(&fixture, GRPC_ROUTES).await;
+        fixture.route("still", "web").await;
+        fixture.until("HTTPRoute", "still", is_accepted).await;
+        drop(agent);
+    })
+    .await;
+    fixture.remove().await;
+}
+
+const GRPC_ROUTES: &str = "grpcroutes.gateway.networking.k8s.io";
+
+/// With a version that we do not know and a field that we do not know.
+fn newer(mut crd: Value) -> Value {
+    let versions = crd["spec"]["versions"].as_array_mut().unwrap();
+    for version in versions.iter_mut() {
+        let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        spec["properties"]["addedLater"] =
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    }
+    let mut next = versions.iter().find(|version| version["name"] == "v1").unwrap().clone();
+    next["name"] = "v2".into();
+    next["storage"] = false.into();
+    versions.push(next);
+    crd
 }

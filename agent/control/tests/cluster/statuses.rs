@@ -133,9 +133,8 @@ async fn a_thousand_routes_are_few_writes_of_their_gateway() {
     let (last, (writes, right)) = tokio::join!(created, counted);
     let delay = right.saturating_duration_since(last);
     println!("1000 routes: {writes} writes of the Gateway, attachedRoutes right {delay:?} after the last");
-    // A few at once, then one every 0.4 s, however long this machine takes to create them.
-    let limit = 6 + (right - began).as_millis() / 400;
-    assert!(writes <= limit, "{writes} > {limit}");
+    assert!(writes <= 20, "{writes} writes while routes were created for {:?}", last - began);
+    // 0.5 s on a machine with nothing else to do; other tests run at the same time.
     assert!(delay < Duration::from_millis(1500), "{delay:?}");
     let all = async {
         for n in 0..1000 {
@@ -144,6 +143,82 @@ async fn a_thousand_routes_are_few_writes_of_their_gateway() {
         }
     };
     all.await;
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn two_controllers_of_a_route_leave_each_others_entries_alone() {
+    let fixture = Fixture::new().await;
+    let other = fixture.of_another_controller().await;
+    fixture.gateway("ours", json!({})).await;
+    fixture.gateway("theirs", json!({"gatewayClassName": format!("{}-other", fixture.name)})).await;
+    let agents = [Agent::start(&fixture, "a"), Agent::start_as(&other, "b", "other-lease")];
+    for n in 0..20 {
+        let parents = json!([{"name": "ours"}, {"name": "theirs"}]);
+        fixture.create("HTTPRoute", &format!("r{n}"), json!({"spec": {"parentRefs": parents}})).await;
+    }
+    let both = |route: &Value| {
+        [&fixture, &other].iter().all(|seen| !entry_of(route, &seen.controller_name).is_null())
+    };
+    for n in 0..20 {
+        fixture.until("HTTPRoute", &format!("r{n}"), both).await;
+    }
+    assert!(!fixture.writes_during("HTTPRoute", "r0", Duration::from_secs(2)).await);
+    let route = fixture.get("HTTPRoute", "r19").await;
+    assert_eq!(route["status"]["parents"].as_array().unwrap().len(), 2);
+    assert!(!fixture.writes_during("HTTPRoute", "r19", Duration::from_millis(500)).await);
+    drop(agents);
+    fixture.remove().await;
+}
+
+/// All conditions below a value that say which generation they are about, or do not.
+fn generations(value: &Value, found: &mut Vec<Value>) {
+    match value {
+        Value::Object(fields) if fields.contains_key("lastTransitionTime") => {
+            found.push(fields.get("observedGeneration").cloned().unwrap_or_default());
+        }
+        Value::Object(fields) => fields.values().for_each(|value| generations(value, found)),
+        Value::Array(values) => values.iter().for_each(|value| generations(value, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn every_condition_says_which_generation_it_is_about() {
+    let fixture = Fixture::new().await;
+    let agent = Agent::start(&fixture, "a");
+    let from_all = json!({"namespaces": {"from": "All"}});
+    fixture.gateway("web", json!({"allowedListeners": from_all})).await;
+    let listeners = json!([{"name": "more", "port": 81, "protocol": "HTTP"}]);
+    let set = json!({"parentRef": {"name": "web"}, "listeners": listeners});
+    fixture.create("ListenerSet", "set", json!({"spec": set})).await;
+    fixture.route("shop", "web").await;
+    let current = |object: &Value| {
+        let mut found = Vec::new();
+        generations(&object["status"], &mut found);
+        !found.is_empty() && found.iter().all(|generation| *generation == object["metadata"]["generation"])
+    };
+    let objects = [
+        ("GatewayClass", fixture.name.as_str()),
+        ("Gateway", "web"),
+        ("ListenerSet", "set"),
+        ("HTTPRoute", "shop"),
+    ];
+    for (kind, name) in objects {
+        fixture.until(kind, name, current).await;
+    }
+    fixture.patch("GatewayClass", &fixture.name, json!({"spec": {"description": "changed"}})).await;
+    fixture.patch("Gateway", "web", json!({"spec": {"infrastructure": {"labels": {"a": "b"}}}})).await;
+    let listeners = json!([{"name": "more", "port": 82, "protocol": "HTTP"}]);
+    fixture.patch("ListenerSet", "set", json!({"spec": {"listeners": listeners}})).await;
+    fixture.patch("HTTPRoute", "shop", json!({"spec": {"hostnames": ["changed.example.com"]}})).await;
+    for (kind, name) in objects {
+        let object = fixture.until(kind, name, current).await;
+        assert_eq!(object["metadata"]["generation"], 2, "{kind}");
+    }
     drop(agent);
     fixture.remove().await;
 }

@@ -1,0 +1,42 @@
+//! Somebody who may do less than the administrator: a ServiceAccount with a role of its own, and its token.
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use kube::config::AuthInfo;
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::fixture::{Fixture, config};
+
+const NAME: &str = "agent";
+
+/// With these rules in the whole cluster, and none else.
+pub(crate) async fn with_rules(fixture: &Fixture, rules: Value) -> Fixture {
+    let name = fixture.name.as_str();
+    fixture.create("ServiceAccount", NAME, json!({})).await;
+    fixture.create("ClusterRole", name, json!({"rules": rules})).await;
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": name}]);
+    fixture.create("ClusterRoleBinding", name, json!({"roleRef": role, "subjects": subjects})).await;
+    let account = fixture.seen_by(client(fixture).await);
+    // Roles take effect a little later.
+    while account.api("GatewayClass").get_opt(name).await.is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    account
+}
+
+pub(crate) async fn set_rules(fixture: &Fixture, rules: Value) {
+    fixture.patch("ClusterRole", &fixture.name, json!({"rules": rules})).await;
+}
+
+async fn client(fixture: &Fixture) -> Client {
+    let accounts: Api<ServiceAccount> = Api::namespaced(fixture.client.clone(), &fixture.name);
+    let request = TokenRequest { spec: TokenRequestSpec::default(), ..TokenRequest::default() };
+    let answer = accounts.create_token_request(NAME, &PostParams::default(), &request).await.unwrap();
+    let mut config = config().await;
+    config.auth_info = AuthInfo::default();
+    config.auth_info.token = Some(answer.status.unwrap().token.into());
+    Client::try_from(config).unwrap()
+}

@@ -1,0 +1,62 @@
+//! The documented role is enough for everything, and too little of it hurts only what is missing.
+
+use serde_json::{Value, json};
+
+use crate::account;
+use crate::agent::{Agent, until};
+use crate::crds::XMESH;
+use crate::fixture::{Fixture, condition};
+use crate::logs::Logs;
+use crate::meshes;
+
+/// As docs/cluster-mode.md lists it.
+const ROLE: &str = include_str!("role.yaml");
+
+fn rules() -> Value {
+    serde_saphyr::from_str(ROLE).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_documented_role_is_enough() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let account = account::with_rules(&fixture, rules()).await;
+    let logs = Logs::capture();
+    let (agent, mesh) = (Agent::start(&account, "a"), meshes::start(&account));
+    let tls = json!({"certificateRefs": [{"name": "certificate"}]});
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}, {"name": "https", "port": 443, "protocol": "HTTPS", "tls": tls}]);
+    fixture.create("Secret", "certificate", json!({"data": {"tls.crt": "MQ=="}})).await;
+    fixture.gateway("web", json!({"listeners": listeners})).await;
+    fixture.route("shop", "web").await;
+    let is_told = |route: &Value| condition(&route["status"]["parents"][0], "Accepted")["status"] == "True";
+    fixture.until("HTTPRoute", "shop", is_told).await;
+    let has_address = |gateway: &Value| gateway["status"]["addresses"][0]["value"].is_string();
+    fixture.until("Gateway", "web", has_address).await;
+    fixture.until("XMesh", &fixture.name, meshes::is_accepted).await;
+    fixture.delete("Gateway", "web").await;
+    fixture.until("Service", &format!("web-{}", fixture.name), Value::is_null).await;
+    assert_eq!(logs.with("forbidden"), Vec::<String>::new());
+    drop((agent, mesh));
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
+    let fixture = Fixture::new().await;
+    let mut rules = rules();
+    for rule in rules.as_array_mut().unwrap() {
+        rule["resources"].as_array_mut().unwrap().retain(|resource| resource != "grpcroutes");
+    }
+    let account = account::with_rules(&fixture, rules).await;
+    let (logs, agent) = (Logs::capture(), Agent::start(&account, "a"));
+    fixture.gateway("web", json!({})).await;
+    until(agent.current.clone(), |current| *current).await;
+    fixture
+        .until("Gateway", "web", |gateway| condition(&gateway["status"], "Programmed")["status"] == "True")
+        .await;
+    let told = logs.with("grpcroutes");
+    assert!(told.len() == 1 && told[0].contains("forbidden"), "{told:?}");
+    drop(agent);
+    fixture.remove().await;
+}
