@@ -56,7 +56,8 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
 
 /// What is written to the API server is also written to files: what this very agent thinks.
 async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
-    let Cluster { source, statuses, standing, agents } = Cluster::start(&args.cluster, &args.controller_name).await?;
+    let Cluster { source, statuses, standing, agents } =
+        Cluster::start(&args.cluster, &args.controller_name).await?;
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.status_dir());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);

@@ -12,7 +12,8 @@ use crate::cli::LogFormat;
 const QUIET: &str = "kube_client=off,kube_runtime=off";
 
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).with_context(|| format!("--log {filter:?} is no log filter"))?;
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}"))
+        .with_context(|| format!("--log {filter:?} is no log filter"))?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
     match format {

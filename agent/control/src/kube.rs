@@ -44,7 +44,7 @@ fn code(error: &::kube::Error) -> Option<u16> {
 
 /// The API server's own words, or else everything that led to not having any.
 fn problem(error: &(dyn Error + 'static)) -> String {
-    let chain = || std::iter::successors(Some(error), |error| error.source());
+    let chain = || std::iter::successors(Some(error), |error| (**error).source());
     let statuses = chain().filter_map(|error| match error.downcast_ref() {
         Some(::kube::Error::Api(status)) => Some(status),
         _ => None,

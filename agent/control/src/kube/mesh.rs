@@ -163,7 +163,9 @@ impl Mesh {
             Ok(_) => tracing::info!("XMesh {}: created", self.settings.name),
             // Somebody was faster; the watch will tell what it is.
             Err(error) if code(&error) == Some(409) => {}
-            Err(error) => self.warn(format!("cannot create XMesh {}: {}", self.settings.name, problem(&error))),
+            Err(error) => {
+                self.warn(format!("cannot create XMesh {}: {}", self.settings.name, problem(&error)))
+            }
         }
     }
 

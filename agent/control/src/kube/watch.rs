@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered};
-use super::{code, problem};
 use super::served::served;
+use super::{code, problem};
 
 /// How often to ask whether a kind is served by now.
 const RECHECK: Duration = Duration::from_secs(4);

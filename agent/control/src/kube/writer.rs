@@ -107,7 +107,11 @@ impl StatusWriter {
                     }
                     Some(400 | 422) => {
                         let error = problem(&error);
-                        tracing::warn!(error, "{}: the API server refuses its status; the object is served as it is", job.key);
+                        tracing::warn!(
+                            error,
+                            "{}: the API server refuses its status; the object is served as it is",
+                            job.key
+                        );
                         return Written::Settled;
                     }
                     _ => {

@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::config::AuthInfo;
-use kube::Client;
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, config};

@@ -18,8 +18,8 @@ impl Logs {
     pub(crate) fn capture() -> Self {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let subscriber = tracing_subscriber::fmt().with_env_filter("portcullis_control=info");
+        let subscriber = subscriber.with_ansi(false).with_writer(move || writer.clone()).finish();
         Self { lines, _guard: tracing::subscriber::set_default(subscriber) }
     }
 
