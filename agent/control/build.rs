@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use serde_json::{Map, Value, json};
 
-const CRDS: &str = "../../deploy/crds";
+const CRDS: [&str; 2] = ["../../deploy/crds", "../../deploy/crds/own"];
 
 /// What the walker in `source::schema` understands.
 const KEYWORDS: &[&str] = &[
@@ -39,12 +39,14 @@ const KEYWORDS: &[&str] = &[
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed={CRDS}");
+    CRDS.iter().for_each(|directory| println!("cargo::rerun-if-changed={directory}"));
     println!("cargo::rerun-if-changed=build.rs");
     let mut kinds = Vec::new();
-    for file in yaml_files(Path::new(CRDS))? {
-        kinds
-            .push(kind(&fs::read_to_string(&file)?).map_err(|error| format!("{}: {error}", file.display()))?);
+    for directory in CRDS {
+        for file in yaml_files(Path::new(directory))? {
+            let text = fs::read_to_string(&file)?;
+            kinds.push(kind(&text).map_err(|error| format!("{}: {error}", file.display()))?);
+        }
     }
     let out = PathBuf::from(env::var("OUT_DIR")?).join("schemas.json");
     Ok(fs::write(out, serde_json::to_vec(&kinds)?)?)

@@ -3,18 +3,15 @@
 
 mod references;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::Service;
 use portcullis_control::applier::to_json;
 use portcullis_control::source::batch::Manifest;
 use portcullis_control::status::is_problem;
-use portcullis_gateway::api::gateways::Gateway;
-use portcullis_gateway::infra::{self, Port};
-use portcullis_gateway::{Object, ObjectKey, Outcome, Settings, Status, dump_snapshot};
-use portcullis_model::{ObjectName, Snapshot};
+use portcullis_gateway::{Change, Object, ObjectKey, Outcome, Settings, Status, Translator, dump_snapshot};
 use serde_json::{Value, json};
 
 use crate::cli::{CheckArgs, Show};
@@ -32,7 +29,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         Show::Status => with_statuses(&translated),
         Show::Snapshot => vec![dump_snapshot(&translated.outcome.snapshot)],
         Show::Ephemeral => ephemeral(&translated.outcome),
-        Show::Infra => infra(&translated),
+        Show::Infra => infra(&translated, &offline::settings(&args.input.settings)),
     };
     output::objects(&shown, args.output)?;
     report_unsaid(&translated.outcome);
@@ -66,28 +63,24 @@ fn ephemeral(outcome: &Outcome) -> Vec<Value> {
     routes.chain(families().flat_map(|family| family.grants())).collect()
 }
 
-/// What a cluster would hold besides, for every Gateway that is ours.
-fn infra(translated: &Translated) -> Vec<Value> {
-    let gateways = translated.batch.manifests.iter().filter_map(|manifest| match &manifest.object {
-        Some(Object::Gateway(gateway)) => Some((gateway, manifest.object.as_ref()?.key())),
-        _ => None,
-    });
-    let ours = gateways.filter(|(_, key)| translated.outcome.statuses.contains_key(key));
-    let services =
-        ours.filter_map(|(gateway, key)| service(gateway, &ports(&key.name, &translated.outcome.snapshot)));
+/// What a cluster would hold besides, for every Gateway that is ours. Offline, nobody has given the Gateways a UID.
+fn infra(translated: &Translated, settings: &Settings) -> Vec<Value> {
+    let objects = translated.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
+    let changes = objects.map(with_uid).map(Change::Set).collect();
+    let outcome = Translator::new(settings.clone()).apply(offline::with_built_in(changes));
+    let services = outcome.generated.into_values().flatten().filter_map(|wanted| wanted.service);
     services.map(|service| json!(service)).collect()
 }
 
-/// Offline, nobody has given the Gateway a UID.
-fn service(gateway: &Gateway, ports: &BTreeSet<Port>) -> Option<Box<Service>> {
-    let mut gateway = gateway.clone();
-    gateway.metadata.uid.get_or_insert_with(|| NO_UID.to_owned());
-    infra::plan(&gateway, ports, &Settings::default())?.service
-}
-
-fn ports(gateway: &ObjectName, snapshot: &Snapshot) -> BTreeSet<Port> {
-    let frontends = snapshot.frontends.iter().filter(|(_, group)| group.gateway == *gateway);
-    frontends.map(|(key, _)| Port { number: key.port, protocol: key.protocol }).collect()
+fn with_uid(object: Object) -> Object {
+    match object {
+        Object::Gateway(mut gateway) => {
+            let uid = &mut Arc::make_mut(&mut gateway).metadata.uid;
+            uid.get_or_insert_with(|| NO_UID.to_owned());
+            Object::Gateway(gateway)
+        }
+        other => other,
+    }
 }
 
 fn report_unsaid(outcome: &Outcome) {

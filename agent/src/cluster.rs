@@ -82,7 +82,7 @@ impl ClusterArgs {
             ServiceTypeChoice::ClusterIp => ServiceType::ClusterIp,
             ServiceTypeChoice::LoadBalancer => ServiceType::LoadBalancer,
         };
-        Parameters { service_type }
+        Parameters { service_type, ..Parameters::default() }
     }
 
     pub(crate) fn status_dir(&self) -> PathBuf {

@@ -52,13 +52,13 @@ pub(crate) fn translate_readable(paths: &[PathBuf], offline: &Offline) -> Result
 }
 
 /// The changes of the input after those of the built-in objects, which they replace.
-fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
+pub(crate) fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
     let built_in =
         serde_saphyr::from_str(BUILT_IN).ok().and_then(|manifest| Object::from_json(manifest).ok()?);
     built_in.map(Change::Set).into_iter().chain(changes).collect()
 }
 
-fn settings(offline: &Offline) -> Settings {
+pub(crate) fn settings(offline: &Offline) -> Settings {
     Settings {
         controller_name: offline.controller_name.clone(),
         default_addresses: offline.address.clone(),

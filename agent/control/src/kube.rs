@@ -17,6 +17,7 @@ mod merge;
 mod mesh;
 mod pace;
 mod references;
+mod refusal;
 mod served;
 mod source;
 mod watch;
@@ -28,6 +29,7 @@ pub use generate::Generator;
 pub use last_good::LastGood;
 pub use lease::{Elector, Timing};
 pub use mesh::{Mesh, MeshState};
+pub use refusal::Refusal;
 pub use source::{KubeSource, SourceOptions};
 pub use writer::StatusWriter;
 

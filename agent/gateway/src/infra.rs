@@ -4,6 +4,7 @@
 mod address;
 mod diff;
 mod name;
+mod parameters;
 mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Service;
 use portcullis_model::{L4Protocol, ObjectName};
 
-use crate::Settings;
 use crate::api::gateways::Gateway;
 
 pub use address::{generated_for, with_assigned_addresses};
 pub use diff::{Operation, diff, is_generated};
 pub use name::generated_name;
+pub use parameters::{HostPorts, Mode, Parameters, ServiceType};
+pub(crate) use parameters::{class_refers, of_class, refers};
 
 /// "MUST label all generated resources (Service, Deployment, etc)".
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
@@ -28,19 +30,6 @@ pub const CONTROLLER_ANNOTATION: &str = "portcullis.dev/controller";
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// What generated objects say about who made them, and the field manager of server-side apply.
 pub const MANAGER: &str = "portcullis";
-
-/// What the operator decides about generated objects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parameters {
-    pub service_type: ServiceType,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServiceType {
-    #[default]
-    ClusterIp,
-    LoadBalancer,
-}
 
 /// A port of a Gateway, its ListenerSets' included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,21 +50,36 @@ pub struct Wanted {
 }
 
 /// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from an API server.
-pub fn plan(gateway: &Gateway, ports: &BTreeSet<Port>, settings: &Settings) -> Option<Wanted> {
-    let uid = gateway.metadata.uid.clone()?;
+pub fn plan(
+    gateway: &Gateway,
+    ports: &BTreeSet<Port>,
+    parameters: &Parameters,
+    controller_name: &str,
+) -> Option<Wanted> {
+    let plan = |wanted| {
+        let service = service::service(gateway, ports, parameters, controller_name);
+        Wanted { service: (!ports.is_empty()).then(|| Box::new(service)), ..wanted }
+    };
+    untouched(gateway).map(plan)
+}
+
+/// For a Gateway that is not accepted at the moment: what was generated for it, its address above all, is still its own.
+pub fn untouched(gateway: &Gateway) -> Option<Wanted> {
     let name = ObjectName::new(
         gateway.metadata.namespace.as_deref().unwrap_or("default"),
         gateway.metadata.name.as_deref().unwrap_or_default(),
     );
-    let service = (!ports.is_empty()).then(|| Box::new(service::service(gateway, ports, settings)));
-    Some(Wanted { gateway: name, uid, service })
+    Some(Wanted { gateway: name, uid: gateway.metadata.uid.clone()?, service: None })
 }
 
-/// Infrastructure labels, with those that identify the object on top: nobody can relabel an object into another Gateway's.
-fn labels(gateway: &Gateway) -> BTreeMap<String, String> {
+/// Infrastructure labels ("If Labels is set on the GatewayClass as well, the labels are merged with the Gateway's labels taking
+/// precedence"), with those that identify the object on top: nobody can relabel an object into another Gateway's.
+fn labels(gateway: &Gateway, parameters: &Parameters) -> BTreeMap<String, String> {
     let infrastructure = gateway.spec.infrastructure.as_ref();
-    let mut labels =
-        infrastructure.and_then(|infrastructure| infrastructure.labels.clone()).unwrap_or_default();
+    let mut labels = parameters.labels.clone();
+    labels.extend(
+        infrastructure.and_then(|infrastructure| infrastructure.labels.clone()).into_iter().flatten(),
+    );
     let name = gateway.metadata.name.as_deref().unwrap_or_default();
     let own = [
         (GATEWAY_NAME_LABEL, name::label_value(name)),
@@ -87,10 +91,15 @@ fn labels(gateway: &Gateway) -> BTreeMap<String, String> {
     labels
 }
 
-fn annotations(gateway: &Gateway, controller_name: &str) -> BTreeMap<String, String> {
+fn annotations(
+    gateway: &Gateway,
+    parameters: &Parameters,
+    controller_name: &str,
+) -> BTreeMap<String, String> {
     let infrastructure = gateway.spec.infrastructure.as_ref();
-    let annotations = infrastructure.and_then(|infrastructure| infrastructure.annotations.clone());
-    let mut annotations = annotations.unwrap_or_default();
+    let own = infrastructure.and_then(|infrastructure| infrastructure.annotations.clone());
+    let mut annotations = parameters.annotations.clone();
+    annotations.extend(own.into_iter().flatten());
     annotations.insert(CONTROLLER_ANNOTATION.to_owned(), controller_name.to_owned());
     annotations
 }

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::api::gatewayclasses::GatewayClass;
+use crate::api::gatewayparameters::GatewayParameters;
 use crate::api::gateways::Gateway;
 use crate::api::grpcroutes::GrpcRoute;
 use crate::api::httproutes::HttpRoute;
@@ -148,6 +149,7 @@ kinds! {
     Secret(Secret) in secrets: "Secret", Namespaced, "" ["v1"];
     Namespace(Namespace) in namespaces: "Namespace", Cluster, "" ["v1"];
     ConfigMap(ConfigMap) in config_maps: "ConfigMap", Namespaced, "" ["v1"];
+    GatewayParameters(GatewayParameters) in gateway_parameters: "GatewayParameters", Namespaced, "portcullis.dev" ["v1alpha1"];
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -30,6 +30,9 @@ const PLURALS: &[&str] = &[
     "xmeshes.gateway.networking.x-k8s.io",
 ];
 
+/// Written by hand: the Helm chart installs them, below `deploy/crds`.
+const OWN: &[&str] = &["own/gatewayparameters.yaml"];
+
 /// A release's CRDs, patched: for `deploy/crds` if it is the committed release, else for `target/crds`.
 pub(super) fn patched(version: &str) -> Result<Files> {
     let upstream = download(version)?.join("config/crd/experimental");
@@ -45,9 +48,10 @@ pub(super) fn patched(version: &str) -> Result<Files> {
     Ok(files)
 }
 
-/// The CRDs in the repository. Each must already be what its patch would make of it.
+/// The CRDs in the repository. Each of upstream's must already be what its patch would make of it.
 pub(super) fn committed() -> Result<Vec<Value>> {
-    PLURALS.iter().map(|plural| patched_already(plural)).collect()
+    let own = OWN.iter().map(|file| read(&shell::root().join(CRDS).join(file)));
+    PLURALS.iter().map(|plural| patched_already(plural)).chain(own).collect()
 }
 
 fn patched_already(plural: &str) -> Result<Value> {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::merge;
 use super::pace::Pace;
+use super::refusal::Refusal;
 use crate::status::{StatusSink, Statuses};
 
 /// Paces of more objects than this are not kept for nothing.
@@ -44,6 +45,8 @@ struct Work {
     /// Being written (`None`), or written so recently that the next write waits.
     resting: BTreeMap<ObjectKey, Option<Instant>>,
     paces: BTreeMap<ObjectKey, Pace>,
+    /// Gateways that could not get their objects.
+    refused: BTreeMap<ObjectName, Refusal>,
     /// What the plan and the observation were when there was nothing (more) to do, as a hash.
     settled: BTreeMap<ObjectKey, u64>,
 }
@@ -124,6 +127,19 @@ impl Board {
         work.observed.remove(key);
         work.settled.remove(key);
         work.dirty.remove(key);
+    }
+
+    /// Which Gateways cannot have what is generated for them, all of them.
+    pub(super) fn refuse(&self, refused: BTreeMap<ObjectName, Refusal>) {
+        let mut work = self.work();
+        let before = std::mem::replace(&mut work.refused, refused);
+        let names = before.keys().chain(work.refused.keys());
+        let changed = names.filter(|name| before.get(*name) != work.refused.get(*name));
+        let keys: Vec<_> = changed.map(|name| ObjectKey::new(Kind::Gateway, name.clone())).collect();
+        if !keys.is_empty() {
+            keys.into_iter().for_each(|key| work.touch(key));
+            self.bell.notify_one();
+        }
     }
 
     /// A new writer looks at everything.
@@ -227,7 +243,7 @@ impl Work {
             };
             self.dirty.remove(&key);
             self.resting.remove(&key);
-            let now = mark(hasher, self.observed.get(&key), self.planned.get(&key).map(|text| &**text));
+            let now = mark(hasher, self.observed.get(&key), self.planned(&key).as_deref());
             if self.settled.get(&key) == Some(&now) {
                 continue;
             }
@@ -254,10 +270,17 @@ impl Work {
         self.paces.entry(key.clone()).or_default()
     }
 
+    /// The plan, and what became of it.
+    fn planned(&self, key: &ObjectKey) -> Option<Box<str>> {
+        let planned = self.planned.get(key)?;
+        let refusal = self.refused.get(&key.name).filter(|_| key.kind == Kind::Gateway);
+        Some(refusal.map_or_else(|| planned.clone(), |refusal| refusal.amend(planned)))
+    }
+
     /// `None`: there is no such object (yet), or nothing about it is ours to say.
     fn job(&self, key: &ObjectKey) -> Option<Job> {
         let observed = self.observed.get(key)?.clone();
-        let planned = self.planned.get(key).cloned();
+        let planned = self.planned(key);
         let is_route = !matches!(key.kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet);
         (planned.is_some() || is_route).then(|| Job { key: key.clone(), observed, planned })
     }

@@ -16,11 +16,15 @@ use tokio::sync::watch;
 
 use super::backoff::{Backoff, jittered};
 use super::board::Board;
+use super::refusal::Refusal;
 use super::watch::Trouble;
 use super::{FIELD_MANAGER, code};
 
 /// When somebody else's object is in the way, or the API server refused one, it is tried again this often.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Gateways that could not get their objects, and why.
+type Refused = BTreeMap<ObjectName, Refusal>;
 
 pub struct Generator {
     client: Client,
@@ -29,7 +33,7 @@ pub struct Generator {
     /// Generated Services as they are.
     observed: BTreeMap<ObjectName, Service>,
     listed: bool,
-    refused: watch::Sender<BTreeMap<ObjectName, String>>,
+    refused: watch::Sender<Refused>,
 }
 
 impl Generator {
@@ -46,7 +50,7 @@ impl Generator {
     }
 
     /// Gateways that could not get their objects, and why.
-    pub fn refused(&self) -> watch::Receiver<BTreeMap<ObjectName, String>> {
+    pub fn refused(&self) -> watch::Receiver<BTreeMap<ObjectName, Refusal>> {
         self.refused.subscribe()
     }
 
@@ -108,7 +112,7 @@ impl Generator {
             let gateway = gateway_of(&operation);
             match self.execute(operation, wanted).await {
                 Ok(None) => {}
-                Ok(Some(message)) => drop(refused.insert(gateway, message)),
+                Ok(Some(refusal)) => drop(refused.insert(gateway, refusal)),
                 Err(error) => {
                     tracing::warn!(%error, "Gateway {gateway}: cannot change what is generated for it; tried again shortly");
                     all_done = false;
@@ -120,29 +124,30 @@ impl Generator {
         all_done
     }
 
-    fn report(&self, refused: BTreeMap<ObjectName, String>) {
-        for (gateway, message) in &refused {
-            if self.refused.borrow().get(gateway) != Some(message) {
-                tracing::warn!("Gateway {gateway}: {message}");
+    fn report(&self, refused: Refused) {
+        for (gateway, refusal) in &refused {
+            if self.refused.borrow().get(gateway) != Some(refusal) {
+                tracing::warn!("Gateway {gateway}: {}", refusal.message);
             }
         }
+        self.board.refuse(refused.clone());
         self.refused.send_if_modified(|before| std::mem::replace(before, refused.clone()) != refused);
     }
 
     /// `Some`: why it cannot be.
-    async fn execute(&mut self, operation: Operation, wanted: &[Wanted]) -> kube::Result<Option<String>> {
+    async fn execute(&mut self, operation: Operation, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
         match operation {
             Operation::Apply(service) => self.apply(*service, wanted).await,
             Operation::Delete { name, uid } => {
                 self.delete(&name, uid).await?;
                 Ok(None)
             }
-            Operation::Refuse { message, .. } => Ok(Some(message)),
+            Operation::Refuse { message, .. } => Ok(Some(Refusal::name_taken(message))),
         }
     }
 
     /// An object that is not known to be generated may still be there: it is looked at before it is written.
-    async fn apply(&mut self, service: Service, wanted: &[Wanted]) -> kube::Result<Option<String>> {
+    async fn apply(&mut self, service: Service, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
         let name = name_of(&service);
         let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
         if !self.observed.contains_key(&name)
@@ -152,7 +157,7 @@ impl Generator {
             if let Some(Operation::Refuse { message, .. }) =
                 infra::diff(&of_name, [&there], self.board.controller_name()).into_iter().next()
             {
-                return Ok(Some(message));
+                return Ok(Some(Refusal::name_taken(message)));
             }
         }
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -163,7 +168,8 @@ impl Generator {
                 Ok(None)
             }
             Err(error) if matches!(code(&error), Some(400 | 403 | 422)) => {
-                Ok(Some(format!("the API server refuses Service {name}: {error}")))
+                let message = format!("the API server refuses Service {name}: {error}");
+                Ok(Some(Refusal::not_usable(message)))
             }
             Err(error) => Err(error),
         }

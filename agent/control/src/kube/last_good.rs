@@ -112,6 +112,7 @@ fn manifest(object: &Object) -> Option<Value> {
         Object::EndpointSlice(object) => serde_json::to_value(object),
         Object::Namespace(object) => serde_json::to_value(object),
         Object::ConfigMap(object) => serde_json::to_value(object),
+        Object::GatewayParameters(object) => serde_json::to_value(object),
     };
     manifest.ok()
 }

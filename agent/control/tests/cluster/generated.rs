@@ -94,9 +94,25 @@ async fn a_foreign_service_of_the_name_is_never_taken_over() {
     fixture.gateway("web", json!({})).await;
     let mut refused = agent.refused.clone();
     let waiting = refused.wait_for(|refused| !refused.is_empty());
-    let message =
-        tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().values().next().unwrap().clone();
+    let message = tokio::time::timeout(DEADLINE, waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .values()
+        .next()
+        .unwrap()
+        .message
+        .clone();
     assert!(message.contains(&name), "{message}");
+    let programmed = |gateway: &Value| {
+        let conditions = gateway["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|condition| condition["type"] == "Programmed").unwrap_or_default()
+    };
+    let told = fixture.until("Gateway", "web", |gateway| programmed(gateway)["message"] == message).await;
+    assert_eq!(
+        (&programmed(&told)["status"], &programmed(&told)["reason"]),
+        (&json!("False"), &json!("AddressNotAssigned"))
+    );
     assert_eq!(
         fixture.get("Service", &name).await["metadata"]["resourceVersion"],
         before["metadata"]["resourceVersion"]
@@ -107,6 +123,7 @@ async fn a_foreign_service_of_the_name_is_never_taken_over() {
     fixture
         .until("Service", &name, |service| service["metadata"]["ownerReferences"][0]["name"] == "web")
         .await;
+    fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
     drop(agent);
     fixture.remove().await;
 }

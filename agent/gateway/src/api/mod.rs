@@ -4,6 +4,7 @@
 
 pub mod backendtlspolicies;
 pub mod gatewayclasses;
+pub mod gatewayparameters;
 pub mod gateways;
 pub mod grpcroutes;
 pub mod httproutes;

@@ -9,20 +9,25 @@ use portcullis_model::L4Protocol;
 
 use super::address::is_assigned;
 use super::{Parameters, Port, ServiceType, annotations, generated_name, labels};
+use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
-use crate::{GATEWAY_GROUP, Settings};
 
-pub(super) fn service(gateway: &Gateway, ports: &BTreeSet<Port>, settings: &Settings) -> Service {
+pub(super) fn service(
+    gateway: &Gateway,
+    ports: &BTreeSet<Port>,
+    parameters: &Parameters,
+    controller_name: &str,
+) -> Service {
     let name = gateway.metadata.name.as_deref().unwrap_or_default();
     let metadata = ObjectMeta {
         name: Some(generated_name(name, &gateway.spec.gateway_class_name)),
         namespace: gateway.metadata.namespace.clone(),
-        labels: Some(labels(gateway)),
-        annotations: Some(annotations(gateway, &settings.controller_name)),
+        labels: Some(labels(gateway, parameters)),
+        annotations: Some(annotations(gateway, parameters, controller_name)),
         owner_references: Some(vec![owner(gateway)]),
         ..ObjectMeta::default()
     };
-    Service { metadata, spec: Some(spec(gateway, ports, &settings.generated)), status: None }
+    Service { metadata, spec: Some(spec(gateway, ports, parameters)), status: None }
 }
 
 /// So that nothing is left when the Gateway goes.
@@ -52,6 +57,8 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> S
         ServiceType::LoadBalancer => {
             spec.type_ = Some("LoadBalancer".to_owned());
             spec.load_balancer_ip = addresses.first().map(ToString::to_string);
+            spec.external_traffic_policy = parameters.external_traffic_policy.clone();
+            spec.load_balancer_class = parameters.load_balancer_class.clone();
             // Nobody serves node ports: traffic enters at the addresses.
             spec.allocate_load_balancer_node_ports = Some(false);
         }

@@ -18,7 +18,7 @@ fn ports(numbers: &[u16]) -> BTreeSet<Port> {
 }
 
 fn wanted(spec: Value) -> Wanted {
-    plan(&gateway(spec), &ports(&[80]), &Settings::default()).unwrap()
+    plan(&gateway(spec), &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME).unwrap()
 }
 
 fn service(wanted: &Wanted) -> Value {
@@ -38,7 +38,8 @@ fn applied(wanted: &Wanted) -> Service {
 
 #[test]
 fn a_gateway_gets_a_service_without_selector() {
-    let plan = plan(&gateway(json!({})), &ports(&[443, 80]), &Settings::default()).unwrap();
+    let plan = plan(&gateway(json!({})), &ports(&[443, 80]), &Parameters::default(), crate::CONTROLLER_NAME)
+        .unwrap();
     assert_eq!(
         service(&plan),
         json!({"apiVersion": "v1", "kind": "Service",
@@ -78,10 +79,9 @@ fn addresses_become_cluster_ip_or_load_balancer_ip() {
         (&spec["clusterIP"], &spec["clusterIPs"]),
         (&json!("1.1.1.1"), &json!(["1.1.1.1", "fd00::1"]))
     );
-    let generated = Parameters { service_type: ServiceType::LoadBalancer };
-    let balanced = Settings { generated, ..Settings::default() };
+    let balanced = Parameters { service_type: ServiceType::LoadBalancer, ..Parameters::default() };
     let addresses = gateway(json!({"addresses": [{"value": "1.1.1.1"}]}));
-    let spec = &service(&plan(&addresses, &ports(&[80]), &balanced).unwrap())["spec"];
+    let spec = &service(&plan(&addresses, &ports(&[80]), &balanced, crate::CONTROLLER_NAME).unwrap())["spec"];
     assert_eq!((&spec["loadBalancerIP"], &spec["clusterIP"]), (&json!("1.1.1.1"), &Value::Null));
     assert_eq!(spec["allocateLoadBalancerNodePorts"], false);
 }
@@ -128,13 +128,14 @@ fn what_is_no_longer_wanted_is_deleted() {
     assert_eq!(changes(&[], [&there]), std::slice::from_ref(&gone));
     let mut reclassed = gateway(json!({}));
     reclassed.spec.gateway_class_name = "other".to_owned();
-    let reclassed = plan(&reclassed, &ports(&[80]), &Settings::default()).unwrap();
+    let reclassed = plan(&reclassed, &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME).unwrap();
     assert!(changes(&[reclassed], [&there]).contains(&gone));
 }
 
 #[test]
 fn without_ports_a_service_stays_but_none_is_made() {
-    let idle = plan(&gateway(json!({})), &BTreeSet::new(), &Settings::default()).unwrap();
+    let idle =
+        plan(&gateway(json!({})), &BTreeSet::new(), &Parameters::default(), crate::CONTROLLER_NAME).unwrap();
     assert_eq!(changes(std::slice::from_ref(&idle), []), []);
     assert_eq!(changes(&[idle], [&applied(&wanted(json!({})))]), []);
 }
@@ -154,7 +155,8 @@ fn the_addresses_of_its_service_are_the_gateways() {
         let gateway = std::sync::Arc::new(gateway(spec));
         let addressed = with_assigned_addresses(&gateway, Some(&service));
         assert_eq!(values(&addressed), expected);
-        let plan = |gateway: &Gateway| plan(gateway, &ports(&[80]), &Settings::default());
+        let plan =
+            |gateway: &Gateway| plan(gateway, &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME);
         assert_eq!(plan(&addressed), plan(&gateway), "what was assigned is not asked for");
         assert!(std::sync::Arc::ptr_eq(&with_assigned_addresses(&gateway, None), &gateway));
     }

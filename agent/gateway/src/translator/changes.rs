@@ -4,7 +4,7 @@ use portcullis_model::{ObjectName, ParentKind};
 
 use super::Translator;
 use crate::listener::ParentKey;
-use crate::{Change, Kind, Object, ObjectKey};
+use crate::{Change, Kind, Object, ObjectKey, infra};
 
 /// The label by which an EndpointSlice names its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -30,6 +30,7 @@ impl Translator {
             Kind::Secret => self.secret_changed(&key.name),
             Kind::Namespace => self.namespace_changed(&key.name.name),
             Kind::ConfigMap => {}
+            Kind::GatewayParameters => self.parameters_changed(&key.name),
         }
     }
 
@@ -41,8 +42,23 @@ impl Translator {
         let of_class =
             |gateway: &&ObjectName| self.objects.gateways[*gateway].spec.gateway_class_name == *key.name.name;
         let gateways = self.objects.gateways.keys().filter(of_class).cloned();
-        self.dirty.declared.extend(gateways.map(|name| ParentKey { kind: ParentKind::Gateway, name }));
+        let gateways: Vec<_> = gateways.collect();
+        self.dirty.roots.extend(gateways.iter().cloned());
+        let parents = gateways.into_iter().map(|name| ParentKey { kind: ParentKind::Gateway, name });
+        self.dirty.declared.extend(parents);
         self.dirty.statuses.insert(key);
+    }
+
+    /// Rare, so nobody keeps a list of who refers to what.
+    fn parameters_changed(&mut self, name: &ObjectName) {
+        let classes = self.objects.gateway_classes.iter();
+        let classes = classes.filter(|(_, class)| infra::class_refers(class, name));
+        for class in classes.map(|(class, _)| class.clone()).collect::<Vec<_>>() {
+            self.class_changed(ObjectKey { kind: Kind::GatewayClass, name: class });
+        }
+        let gateways = self.objects.gateways.iter();
+        let gateways = gateways.filter(|(_, gateway)| infra::refers(gateway, name));
+        self.dirty.roots.extend(gateways.map(|(gateway, _)| gateway.clone()));
     }
 
     fn secret_changed(&mut self, name: &ObjectName) {

@@ -1,12 +1,14 @@
 //! Part of serving: which Gateway has which address and port. Two Gateways may ask for the same one; the older keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use portcullis_model::{FrontendKey, L4Protocol, ObjectName, Snapshot};
 
 use super::Translator;
+use super::unit::Root;
 use crate::created;
+use crate::infra::HostPorts;
 
 /// Who asks for an address and port, the oldest first, then by `namespace/name`.
 #[derive(Debug, Default)]
@@ -54,8 +56,8 @@ impl Translator {
             .groups
             .range((name.clone(), 0)..=(name.clone(), u16::MAX))
             .map(|((_, port), _)| *port);
-        let keys =
-            ports.flat_map(|port| root.addresses.usable.iter().map(move |address| frontend(*address, port)));
+        let addresses = served_addresses(root);
+        let keys = ports.flat_map(|port| addresses.iter().map(move |address| frontend(*address, port)));
         keys.map(|key| (key, claim.clone())).collect()
     }
 
@@ -88,6 +90,13 @@ impl Translator {
             self.dirty_member_statuses(name);
         }
     }
+}
+
+/// With host ports, all of the node's as well.
+fn served_addresses(root: &Root) -> BTreeSet<IpAddr> {
+    let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    let host = everywhere.into_iter().filter(|_| root.parameters.host_ports == HostPorts::On);
+    root.addresses.usable.iter().copied().chain(host).collect()
 }
 
 fn frontend(address: IpAddr, port: u16) -> FrontendKey {

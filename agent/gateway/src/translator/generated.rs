@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis_model::{L4Protocol, ObjectName};
 
 use super::Translator;
+use crate::Reason;
 use crate::infra::{self, Port, Wanted};
 
 impl Translator {
@@ -18,8 +19,12 @@ impl Translator {
     }
 
     fn wanted_for(&self, name: &ObjectName) -> Option<Wanted> {
-        self.roots.get(name).filter(|root| root.refusal.is_none())?;
-        infra::plan(self.objects.gateways.get(name)?, &self.ports(name), &self.settings)
+        let (root, gateway) = (self.roots.get(name)?, self.objects.gateways.get(name)?);
+        match &root.refusal {
+            Some(trouble) if trouble.reason == Reason::InvalidParameters => infra::untouched(gateway),
+            Some(_) => None,
+            None => infra::plan(gateway, &self.ports(name), &root.parameters, &self.settings.controller_name),
+        }
     }
 
     fn ports(&self, name: &ObjectName) -> BTreeSet<Port> {

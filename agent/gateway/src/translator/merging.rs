@@ -6,6 +6,7 @@ use super::Translator;
 use super::unit::Summary;
 use crate::address::Addresses;
 use crate::api::gateways::Gateway;
+use crate::infra::Parameters;
 use crate::listener::{Listener, ParentKey, Protocol, Trouble};
 use crate::merge::{Merge, Verdict};
 use crate::policy::Policies;
@@ -43,8 +44,14 @@ impl Translator {
     /// Addresses and whatever else concerns the Gateway as a whole; if that changes, everything merged into it is concerned.
     fn update_whole(&mut self, name: &ObjectName, gateway: &Gateway) {
         let addresses = Addresses::of(gateway, &self.settings);
-        let refusal = refusal(gateway, &addresses);
+        let parameters = Parameters::of(gateway, &self.objects, &self.settings.generated);
+        let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
+        let parameters = parameters.unwrap_or_default();
         let Some(root) = self.roots.get_mut(name) else { return };
+        if root.parameters != parameters {
+            root.parameters = parameters;
+            self.dirty.generated.insert(name.clone());
+        }
         if (&root.addresses, &root.refusal) == (&addresses, &refusal) {
             return;
         }
@@ -110,14 +117,9 @@ impl Summary {
 }
 
 /// Why the Gateway as a whole is not accepted.
-fn refusal(gateway: &Gateway, addresses: &Addresses) -> Option<Trouble> {
-    let infrastructure = gateway.spec.infrastructure.as_ref();
-    let parameters = infrastructure.and_then(|infrastructure| infrastructure.parameters_ref.as_ref());
-    if let Some(reference) = parameters {
-        let message = format!("parametersRef to kind {:?} is not supported: remove it", reference.kind);
-        return Some(Trouble::new(Reason::InvalidParameters, message));
-    }
-    addresses.unsupported.clone().or_else(|| cannot_have_listeners(gateway))
+fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Trouble>) -> Option<Trouble> {
+    let trouble = parameters.or(addresses.unsupported.as_ref()).cloned();
+    trouble.or_else(|| cannot_have_listeners(gateway))
 }
 
 /// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners empty."

@@ -11,7 +11,7 @@ use crate::listener::{ParentKey, Trouble};
 use crate::status::{
     ChildView, ListenerView, RootView, SetView, Status, child_status, class_status, root_status, set_status,
 };
-use crate::{Kind, ObjectKey, Reason, child};
+use crate::{Kind, ObjectKey, Reason, child, infra};
 
 impl Translator {
     pub(super) fn plan(&mut self) -> Outcome {
@@ -62,7 +62,8 @@ impl Translator {
             Kind::GatewayClass => {
                 let class = self.objects.gateway_classes.get(&key.name)?;
                 let ours = class.spec.controller_name == self.settings.controller_name;
-                ours.then(|| Status::GatewayClass(class_status(class)))
+                let trouble = infra::of_class(class, &self.objects).err();
+                ours.then(|| Status::GatewayClass(class_status(class, trouble.as_ref())))
             }
             Kind::Gateway => self.gateway_status(&key.name),
             Kind::ListenerSet => self.listener_set_status(&key.name),
@@ -214,7 +215,8 @@ fn hindrance(root: &Root, port: u16) -> Option<Trouble> {
     if root.addresses.usable.is_empty() {
         return Some(Trouble::new(Reason::Pending, "the Gateway has no address"));
     }
-    let lost = root.lost.get(&port).filter(|lost| lost.len() == root.addresses.usable.len())?;
+    let lost =
+        root.lost.get(&port).filter(|lost| root.addresses.usable.iter().all(|it| lost.contains(it)))?;
     Some(Trouble::new(Reason::PortUnavailable, in_use(port, lost.iter())))
 }
 

@@ -10,6 +10,7 @@ use super::dirty::ListenerKey;
 use super::family::{Bound, Part};
 use crate::ObjectKey;
 use crate::address::Addresses;
+use crate::infra::Parameters;
 use crate::listener::{Declared, ParentKey, Trouble};
 use crate::merge::Verdict;
 use crate::route::{ParsedRoute, ResolvedRoute};
@@ -58,6 +59,8 @@ pub(super) struct Attached {
 pub(super) struct Root {
     pub(super) members: BTreeMap<Rank, ParentKey>,
     pub(super) addresses: Addresses,
+    /// How it is provided, if it is accepted.
+    pub(super) parameters: Parameters,
     /// Why it is not accepted.
     pub(super) refusal: Option<Trouble>,
     pub(super) summary: Summary,

@@ -1,5 +1,5 @@
 //! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml` and, with delegation,
-//! `ephemeral.yaml`, next to it. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
+//! `ephemeral.yaml`, next to it; where a Gateway has a UID, also to `infra.yaml`, what is generated for it. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
 //! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; whoever blesses reads them.
 
 use std::fs;
@@ -44,6 +44,9 @@ fn check(case: &Path, bless: bool) -> Vec<String> {
     if !outcome.ephemeral.is_empty() {
         files.push(("ephemeral.yaml", ephemeral(&outcome)));
     }
+    if let Some(infra) = infra(&outcome) {
+        files.push(("infra.yaml", infra));
+    }
     files
         .into_iter()
         .filter_map(|(name, value)| compare(&case.join(name), &crate::support::to_yaml(&value), bless))
@@ -64,6 +67,15 @@ fn statuses(outcome: &Outcome) -> Value {
         value.insert(format!("{key} (problems)"), json!(problems));
     }
     Value::Object(value)
+}
+
+fn infra(outcome: &Outcome) -> Option<Value> {
+    let wanted = outcome.generated.iter().filter_map(|(gateway, wanted)| {
+        let service = wanted.as_ref()?.service.as_ref()?;
+        Some((gateway.to_string(), json!(service)))
+    });
+    let wanted: Map<_, _> = wanted.collect();
+    (!wanted.is_empty()).then_some(wanted.into())
 }
 
 fn ephemeral(outcome: &Outcome) -> Value {

@@ -1,0 +1,199 @@
+//! How a Gateway is to be provided: the agent's own defaults, over them what its GatewayClass refers to, over that what it
+//! refers to itself, field by field (GEP-1867: "the merging behavior between the two [is] implementation-specific").
+
+use std::collections::BTreeMap;
+
+use portcullis_model::ObjectName;
+
+use crate::api::gatewayclasses::GatewayClass;
+use crate::api::gatewayparameters::GatewayParametersSpec;
+use crate::api::gateways::Gateway;
+use crate::listener::Trouble;
+use crate::{Kind, Objects, Reason};
+
+/// What the operator decides about what serves a Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    pub mode: Mode,
+    pub service_type: ServiceType,
+    pub external_traffic_policy: Option<String>,
+    pub load_balancer_class: Option<String>,
+    pub host_ports: HostPorts,
+    /// Of the Deployment in mode Dedicated; `None` leaves it to an autoscaler.
+    pub replicas: Option<i32>,
+    pub requests: BTreeMap<String, String>,
+    pub limits: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Who serves a Gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The agents, on every node.
+    #[default]
+    Node,
+    /// Pods of its own.
+    Dedicated,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceType {
+    #[default]
+    ClusterIp,
+    LoadBalancer,
+}
+
+/// Whether a Gateway's ports are served on the nodes' own addresses too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostPorts {
+    #[default]
+    Off,
+    On,
+}
+
+impl Parameters {
+    /// # Errors
+    /// When something that is referred to does not exist, is not supported or contradicts itself: `InvalidParameters`.
+    pub(crate) fn of(gateway: &Gateway, objects: &Objects, defaults: &Self) -> Result<Self, Trouble> {
+        let mut parameters = defaults.clone();
+        let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
+        if let Some(class) = objects.gateway_classes.get(&class) {
+            // What is wrong is for the class's status to say: it may be in a namespace that the Gateway's owner may not read.
+            let message = || {
+                format!("the parameters of GatewayClass {} are not valid", gateway.spec.gateway_class_name)
+            };
+            let spec = of_class(class, objects).map_err(|_| invalid(message()))?;
+            spec.map_or(Ok(()), |spec| parameters.overlay(spec))?;
+        }
+        if let Some(spec) = of_gateway(gateway, objects)? {
+            parameters.overlay(spec)?;
+        }
+        parameters.check()?;
+        Ok(parameters)
+    }
+
+    fn overlay(&mut self, spec: &GatewayParametersSpec) -> Result<(), Trouble> {
+        if let Some(mode) = &spec.mode {
+            self.mode = choice("mode", mode, &[("Node", Mode::Node), ("Dedicated", Mode::Dedicated)])?;
+        }
+        if let Some(on) = spec.host_ports {
+            self.host_ports = if on { HostPorts::On } else { HostPorts::Off };
+        }
+        if let Some(service) = &spec.service {
+            let types = [("ClusterIP", ServiceType::ClusterIp), ("LoadBalancer", ServiceType::LoadBalancer)];
+            if let Some(name) = &service.r#type {
+                self.service_type = choice("service.type", name, &types)?;
+            }
+            if let Some(policy) = &service.external_traffic_policy {
+                let policies = ["Cluster", "Local"].map(|policy| (policy, policy));
+                let policy = choice("service.externalTrafficPolicy", policy, &policies)?;
+                self.external_traffic_policy = Some(policy.to_owned());
+            }
+            over(&mut self.load_balancer_class, service.load_balancer_class.as_ref());
+        }
+        if let Some(dedicated) = &spec.dedicated {
+            over(&mut self.replicas, dedicated.replicas.as_ref());
+            let resources = dedicated.resources.as_ref();
+            extend(&mut self.requests, resources.and_then(|resources| resources.requests.as_ref()));
+            extend(&mut self.limits, resources.and_then(|resources| resources.limits.as_ref()));
+        }
+        let infrastructure = spec.infrastructure.as_ref();
+        extend(&mut self.labels, infrastructure.and_then(|it| it.labels.as_ref()));
+        extend(&mut self.annotations, infrastructure.and_then(|it| it.annotations.as_ref()));
+        Ok(())
+    }
+
+    /// What only the merged fields show.
+    fn check(&self) -> Result<(), Trouble> {
+        let balanced = self.service_type == ServiceType::LoadBalancer;
+        if self.external_traffic_policy.is_some() && !balanced {
+            return Err(invalid("service.externalTrafficPolicy needs service.type LoadBalancer"));
+        }
+        if self.load_balancer_class.is_some() && !balanced {
+            return Err(invalid("service.loadBalancerClass needs service.type LoadBalancer"));
+        }
+        if self.mode == Mode::Dedicated && self.host_ports == HostPorts::On {
+            return Err(invalid("hostPorts needs mode Node: pods of mode Dedicated are not on every node"));
+        }
+        if self.mode == Mode::Dedicated {
+            return Err(invalid("mode Dedicated is not supported yet: use Node"));
+        }
+        Ok(())
+    }
+}
+
+/// What a GatewayClass refers to, judged by itself.
+pub(crate) fn of_class<'o>(
+    class: &GatewayClass,
+    objects: &'o Objects,
+) -> Result<Option<&'o GatewayParametersSpec>, Trouble> {
+    let Some(reference) = &class.spec.parameters_ref else { return Ok(None) };
+    check_kind(&reference.group, &reference.kind)?;
+    let Some(namespace) = reference.namespace.as_deref() else {
+        return Err(invalid("parametersRef needs a namespace: GatewayParameters have one"));
+    };
+    let spec = find(namespace, &reference.name, objects)?;
+    Parameters::default().overlay(spec)?;
+    Ok(Some(spec))
+}
+
+fn of_gateway<'o>(
+    gateway: &Gateway,
+    objects: &'o Objects,
+) -> Result<Option<&'o GatewayParametersSpec>, Trouble> {
+    let infrastructure = gateway.spec.infrastructure.as_ref();
+    let Some(reference) = infrastructure.and_then(|it| it.parameters_ref.as_ref()) else { return Ok(None) };
+    check_kind(&reference.group, &reference.kind)?;
+    let namespace = gateway.metadata.namespace.as_deref().unwrap_or("default");
+    find(namespace, &reference.name, objects).map(Some)
+}
+
+/// Who refers to parameters, by name.
+pub(crate) fn refers(gateway: &Gateway, parameters: &ObjectName) -> bool {
+    let reference = gateway.spec.infrastructure.as_ref().and_then(|it| it.parameters_ref.as_ref());
+    let here = gateway.metadata.namespace.as_deref().unwrap_or("default") == &*parameters.namespace;
+    here && reference.is_some_and(|reference| reference.name == *parameters.name)
+}
+
+pub(crate) fn class_refers(class: &GatewayClass, parameters: &ObjectName) -> bool {
+    class.spec.parameters_ref.as_ref().is_some_and(|reference| {
+        reference.name == *parameters.name && reference.namespace.as_deref() == Some(&*parameters.namespace)
+    })
+}
+
+fn check_kind(group: &str, kind: &str) -> Result<(), Trouble> {
+    let own = Kind::GatewayParameters;
+    if Kind::of(group, kind) == Some(own) {
+        return Ok(());
+    }
+    let given = format!("parametersRef to kind {kind:?} of group {group:?} is not supported");
+    Err(invalid(format!("{given}: refer to kind {own} of group {}", own.group())))
+}
+
+fn find<'o>(namespace: &str, name: &str, objects: &'o Objects) -> Result<&'o GatewayParametersSpec, Trouble> {
+    let found = objects.gateway_parameters.get(&ObjectName::new(namespace, name));
+    let missing = || format!("parametersRef: there is no GatewayParameters {namespace}/{name}: create it");
+    found.map(|found| &found.spec).ok_or_else(|| invalid(missing()))
+}
+
+/// The CRD's schema lets nothing else through, but it may be newer than we are.
+fn choice<T: Copy>(field: &str, given: &str, choices: &[(&str, T)]) -> Result<T, Trouble> {
+    let chosen = choices.iter().find(|(name, _)| *name == given).map(|(_, choice)| *choice);
+    let names = || choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
+    chosen.ok_or_else(|| invalid(format!("{field} {given:?} is not supported: use {}", names())))
+}
+
+fn over<T: Clone>(field: &mut Option<T>, value: Option<&T>) {
+    if let Some(value) = value {
+        *field = Some(value.clone());
+    }
+}
+
+fn extend(map: &mut BTreeMap<String, String>, more: Option<&BTreeMap<String, String>>) {
+    map.extend(more.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+}
+
+fn invalid(message: impl Into<String>) -> Trouble {
+    Trouble::new(Reason::InvalidParameters, message)
+}
