@@ -8,6 +8,7 @@
 //! ```
 
 mod attach;
+mod cleanup;
 mod datapath;
 mod desired;
 mod error;
@@ -15,6 +16,7 @@ mod interfaces;
 mod kernel;
 mod maps;
 mod netlink;
+pub mod notrack;
 mod pins;
 mod plan;
 mod probe;
@@ -22,6 +24,7 @@ mod sys;
 pub mod vip;
 
 pub use aya_log::Level as LogLevel;
+pub use cleanup::{Cleaned, clean};
 pub use datapath::{Attachment, Datapath, How, Options};
 pub use desired::{Desired, Sharing};
 pub use error::{Error, Unavailable};

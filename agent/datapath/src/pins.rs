@@ -35,13 +35,23 @@ impl Pins {
     /// Makes the directory, and mounts the BPF file system at its usual place if the machine has none.
     pub(crate) fn open(base: &Path) -> Result<Self, Unavailable> {
         ensure_bpffs(base)?;
-        let namespace =
-            rustix::fs::stat(NETWORK_NAMESPACE).map_err(|e| Unavailable::NetworkNamespace(e.into()))?;
-        let directory = base.join(format!("v{ABI_VERSION}")).join(format!("net-{}", namespace.st_ino));
+        let directory = base.join(format!("v{ABI_VERSION}")).join(namespace()?);
         match fs::create_dir_all(&directory) {
             Ok(()) => Ok(Self { directory }),
             Err(source) => Err(Unavailable::PinDirectory { path: directory, source }),
         }
+    }
+
+    /// What agents of any version have pinned in this namespace; makes nothing.
+    pub(crate) fn of_all_versions(base: &Path) -> Result<Vec<Self>, Unavailable> {
+        let namespace = namespace()?;
+        let versions = fs::read_dir(base).into_iter().flatten().flatten();
+        let directories = versions.map(|version| version.path().join(&namespace));
+        Ok(directories.filter(|path| path.is_dir()).map(|directory| Self { directory }).collect())
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     pub(crate) fn map(&self, name: &str) -> PathBuf {
@@ -97,6 +107,12 @@ impl Pins {
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
     }
+}
+
+fn namespace() -> Result<String, Unavailable> {
+    let namespace =
+        rustix::fs::stat(NETWORK_NAMESPACE).map_err(|e| Unavailable::NetworkNamespace(e.into()))?;
+    Ok(format!("net-{}", namespace.st_ino))
 }
 
 fn remove_file(path: PathBuf) -> Result<(), Error> {

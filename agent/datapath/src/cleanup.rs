@@ -1,0 +1,46 @@
+//! Takes away what agents leave on a node on purpose, so that the next one takes over: programs, maps, VIPs and nftables
+//! rules. For a node that will have no next one.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::pins::Pins;
+use crate::{notrack, vip};
+
+/// What was taken away, and what could not be; each a line for the operator.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    pub removed: Vec<String>,
+    pub problems: Vec<String>,
+}
+
+/// Cleans this network namespace. Pins of other namespaces below the same directory stay. Must not run beside an agent.
+pub fn clean(pin_dir: &Path) -> Cleaned {
+    let mut cleaned = Cleaned::default();
+    cleaned.remove_pins(pin_dir);
+    cleaned.remove_vips();
+    let rules = notrack::set(&BTreeSet::new());
+    cleaned.problems.extend(rules.err().map(|error| format!("cannot remove the nftables rules: {error}")));
+    cleaned
+}
+
+impl Cleaned {
+    fn remove_pins(&mut self, pin_dir: &Path) {
+        let pins = match Pins::of_all_versions(pin_dir) {
+            Ok(pins) => pins,
+            Err(error) => return self.problems.push(error.to_string()),
+        };
+        for pins in pins {
+            match pins.remove() {
+                Ok(()) => self.removed.push(format!("programs and maps in {}", pins.directory().display())),
+                Err(error) => self.problems.push(error.to_string()),
+            }
+        }
+    }
+
+    fn remove_vips(&mut self) {
+        let changes = vip::remove_all();
+        self.removed.extend(changes.removed.iter().map(|address| format!("VIP {address} on lo")));
+        self.problems.extend(changes.problems.iter().map(ToString::to_string));
+    }
+}

@@ -1,0 +1,180 @@
+//! nf_tables' side of netlink (linux/netfilter/nfnetlink.h and nf_tables.h), as far as it is needed: messages of nested
+//! attributes, many of them one transaction. The numbers are the kernel's user-space interface and never change.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
+
+const HEADER: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const NFTABLES: u16 = 10;
+
+const REQUEST: u16 = 0x01;
+const ACK: u16 = 0x04;
+const CREATE: u16 = 0x400;
+const APPEND: u16 = 0x800;
+
+/// Of an attribute's type: it holds attributes.
+const NESTED: u16 = 0x8000;
+
+/// Room for a message per VIP and more; the default holds some thousand.
+const SEND_BUFFER: usize = 8 << 20;
+
+/// `enum nf_tables_msg_types`.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    NewTable = 0,
+    DeleteTable = 2,
+    NewChain = 3,
+    NewRule = 6,
+    NewSet = 9,
+    NewElements = 12,
+}
+
+/// Attributes one after the other, each padded to four bytes; numbers are big-endian.
+pub(super) struct Attributes(Vec<u8>);
+
+/// Messages that take effect together, or not at all.
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    /// Of the last message.
+    sequence: u32,
+}
+
+impl Attributes {
+    pub(super) fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn text(self, kind: u16, text: &str) -> Self {
+        self.bytes(kind, &[text.as_bytes(), &[0]].concat())
+    }
+
+    pub(super) fn number(self, kind: u16, number: u32) -> Self {
+        self.bytes(kind, &number.to_be_bytes())
+    }
+
+    pub(super) fn nested(self, kind: u16, attributes: Self) -> Self {
+        self.bytes(kind | NESTED, &attributes.0)
+    }
+
+    pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        // The callers' longest list is a thousand addresses, well below 64 KiB.
+        let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        let mut batch = Self { bytes: Vec::new(), sequence: 0 };
+        batch.message(BATCH_BEGIN, REQUEST, [0, 0, 0, NFTABLES as u8], &[]);
+        batch
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, family: u8, attributes: Attributes) {
+        let flags = match kind {
+            Kind::DeleteTable => REQUEST,
+            Kind::NewRule => REQUEST | CREATE | APPEND,
+            _ => REQUEST | CREATE,
+        };
+        let number = NFTABLES << 8 | kind as u16;
+        // Every message is acknowledged; errors come in the same order.
+        self.message(number, flags | ACK, [family, 0, 0, 0], &attributes.0);
+    }
+
+    /// `struct nlmsghdr`, `struct nfgenmsg`, attributes.
+    fn message(&mut self, kind: u16, flags: u16, general: [u8; 4], attributes: &[u8]) {
+        self.sequence += 1;
+        let length = (HEADER + general.len() + attributes.len()) as u32;
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend(flags.to_ne_bytes());
+        self.bytes.extend(self.sequence.to_ne_bytes());
+        self.bytes.extend(0_u32.to_ne_bytes());
+        self.bytes.extend(general);
+        self.bytes.extend(attributes);
+    }
+
+    /// Returns once the kernel has done all of it, or the first thing it did not like.
+    pub(super) fn send(mut self) -> io::Result<()> {
+        let last = self.sequence;
+        self.message(BATCH_END, REQUEST, [0, 0, 0, NFTABLES as u8], &[]);
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        // Without the privilege the default has to do.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER);
+        socket.send(&self.bytes, 0)?;
+        loop {
+            let (answer, _) = socket.recv_from_full()?;
+            if acknowledgements(&answer)?.contains(&last) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The sequence numbers of what was done; an error if something was not.
+fn acknowledgements(datagram: &[u8]) -> io::Result<Vec<u32>> {
+    let mut done = Vec::new();
+    let mut rest = datagram;
+    while let Some((header, body)) = rest.split_at_checked(HEADER) {
+        let length = number(header, 0) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        if kind == NLMSG_ERROR && body.len() >= 4 {
+            match number(body, 0).cast_signed() {
+                0 => done.push(number(header, 8)),
+                error => return Err(io::Error::from_raw_os_error(-error)),
+            }
+        }
+        rest = rest.get(length.next_multiple_of(4).max(HEADER)..).unwrap_or_default();
+    }
+    Ok(done)
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    number.map_or(0, u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_padded_but_say_their_length() {
+        let attributes = Attributes::new().text(1, "ab").nested(2, Attributes::new().number(3, 1));
+        let mut expected = Vec::new();
+        expected.extend([7_u16.to_ne_bytes(), 1_u16.to_ne_bytes()].concat());
+        expected.extend(b"ab\0\0");
+        expected.extend([12_u16.to_ne_bytes(), 0x8002_u16.to_ne_bytes()].concat());
+        expected.extend([8_u16.to_ne_bytes(), 3_u16.to_ne_bytes()].concat());
+        expected.extend([0, 0, 0, 1]);
+        assert_eq!(attributes.0, expected);
+    }
+
+    #[test]
+    fn errors_are_told_from_acknowledgements() {
+        let answer = |sequence: u32, error: i32| {
+            let mut bytes = 36_u32.to_ne_bytes().to_vec();
+            bytes.extend([NLMSG_ERROR.to_ne_bytes(), [0, 0]].concat());
+            bytes.extend(sequence.to_ne_bytes());
+            bytes.extend([0; 4]);
+            bytes.extend(error.to_ne_bytes());
+            bytes.resize(36, 0);
+            bytes
+        };
+        assert_eq!(acknowledgements(&[answer(7, 0), answer(8, 0)].concat()).unwrap(), [7, 8]);
+        let refused = acknowledgements(&[answer(7, 0), answer(8, -1)].concat()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(acknowledgements(&[]).unwrap(), []);
+    }
+}
