@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
+use crate::vips::Tracking;
 
 /// A Kubernetes Gateway API gateway that steers traffic with eBPF.
 #[derive(Parser)]
@@ -31,6 +33,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Print the configuration that the data plane runs
     Dump(DumpArgs),
+    /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a cluster
+    Cleanup(CleanupArgs),
 }
 
 #[derive(Args)]
@@ -221,6 +225,15 @@ pub(crate) enum Show {
     Ephemeral,
     /// Objects that would be generated
     Infra,
+}
+
+// === impl RunArgs ===
+
+impl RunArgs {
+    /// Only a cluster has a service proxy that drops what it does not serve itself.
+    pub(crate) fn tracking(&self) -> Tracking {
+        if self.config_dir.is_none() { Tracking::Off } else { Tracking::On }
+    }
 }
 
 // === impl Limits ===

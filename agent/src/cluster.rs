@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use portcullis_control::kube::{
     Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, SourceOptions,
-    StatusWriter, Timing, connect,
+    StatusWriter, Succession, Timing, connect,
 };
 use portcullis_gateway::infra::{Parameters, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Whose pods are counted as agents; the chart's label.
 const AGENTS: &str = "app.kubernetes.io/name=portcullis";
-const LEASE: &str = "portcullis";
+pub(crate) const LEASE: &str = "portcullis";
 
 #[derive(Args)]
 pub(crate) struct ClusterArgs {
@@ -32,6 +32,9 @@ pub(crate) struct ClusterArgs {
     /// This agent among all [default: the host's name]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_NODE_NAME")]
     node_name: Option<String>,
+    /// The DaemonSet of this agent: when it is gone, the agent takes everything with it [default: leave it for the next agent]
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_DAEMON_SET")]
+    daemon_set: Option<String>,
     /// Where the last good configuration and the statuses are kept, without keys
     #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
     state_dir: PathBuf,
@@ -74,6 +77,7 @@ pub(crate) struct Agents {
     tasks: JoinSet<()>,
     election: tokio::task::JoinHandle<()>,
     resign: oneshot::Sender<()>,
+    succession: Option<Succession>,
 }
 
 impl ClusterArgs {
@@ -109,6 +113,8 @@ impl Cluster {
         let source = KubeSource::new(client.clone(), board.clone(), options);
         let elector = Elector::new(client.clone(), &namespace, LEASE, &args.identity(), Timing::default());
         let leading = elector.leading();
+        let succession =
+            args.daemon_set.as_ref().map(|name| Succession::new(client.clone(), &namespace, name));
         let mut tasks = JoinSet::new();
         tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(&board), leading.clone()).run());
         tasks.spawn(Generator::new(client.clone(), Arc::clone(&board), leading.clone()).run());
@@ -120,16 +126,21 @@ impl Cluster {
         tasks.spawn(mesh.run());
         let (resign, resigned) = oneshot::channel();
         let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
-        let agents = Agents { tasks, election, resign };
+        let agents = Agents { tasks, election, resign, succession };
         Ok(Self { source, statuses: board.statuses(), standing, agents })
     }
 }
 
 impl Agents {
-    /// Stops writing and gives the Lease up, so that another agent writes at once.
-    pub(crate) async fn stop(mut self) {
+    /// Stops writing and gives the Lease up, so that another agent writes at once. Returns whether the agents were uninstalled,
+    /// and nobody takes over what this one leaves on the node.
+    pub(crate) async fn stop(mut self) -> bool {
         self.tasks.shutdown().await;
         let _ = self.resign.send(());
         let _ = self.election.await;
+        match self.succession {
+            Some(succession) => succession.is_over().await,
+            None => false,
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod admin;
 mod allocator;
 mod check;
+mod cleanup;
 mod cli;
 mod cluster;
 mod dump;
@@ -15,6 +16,7 @@ mod routes;
 mod run;
 mod status;
 mod telemetry;
+mod vips;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Command::Routes(args) => routes::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Cleanup(args) => cleanup::run(&args),
     };
     result.unwrap_or_else(|error| {
         output::error(&format!("portcullis: {error:#}"));

@@ -1,35 +1,33 @@
 //! The data plane as the control side sees it: the proxy, and the kernel programs in front of it if this node has them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use portcullis_control::applier::DataPlane;
 use portcullis_control::status::Acknowledgement;
-use portcullis_datapath::vip::{self, Problem};
-use portcullis_datapath::{CoreSockets, Datapath, Desired, Interfaces, Options, Reason, Sharing};
+use portcullis_datapath::{CoreSockets, Datapath, Desired, Interfaces, Options, Reason};
 use portcullis_model::{FrontendKey, Snapshot};
 use portcullis_proxy::{Proxy, Settings, SocketMode, Stats};
 
 use crate::cli::{DatapathChoice, RunArgs};
+use crate::vips::Vips;
 
 /// Cheap to clone; all clones are the same data plane.
 #[derive(Clone)]
 pub(crate) struct Plane {
     proxy: Arc<Proxy>,
     kernel: Option<Arc<Mutex<Kernel>>>,
-    /// The addresses that were made local for ordinary sockets; with kernel programs, [`Kernel`] does it.
-    local: BTreeSet<IpAddr>,
+    vips: Arc<Mutex<Vips>>,
     /// `ebpf`, or `userspace` with the reason why not better.
     pub description: Arc<str>,
 }
 
 struct Kernel {
     datapath: Datapath,
-    /// What it was last given, successfully.
-    served: BTreeSet<FrontendKey>,
+    /// What it was last given, successfully. `None`: the maps may hold what an earlier agent was given.
+    served: Option<BTreeSet<FrontendKey>>,
 }
 
 impl Plane {
@@ -41,7 +39,7 @@ impl Plane {
         Ok(Self {
             proxy: Arc::new(proxy),
             kernel: kernel.map(|kernel| Arc::new(Mutex::new(kernel))),
-            local: BTreeSet::new(),
+            vips: Arc::new(Mutex::new(Vips::new(args.tracking()))),
             description: description.into(),
         })
     }
@@ -72,34 +70,17 @@ impl Plane {
 }
 
 impl DataPlane for Plane {
+    /// Addresses come first: an ordinary socket can only be bound to one that is local.
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
-        let homeless = self.make_local(&snapshot);
-        let unbound = self.proxy.apply(snapshot.clone()).await;
+        let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
+        let homeless = lock(&self.vips).serve(&wanted);
+        let unbound = self.proxy.apply(snapshot).await;
         let mut refused: BTreeMap<_, _> = unbound.into_iter().map(|it| (it.frontend, it.problem)).collect();
         refused.extend(homeless);
         if let Some(kernel) = &self.kernel {
-            refused.extend(lock(kernel).apply(&snapshot));
+            refused.extend(lock(kernel).apply(wanted, &lock(&self.vips)));
         }
         Acknowledgement { refused }
-    }
-}
-
-impl Plane {
-    /// An ordinary socket can only be bound to an address that is local already. Agents that never had a VIP leave those of
-    /// others in peace.
-    fn make_local(&mut self, snapshot: &Snapshot) -> BTreeMap<FrontendKey, String> {
-        let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
-        let vips = vips(&wanted);
-        if self.is_kernel() || vips == self.local {
-            return BTreeMap::new();
-        }
-        let changes = vip::make_local(&vips);
-        let without = changes.problems.iter().flat_map(|problem| without_address(problem, &wanted));
-        let refused: BTreeMap<_, _> = without.collect();
-        if refused.is_empty() {
-            self.local = vips;
-        }
-        refused
     }
 }
 
@@ -113,49 +94,24 @@ impl Kernel {
             .map(|core| CoreSockets { v4: Some(core.v4.as_fd()), v6: core.v6.as_ref().map(AsFd::as_fd) })
             .collect();
         datapath.set_sockets(&sockets).context("cannot give the kernel programs their sockets")?;
-        Ok(Self { datapath, served: BTreeSet::new() })
+        Ok(Self { datapath, served: None })
     }
 
     /// Returns what is not served, and why. Most snapshots change no frontend and cost nothing here.
-    fn apply(&mut self, snapshot: &Snapshot) -> BTreeMap<FrontendKey, String> {
-        let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
-        if wanted == self.served {
+    fn apply(&mut self, wanted: BTreeSet<FrontendKey>, vips: &Vips) -> BTreeMap<FrontendKey, String> {
+        if self.served.as_ref() == Some(&wanted) {
             return BTreeMap::new();
         }
-        let vips = vips(&wanted);
-        let changes = vip::make_local(&vips);
-        let sharing = |vip: &IpAddr| {
-            if changes.ours.contains(vip) { Sharing::Exclusive } else { Sharing::Shared }
-        };
-        let vips = vips.iter().map(|vip| (*vip, sharing(vip)));
-        let written = self.datapath.apply(&Desired::new(wanted.iter().copied(), vips));
-        let mut refused = BTreeMap::new();
+        let written = self.datapath.apply(&Desired::new(wanted.iter().copied(), vips.sharing()));
         if let Err(error) = written {
-            let missing = wanted.difference(&self.served);
-            refused.extend(missing.map(|frontend| (*frontend, error.to_string())));
+            let is_served = |frontend: &&FrontendKey| {
+                self.served.as_ref().is_some_and(|served| served.contains(*frontend))
+            };
+            let missing = wanted.iter().filter(|frontend| !is_served(frontend));
+            return missing.map(|frontend| (*frontend, error.to_string())).collect();
         }
-        refused.extend(changes.problems.iter().flat_map(|problem| without_address(problem, &wanted)));
-        self.served = wanted.into_iter().filter(|frontend| !refused.contains_key(frontend)).collect();
-        refused
-    }
-}
-
-fn vips(frontends: &BTreeSet<FrontendKey>) -> BTreeSet<IpAddr> {
-    let addresses = frontends.iter().map(|frontend| frontend.address);
-    addresses.filter(|address| !address.is_unspecified()).collect()
-}
-
-/// The frontends that an address problem takes down.
-fn without_address(problem: &Problem, wanted: &BTreeSet<FrontendKey>) -> Vec<(FrontendKey, String)> {
-    match problem {
-        Problem::Add { address, .. } => {
-            let concerned = wanted.iter().filter(|frontend| frontend.address == *address);
-            concerned.map(|frontend| (*frontend, problem.to_string())).collect()
-        }
-        Problem::List(_) | Problem::Remove { .. } => {
-            tracing::warn!("{problem}");
-            Vec::new()
-        }
+        self.served = Some(wanted);
+        BTreeMap::new()
     }
 }
 
@@ -205,6 +161,6 @@ fn proxy_settings(args: &RunArgs, sockets: SocketMode) -> Settings {
     settings
 }
 
-fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
-    kernel.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

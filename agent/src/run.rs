@@ -12,6 +12,7 @@ use portcullis_gateway::{Settings, Translator};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{self, Admin};
+use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
 use crate::offline::BUILT_IN;
@@ -63,7 +64,9 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
     let result = attend(args, admin, applier, || {}).await;
-    agents.stop().await;
+    if agents.stop().await {
+        cleanup::leave(&args.pin_dir);
+    }
     result
 }
 

@@ -12,8 +12,9 @@ mod holder;
 mod inside;
 mod layout;
 mod node;
-mod output;
+pub(crate) mod output;
 mod parts;
+mod pods;
 mod process;
 pub(crate) mod wait;
 
@@ -23,6 +24,7 @@ use anyhow::{Context, Result};
 
 pub(crate) use artifacts::{Artifacts, check_go, suite_version};
 pub(crate) use boot::{Cluster, Options};
+pub(crate) use checks::{Check, holds};
 pub(crate) use layout::Layout;
 
 /// Relative to the workspace.

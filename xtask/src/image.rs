@@ -35,19 +35,28 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = match &args.binary {
-        Some(binary) => binary.clone(),
+    let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
+    write(args.binary.as_deref(), &args.output, tags(args), authorities)
+}
+
+/// The image of an agent that is built already, or is built now.
+pub(crate) fn write(
+    binary: Option<&Path>,
+    place: &Path,
+    tags: Vec<String>,
+    authorities: Option<&Path>,
+) -> Result<()> {
+    let program = match binary {
+        Some(binary) => binary.to_owned(),
         None => build_agent()?,
     };
     refuse_dynamic(&program)?;
     let program = strip(&program)?;
-    let authorities = Path::new(AUTHORITIES);
-    let with_authorities = !args.without_authorities && authorities.is_file();
-    let files: &[&Path] = if with_authorities { &[authorities] } else { &[] };
-    let image = Image { program: &program, tags: tags(args), user: User::Root, files };
-    let digest = image.write(&args.output)?;
-    let size = fs::metadata(&args.output)?.len().div_ceil(1 << 20);
-    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), image.tags.join(", "));
+    let files: Vec<_> = authorities.into_iter().filter(|file| file.is_file()).collect();
+    let image = Image { program: &program, tags, user: User::Root, files: &files };
+    let digest = image.write(place)?;
+    let size = fs::metadata(place)?.len().div_ceil(1 << 20);
+    println!("image: {} ({size} MiB), {} as {digest}", place.display(), image.tags.join(", "));
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod agent;
 mod bench;
 mod build_ebpf;
+mod chart;
 mod ci;
 mod cluster;
 mod codegen;
@@ -48,6 +49,8 @@ enum Command {
     Conformance(conformance::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
+    /// Render the Helm chart, install it on the test cluster, test it there
+    Chart(chart::Args),
 }
 
 fn main() -> Result<()> {
@@ -62,5 +65,6 @@ fn main() -> Result<()> {
         Command::Cluster(args) => cluster::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Image(args) => image::run(&args),
+        Command::Chart(args) => chart::run(&args),
     }
 }

@@ -20,6 +20,8 @@ mod references;
 mod refusal;
 mod served;
 mod source;
+mod succession;
+mod uninstall;
 mod watch;
 mod writer;
 
@@ -31,6 +33,8 @@ pub use lease::{Elector, Timing};
 pub use mesh::{Mesh, MeshState};
 pub use refusal::Refusal;
 pub use source::{KubeSource, SourceOptions};
+pub use succession::Succession;
+pub use uninstall::{Installation, uninstall};
 pub use writer::StatusWriter;
 
 /// The field manager of everything we write.

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const SMALL: Options = Options { without_node: true, without_proxy: true };
 
-type Check = fn(&Cluster) -> Result<()>;
+pub(crate) type Check = fn(&Cluster) -> Result<()>;
 
 /// In this order: later ones use what earlier ones made.
 const CHECKS: &[(&str, Check)] = &[
@@ -47,7 +47,8 @@ pub(super) fn run(layout: Layout) -> Result<()> {
     Ok(())
 }
 
-fn holds(name: &str, check: Check, cluster: &Cluster) -> bool {
+/// Says how it went.
+pub(crate) fn holds(name: &str, check: Check, cluster: &Cluster) -> bool {
     let start = Instant::now();
     let result = check(cluster);
     let seconds = start.elapsed().as_secs_f32();
@@ -86,31 +87,12 @@ fn service_answers_the_node(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// From the pod's network namespace: its image holds no client.
 fn service_answers_a_pod(cluster: &Cluster) -> Result<()> {
-    let netns = format!("--net=/run/netns/{}", pod_netns(cluster, "client")?);
     let url = format!("http://{}/from-a-pod", field(cluster, "service/echo", "{.spec.clusterIP}")?);
-    let answer =
-        output::of(cluster.command("nsenter").args([&netns, "curl", "-sS", "--max-time", "5", &url]))?;
+    let mut curl = cluster.command_of_pod("smoke", "client", "curl")?;
+    let answer = output::of(curl.args(["-sS", "--max-time", "5", &url]))?;
     ensure!(answer.contains("/from-a-pod"), "unexpected answer: {answer}");
     Ok(())
-}
-
-/// The network namespace with the pod's address.
-fn pod_netns(cluster: &Cluster, pod: &str) -> Result<String> {
-    let address = format!(" {}/", field(cluster, &format!("pod/{pod}"), "{.status.podIP}")?);
-    for name in netns_names(cluster)? {
-        let shown = output::of(cluster.command("ip").args(["-netns", &name, "address"]))?;
-        if shown.contains(&address) {
-            return Ok(name);
-        }
-    }
-    bail!("no network namespace has the address{address}")
-}
-
-fn netns_names(cluster: &Cluster) -> Result<Vec<String>> {
-    let list = output::of(cluster.command("ip").args(["netns", "list"]))?;
-    Ok(list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
 fn logs_and_exec_work(cluster: &Cluster) -> Result<()> {
@@ -166,10 +148,10 @@ fn api_server_restarts(cluster: &Cluster) -> Result<()> {
 }
 
 fn deletion_cleans_up(cluster: &Cluster) -> Result<()> {
-    let before = netns_names(cluster)?.len();
+    let before = cluster.netns_names()?.len();
     cluster.kubectl(&["delete", "--namespace=smoke", "pod/client", "--timeout=60s"])?;
     wait::until_true("the end of the pod's namespace", PATIENCE, || {
-        netns_names(cluster).is_ok_and(|names| names.len() == before - 1)
+        cluster.netns_names().is_ok_and(|names| names.len() == before - 1)
     })
 }
 

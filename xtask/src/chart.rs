@@ -1,0 +1,72 @@
+//! `cargo xtask chart`: the Helm chart in `deploy/helm` as what it renders to, and as what it does on the test cluster. Helm is
+//! built from its Go module; `tests/chart` fixes the version and holds the cases.
+
+mod checks;
+mod helm;
+mod install;
+mod rendered;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::cluster::{self, Cluster, Options};
+
+pub(super) const CHART: &str = "deploy/helm/portcullis";
+pub(super) const RELEASE: &str = "portcullis";
+pub(super) const NAMESPACE: &str = "portcullis-system";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Write what the chart renders to: deploy/kustomize and tests/chart/cases
+    Render,
+    /// Fail if a rendered file is not what it would be now, or values are not refused that must be
+    Check,
+    /// Install the chart on the cluster that is up, with an image of this agent, and wait until it is ready
+    Install(Target),
+    /// Remove it again, as an operator would
+    Uninstall(Target),
+    /// Prove on a cluster that the DaemonSet serves traffic, and that removing it leaves nothing behind
+    Test(Target),
+}
+
+#[derive(clap::Args)]
+pub(super) struct Target {
+    /// A static agent that is built already [default: build one]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// The cluster's directory [default: target/cluster]
+    #[arg(long, env = "PORTCULLIS_CLUSTER")]
+    dir: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Render => rendered::write(),
+        Command::Check => check(),
+        Command::Install(target) => install::install(&target.running()?, target.binary.as_deref()),
+        Command::Uninstall(target) => install::uninstall(&target.running()?),
+        Command::Test(target) => checks::run(&target.obtain()?, target.binary.as_deref()),
+    }
+}
+
+/// Also a step of `ci`.
+pub(crate) fn check() -> Result<()> {
+    rendered::check()
+}
+
+impl Target {
+    fn running(&self) -> Result<Cluster> {
+        Cluster::running(cluster::layout(self.dir.as_ref())?)
+    }
+
+    fn obtain(&self) -> Result<Cluster> {
+        Cluster::obtain(cluster::layout(self.dir.as_ref())?, &Options::default())
+    }
+}

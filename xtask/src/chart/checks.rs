@@ -1,0 +1,180 @@
+//! `cargo xtask chart test`: what the chart installs serves traffic, and nothing of it is left when it is removed. Each check
+//! looks at the cluster as an operator would.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use super::{NAMESPACE, RELEASE, install};
+use crate::cluster::{Check, Cluster, holds, output, wait};
+use crate::shell;
+
+const MANIFESTS: &str = "tests/chart/on-cluster.yaml";
+/// Of the manifests.
+const TESTED: &str = "chart-test";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const INSTALLED: &[(&str, Check)] = &[
+    ("the agent runs without privileges, read-only, with few capabilities", agent_is_confined),
+    ("the agent uses the kernel datapath", datapath_is_ebpf),
+    ("the Gateway is Programmed and has its Service's address", gateway_is_programmed),
+    ("a pod reaches the Gateway, and its address is kept", pod_reaches_the_gateway),
+    ("the node reaches the Gateway", node_reaches_the_gateway),
+    ("a restarted agent serves again, on what the old one left", restart_keeps_everything),
+];
+
+const REMOVED: &[(&str, Check)] = &[
+    ("no program, map or pin is left", nothing_is_pinned),
+    ("no VIP is left", no_vip_is_left),
+    ("no nftables rule is left", no_rule_is_left),
+    ("no object is left", no_object_is_left),
+];
+
+pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
+    install::install(cluster, binary)?;
+    let manifests = shell::root().join(MANIFESTS).display().to_string();
+    cluster.kubectl(&["apply", "-f", &manifests])?;
+    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;
+    let mut failed = count_failed(cluster, INSTALLED);
+    install::uninstall(cluster)?;
+    failed += count_failed(cluster, REMOVED);
+    cluster.kubectl(&["delete", "-f", &manifests])?;
+    println!("{} passed, {failed} failed", INSTALLED.len() + REMOVED.len() - failed);
+    if failed > 0 {
+        bail!("the chart does not do what it promises");
+    }
+    Ok(())
+}
+
+fn count_failed(cluster: &Cluster, checks: &[(&str, Check)]) -> usize {
+    checks.iter().filter(|(name, check)| !holds(name, *check, cluster)).count()
+}
+
+// --- installed ---
+
+/// As the kernel has it: bits 10 NET_BIND_SERVICE, 12 NET_ADMIN, 38 PERFMON, 39 BPF.
+fn agent_is_confined(cluster: &Cluster) -> Result<()> {
+    let status = output::of(cluster.command("cat").arg(format!("/proc/{}/status", agent_pid(cluster)?)))?;
+    let value = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    ensure!(value("CapEff:") == "000000c000001400", "its capabilities are {}", value("CapEff:"));
+    ensure!(value("NoNewPrivs:") == "1", "it may gain privileges");
+    ensure!(value("Seccomp:") == "2", "it has no seccomp filter");
+    let mounts = output::of(cluster.command("cat").arg(format!("/proc/{}/mounts", agent_pid(cluster)?)))?;
+    let root = mounts.lines().find(|line| line.split(' ').nth(1) == Some("/")).unwrap_or_default();
+    ensure!(root.split(' ').nth(3).is_some_and(|options| options.starts_with("ro")), "its root: {root}");
+    Ok(())
+}
+
+fn datapath_is_ebpf(cluster: &Cluster) -> Result<()> {
+    let log = cluster.kubectl(&["logs", "--namespace", NAMESPACE, &format!("daemonset/{RELEASE}")])?;
+    let line = log.lines().find(|line| line.contains("datapath:")).unwrap_or("no line about the datapath");
+    ensure!(line.contains("ebpf: steer"), "{line}");
+    Ok(())
+}
+
+fn gateway_is_programmed(cluster: &Cluster) -> Result<()> {
+    let programmed = "--for=condition=Programmed";
+    cluster.kubectl(&["wait", programmed, "--timeout=30s", "-n", TESTED, "gateway/web"])?;
+    let (given, service) = (vip(cluster)?, field(cluster, "service/web-portcullis", "{.spec.clusterIP}")?);
+    ensure!(given == service, "the Gateway's address is {given}, its Service's {service}");
+    Ok(())
+}
+
+fn pod_reaches_the_gateway(cluster: &Cluster) -> Result<()> {
+    let url = format!("http://{}/from-a-pod", vip(cluster)?);
+    let answer = wait::until("an answer to a pod", PATIENCE, || {
+        let mut curl = cluster.command_of_pod(TESTED, "client", "curl")?;
+        Ok(output::of(curl.args(["-sS", "--fail", "--max-time", "2", &url])).ok())
+    })?;
+    ensure!(answer.contains("/from-a-pod"), "unexpected answer: {answer}");
+    let client = field(cluster, "pod/client", "{.status.podIP}")?;
+    ensure!(answer.contains(&client), "the backend does not see the client {client}: {answer}");
+    Ok(())
+}
+
+fn node_reaches_the_gateway(cluster: &Cluster) -> Result<()> {
+    let url = format!("http://{}/from-the-node", vip(cluster)?);
+    let answer = wait::until("an answer to the node", PATIENCE, || {
+        let mut curl = cluster.command("curl");
+        Ok(output::of(curl.args(["-sS", "--fail", "--max-time", "2", &url])).ok())
+    })?;
+    ensure!(answer.contains("/from-the-node"), "unexpected answer: {answer}");
+    Ok(())
+}
+
+/// The pins are the same afterwards: programs and maps were taken over.
+fn restart_keeps_everything(cluster: &Cluster) -> Result<()> {
+    let before = pins(cluster)?;
+    let daemon_set = format!("daemonset/{RELEASE}");
+    cluster.kubectl(&["rollout", "restart", "--namespace", NAMESPACE, &daemon_set])?;
+    cluster.kubectl(&["rollout", "status", "--timeout=120s", "--namespace", NAMESPACE, &daemon_set])?;
+    ensure!(!before.is_empty() && pins(cluster)? == before, "the pins are not the same: before {before}");
+    pod_reaches_the_gateway(cluster)
+}
+
+// --- removed ---
+
+fn nothing_is_pinned(cluster: &Cluster) -> Result<()> {
+    wait::until_true("agents gone", PATIENCE, || agent_pid(cluster).is_err())?;
+    let left = pins(cluster)?;
+    ensure!(left.is_empty(), "{left}");
+    Ok(())
+}
+
+fn no_vip_is_left(cluster: &Cluster) -> Result<()> {
+    let addresses = output::of(cluster.command("ip").args(["address", "show", "dev", "lo"]))?;
+    let left: Vec<_> = addresses.lines().filter(|line| line.contains("portcullis")).collect();
+    ensure!(left.is_empty(), "{}", left.join("; "));
+    Ok(())
+}
+
+fn no_rule_is_left(cluster: &Cluster) -> Result<()> {
+    let tables = output::of(cluster.command("nft").args(["list", "tables"]))?;
+    ensure!(!tables.contains("portcullis"), "{tables}");
+    Ok(())
+}
+
+/// Namespaced objects where they could be, and everything cluster-wide that could be ours.
+fn no_object_is_left(cluster: &Cluster) -> Result<()> {
+    let name = "custom-columns=KIND:.kind,NAME:.metadata.name";
+    let asked: &[&[&str]] = &[
+        &["all,serviceaccounts,leases,roles,rolebindings", "--namespace", NAMESPACE],
+        &["clusterroles,clusterrolebindings,gatewayclasses,xmeshes,customresourcedefinitions"],
+        &["services", "--namespace", TESTED],
+    ];
+    let mut left = Vec::new();
+    for arguments in asked {
+        let listed = cluster.kubectl(&[&["get", "--no-headers", "-o", name], *arguments].concat())?;
+        left.extend(listed.lines().filter(|line| line.contains("portcullis")).map(str::to_owned));
+    }
+    ensure!(left.is_empty(), "{}", left.join("; "));
+    Ok(())
+}
+
+// --- the cluster's words ---
+
+fn vip(cluster: &Cluster) -> Result<String> {
+    field(cluster, "gateway/web", "{.status.addresses[0].value}")
+}
+
+fn field(cluster: &Cluster, object: &str, path: &str) -> Result<String> {
+    cluster.kubectl(&["get", "--namespace", TESTED, object, "-o", &format!("jsonpath={path}")])
+}
+
+/// Pins with their inodes, which differ if one was made anew.
+fn pins(cluster: &Cluster) -> Result<String> {
+    let find = ["/sys/fs/bpf", "-path", "*portcullis*", "-type", "f", "-printf", "%P %i\n"];
+    let found = output::of(cluster.command("find").args(find))?;
+    let mut lines: Vec<_> = found.lines().collect();
+    lines.sort_unstable();
+    Ok(lines.join("\n"))
+}
+
+fn agent_pid(cluster: &Cluster) -> Result<String> {
+    let pids = output::of(cluster.command("pgrep").args(["--exact", "--full", "/portcullis run"]))?;
+    Ok(pids.lines().next().unwrap_or_default().to_owned())
+}
