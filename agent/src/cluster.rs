@@ -1,5 +1,6 @@
 //! `portcullis run` in a cluster: everything that talks with the API server, next to the control loop.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use portcullis_control::kube::{
-    Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, SourceOptions,
-    StatusWriter, Succession, Timing, connect,
+    Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, Refusal,
+    SourceOptions, StatusWriter, Succession, Timing, connect,
 };
 use portcullis_gateway::infra::{Parameters, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
+use portcullis_model::ObjectName;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -70,6 +72,8 @@ pub(crate) struct Standing {
     pub current: watch::Receiver<bool>,
     pub leading: watch::Receiver<bool>,
     pub mesh: watch::Receiver<MeshState>,
+    /// Gateways that cannot have what is generated for them.
+    pub refused: watch::Receiver<BTreeMap<ObjectName, Refusal>>,
 }
 
 /// The tasks that write to the API server. Dropping them stops writing at once.
@@ -117,12 +121,14 @@ impl Cluster {
             args.daemon_set.as_ref().map(|name| Succession::new(client.clone(), &namespace, name));
         let mut tasks = JoinSet::new();
         tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(&board), leading.clone()).run());
-        tasks.spawn(Generator::new(client.clone(), Arc::clone(&board), leading.clone()).run());
+        let generator = Generator::new(client.clone(), Arc::clone(&board), leading.clone());
+        let refused = generator.refused();
+        tasks.spawn(generator.run());
         let settings = MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let instance = Instance { version, namespace, agents: None };
         let mesh = Mesh::new(client, settings, instance, AGENTS, leading.clone());
-        let standing = Standing { current: board.current(), leading, mesh: mesh.state() };
+        let standing = Standing { current: board.current(), leading, mesh: mesh.state(), refused };
         tasks.spawn(mesh.run());
         let (resign, resigned) = oneshot::channel();
         let election = tokio::spawn(elector.run(async { drop(resigned.await) }));

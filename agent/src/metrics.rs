@@ -161,6 +161,13 @@ fn cluster(registry: &mut Registry, standing: &Standing) {
     let leads = u64::from(*standing.leading.borrow());
     gauge(registry, "portcullis_leader", "Whether this agent writes statuses", leads);
     let warned = u64::from(standing.mesh.borrow().warning.is_some());
+    let refused = u64::try_from(standing.refused.borrow().len()).unwrap_or(u64::MAX);
+    gauge(
+        registry,
+        "portcullis_gateways_without_objects",
+        "Gateways that cannot have what is generated for them",
+        refused,
+    );
     gauge(registry, "portcullis_mesh_unclaimed", "Whether no XMesh of the expected name is ours", warned);
 }
 

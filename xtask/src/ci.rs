@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{agent, build_ebpf, codegen, demo, setup, shell, tidy};
+use crate::{agent, build_ebpf, chart, codegen, demo, setup, shell, tidy};
 use tests::Tally;
 
 #[derive(clap::Args)]
@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "clippy", run: |_| clippy(), fatal: false },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
+    Step { name: "chart check", run: |_| chart::check(), fatal: false },
     Step { name: "tidy", run: |_| tidy::run(&tidy::Args {}), fatal: false },
     Step { name: "build", run: |_| build(), fatal: true },
     Step { name: "test", run: tests::run, fatal: false },
