@@ -3,6 +3,7 @@
 
 mod backend;
 mod change;
+mod delegation;
 mod http;
 mod load;
 mod peers;
@@ -26,11 +27,14 @@ enum What {
     Http(http::Args),
     /// Edits of the directory under load: failed requests, and the time until an edit is visible
     Change(change::Args),
+    /// The same for parent and child routes, a thousand of them
+    Delegation(delegation::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Http(args) => http::run(args),
         What::Change(args) => change::run(args),
+        What::Delegation(args) => delegation::run(args),
     }
 }

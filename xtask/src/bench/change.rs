@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,7 +61,8 @@ struct Bench<'a> {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
-    let peer = portcullis(args)?;
+    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
+    let peer = portcullis(args.binary.as_deref(), datapath)?;
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;
     let directory = scratch.path().join("agent");
@@ -93,10 +94,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn portcullis(args: &Args) -> Result<Portcullis> {
-    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
-    let binary = match &args.binary {
-        Some(binary) => binary.clone(),
+/// The given agent, or one made for it.
+pub(super) fn portcullis(binary: Option<&Path>, datapath: Datapath) -> Result<Portcullis> {
+    let binary = match binary {
+        Some(binary) => binary.to_owned(),
         None => {
             setup::run(&setup::Args::bench())?;
             agent::build_release()?
@@ -149,11 +150,8 @@ impl Bench<'_> {
         Ok(median((0..PROBES).map(probe).collect::<Result<_>>()?))
     }
 
-    /// Replaces a file as an editor does.
     fn put(&self, name: &str, text: &str) -> Result<()> {
-        let partial = self.config.join(format!(".{name}.partial"));
-        fs::write(&partial, text)?;
-        Ok(fs::rename(partial, self.config.join(name))?)
+        put(&self.config, name, text)
     }
 
     /// Whether a handshake shows this certificate.
@@ -167,7 +165,14 @@ impl Bench<'_> {
     }
 }
 
-fn visible(mut seen: impl FnMut() -> Result<bool>) -> Result<Duration> {
+/// Replaces a file as an editor does.
+pub(super) fn put(directory: &Path, name: &str, text: &str) -> Result<()> {
+    let partial = directory.join(format!(".{name}.partial"));
+    fs::write(&partial, text)?;
+    Ok(fs::rename(partial, directory.join(name))?)
+}
+
+pub(super) fn visible(mut seen: impl FnMut() -> Result<bool>) -> Result<Duration> {
     let begin = Instant::now();
     while !seen()? {
         if begin.elapsed() > PATIENCE {
@@ -179,19 +184,23 @@ fn visible(mut seen: impl FnMut() -> Result<bool>) -> Result<Duration> {
 }
 
 /// A client's connection that stays open over all edits.
-struct Connection(BufReader<TcpStream>);
+pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    fn open(address: &str) -> Result<Self> {
+    pub(super) fn open(address: &str) -> Result<Self> {
         let stream = TcpStream::connect((address, HTTP_PORT))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// The head of the answer.
     fn get(&mut self, path: &str) -> Result<String> {
-        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: {ONE}\r\n\r\n")?;
+        self.ask(ONE, path)
+    }
+
+    /// The head of the answer, in lower case.
+    pub(super) fn ask(&mut self, host: &str, path: &str) -> Result<String> {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             ensure!(self.0.read_line(&mut head)? > 0, "the connection was closed after {head:?}");

@@ -12,8 +12,6 @@ use super::workload::Workload;
 use crate::shell;
 
 const DOCUMENT: &str = "docs/performance.md";
-const BEGIN: &str = "<!-- bench http: begin -->\n";
-const END: &str = "<!-- bench http: end -->";
 
 pub(super) struct Report {
     names: Vec<&'static str>,
@@ -63,11 +61,7 @@ impl Report {
 
     /// Replaces what the document says of the last run.
     pub(super) fn write(&self) -> Result<()> {
-        let path = shell::root().join(DOCUMENT);
-        let old = fs::read_to_string(&path)?;
-        let (before, rest) = old.split_once(BEGIN).context("docs/performance.md has lost its begin mark")?;
-        let (_, after) = rest.split_once(END).context("docs/performance.md has lost its end mark")?;
-        Ok(fs::write(path, format!("{before}{BEGIN}{}{END}{after}", self.text()))?)
+        replace("http", &self.text())
     }
 
     fn table(&self, measured: &Measured) -> String {
@@ -116,7 +110,17 @@ impl Report {
     }
 }
 
-fn machine() -> String {
+/// Replaces what the document says between the marks of a benchmark.
+pub(super) fn replace(bench: &str, text: &str) -> Result<()> {
+    let (begin, end) = (format!("<!-- bench {bench}: begin -->\n"), format!("<!-- bench {bench}: end -->"));
+    let path = shell::root().join(DOCUMENT);
+    let old = fs::read_to_string(&path)?;
+    let (before, rest) = old.split_once(&begin).with_context(|| format!("{DOCUMENT} has lost {begin:?}"))?;
+    let (_, after) = rest.split_once(&end).with_context(|| format!("{DOCUMENT} has lost {end:?}"))?;
+    Ok(fs::write(path, format!("{before}{begin}{text}{end}{after}"))?)
+}
+
+pub(super) fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));

@@ -103,6 +103,10 @@ pub fn summary(conditions: &Value) -> Option<Summary> {
 /// Whether a condition says that something is wrong.
 pub fn is_problem(condition: &Value) -> bool {
     let holds = condition["status"] == "True";
+    // GEP-1058 has two that are true and complain nevertheless.
+    if matches!(text(&condition["reason"]), "GrandparentConfigError" | "PartiallyAttached") {
+        return true;
+    }
     match condition["type"].as_str() {
         Some("Conflicted" | "NotSupported" | "PartiallyInvalid") => holds,
         Some("Accepted" | "Attached" | "Programmed" | "ResolvedRefs" | "SupportedVersion") => !holds,
@@ -164,6 +168,21 @@ mod tests {
         assert!(said(&mut complaints, Some(status(false))).is_empty());
         assert_eq!(said(&mut complaints, Some(status(true))), ["HTTPRoute shop/cart: all is well again"]);
         assert!(said(&mut complaints, Some(status(true))).is_empty());
+    }
+
+    #[test]
+    fn a_family_that_is_attached_in_part_complains() {
+        for (r#type, status, reason, complains) in [
+            ("Attached", "True", "Attached", false),
+            ("Attached", "True", "PartiallyAttached", true),
+            ("Attached", "False", "NotAttached", true),
+            ("Accepted", "True", "GrandparentConfigError", true),
+            ("NotSupported", "True", "NotSupported", true),
+            ("NotSupported", "False", "Supported", false),
+        ] {
+            let condition = json!({"type": r#type, "status": status, "reason": reason});
+            assert_eq!(is_problem(&condition), complains, "{condition}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, Problem}
 use crate::selector::NamespaceRule;
 
 /// What a child asks of a parent, and which of it both agree to.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Agreement {
     pub(super) attempts: Vec<Attempt>,
     /// Indices of the parent's rules.

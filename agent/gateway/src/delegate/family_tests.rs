@@ -142,8 +142,8 @@ fn serve(family: &Family, path: &str) -> String {
     answer(&table(family.routes(), &World::new(false)), &get(path))
 }
 
-fn bind_all(parent: &Arc<ParsedRoute>, children: &[Arc<ParsedRoute>]) -> Family {
-    bind(parent, children, &World::new(false))
+fn bind_all(parent: &Arc<ParsedRoute>, children: &[Arc<ParsedRoute>]) -> Arc<Family> {
+    bind(parent, children, &World::new(false), None)
 }
 
 fn refusal<'f>(family: &'f Family, name: &str) -> &'f Refusal {
@@ -315,7 +315,7 @@ fn children_named_by_backend_refs_need_their_own_consent() {
     assert_eq!(found, ["gw/x:80", "shop/x:80", "404", "404", "404"]);
     let reasons: Vec<_> = family.unresolved.iter().map(|problem| problem.reason).collect();
     assert_eq!(reasons, [Reason::RefNotPermitted, Reason::BackendNotFound]);
-    let granted = bind(&parent, &children, &World::new(true));
+    let granted = bind(&parent, &children, &World::new(true), None);
     assert_eq!(serve(&granted, "/a/silent"), "shop/x:80");
 }
 
@@ -404,4 +404,45 @@ fn too_many_children_are_refused_the_youngest_first() {
     assert_eq!(refusal(&family, "c0256").reason, Reason::LimitExceeded);
     assert_eq!(family.parent_conditions(|_| true)[0].reason, "PartiallyAttached");
     assert!(family.objects().iter().all(|object| object["spec"]["rules"].as_array().unwrap().len() <= 16));
+}
+
+/// 64 alternatives below 64: the third child would be one too many.
+#[test]
+fn too_many_compiled_rules_are_refused_and_guarded() {
+    let alternatives = |prefix: &str| {
+        let matched = |at| json!({"path": {"type": "PathPrefix", "value": format!("/{prefix}{at}")}});
+        (0..64).map(matched).collect::<Value>()
+    };
+    let parent = shop(json!([{"matches": alternatives("p"), "allowedRoutes": {}}]));
+    let child = |name: &str| {
+        let rules = json!([{"matches": alternatives(name), "backendRefs": to(name)}]);
+        route(&format!("gw/{name}"), json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
+    };
+    let family = bind_all(&parent, &["a", "b", "c"].map(child));
+    assert_eq!(refusal(&family, "c").reason, Reason::LimitExceeded);
+    assert_eq!(family.children.iter().filter(|child| child.is_bound()).count(), 2);
+    assert_eq!(
+        (serve(&family, "/p63/b63"), serve(&family, "/p63/c63")),
+        ("gw/b:80".to_owned(), "500".to_owned())
+    );
+}
+
+/// Binding again from what is known comes to the same, and to the same value where nothing is different.
+#[test]
+fn what_is_known_is_taken_over() {
+    let parent = shop(json!([{"matches": prefix("/s"), "allowedRoutes": {}}]));
+    let child = |name: &str, path: &str| {
+        let rules = json!([{"matches": prefix(path), "backendRefs": to(name)}]);
+        route(&format!("gw/{name}"), json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
+    };
+    let before = [child("a", "/a"), child("b", "/b")];
+    let now = [before[0].clone(), child("b", "/other")];
+    let known = bind_all(&parent, &before);
+    let bind = |children: &[_], known| bind(&parent, children, &World::new(false), known);
+    assert!(Arc::ptr_eq(&bind(&before, Some(&known)), &known));
+    let again = bind(&now, Some(&known));
+    assert_eq!(again.objects(), bind(&now, None).objects());
+    assert!(Arc::ptr_eq(&again.children[0], &known.children[0]));
+    let different: Vec<_> = again.different_from(&known).map(|key| &*key.name.name).collect();
+    assert_eq!(different, ["b", "b"], "as it was and as it is");
 }

@@ -6,18 +6,21 @@
 //! of the family, serve the same: that is the specification's own test of a valid combination. `docs/delegation.md` tells the
 //! rules and where the specification left a choice.
 
+mod assemble;
 mod bind;
 mod combine;
 mod consent;
 mod draft;
+mod pair;
 mod print;
 mod refusal;
 mod report;
 mod weigh;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis_model::{HostPattern, ObjectName, RuleId};
+use portcullis_model::{HostPattern, ObjectName};
 
 use crate::api::shared::ParentReference;
 use crate::route::{ParsedRoute, Problem};
@@ -29,7 +32,8 @@ pub use print::SOURCES_ANNOTATION;
 pub use refusal::{Cause, Refusal};
 pub use report::{Grandparent, Mismatch, Verdict, foreign_parent_conditions, missing_parent_conditions};
 
-use draft::Draft;
+use assemble::Item;
+use pair::Pair;
 
 /// What binding needs to know beyond the routes.
 pub trait Surroundings {
@@ -45,23 +49,25 @@ pub struct Family {
     pub parent: Arc<ParsedRoute>,
     /// What is served in place of the parent, in order of precedence: one route, or several when children have hostnames of
     /// their own or there are more rules than an HTTPRoute can have.
-    pub ephemeral: Vec<Ephemeral>,
+    pub ephemeral: Vec<Arc<Ephemeral>>,
     /// Answer for the traffic of children that could not be bound, so that it falls to no other rule. Not part of the
     /// ephemeral route, which a failed binding must leave as it is.
-    pub guards: Vec<Arc<ParsedRoute>>,
+    pub guards: Vec<Arc<Ephemeral>>,
     /// In the order they were bound.
-    pub children: Vec<ChildReport>,
+    pub children: Vec<Arc<ChildReport>>,
     /// References of the parent to child routes that lead nowhere.
     pub unresolved: Vec<Problem>,
+    /// All candidates, for the next binding to go on from.
+    pairs: Vec<Arc<Pair>>,
+    /// By rule of the parent: what it is without children.
+    own: Vec<Arc<Item>>,
 }
 
 /// A part of the ephemeral route that can be written as one object.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Ephemeral {
     pub route: Arc<ParsedRoute>,
-    drafts: Vec<Draft>,
-    /// By rule: sources beyond the rule's own id.
-    further: Vec<Vec<Arc<RuleId>>>,
+    items: Vec<Arc<Item>>,
 }
 
 /// How one child fared.
@@ -76,7 +82,7 @@ pub struct ChildReport {
     pub partly_invalid: Option<Problem>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// Index in the child's `spec.parentRefs`; `None` if the child does not name the parent.
     pub index: Option<usize>,
@@ -91,11 +97,22 @@ pub struct Attempt {
 impl Family {
     /// All routes whose rules are served in place of the parent's.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<ParsedRoute>> {
-        self.ephemeral.iter().map(|ephemeral| &ephemeral.route).chain(&self.guards)
+        self.ephemeral.iter().chain(&self.guards).map(|part| &part.route)
     }
 
     pub fn report(&self, child: &ObjectKey) -> Option<&ChildReport> {
-        self.children.iter().find(|report| report.child == *child)
+        self.children.iter().find(|report| report.child == *child).map(|report| &**report)
+    }
+
+    /// Children that fare differently in the other family.
+    pub fn different_from<'f>(&'f self, other: &'f Self) -> impl Iterator<Item = &'f ObjectKey> {
+        let reports =
+            |family: &'f Self| family.children.iter().map(|report| (Arc::as_ptr(report), &report.child));
+        let (ours, theirs): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (reports(self).collect(), reports(other).collect());
+        let only_ours = reports(self).filter(move |(report, _)| !theirs.contains_key(report));
+        let only_theirs = reports(other).filter(move |(report, _)| !ours.contains_key(report));
+        only_ours.chain(only_theirs).map(|(_, child)| child)
     }
 }
 

@@ -2,12 +2,14 @@
 //! backends stay in the child's namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::assemble::Item;
 use super::{Ephemeral, Family};
 use crate::GATEWAY_GROUP;
-use crate::route::{ParsedRoute, ParsedRule, RouteSource};
+use crate::route::{ParsedRoute, RouteSource};
 use crate::{Kind, ObjectKey};
 
 /// Names the source of every rule, one line each.
@@ -81,12 +83,11 @@ impl Ephemeral {
     }
 
     fn sources(&self) -> String {
-        let rules = self.route.rules.iter().zip(&self.further).enumerate();
-        let line = |(at, (rule, further)): (usize, (&ParsedRule, &Vec<_>))| {
-            let further: String = further.iter().map(|id| format!(" + {id}")).collect();
-            format!("rules[{at}]: {}{further}\n", rule.id)
+        let line = |(at, item): (usize, &Arc<Item>)| {
+            let further: String = item.further.iter().map(|id| format!(" + {id}")).collect();
+            format!("rules[{at}]: {}{further}\n", item.rule.id)
         };
-        rules.map(line).collect()
+        self.items.iter().enumerate().map(line).collect()
     }
 
     fn spec(&self, parent: &ParsedRoute) -> Value {
@@ -104,8 +105,8 @@ impl Ephemeral {
             spec.insert("hostnames".to_owned(), json!(hostnames));
         }
         let rules: Vec<_> = match self.route.key.kind {
-            Kind::GrpcRoute => self.drafts.iter().map(|draft| json!(draft.to_grpc())).collect(),
-            _ => self.drafts.iter().map(|draft| json!(draft.to_http())).collect(),
+            Kind::GrpcRoute => self.items.iter().map(|item| json!(item.draft.to_grpc())).collect(),
+            _ => self.items.iter().map(|item| json!(item.draft.to_http())).collect(),
         };
         spec.insert("rules".to_owned(), Value::Array(rules));
         Value::Object(spec)

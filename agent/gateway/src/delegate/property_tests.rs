@@ -143,17 +143,17 @@ fn manifest(random: &Random, name: &str, parent_refs: Value) -> Value {
         "spec": {"parentRefs": parent_refs, "hostnames": random.hosts, "rules": rules}})
 }
 
-fn family(parent: &Random, children: &[Random]) -> Family {
+fn family(parent: &Random, children: &[Random]) -> Arc<Family> {
     let (parent, children) = routes(parent, children);
-    bind(&parent, &children, &World::new(true))
+    bind(&parent, &children, &World::new(true), None)
 }
 
 /// Without the children that cannot be bound.
-fn valid_family(parent: &Random, children: &[Random]) -> Family {
+fn valid_family(parent: &Random, children: &[Random]) -> Arc<Family> {
     let (parent, mut children) = routes(parent, children);
-    let family = bind(&parent, &children, &World::new(true));
+    let family = bind(&parent, &children, &World::new(true), None);
     children.retain(|child| family.report(&child.key).is_some_and(ChildReport::is_bound));
-    bind(&parent, &children, &World::new(true))
+    bind(&parent, &children, &World::new(true), None)
 }
 
 fn routes(parent: &Random, children: &[Random]) -> (Arc<ParsedRoute>, Vec<Arc<ParsedRoute>>) {
@@ -236,7 +236,7 @@ proptest! {
         requests in prop::collection::vec(request(), 1..12),
     ) {
         let family = valid_family(&parent, &children);
-        prop_assert!(family.guards.is_empty() && family.children.iter().all(ChildReport::is_bound));
+        prop_assert!(family.guards.is_empty() && family.children.iter().all(|child| child.is_bound()));
         let world = World::new(true);
         let alone: Vec<_> = family.objects().into_iter().map(parsed).collect();
         for route in &alone {
@@ -281,6 +281,6 @@ fn routes_that_name_themselves_and_each_other_end() {
         )
     };
     let both = [wild("gw/a"), wild("gw/b")];
-    let family = bind(&both[0], &both, &World::new(true));
+    let family = bind(&both[0], &both, &World::new(true), None);
     assert!(family.children.iter().all(|child| !child.is_bound()));
 }

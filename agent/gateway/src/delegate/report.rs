@@ -1,6 +1,8 @@
 //! Statuses of parents and children (GEP-1058, "Route status"). Both sides get the same condition types; a child's entries
 //! hold the verdict of each of its grandparents, since the same child may fit one Gateway and not another.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_model::HostPattern;
 
@@ -201,11 +203,11 @@ impl Family {
     /// have a listener there.
     pub fn parent_conditions(&self, fits: impl Fn(&ChildReport) -> bool) -> Vec<Condition> {
         let generation = self.parent.generation;
-        let attached = self.children.iter().filter(|child| child.is_bound() && fits(child)).count();
-        let mut failures = Vec::new();
-        for child in self.children.iter().filter(|child| !(child.is_bound() && fits(child))) {
-            failures.extend(self.failure(child));
-        }
+        let is_attached = |child: &&Arc<ChildReport>| child.is_bound() && fits(child);
+        let (attached, others): (Vec<_>, Vec<_>) = self.children.iter().partition(is_attached);
+        let (attached, failures) =
+            (attached.len(), others.into_iter().filter_map(|child| self.failure(child)));
+        let failures: Vec<_> = failures.collect();
         let mut conditions = vec![attached_condition(attached, &failures, generation)];
         let [conflicted, _] = sides(self.refusals(Cause::Conflict), generation);
         let [_, unsupported] = sides(self.refusals(Cause::Unsupported), generation);
@@ -215,7 +217,7 @@ impl Family {
 
     /// The first refusal for this cause, and what all together tell the parent's owner.
     fn refusals(&self, cause: Cause) -> Option<(&Refusal, String)> {
-        let refusals = self.children.iter().filter_map(ChildReport::refusal);
+        let refusals = self.children.iter().filter_map(|child| child.refusal());
         let refusals: Vec<_> = refusals.filter(|refusal| refusal.cause == cause).collect();
         let mut messages: Vec<_> = refusals.iter().map(|refusal| refusal.to_parent.clone()).collect();
         messages.dedup();

@@ -2,7 +2,9 @@
 //! split, as they would be between backends. Rules that differ in anything but their backends stay apart, and the first takes
 //! the traffic.
 
-use super::bind::Item;
+use std::sync::Arc;
+
+use super::assemble::Item;
 use crate::api::httproutes::HttpBackendReference;
 
 /// Of a rule and of a backendRef, by the CRD.
@@ -10,8 +12,8 @@ const MOST_BACKENDS: usize = 16;
 const GREATEST_WEIGHT: u64 = 1_000_000;
 
 /// Rules of several children that belong together become one, with each child's share split among its backends.
-pub(super) fn weigh(items: Vec<Item>) -> Vec<Item> {
-    let mut groups = Vec::<Vec<Item>>::new();
+pub(super) fn weigh(items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
+    let mut groups = Vec::<Vec<Arc<Item>>>::new();
     for item in items {
         match groups.iter_mut().find(|group| belongs_to(group, &item)) {
             Some(group) => group.push(item),
@@ -21,7 +23,7 @@ pub(super) fn weigh(items: Vec<Item>) -> Vec<Item> {
     groups.into_iter().filter_map(join).collect()
 }
 
-fn belongs_to(group: &[Item], item: &Item) -> bool {
+fn belongs_to(group: &[Arc<Item>], item: &Item) -> bool {
     let Some(first) = group.first() else { return false };
     let (ours, theirs) = (&first.draft, &item.draft);
     let backends: usize = group.iter().map(|item| item.draft.backend_refs.len()).sum();
@@ -35,31 +37,29 @@ fn belongs_to(group: &[Item], item: &Item) -> bool {
         && total(item) > 0
 }
 
-fn join(group: Vec<Item>) -> Option<Item> {
+fn join(group: Vec<Arc<Item>>) -> Option<Arc<Item>> {
+    if group.len() < 2 {
+        return group.into_iter().next();
+    }
     let weights = weights(&group);
     let mut members = group.into_iter();
-    let mut joined = members.next()?;
+    let mut joined = Item::clone(&*members.next()?);
     for member in members {
         joined.further.push(member.rule.id.clone());
-        joined.draft.backend_refs.extend(member.draft.backend_refs);
-        joined.rule.backend_refs.extend(member.rule.backend_refs);
+        joined.draft.backend_refs.extend(member.draft.backend_refs.iter().cloned());
+        joined.rule.backend_refs.extend(member.rule.backend_refs.iter().cloned());
     }
-    if let Some(weights) = weights {
-        for (at, weight) in weights.into_iter().enumerate() {
-            joined.draft.backend_refs[at].weight = i32::try_from(weight).ok();
-            joined.rule.backend_refs[at].weight = weight;
-        }
+    for (at, weight) in weights.into_iter().flatten().enumerate() {
+        joined.draft.backend_refs[at].weight = i32::try_from(weight).ok();
+        joined.rule.backend_refs[at].weight = weight;
     }
-    Some(joined)
+    Some(Arc::new(joined))
 }
 
-/// `share × weight ⁄ sum of weights` of each backend, over a common denominator; `None` if there is nothing to share.
-fn weights(group: &[Item]) -> Option<Vec<u32>> {
-    if group.len() < 2 {
-        return None;
-    }
-    let common = group.iter().map(total).fold(1, lcm);
-    let of_item = |item: &Item| {
+/// `share × weight ⁄ sum of weights` of each backend, over a common denominator.
+fn weights(group: &[Arc<Item>]) -> Option<Vec<u32>> {
+    let common = group.iter().map(|item| total(item)).fold(1, lcm);
+    let of_item = |item: &Arc<Item>| {
         let factor = u64::from(item.share.unwrap_or(1)) * (common / total(item).max(1));
         item.draft.backend_refs.iter().map(move |to| weight(to).saturating_mul(factor)).collect::<Vec<_>>()
     };

@@ -113,20 +113,6 @@ impl ParsedRoute {
         }
     }
 
-    /// A stand-in to ask where some hostnames would attach.
-    pub(crate) fn for_hostnames(&self, hostnames: &[HostPattern]) -> Self {
-        Self {
-            key: self.key.clone(),
-            generation: self.generation,
-            origin: self.origin.clone(),
-            source: self.source.clone(),
-            hostnames: hostnames.to_vec(),
-            parent_refs: Vec::new(),
-            rules: Vec::new(),
-            problems: Vec::new(),
-        }
-    }
-
     fn rule_problems(&self) -> Option<Problem> {
         Problem::summary(self.rules.iter().flat_map(|rule| {
             rule.problems

@@ -68,12 +68,14 @@ impl Translator {
 
     /// Whoever refers into the namespace may do so now, or no longer.
     fn grant_changed(&mut self, namespace: &str) {
+        self.references += 1;
         self.child_grants_changed(namespace);
         self.dirty.declared.extend(self.index.secrets.in_namespace(namespace).cloned());
         self.dirty.routes.extend(self.index.routes_by_service.in_namespace(namespace).cloned());
     }
 
     fn service_changed(&mut self, name: ObjectName) {
+        self.references += 1;
         self.dirty.routes.extend(self.index.routes_by_service.of(&name).cloned());
         self.dirty.services.insert(name);
     }
@@ -91,19 +93,13 @@ impl Translator {
 
     /// Its labels decide about children and routes that live there.
     fn namespace_changed(&mut self, namespace: &str) {
-        self.consent += 1;
         for kind in [ParentKind::Gateway, ParentKind::ListenerSet] {
             let first = ParentKey { kind, name: ObjectName::new(namespace, "") };
             let units = self.units.range(first..).map(|(key, _)| key);
             let here = units.take_while(|key| key.kind == kind && *key.name.namespace == *namespace);
             self.dirty.places.extend(here.cloned());
         }
-        for kind in [Kind::HttpRoute, Kind::GrpcRoute] {
-            let first = ObjectKey { kind, name: ObjectName::new(namespace, "") };
-            let routes = self.routes.range(first..).map(|(key, _)| key);
-            let here = routes.take_while(|key| key.kind == kind && *key.name.namespace == *namespace);
-            self.dirty.routes.extend(here.cloned());
-        }
+        self.labels_changed(namespace);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Stage: parent and child routes (GEP-1058). A parent is served by the parts that delegation computes; what its children's
 //! statuses say is taken from the same [`Family`]. Binding is done again only when a route of the family, or something that
-//! consent depends on, is another.
+//! consent depends on, is another, and then only for the pairs concerned; a child's status only if its pair, or what the parent
+//! is attached to, is another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +19,11 @@ use crate::delegate::{
     missing_parent_conditions,
 };
 use crate::listener::ParentKey;
-use crate::route::{Delegation, ParsedRoute, Problem, ResolvedRoute, resolve, table_entries};
+use crate::route::{
+    Delegation, ParsedRoute, ParsedRule, Problem, ResolvedRoute, ResolvedRule, resolve, table_entries,
+};
 use crate::selector::{NamespaceRule, Namespaces};
-use crate::status::route_status;
+use crate::status::{ParentVerdict, route_status};
 use crate::{GATEWAY_GROUP, Grants, Kind, ObjectKey, Objects};
 
 /// A family and what it was computed from.
@@ -29,13 +32,25 @@ pub(super) struct Bound {
     pub(super) family: Arc<Family>,
     candidates: Vec<Arc<ParsedRoute>>,
     consent: u64,
+    standing: Vec<Standing>,
+}
+
+/// How the parent fares with one of its own Gateways or ListenerSets: all that children depend on there.
+#[derive(Debug, PartialEq)]
+struct Standing {
+    verdict: ParentVerdict,
+    with: ParentKey,
+    /// The hostnames of the listeners that it attaches to.
+    listeners: BTreeSet<HostPattern>,
 }
 
 /// One of the routes that are served in place of a parent.
 #[derive(Debug)]
 pub(super) struct Part {
     route: Arc<ParsedRoute>,
-    resolved: ResolvedRoute,
+    resolved: Arc<ResolvedRoute>,
+    /// The state of Services and grants that it was resolved by.
+    references: u64,
     attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
 }
 
@@ -78,6 +93,41 @@ impl Translator {
         dirty
     }
 
+    /// The labels of the namespace are others: routes there that listeners select by label, and parents that so select children.
+    pub(super) fn labels_changed(&mut self, namespace: &str) {
+        self.consent += 1;
+        for kind in [Kind::HttpRoute, Kind::GrpcRoute] {
+            let any = ObjectKey { kind, name: ObjectName::new(namespace, ANY_NAME) };
+            for key in self.routes_in(&any).collect::<Vec<_>>() {
+                let Some(unit) = self.routes.get(&key) else { continue };
+                let parents = parents_of(&unit.parsed);
+                let selecting = parents.into_iter().filter(|parent| self.selects_by_label(parent));
+                let selected = unit.parents.iter().any(|parent| self.listeners_select_by_label(parent));
+                let concerned: Vec<_> = selecting.chain(selected.then_some(key)).collect();
+                self.dirty.routes.extend(concerned);
+            }
+        }
+    }
+
+    fn selects_by_label(&self, parent: &ObjectKey) -> bool {
+        let selects = |rule: &ParsedRule| match &rule.delegation {
+            Some(Delegation::Allowed(allowed)) => {
+                matches!(
+                    NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same),
+                    NamespaceRule::Selector(_)
+                )
+            }
+            _ => false,
+        };
+        self.parsed.get(parent).is_some_and(|parsed| parsed.rules.iter().any(selects))
+    }
+
+    fn listeners_select_by_label(&self, parent: &ParentKey) -> bool {
+        let listeners = self.units.get(parent).map(|unit| unit.declared.listeners.iter());
+        let mut listeners = listeners.into_iter().flatten();
+        listeners.any(|listener| matches!(listener.namespaces, NamespaceRule::Selector(_)))
+    }
+
     /// Parents that name the route, or all routes of its namespace, as children.
     fn listers(&self, child: &ObjectKey) -> impl Iterator<Item = ObjectKey> {
         let any =
@@ -113,29 +163,60 @@ impl Translator {
     }
 
     /// `None` if nobody asks to be the route's child and it asks for none.
-    pub(super) fn bound(&self, parent: &Arc<ParsedRoute>, before: Option<&RouteUnit>) -> Option<Arc<Bound>> {
+    pub(super) fn bound(
+        &self,
+        parent: &Arc<ParsedRoute>,
+        verdicts: &[ParentVerdict],
+        before: Option<&RouteUnit>,
+    ) -> Option<Arc<Bound>> {
         let candidates = self.candidates(parent);
         if candidates.is_empty() && !parent.is_parent() {
             return None;
         }
+        let before = before.and_then(|unit| unit.bound.as_ref());
         let unchanged = |bound: &&Arc<Bound>| {
             bound.consent == self.consent
                 && Arc::ptr_eq(&bound.family.parent, parent)
                 && bound.candidates.len() == candidates.len()
                 && bound.candidates.iter().zip(&candidates).all(|(a, b)| Arc::ptr_eq(a, b))
         };
-        if let Some(same) = before.and_then(|unit| unit.bound.as_ref()).filter(unchanged) {
-            return Some(same.clone());
-        }
-        let family = Arc::new(bind(parent, &candidates, &Consent(&self.objects)));
-        Some(Arc::new(Bound { family, candidates, consent: self.consent }))
+        let family = match before.filter(unchanged) {
+            Some(same) => same.family.clone(),
+            None => bind(parent, &candidates, &Consent(&self.objects), before.map(|bound| &bound.family)),
+        };
+        let standing = self.standing(parent, verdicts);
+        Some(Arc::new(Bound { family, candidates, consent: self.consent, standing }))
+    }
+
+    fn standing(&self, parent: &ParsedRoute, verdicts: &[ParentVerdict]) -> Vec<Standing> {
+        let own = parent.parent_refs.iter().filter_map(|reference| {
+            let with = parent_key(reference)?;
+            let attachment = self.attach_to(parent, reference, &with)?;
+            Some((self.listener_hostnames(&with, &attachment), with))
+        });
+        let standing = verdicts.iter().zip(own);
+        standing
+            .map(|(verdict, (listeners, with))| Standing { verdict: verdict.clone(), with, listeners })
+            .collect()
     }
 
     /// Everybody whose status tells of the family, before and now.
     pub(super) fn family_changed(&mut self, key: &ObjectKey, before: Option<&Bound>, now: Option<&Bound>) {
         let families = [before, now].into_iter().flatten().map(|bound| &bound.family);
-        let children =
-            families.clone().flat_map(|family| &family.children).map(|report| report.child.clone());
+        let is_same = before.zip(now).is_some_and(|(a, b)| Arc::ptr_eq(&a.family, &b.family));
+        match (before, now) {
+            (Some(before), Some(now)) if before.standing == now.standing => {
+                self.dirty.statuses.extend(now.family.different_from(&before.family).cloned());
+            }
+            _ => self.all_below(key, families.clone()),
+        }
+        if !is_same && families.clone().any(|family| family.parent.is_parent()) {
+            self.dirty.families.insert(key.clone());
+        }
+    }
+
+    fn all_below<'f>(&mut self, key: &ObjectKey, families: impl Iterator<Item = &'f Arc<Family>>) {
+        let children = families.flat_map(|family| &family.children).map(|report| report.child.clone());
         self.dirty.statuses.extend(children);
         for child in self.index.children_of_route.of(key) {
             // Grandchildren, too: that they are refused is ours to tell if the top is.
@@ -143,10 +224,6 @@ impl Translator {
             let adopted = family.into_iter().flat_map(|bound| &bound.family.children);
             self.dirty.statuses.extend(adopted.map(|report| report.child.clone()));
             self.dirty.statuses.insert(child.clone());
-        }
-        let is_same = before.zip(now).is_some_and(|(a, b)| Arc::ptr_eq(&a.family, &b.family));
-        if !is_same && families.clone().any(|family| family.parent.is_parent()) {
-            self.dirty.families.insert(key.clone());
         }
     }
 }
@@ -180,13 +257,24 @@ impl Translator {
         &self,
         family: &Family,
         attached: &BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
+        before: Option<&RouteUnit>,
     ) -> Vec<Part> {
+        let known = before.map_or(&[][..], |unit| &unit.parts);
         let part = |route: &Arc<ParsedRoute>| Part {
-            resolved: resolve(route, &Lookup(&self.objects)),
+            resolved: self.resolved_part(route, known),
+            references: self.references,
             attached: attached.keys().map(|key| (key.clone(), self.hostnames_on(key, route))).collect(),
             route: route.clone(),
         };
         family.routes().map(part).collect()
+    }
+
+    fn resolved_part(&self, route: &Arc<ParsedRoute>, known: &[Part]) -> Arc<ResolvedRoute> {
+        let is_same = |part: &&Part| Arc::ptr_eq(&part.route, route) && part.references == self.references;
+        match known.iter().find(is_same) {
+            Some(part) => part.resolved.clone(),
+            None => Arc::new(resolve(route, &Lookup(&self.objects))),
+        }
     }
 
     fn hostnames_on(&self, (parent, name): &ListenerKey, route: &ParsedRoute) -> BTreeSet<HostPattern> {
@@ -220,10 +308,13 @@ pub(super) fn same_parts(before: &[Part], now: &[Part]) -> bool {
     let same = |(a, b): (&Part, &Part)| {
         a.route.origin == b.route.origin
             && a.attached == b.attached
-            && a.resolved.rules.len() == b.resolved.rules.len()
-            && a.resolved.rules.iter().zip(&b.resolved.rules).all(|(a, b)| same_rule(a, b))
+            && (Arc::ptr_eq(&a.resolved, &b.resolved) || same_rules(&a.resolved.rules, &b.resolved.rules))
     };
     before.len() == now.len() && before.iter().zip(now).all(same)
+}
+
+fn same_rules(before: &[ResolvedRule], now: &[ResolvedRule]) -> bool {
+    before.len() == now.len() && before.iter().zip(now).all(|(a, b)| same_rule(a, b))
 }
 
 impl RouteUnit {
@@ -246,10 +337,9 @@ impl Translator {
         let (unresolved, name) = (unit.resolved.problem.as_ref(), &self.settings.controller_name);
         let mut status = route_status(&unit.parsed, unresolved, &unit.verdicts, name);
         if let Some(bound) = unit.bound.as_ref().filter(|_| unit.parsed.is_parent()) {
-            let references = self.attachments(&unit.parsed);
-            for (entry, (reference, parent, attachment)) in status.parents.iter_mut().zip(references) {
+            for (entry, standing) in status.parents.iter_mut().zip(&bound.standing) {
                 let fits = |hostnames: &[HostPattern]| {
-                    attachment.refusal.is_some() || self.fits(&unit.parsed, hostnames, reference, &parent)
+                    standing.verdict.refusal.is_some() || standing.takes(hostnames)
                 };
                 entry.conditions.extend(bound.family.parent_conditions(|child| fits(&child.hostnames)));
             }
@@ -258,36 +348,13 @@ impl Translator {
         status
     }
 
-    /// Our Gateways and ListenerSets, in the order of the route's parentRefs, as its own verdicts are.
-    fn attachments<'r>(
-        &self,
-        route: &'r ParsedRoute,
-    ) -> impl Iterator<Item = (&'r ParentReference, ParentKey, Attachment)> {
-        route.parent_refs.iter().filter_map(|reference| {
-            let parent = parent_key(reference)?;
-            let attachment = self.attach_to(route, reference, &parent)?;
-            Some((reference, parent, attachment))
-        })
-    }
-
-    fn fits(
-        &self,
-        parent: &ParsedRoute,
-        hostnames: &[HostPattern],
-        reference: &ParentReference,
-        to: &ParentKey,
-    ) -> bool {
-        let probe = parent.for_hostnames(hostnames);
-        self.attach_to(&probe, reference, to).is_some_and(|attachment| attachment.refusal.is_none())
-    }
-
     fn child_entries(&self, key: &ObjectKey, unit: &RouteUnit) -> Vec<RouteParentStatus> {
         let mut entries = self.parentless_entries(&unit.parsed);
         let parents: BTreeSet<_> = parents_of(&unit.parsed).into_iter().chain(self.listers(key)).collect();
         for parent in parents.iter().filter_map(|parent| self.routes.get(parent)) {
             let Some(bound) = parent.bound.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
             let Some(report) = bound.family.report(key) else { continue };
-            let grandparents = self.grandparents(parent, &unit.parsed, &report.hostnames);
+            let grandparents = bound.grandparents(&unit.parsed, &report.hostnames);
             let unresolved = unit.resolved.problem.as_ref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }
@@ -325,47 +392,45 @@ impl Translator {
                 .any(|above| self.routes.get(above).is_some_and(|above| !above.verdicts.is_empty()))
     }
 
-    fn grandparents(
-        &self,
-        parent: &RouteUnit,
-        child: &ParsedRoute,
-        hostnames: &[HostPattern],
-    ) -> Vec<Grandparent> {
-        let attachments = parent.verdicts.iter().zip(self.attachments(&parent.parsed));
-        let mut grandparents = Vec::new();
-        for (verdict, (reference, to, attachment)) in attachments {
-            let judged = match &verdict.refusal {
-                Some(refusal) => Verdict::ParentRefused(refusal.reason),
-                None if self.fits(&parent.parsed, hostnames, reference, &to) => Verdict::Accepted,
-                None => Verdict::HostnameMismatch(self.mismatch(parent, child, hostnames, &to, &attachment)),
-            };
-            grandparents.push(Grandparent { reference: verdict.parent.clone(), verdict: judged });
-        }
-        grandparents
+    fn listener_hostnames(&self, to: &ParentKey, attachment: &Attachment) -> BTreeSet<HostPattern> {
+        let listeners = self.units.get(to).map(|unit| &unit.declared.listeners);
+        let attached = attachment.listeners.iter().filter_map(|(at, _)| listeners?.get(*at));
+        attached.map(|listener| listener.hostname.clone()).collect()
+    }
+}
+
+impl Bound {
+    /// What the parent's own parents say about a child with these hostnames.
+    fn grandparents(&self, child: &ParsedRoute, hostnames: &[HostPattern]) -> Vec<Grandparent> {
+        let verdict = |standing: &Standing| match &standing.verdict.refusal {
+            Some(refusal) => Verdict::ParentRefused(refusal.reason),
+            None if standing.takes(hostnames) => Verdict::Accepted,
+            None => Verdict::HostnameMismatch(self.mismatch(standing, child, hostnames)),
+        };
+        let grandparent = |standing: &Standing| Grandparent {
+            reference: standing.verdict.parent.clone(),
+            verdict: verdict(standing),
+        };
+        self.standing.iter().map(grandparent).collect()
     }
 
-    fn mismatch(
-        &self,
-        parent: &RouteUnit,
-        child: &ParsedRoute,
-        hostnames: &[HostPattern],
-        to: &ParentKey,
-        attachment: &Attachment,
-    ) -> Mismatch {
+    fn mismatch(&self, standing: &Standing, child: &ParsedRoute, hostnames: &[HostPattern]) -> Mismatch {
         let reader = &child.key.name.namespace;
-        let sees_parent = parent.parsed.key.name.namespace == *reader;
-        let sees_listeners = to.name.namespace == *reader;
+        let sees_parent = self.family.parent.key.name.namespace == *reader;
+        let sees_listeners = standing.with.name.namespace == *reader;
+        let listeners = standing.listeners.iter().filter(|_| sees_listeners).cloned().collect();
         Mismatch {
             hostnames: if sees_parent { hostnames.to_vec() } else { child.hostnames.clone() },
-            listeners: if sees_listeners { self.listener_hostnames(to, attachment) } else { Vec::new() },
+            listeners,
         }
     }
+}
 
-    fn listener_hostnames(&self, to: &ParentKey, attachment: &Attachment) -> Vec<HostPattern> {
-        let Some(unit) = self.units.get(to) else { return Vec::new() };
-        let listeners = attachment.listeners.iter().filter_map(|(at, _)| unit.declared.listeners.get(*at));
-        let hostnames: BTreeSet<_> = listeners.map(|listener| listener.hostname.clone()).collect();
-        hostnames.into_iter().collect()
+impl Standing {
+    /// A child's hostnames are the parent's or fewer, so no other listener can be meant than those the parent attaches to.
+    fn takes(&self, hostnames: &[HostPattern]) -> bool {
+        let meets = |listener: &HostPattern| hostnames.iter().any(|name| listener.intersect(name).is_some());
+        self.listeners.iter().any(meets)
     }
 }
 

@@ -68,6 +68,8 @@ pub struct Translator {
     parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
     /// Counts changes of what parent and child routes may need to agree: grants and namespace labels.
     consent: u64,
+    /// Counts changes of what backendRefs lead to: Services and grants.
+    references: u64,
     routes: BTreeMap<ObjectKey, RouteUnit>,
     serving: Serving,
     backends: Backends,

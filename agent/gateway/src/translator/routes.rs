@@ -68,9 +68,9 @@ impl Translator {
         let before = self.routes.remove(key);
         let mut resolved = resolve(&parsed, &Lookup(&self.objects));
         let (mut attached, verdicts) = self.attach(&parsed);
-        let bound = self.bound(&parsed, before.as_ref());
+        let bound = self.bound(&parsed, &verdicts, before.as_ref());
         let family = bound.as_ref().map(|bound| &bound.family).filter(|_| parsed.is_parent());
-        let parts = family.map(|family| self.parts(family, &attached)).unwrap_or_default();
+        let parts = family.map(|family| self.parts(family, &attached, before.as_ref())).unwrap_or_default();
         if let Some(family) = family {
             stand_in(&parts, family, &mut attached, &mut resolved);
         }

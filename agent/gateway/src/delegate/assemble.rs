@@ -1,0 +1,117 @@
+//! The rules of an ephemeral route, put together to objects. Parts that hold what they held before stay the same value.
+
+use std::sync::Arc;
+
+use portcullis_model::{HostPattern, ObjectName, RouteOrigin, RuleId};
+
+use super::Ephemeral;
+use super::draft::Draft;
+use crate::ObjectKey;
+use crate::route::{ParsedRoute, ParsedRule};
+
+/// By the CRD, of an HTTPRoute: rules, matches of all rules.
+const RULES_OF_A_ROUTE: usize = 16;
+const MATCHES_OF_A_ROUTE: usize = 128;
+
+/// A rule of the ephemeral route: as written, and as parsed.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) hostnames: Arc<[HostPattern]>,
+    pub(super) draft: Draft,
+    pub(super) rule: ParsedRule,
+    /// The weight of the reference that named the child.
+    pub(super) share: Option<u32>,
+    /// Rules that were joined with this one.
+    pub(super) further: Vec<Arc<RuleId>>,
+}
+
+// === impl Item ===
+
+impl Item {
+    pub(super) fn new(hostnames: &Arc<[HostPattern]>, draft: Draft, rule: ParsedRule) -> Self {
+        Self { hostnames: hostnames.clone(), draft, rule, share: None, further: Vec::new() }
+    }
+
+    pub(super) fn compiled(&self) -> usize {
+        self.draft.matches.len()
+    }
+}
+
+/// Parts that can each be written as one object, named in the order of precedence: `web`, `web-e0001`, `web-e0002`. `before` are
+/// those of the same parent.
+pub(super) fn parts(
+    parent: &ParsedRoute,
+    items: Vec<Arc<Item>>,
+    before: Option<&[Arc<Ephemeral>]>,
+) -> Vec<Arc<Ephemeral>> {
+    let name = |part| if part == 0 { String::new() } else { format!("-e{part:04}") };
+    let runs = runs(items, RULES_OF_A_ROUTE, MATCHES_OF_A_ROUTE).into_iter().enumerate();
+    runs.map(|(at, run)| part(parent, &name(at), run, before.and_then(|before| before.get(at)))).collect()
+}
+
+/// Behind every part in name order, and so in last place among equals.
+pub(super) fn guards(
+    parent: &ParsedRoute,
+    items: Vec<Arc<Item>>,
+    before: Option<&[Arc<Ephemeral>]>,
+) -> Vec<Arc<Ephemeral>> {
+    let runs = runs(items, usize::MAX, usize::MAX).into_iter().enumerate();
+    runs.map(|(at, run)| part(parent, "-guard", run, before.and_then(|before| before.get(at)))).collect()
+}
+
+/// Neighbours with the same hostnames, as many as fit into one route: order decides between equal matches, so it is kept.
+fn runs(items: Vec<Arc<Item>>, most_rules: usize, most_matches: usize) -> Vec<Vec<Arc<Item>>> {
+    let mut runs = Vec::<Vec<Arc<Item>>>::new();
+    let mut matches = 0_usize;
+    for item in items {
+        matches += item.compiled();
+        let fits = |run: &Vec<Arc<Item>>| {
+            run.len() < most_rules
+                && matches <= most_matches
+                && run.first().is_some_and(|first| first.hostnames == item.hostnames)
+        };
+        match runs.last_mut() {
+            Some(run) if fits(run) => run.push(item),
+            _ => {
+                matches = item.compiled();
+                runs.push(vec![item]);
+            }
+        }
+    }
+    runs
+}
+
+fn part(
+    parent: &ParsedRoute,
+    suffix: &str,
+    items: Vec<Arc<Item>>,
+    before: Option<&Arc<Ephemeral>>,
+) -> Arc<Ephemeral> {
+    let holds_same = |before: &&Arc<Ephemeral>| {
+        before.items.len() == items.len() && before.items.iter().zip(&items).all(|(a, b)| Arc::ptr_eq(a, b))
+    };
+    match before.filter(holds_same) {
+        Some(same) => same.clone(),
+        None => Arc::new(Ephemeral { route: Arc::new(route(parent, suffix, &items)), items }),
+    }
+}
+
+fn route(parent: &ParsedRoute, suffix: &str, items: &[Arc<Item>]) -> ParsedRoute {
+    let key = &parent.key;
+    let name = ObjectName::new(key.name.namespace.clone(), format!("{}{suffix}", key.name.name));
+    let parent_routes: Vec<_> = parent.parent_routes().map(|(index, _)| index).collect();
+    let parent_refs = parent.parent_refs.iter().enumerate();
+    ParsedRoute {
+        key: ObjectKey::new(key.kind, name.clone()),
+        generation: parent.generation,
+        origin: RouteOrigin { created: parent.origin.created, name: Arc::new(name) },
+        source: parent.source.clone(),
+        hostnames: items.first().map(|item| item.hostnames.to_vec()).unwrap_or_default(),
+        parent_refs: parent_refs
+            .filter(|(index, _)| !parent_routes.contains(index))
+            .map(|(_, reference)| reference.clone())
+            .collect(),
+        rules: items.iter().map(|item| item.rule.clone()).collect(),
+        problems: Vec::new(),
+    }
+}
