@@ -46,6 +46,9 @@ impl Surroundings for World {
     fn permits(&self, _: Kind, _: &str, _: &ObjectName) -> bool {
         self.grants
     }
+    fn version(&self, _: &str) -> u64 {
+        0
+    }
 }
 
 pub(super) struct Get<'r> {

@@ -41,6 +41,8 @@ pub trait Surroundings {
     fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool;
     /// Whether a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to` of the same kind.
     fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool;
+    /// Another number whenever one of these answers may be another for children of the namespace.
+    fn version(&self, child: &str) -> u64;
 }
 
 /// A parent with the children that bound to it.

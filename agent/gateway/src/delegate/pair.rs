@@ -28,6 +28,8 @@ pub(super) struct Parent<'p> {
 pub(super) struct Pair {
     pub(super) child: Arc<ParsedRoute>,
     agreement: Agreement,
+    /// Of the surroundings that the agreement depends on.
+    version: u64,
     pub(super) contribution: Contribution,
     /// `None` if they have nothing to do with each other.
     pub(super) report: Option<Arc<ChildReport>>,
@@ -53,21 +55,26 @@ impl Pair {
         before: Option<&Arc<Self>>,
         surroundings: &dyn Surroundings,
     ) -> Arc<Self> {
+        let version = surroundings.version(&child.key.name.namespace);
+        if let Some(same) = before.filter(|before| before.version == version) {
+            return same.clone();
+        }
         let agreement = agree(Sides { parent: parent.route, child }, surroundings);
+        // The same agreement counts as the same pair, so that nobody has to be told; it is only looked at once more next time.
         match before {
-            Some(before) if before.agreement == agreement => before.clone(),
-            _ => Arc::new(Self::reconciled(parent, child, agreement)),
+            Some(same) if same.agreement == agreement => same.clone(),
+            _ => Arc::new(Self::reconciled(parent, child, agreement, version)),
         }
     }
 
-    fn reconciled(parent: &Parent<'_>, child: &Arc<ParsedRoute>, agreement: Agreement) -> Self {
+    fn reconciled(parent: &Parent<'_>, child: &Arc<ParsedRoute>, agreement: Agreement, version: u64) -> Self {
         let sides = Sides { parent: parent.route, child };
         let (contribution, refusal) = match parent.transaction(sides, &agreement) {
             Ok(contribution) => (contribution, None),
             Err(refusal) => (parent.guarded(sides, &agreement, &refusal), Some(refusal)),
         };
         let report = report(child, &agreement, &contribution.hostnames, refusal.as_ref());
-        Self { child: child.clone(), agreement, contribution, report }
+        Self { child: child.clone(), agreement, version, contribution, report }
     }
 
     /// The same, but refused for a cause that lies with others.
@@ -76,6 +83,7 @@ impl Pair {
         Self {
             child: self.child.clone(),
             agreement: self.agreement.clone(),
+            version: self.version,
             contribution: parent.guarded(sides, &self.agreement, refusal),
             report: report(&self.child, &self.agreement, &[], Some(refusal)),
         }

@@ -24,14 +24,12 @@ use crate::route::{
 };
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::status::{ParentVerdict, route_status};
-use crate::{GATEWAY_GROUP, Grants, Kind, ObjectKey, Objects};
+use crate::{GATEWAY_GROUP, Grants, Kind, ObjectKey};
 
-/// A family and what it was computed from.
+/// A family, and where it hangs.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) family: Arc<Family>,
-    candidates: Vec<Arc<ParsedRoute>>,
-    consent: u64,
     standing: Vec<Standing>,
 }
 
@@ -57,15 +55,19 @@ pub(super) struct Part {
 /// Stands for every name of a namespace in [`super::index::Index::listers`].
 const ANY_NAME: &str = "*";
 
-struct Consent<'o>(&'o Objects);
+struct Consent<'t>(&'t Translator);
 
 impl Surroundings for Consent<'_> {
     fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool {
-        rule.admits(parent, child, Namespaces::new(self.0))
+        rule.admits(parent, child, Namespaces::new(&self.0.objects))
     }
 
     fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool {
-        Grants::new(self.0).permits(kind, namespace, kind, &to.namespace, &to.name)
+        Grants::new(&self.0.objects).permits(kind, namespace, kind, &to.namespace, &to.name)
+    }
+
+    fn version(&self, child: &str) -> u64 {
+        self.0.consent.get(child).copied().unwrap_or_default()
     }
 }
 
@@ -95,7 +97,7 @@ impl Translator {
 
     /// The labels of the namespace are others: routes there that listeners select by label, and parents that so select children.
     pub(super) fn labels_changed(&mut self, namespace: &str) {
-        self.consent += 1;
+        self.consent_changed(namespace);
         for kind in [Kind::HttpRoute, Kind::GrpcRoute] {
             let any = ObjectKey { kind, name: ObjectName::new(namespace, ANY_NAME) };
             for key in self.routes_in(&any).collect::<Vec<_>>() {
@@ -136,9 +138,13 @@ impl Translator {
         by_name.into_iter().chain(self.index.listers.of(&any).cloned().collect::<Vec<_>>())
     }
 
+    fn consent_changed(&mut self, namespace: &str) {
+        *self.consent.entry(namespace.into()).or_default() += 1;
+    }
+
     /// A ReferenceGrant of the namespace is another: parents may refer to children there, or no longer.
     pub(super) fn child_grants_changed(&mut self, namespace: &str) {
-        self.consent += 1;
+        self.consent_changed(namespace);
         for kind in [Kind::HttpRoute, Kind::GrpcRoute] {
             self.dirty.routes.extend(self.index.listers_in(kind, namespace).cloned());
         }
@@ -173,19 +179,9 @@ impl Translator {
         if candidates.is_empty() && !parent.is_parent() {
             return None;
         }
-        let before = before.and_then(|unit| unit.bound.as_ref());
-        let unchanged = |bound: &&Arc<Bound>| {
-            bound.consent == self.consent
-                && Arc::ptr_eq(&bound.family.parent, parent)
-                && bound.candidates.len() == candidates.len()
-                && bound.candidates.iter().zip(&candidates).all(|(a, b)| Arc::ptr_eq(a, b))
-        };
-        let family = match before.filter(unchanged) {
-            Some(same) => same.family.clone(),
-            None => bind(parent, &candidates, &Consent(&self.objects), before.map(|bound| &bound.family)),
-        };
-        let standing = self.standing(parent, verdicts);
-        Some(Arc::new(Bound { family, candidates, consent: self.consent, standing }))
+        let before = before.and_then(|unit| unit.bound.as_ref()).map(|bound| &bound.family);
+        let family = bind(parent, &candidates, &Consent(self), before);
+        Some(Arc::new(Bound { family, standing: self.standing(parent, verdicts) }))
     }
 
     fn standing(&self, parent: &ParsedRoute, verdicts: &[ParentVerdict]) -> Vec<Standing> {

@@ -66,8 +66,8 @@ pub struct Translator {
     units: BTreeMap<ParentKey, Unit>,
     roots: BTreeMap<ObjectName, Root>,
     parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
-    /// Counts changes of what parent and child routes may need to agree: grants and namespace labels.
-    consent: u64,
+    /// Counts by namespace the changes of what parents and children there may need to agree: its grants and labels.
+    consent: BTreeMap<Arc<str>, u64>,
     /// Counts changes of what backendRefs lead to: Services and grants.
     references: u64,
     routes: BTreeMap<ObjectKey, RouteUnit>,
