@@ -101,6 +101,7 @@ impl<'p> Binding<'p> {
 
     fn family(mut self, pairs: Vec<Arc<Pair>>, unresolved: Vec<Problem>, before: Option<&Family>) -> Family {
         let children = pairs.iter().filter_map(|pair| self.add(pair)).collect();
+        let childless = self.childless();
         let own = before.map_or_else(|| own_items(self.parent), |before| before.own.clone());
         let items = self.items(&own);
         let route = self.parent.route;
@@ -110,6 +111,7 @@ impl<'p> Binding<'p> {
             guards: assemble::guards(route, self.guards, before.map(|before| before.guards.as_slice())),
             children,
             unresolved,
+            childless,
             pairs,
             own,
         }
@@ -150,6 +152,12 @@ impl<'p> Binding<'p> {
         let exceeded = self.compiled + pair.contribution.compiled() > MOST_COMPILED_RULES;
         let what = || format!("all children together have more than {MOST_COMPILED_RULES} rules");
         (exceeded && !rules.is_empty()).then(|| sides.too_many(&what()))
+    }
+
+    fn childless(&self) -> Vec<usize> {
+        let rules = self.parent.route.rules.iter().zip(&self.bound).enumerate();
+        let childless = rules.filter(|(_, (rule, bound))| rule.delegation.is_some() && bound.is_empty());
+        childless.map(|(index, _)| index).collect()
     }
 
     /// The rules of the ephemeral route, in the order of the parent's.

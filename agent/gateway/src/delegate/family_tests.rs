@@ -275,7 +275,10 @@ fn consent_is_needed_from_both_sides() {
     let attached = &family.parent_conditions(|_| true)[0];
     assert_eq!(
         (attached.reason.as_str(), attached.message.as_str()),
-        ("NotAttached", "0 child routes attached.")
+        (
+            "NotAttached",
+            "0 child routes attached; without a child route, and failing its requests: rule 0 (same)."
+        )
     );
 }
 

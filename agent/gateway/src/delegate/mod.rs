@@ -59,6 +59,8 @@ pub struct Family {
     pub children: Vec<Arc<ChildReport>>,
     /// References of the parent to child routes that lead nowhere.
     pub unresolved: Vec<Problem>,
+    /// Rules for children that have none: they fail their requests.
+    childless: Vec<usize>,
     /// All candidates, for the next binding to go on from.
     pairs: Vec<Arc<Pair>>,
     /// By rule of the parent: what it is without children.

@@ -208,7 +208,7 @@ impl Family {
         let (attached, failures) =
             (attached.len(), others.into_iter().filter_map(|child| self.failure(child)));
         let failures: Vec<_> = failures.collect();
-        let mut conditions = vec![attached_condition(attached, &failures, generation)];
+        let mut conditions = vec![self.attached_condition(attached, &failures)];
         let [conflicted, _] = sides(self.refusals(Cause::Conflict), generation);
         let [_, unsupported] = sides(self.refusals(Cause::Unsupported), generation);
         conditions.extend([conflicted, unsupported]);
@@ -224,6 +224,24 @@ impl Family {
         Some((refusals.first().copied()?, summary(&messages)))
     }
 
+    fn attached_condition(&self, attached: usize, failures: &[String]) -> Condition {
+        let mut message = format!("{attached} child route{} attached", if attached == 1 { "" } else { "s" });
+        if !failures.is_empty() {
+            message += &format!(", {} not: {}", failures.len(), summary(failures));
+        }
+        let childless: Vec<_> = self.childless.iter().map(|rule| self.parent.rules[*rule].label()).collect();
+        if !childless.is_empty() {
+            message += &format!("; without a child route, and failing its requests: {}", summary(&childless));
+        }
+        message.push('.');
+        let reason = match (attached, failures.is_empty()) {
+            (0, _) => Reason::NotAttached,
+            (_, true) => Reason::Attached,
+            (_, false) => Reason::PartiallyAttached,
+        };
+        condition(ConditionType::Attached, attached > 0, reason, message, self.parent.generation)
+    }
+
     /// `None`: the parent did not agree to the child, which is no trouble of its own.
     fn failure(&self, child: &ChildReport) -> Option<String> {
         if child.is_bound() {
@@ -236,21 +254,6 @@ impl Family {
         }
         child.refusal().map(|refusal| refusal.to_parent.clone())
     }
-}
-
-fn attached_condition(attached: usize, failures: &[String], generation: i64) -> Condition {
-    let attached_so_far = format!("{attached} child route{} attached", if attached == 1 { "" } else { "s" });
-    let mut message = match failures.len() {
-        0 => attached_so_far,
-        failed => format!("{attached_so_far}, {failed} not: {}", summary(failures)),
-    };
-    message.push('.');
-    let reason = match (attached, failures.is_empty()) {
-        (0, _) => Reason::NotAttached,
-        (_, true) => Reason::Attached,
-        (_, false) => Reason::PartiallyAttached,
-    };
-    condition(ConditionType::Attached, attached > 0, reason, message, generation)
 }
 
 fn summary(failures: &[String]) -> String {
