@@ -1,37 +1,40 @@
-//! What the code under test says in its log.
+//! What the code under test says in its log. Every test runs on a thread of its own, so a thread's lines are a test's.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
-use tracing::subscriber::DefaultGuard;
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-/// Everything logged on this thread, hence by this test, from now on.
-pub(crate) struct Logs {
-    lines: Lines,
-    _guard: DefaultGuard,
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Everything logged on this thread from now on.
+pub(crate) struct Logs(());
+
+struct ThisThread;
 
 impl Logs {
     pub(crate) fn capture() -> Self {
-        let lines = Lines::default();
-        let writer = lines.clone();
-        let subscriber = tracing_subscriber::fmt().with_env_filter("portcullis_control=info");
-        let subscriber = subscriber.with_ansi(false).with_writer(move || writer.clone()).finish();
-        Self { lines, _guard: tracing::subscriber::set_default(subscriber) }
+        static LISTEN: Once = Once::new();
+        LISTEN.call_once(|| {
+            let subscriber = tracing_subscriber::fmt().with_env_filter("portcullis_control=info");
+            subscriber.with_ansi(false).with_writer(|| ThisThread).init();
+        });
+        LINES.take();
+        Self(())
     }
 
+    /// In lower case.
     pub(crate) fn with(&self, words: &str) -> Vec<String> {
-        let text = String::from_utf8(self.lines.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.to_lowercase().contains(words)).map(str::to_owned).collect()
+        let Self(()) = self;
+        let text = LINES.with_borrow(|lines| String::from_utf8(lines.clone()).unwrap()).to_lowercase();
+        text.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
     }
 }
 
-impl Write for Lines {
+impl Write for ThisThread {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        LINES.with_borrow_mut(|lines| lines.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
