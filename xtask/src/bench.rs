@@ -3,6 +3,7 @@
 
 mod backend;
 mod change;
+mod cluster;
 mod delegation;
 mod http;
 mod load;
@@ -29,6 +30,8 @@ enum What {
     Change(change::Args),
     /// The same for parent and child routes, a thousand of them
     Delegation(delegation::Args),
+    /// Against a real API server: route to answer, statuses, Secrets, outages, leadership
+    Cluster(cluster::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -36,5 +39,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Http(args) => http::run(args),
         What::Change(args) => change::run(args),
         What::Delegation(args) => delegation::run(args),
+        What::Cluster(args) => cluster::run(args),
     }
 }

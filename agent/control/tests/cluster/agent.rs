@@ -42,18 +42,23 @@ impl Agent {
     }
 
     pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, last_good)
+        Self::start_campaigning(fixture, identity, LEASE, TIMING, last_good)
     }
 
     /// One of other agents, with a Lease of their own.
     pub(crate) fn start_as(fixture: &Fixture, identity: &str, lease: &str) -> Self {
-        Self::start_campaigning(fixture, identity, lease, None)
+        Self::start_campaigning(fixture, identity, lease, TIMING, None)
+    }
+
+    pub(crate) fn start_timed(fixture: &Fixture, identity: &str, timing: Timing) -> Self {
+        Self::start_campaigning(fixture, identity, LEASE, timing, None)
     }
 
     fn start_campaigning(
         fixture: &Fixture,
         identity: &str,
         lease: &str,
+        timing: Timing,
         last_good: Option<LastGood>,
     ) -> Self {
         let client = || fixture.client.clone();
@@ -67,7 +72,7 @@ impl Agent {
         let source = KubeSource::new(client(), board.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
         let mut applier = Applier::new(source, translator, TakesAll, board.statuses());
-        let elector = Elector::new(client(), &fixture.name, lease, identity, TIMING);
+        let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
         let current = board.current();

@@ -177,6 +177,7 @@ async fn remove_leftovers(client: &Client) {
 fn resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "Service" | "Secret" | "ConfigMap" | "Pod" | "ServiceAccount" => ("", "v1"),
+        "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Lease" => ("coordination.k8s.io", "v1"),
         "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
         "ClusterRole" | "ClusterRoleBinding" => ("rbac.authorization.k8s.io", "v1"),
