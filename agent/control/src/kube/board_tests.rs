@@ -110,13 +110,13 @@ async fn an_object_that_never_holds_still_is_written_now_and_then_and_at_last() 
     let writes = writes_while_changing(Duration::from_millis(8), lasting).await;
     assert!(writes.len() <= 20, "{writes:?}");
     let last = *writes.last().unwrap();
-    assert!(last >= lasting && last - lasting < Duration::from_millis(410), "{writes:?}");
+    assert!(last >= lasting && last - lasting < Duration::from_millis(210), "{writes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_changes_all_the_time_is_written_ever_more_rarely() {
+async fn an_object_that_changes_now_and_then_is_written_each_time() {
     let writes = writes_while_changing(Duration::from_millis(300), Duration::from_secs(8)).await;
-    assert!((18..=25).contains(&writes.len()), "{writes:?}");
+    assert!((24..=28).contains(&writes.len()), "{writes:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// An object rests after a write, after each twice as long.
 pub(super) const FIRST_REST: Duration = Duration::from_millis(25);
-const LONGEST_REST: Duration = Duration::from_millis(400);
+const LONGEST_REST: Duration = Duration::from_millis(200);
 /// One that still changes after the longest rest is written when nothing changed for so long …
 const STILL: Duration = Duration::from_millis(200);
 /// … or when this has passed since the last write.

@@ -400,8 +400,11 @@ fn version_of(manifest: &Value) -> String {
 }
 
 fn has_status(kind: Kind) -> bool {
-    use Kind::{ConfigMap, EndpointSlice, Namespace, ReferenceGrant, Secret, Service};
-    !matches!(kind, ConfigMap | EndpointSlice | Namespace | ReferenceGrant | Secret | Service)
+    use Kind::{ConfigMap, EndpointSlice, GatewayParameters, Namespace, ReferenceGrant, Secret, Service};
+    !matches!(
+        kind,
+        ConfigMap | EndpointSlice | GatewayParameters | Namespace | ReferenceGrant | Secret | Service
+    )
 }
 
 /// Bookkeeping that would make every write of a status a change of configuration.

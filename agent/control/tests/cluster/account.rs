@@ -11,20 +11,24 @@ use crate::fixture::{Fixture, config};
 
 const NAME: &str = "agent";
 
-/// With these rules in the whole cluster, and none else.
-pub(crate) async fn with_rules(fixture: &Fixture, rules: Value) -> Fixture {
-    let name = fixture.name.as_str();
+/// With these rules in the whole cluster, and these in the test's namespace.
+pub(crate) async fn with_rules(fixture: &Fixture, rules: Value, of_namespace: Value) -> Fixture {
     fixture.create("ServiceAccount", NAME, json!({})).await;
-    fixture.create("ClusterRole", name, json!({"rules": rules})).await;
-    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
-    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": name}]);
-    fixture.create("ClusterRoleBinding", name, json!({"roleRef": role, "subjects": subjects})).await;
+    grant(fixture, "ClusterRole", &fixture.name, rules).await;
+    grant(fixture, "Role", NAME, of_namespace).await;
     let account = fixture.seen_by(client(fixture).await);
     // Roles take effect a little later.
-    while account.api("GatewayClass").get_opt(name).await.is_err() {
+    while account.api("GatewayClass").get_opt(&fixture.name).await.is_err() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     account
+}
+
+async fn grant(fixture: &Fixture, kind: &str, name: &str, rules: Value) {
+    fixture.create(kind, name, json!({"rules": rules})).await;
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": fixture.name}]);
+    fixture.create(&format!("{kind}Binding"), name, json!({"roleRef": role, "subjects": subjects})).await;
 }
 
 pub(crate) async fn set_rules(fixture: &Fixture, rules: Value) {

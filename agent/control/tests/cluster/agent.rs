@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_control::applier::{Applier, DataPlane, State};
 use portcullis_control::kube::{
-    Board, Elector, Generator, KubeSource, LastGood, SourceOptions, StatusWriter, Timing,
+    Board, Elector, Generator, KubeSource, LastGood, Refusal, SourceOptions, StatusWriter, Timing,
 };
 use portcullis_control::status::Acknowledgement;
 use portcullis_gateway::{Settings, Translator};
@@ -30,7 +30,7 @@ pub(crate) struct Agent {
     pub(crate) leading: watch::Receiver<bool>,
     /// Whether everything was read and applied.
     pub(crate) current: watch::Receiver<bool>,
-    pub(crate) refused: watch::Receiver<std::collections::BTreeMap<portcullis_model::ObjectName, String>>,
+    pub(crate) refused: watch::Receiver<std::collections::BTreeMap<portcullis_model::ObjectName, Refusal>>,
     _tasks: JoinSet<()>,
 }
 
@@ -38,7 +38,7 @@ struct TakesAll;
 
 impl Agent {
     pub(crate) fn start(fixture: &Fixture, identity: &str) -> Self {
-        Self::start_with(fixture, identity, None)
+        Self::start_timed(fixture, identity, TIMING)
     }
 
     pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {

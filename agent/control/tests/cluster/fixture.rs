@@ -180,7 +180,7 @@ fn resource(kind: &str) -> ApiResource {
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Lease" => ("coordination.k8s.io", "v1"),
         "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
-        "ClusterRole" | "ClusterRoleBinding" => ("rbac.authorization.k8s.io", "v1"),
+        "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding" => ("rbac.authorization.k8s.io", "v1"),
         "XMesh" => ("gateway.networking.x-k8s.io", "v1alpha1"),
         _ => ("gateway.networking.k8s.io", "v1"),
     };

@@ -126,7 +126,7 @@ async fn a_mesh_that_cannot_be_created_is_warned_of_and_created_once_it_can() {
         json!([{"apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["get"]},
             {"apiGroups": ["gateway.networking.x-k8s.io"], "resources": ["xmeshes", "xmeshes/status"], "verbs": verbs}])
     };
-    let account = account::with_rules(&fixture, rules(&["get", "list", "watch", "patch"])).await;
+    let account = account::with_rules(&fixture, rules(&["get", "list", "watch", "patch"]), json!([])).await;
     let running = start(&account);
     let state = until(running.state.clone(), warns_of("cannot create")).await;
     assert_eq!(state.parameters, MeshParameters::default());

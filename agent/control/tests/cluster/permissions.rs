@@ -1,4 +1,4 @@
-//! The documented role is enough for everything, and too little of it hurts only what is missing.
+//! The chart's roles are enough for everything, and too little of it hurts only what is missing.
 
 use serde_json::{Value, json};
 
@@ -9,18 +9,21 @@ use crate::fixture::{Fixture, condition};
 use crate::logs::Logs;
 use crate::meshes;
 
-/// As docs/cluster-mode.md lists it.
-const ROLE: &str = include_str!("role.yaml");
+/// The chart as it is installed without values.
+const CHART: &str = include_str!("../../../../deploy/kustomize/portcullis.yaml");
 
-fn rules() -> Value {
-    serde_saphyr::from_str(ROLE).unwrap()
+/// Of the agents' roles, not those of the job that cleans up.
+fn rules(kind: &str) -> Value {
+    let documents = CHART.split("\n---\n").filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
+    let mut roles = documents.filter(|it| it["kind"] == kind && it["metadata"]["name"] == "portcullis");
+    roles.next().expect("the chart has the role")["rules"].clone()
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
-async fn the_documented_role_is_enough() {
+async fn the_charts_roles_are_enough() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
-    let account = account::with_rules(&fixture, rules()).await;
+    let account = account::with_rules(&fixture, rules("ClusterRole"), rules("Role")).await;
     let logs = Logs::capture();
     let (agent, mesh) = (Agent::start(&account, "a"), meshes::start(&account));
     let tls = json!({"certificateRefs": [{"name": "certificate"}]});
@@ -44,11 +47,11 @@ async fn the_documented_role_is_enough() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
     let fixture = Fixture::new().await;
-    let mut rules = rules();
-    for rule in rules.as_array_mut().unwrap() {
+    let mut of_cluster = rules("ClusterRole");
+    for rule in of_cluster.as_array_mut().unwrap() {
         rule["resources"].as_array_mut().unwrap().retain(|resource| resource != "grpcroutes");
     }
-    let account = account::with_rules(&fixture, rules).await;
+    let account = account::with_rules(&fixture, of_cluster, rules("Role")).await;
     let (logs, agent) = (Logs::capture(), Agent::start(&account, "a"));
     fixture.gateway("web", json!({})).await;
     until(agent.current.clone(), |current| *current).await;
