@@ -15,6 +15,11 @@ pub(crate) fn build_release() -> Result<PathBuf> {
     Ok(target_directory().join("release/portcullis"))
 }
 
+/// Where `cargo build` puts the agent.
+pub(crate) fn debug() -> PathBuf {
+    target_directory().join("debug/portcullis")
+}
+
 /// The cargo that runs us, at the workspace's root.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));

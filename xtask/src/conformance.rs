@@ -85,7 +85,8 @@ fn run_suite(cluster: &Cluster, args: &Args) -> Result<Outcome> {
     let start = Instant::now();
     let suite = cluster.layout().path("artifacts/conformance.test");
     let mut command = cluster.command(&suite.display().to_string());
-    command.args(["-test.v", "-test.timeout=60m"]).args(flags(args)?);
+    // Plain -test.v says how a test went only when all others that run with it are through.
+    command.args(["-test.v=test2json", "-test.timeout=60m"]).args(flags(args)?);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let log = cluster.layout().log("conformance");
     command.stderr(File::create(log.with_extension("stderr.log"))?);

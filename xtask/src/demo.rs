@@ -45,8 +45,8 @@ pub(crate) enum Datapath {
 }
 
 impl Args {
-    pub(crate) fn once(datapath: Datapath) -> Self {
-        Self { once: true, datapath, binary: None }
+    pub(crate) fn once(datapath: Datapath, binary: PathBuf) -> Self {
+        Self { once: true, datapath, binary: Some(binary) }
     }
 }
 

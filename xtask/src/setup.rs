@@ -29,6 +29,10 @@ impl Args {
     pub(crate) fn bench() -> Self {
         Self { bench: true, ..Self::default() }
     }
+
+    pub(crate) fn cluster() -> Self {
+        Self { cluster: true, ..Self::default() }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -1,6 +1,10 @@
-//! What the suite said: the verbose output of a Go test, in which every conformance test is a subtest of one test.
+//! What the suite said: the verbose output of a Go test, in which every conformance test is a subtest of one test, as it is made
+//! for the program test2json.
 
 use std::time::Duration;
+
+/// What test2json takes for a line of the test runner's own.
+const MARK: char = '\u{16}';
 
 /// The Go test that holds all others.
 const ROOT: &str = "TestConformance";
@@ -31,7 +35,8 @@ impl Outcome {
             "PASS" if !is_part => self.passed.push(test.to_owned()),
             _ => return None,
         }
-        (verdict != "SKIP").then(|| line.trim_start_matches(['-', ' ']).replace(ROOT, "").replace(" /", " "))
+        (verdict != "SKIP")
+            .then(|| line.trim_start_matches([MARK, '-', ' ']).replace(ROOT, "").replace(" /", " "))
     }
 
     /// A suite that fails outside of any test has failed all the same.
@@ -62,9 +67,9 @@ impl Outcome {
     }
 }
 
-/// `    --- PASS: TestConformance/Name (0.00s)` → verdict and name.
+/// `--- PASS: TestConformance/Name (0.00s)`, marked and indented or not → verdict and name.
 fn result(line: &str) -> Option<(&str, &str)> {
-    let (verdict, rest) = line.trim_start().strip_prefix("--- ")?.split_once(": ")?;
+    let (verdict, rest) = line.trim_start_matches([MARK, ' ']).strip_prefix("--- ")?.split_once(": ")?;
     Some((verdict, rest.split_whitespace().next()?))
 }
 
@@ -105,7 +110,7 @@ FAIL
     #[test]
     fn a_result_is_shown_without_the_root() {
         let mut outcome = Outcome::default();
-        let shown = outcome.read("    --- PASS: TestConformance/GatewayModifyListeners (2.00s)");
+        let shown = outcome.read("\u{16}--- PASS: TestConformance/GatewayModifyListeners (2.00s)");
         assert_eq!(shown.as_deref(), Some("PASS: GatewayModifyListeners (2.00s)"));
     }
 
