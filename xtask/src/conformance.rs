@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let binary = if args.no_agent { None } else { Some(agent::binary(args.agent.as_deref())?) };
     let cluster = Cluster::obtain(cluster::layout(args.dir.as_ref())?, &Options::default())?;
     cluster.install_crds(&crds)?;
-    cluster.kubectl(&["apply", "-f", &shell::root().join(GATEWAY_CLASS).display().to_string()])?;
+    create_class(&cluster)?;
     let agent = binary.map(|binary| Agent::start(&cluster, &binary)).transpose()?;
     let outcome = run_suite(&cluster, args)?;
     drop(agent);
@@ -72,6 +72,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("not conformant; the whole log is {}", cluster.layout().log("conformance").display());
     }
     Ok(())
+}
+
+/// Anew: the status that an earlier agent left claims what that one could do.
+fn create_class(cluster: &Cluster) -> Result<()> {
+    let manifest = shell::root().join(GATEWAY_CLASS).display().to_string();
+    cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifest])?;
+    cluster.kubectl(&["create", "-f", &manifest]).map(drop)
 }
 
 /// The suite refuses CRDs of another release than its own, so ours for its release are made: `codegen` patches them alike.
