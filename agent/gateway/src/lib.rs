@@ -4,6 +4,7 @@
 mod address;
 pub mod api;
 mod attach;
+mod bundle;
 mod certificate;
 mod child;
 pub mod delegate;
@@ -23,6 +24,7 @@ mod settings;
 mod status;
 mod translator;
 
+pub use bundle::CustomResourceDefinition;
 pub use child::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use dump::{dump_snapshot, dump_status};
 pub use features::SUPPORTED_FEATURES;

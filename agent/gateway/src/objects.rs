@@ -19,6 +19,7 @@ use crate::api::grpcroutes::GrpcRoute;
 use crate::api::httproutes::HttpRoute;
 use crate::api::listenersets::ListenerSet;
 use crate::api::referencegrants::ReferenceGrant;
+use crate::bundle::CustomResourceDefinition;
 
 /// The API group of Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -150,6 +151,7 @@ kinds! {
     Namespace(Namespace) in namespaces: "Namespace", Cluster, "" ["v1"];
     ConfigMap(ConfigMap) in config_maps: "ConfigMap", Namespaced, "" ["v1"];
     GatewayParameters(GatewayParameters) in gateway_parameters: "GatewayParameters", Namespaced, "portcullis.dev" ["v1alpha1"];
+    CustomResourceDefinition(CustomResourceDefinition) in definitions: "CustomResourceDefinition", Cluster, "apiextensions.k8s.io" ["v1"];
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

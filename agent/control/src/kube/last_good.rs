@@ -101,7 +101,7 @@ fn write(path: &Path, objects: &Objects) -> io::Result<()> {
 
 fn manifest(object: &Object) -> Option<Value> {
     let manifest = match object {
-        Object::Secret(_) => return None,
+        Object::Secret(_) | Object::CustomResourceDefinition(_) => return None,
         Object::GatewayClass(object) => serde_json::to_value(object),
         Object::Gateway(object) => serde_json::to_value(object),
         Object::ListenerSet(object) => serde_json::to_value(object),

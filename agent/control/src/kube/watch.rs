@@ -132,11 +132,12 @@ impl KindWatch {
         self.failed(error, true).await
     }
 
-    /// Secrets and ConfigMaps by their metadata alone: only those that something refers to are read.
+    /// Secrets and ConfigMaps by their metadata alone: only those that something refers to are read. Of CRDs the metadata is all
+    /// that is wanted.
     async fn watch_resource(&mut self, resource: &ApiResource) -> Result<(), Closed> {
         self.not_served = 0;
         let config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
-        let end = if matches!(self.kind, Kind::Secret | Kind::ConfigMap) {
+        let end = if matches!(self.kind, Kind::Secret | Kind::ConfigMap | Kind::CustomResourceDefinition) {
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), resource);
             self.follow(watcher::watcher(api, config), resource).await
         } else {

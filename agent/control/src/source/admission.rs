@@ -153,7 +153,7 @@ fn text(manifest: &Value, field: &str) -> Option<String> {
 }
 
 fn is_cluster_scoped(kind: Kind) -> bool {
-    matches!(kind, Kind::GatewayClass | Kind::Namespace)
+    matches!(kind, Kind::GatewayClass | Kind::Namespace | Kind::CustomResourceDefinition)
 }
 
 fn is_subdomain(name: &str) -> bool {

@@ -7,9 +7,16 @@ use crate::features::supported_features;
 use crate::listener::Trouble;
 use crate::{ConditionType, Reason, generation};
 
-/// Whether the installed CRDs are of a version we know (`SupportedVersion`) is for those to say who see a cluster.
-pub(crate) fn class_status(class: &GatewayClass, parameters: Option<&Trouble>) -> ClassStatus {
+/// Of an unknown release as much is served as can be: "'best effort' support", `Accepted` all the same.
+pub(crate) fn class_status(
+    class: &GatewayClass,
+    parameters: Option<&Trouble>,
+    version: Option<Result<(), Trouble>>,
+) -> ClassStatus {
     let mut conditions = Conditions::new(generation(&class.metadata));
     conditions.check(ConditionType::Accepted, parameters, Reason::Accepted);
+    if let Some(version) = version {
+        conditions.check(ConditionType::SupportedVersion, version.as_ref().err(), Reason::SupportedVersion);
+    }
     ClassStatus { conditions: Some(conditions.list), supported_features: Some(supported_features()) }
 }

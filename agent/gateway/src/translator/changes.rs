@@ -31,6 +31,7 @@ impl Translator {
             Kind::Namespace => self.namespace_changed(&key.name.name),
             Kind::ConfigMap => {}
             Kind::GatewayParameters => self.parameters_changed(&key.name),
+            Kind::CustomResourceDefinition => self.definition_changed(),
         }
     }
 
@@ -59,6 +60,12 @@ impl Translator {
         let gateways = self.objects.gateways.iter();
         let gateways = gateways.filter(|(_, gateway)| infra::refers(gateway, name));
         self.dirty.roots.extend(gateways.map(|(gateway, _)| gateway.clone()));
+    }
+
+    /// Every GatewayClass says whether the installed release is a known one.
+    fn definition_changed(&mut self) {
+        let classes = self.objects.gateway_classes.keys().cloned();
+        self.dirty.statuses.extend(classes.map(|name| ObjectKey { kind: Kind::GatewayClass, name }));
     }
 
     fn secret_changed(&mut self, name: &ObjectName) {

@@ -7,11 +7,13 @@ use portcullis_model::{ObjectName, ParentKind};
 
 use super::unit::{Place, Root, Unit};
 use super::{Outcome, Translator};
+use crate::api::gatewayclasses::GatewayClass;
+use crate::api::shared::ClassStatus;
 use crate::listener::{ParentKey, Trouble};
 use crate::status::{
     ChildView, ListenerView, RootView, SetView, Status, child_status, class_status, root_status, set_status,
 };
-use crate::{Kind, ObjectKey, Reason, child, infra};
+use crate::{Kind, ObjectKey, Reason, bundle, child, infra};
 
 impl Translator {
     pub(super) fn plan(&mut self) -> Outcome {
@@ -62,8 +64,7 @@ impl Translator {
             Kind::GatewayClass => {
                 let class = self.objects.gateway_classes.get(&key.name)?;
                 let ours = class.spec.controller_name == self.settings.controller_name;
-                let trouble = infra::of_class(class, &self.objects).err();
-                ours.then(|| Status::GatewayClass(class_status(class, trouble.as_ref())))
+                ours.then(|| Status::GatewayClass(self.class_status(class)))
             }
             Kind::Gateway => self.gateway_status(&key.name),
             Kind::ListenerSet => self.listener_set_status(&key.name),
@@ -127,6 +128,11 @@ impl Translator {
             listeners: views(unit, root),
         };
         Some(Status::ListenerSet(set_status(&view)))
+    }
+
+    fn class_status(&self, class: &GatewayClass) -> ClassStatus {
+        let trouble = infra::of_class(class, &self.objects).err();
+        class_status(class, trouble.as_ref(), bundle::supported_version(&self.objects))
     }
 
     /// The statuses of a Gateway and all its children.
