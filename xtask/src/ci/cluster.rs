@@ -44,7 +44,9 @@ pub(super) fn test(tally: &mut Tally) -> Result<()> {
 /// The tests of `portcullis-control` that `cargo test` leaves out, run inside the cluster's namespaces.
 pub(super) fn api_server_tests(tally: &mut Tally) -> Result<()> {
     let cluster = Cluster::obtain(Layout::at(directory()), &Options::default())?;
-    cluster.install_crds(&shell::root().join("deploy/crds"))?;
+    for crds in ["deploy/crds", "deploy/crds/own"] {
+        cluster.install_crds(&shell::root().join(crds))?;
+    }
     // Not the path of this program: cargo may replace it.
     let runner = format!("target.'cfg(all())'.runner=['/proc/{}/exe', 'cluster', 'exec']", id());
     let mut cargo = agent::cargo();
