@@ -45,16 +45,19 @@ pub(super) struct Args {
 enum Edit {
     Child,
     Parent,
-    Label,
+    Leave,
+    Return,
 }
 
-const KINDS: [(Edit, &str); 3] = [
+const KINDS: [(Edit, &str); 4] = [
     (Edit::Child, "a header that one child sets"),
     (Edit::Parent, "a header that one parent sets for its children"),
-    (Edit::Label, "a label that parents select a tenth of all children by"),
+    (Edit::Leave, "a label that parents select by: a tenth of all children leaves"),
+    (Edit::Return, "the same: they come back"),
 ];
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    ensure!(args.parents > 1, "the first parent is for the load: give two at least");
     let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
     let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
     let peer = portcullis(args.binary.as_deref(), datapath)?;
@@ -136,17 +139,18 @@ impl Families<'_> {
                 let expected = format!("x-parent: {number}\r\n");
                 visible(|| Ok(self.ask(connection, parent, child)?.contains(&expected)))
             }
-            Edit::Label => self.label(number, connection),
+            Edit::Leave => self.label(number, false, connection),
+            Edit::Return => self.label(number, true, connection),
         }
     }
 
-    /// Every team leaves and comes back.
-    fn label(&self, number: usize, connection: &mut Connection) -> Result<Duration> {
-        let (team, admitted) = (number / 2 % TEAMS, number.is_multiple_of(2));
+    /// Seen at the last parent: the first one's host answers everything, for the load.
+    fn label(&self, number: usize, admitted: bool, connection: &mut Connection) -> Result<Duration> {
+        let team = number % TEAMS;
         let text = labels(&team_name(team), admitted) + &service(&team_name(team));
         self.put(&format!("team-{team}"), &text)?;
         let expected = if admitted { " 200 " } else { " 404 " };
-        visible(|| Ok(self.ask(connection, number % self.args.parents, team)?.contains(expected)))
+        visible(|| Ok(self.ask(connection, self.args.parents - 1, team)?.contains(expected)))
     }
 
     fn ask(&self, connection: &mut Connection, parent: usize, child: usize) -> Result<String> {
