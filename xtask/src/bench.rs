@@ -5,6 +5,7 @@ mod backend;
 mod change;
 mod cluster;
 mod delegation;
+mod document;
 mod http;
 mod load;
 mod peers;

@@ -1,10 +1,11 @@
 //! What the data plane costs: the gateway, a bare proxy on the same HTTP library that does the least a gateway must, and an
-//! origin behind either. Load comes from outside (`wrk`, `h2load`); CPU time per request is read from `/proc/PID/stat`.
+//! origin behind either. Both speak HTTP/1 and HTTP/2, plain on the address given and TLS on the port after it. Load comes from
+//! outside (`wrk`, `h2load`); CPU time per request is read from `/proc/PID/stat`.
 //!
 //! ```text
 //! measure origin 127.0.0.1:9000
 //! measure gateway 127.0.0.1:9001 127.0.0.1:9000 [ROUTES]
-//! measure bare 127.0.0.1:9002 127.0.0.1:9000
+//! measure bare 127.0.0.1:9011 127.0.0.1:9000
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a tool for developers")]
 
@@ -24,16 +25,21 @@ use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::SendRequest;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use portcullis_model::{
-    Action, Backend, BackendName, BackendProtocol, BackendTarget, Entry, FrontendKey, HostMap, HostPattern,
-    L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, PathMatch,
-    PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Snapshot, Split, Timeouts,
-    WeightedBackend,
+    Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, FrontendKey, HostMap,
+    HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind,
+    PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Snapshot, Split,
+    Timeouts, TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings};
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
+use tokio_rustls::TlsAcceptor;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,6 +54,18 @@ fn main() {
         }
         other => panic!("unknown role {other:?}"),
     }
+}
+
+fn tls_address(plain: SocketAddr) -> SocketAddr {
+    SocketAddr::new(plain.ip(), plain.port() + 1)
+}
+
+/// The same kind of key as the benchmarks' sites have: ECDSA on P-256.
+fn certified_key() -> Arc<CertifiedKey> {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+    Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key))
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {
@@ -83,25 +101,40 @@ fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot 
     let mut table = RouteTable::default();
     let entries = (0..routes).map(|index| entry(index, &name)).collect();
     table.insert(&HostPattern::Any, Arc::new(PathTable::new(entries)));
+    let table = Arc::new(table);
+    let certificate =
+        Certificate { fingerprint: [0; 32], names: Arc::new([]), not_after: i64::MAX, key: certified_key() };
+    let https = ListenerProtocol::Https(TlsTermination { certificates: [certificate].into() });
+    let backend = Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: vec![origin] };
+    let frontends = [
+        frontend(address, ListenerProtocol::Http, table.clone()),
+        frontend(tls_address(address), https, table),
+    ];
+    Snapshot {
+        generation: 1,
+        frontends: frontends.into(),
+        backends: [(name.0, Arc::new(backend))].into_iter().collect(),
+    }
+}
+
+fn frontend(
+    address: SocketAddr,
+    protocol: ListenerProtocol,
+    routes: Arc<RouteTable>,
+) -> (FrontendKey, Arc<ListenerGroup>) {
     let gateway = ObjectName::new("bench", "gateway");
     let id = ListenerId {
         gateway: gateway.clone(),
         kind: ParentKind::Gateway,
         parent: gateway.clone(),
-        name: "http".into(),
+        name: address.port().to_string().into(),
     };
-    let (hostname, protocol) = (HostPattern::Any, ListenerProtocol::Http);
-    let listener = Listener { id, hostname, protocol, routes: Arc::new(table) };
+    let tls = matches!(protocol, ListenerProtocol::Https(_));
     let mut listeners = HostMap::default();
+    let listener = Listener { id, hostname: HostPattern::Any, protocol, routes };
     listeners.insert(&HostPattern::Any, Arc::new(listener));
-    let group = ListenerGroup { gateway, port: address.port(), tls: false, listeners };
     let key = FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() };
-    let backend = Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: vec![origin] };
-    Snapshot {
-        generation: 1,
-        frontends: [(key, Arc::new(group))].into(),
-        backends: [(name.0, Arc::new(backend))].into_iter().collect(),
-    }
+    (key, Arc::new(ListenerGroup { gateway, port: address.port(), tls, listeners }))
 }
 
 /// Route 0 takes `/`, the others a prefix of their own.
@@ -135,21 +168,75 @@ struct Passed {
     back: Option<(Idle, SendRequest<Incoming>)>,
 }
 
+/// What all connections of the bare proxy share.
+#[derive(Clone)]
+struct Bare {
+    table: Rc<HashMap<String, SocketAddr>>,
+    idle: Idle,
+}
+
+/// Runs HTTP/2 streams on this thread.
+#[derive(Clone, Copy)]
+struct Local;
+
 async fn bare(address: SocketAddr, origin: SocketAddr) {
-    let table: Rc<HashMap<String, SocketAddr>> = Rc::new(HashMap::from([("/".to_owned(), origin)]));
-    let idle = Idle::default();
+    let bare = Bare { table: Rc::new(HashMap::from([("/".to_owned(), origin)])), idle: Idle::default() };
+    tokio::task::spawn_local(bare_tls(tls_address(address), bare.clone()));
     let listener = TcpListener::bind(address).await.unwrap();
     loop {
         let stream = accept(&listener).await;
-        let peer = HeaderValue::from_str(&stream.peer_addr().unwrap().ip().to_string()).unwrap();
-        let (table, idle) = (table.clone(), idle.clone());
+        let peer = stream.peer_addr().unwrap();
+        tokio::task::spawn_local(bare.clone().serve(stream, peer, false));
+    }
+}
+
+async fn bare_tls(address: SocketAddr, bare: Bare) {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let key = rustls::sign::SingleCertAndKey::from(certified_key());
+    let mut config = versions.unwrap().with_no_client_auth().with_cert_resolver(Arc::new(key));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().unwrap();
+    config.send_tls13_tickets = 1;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind(address).await.unwrap();
+    loop {
+        let stream = accept(&listener).await;
+        let peer = stream.peer_addr().unwrap();
+        let (bare, acceptor) = (bare.clone(), acceptor.clone());
+        tokio::task::spawn_local(async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            bare.serve(stream, peer, http2).await;
+        });
+    }
+}
+
+impl Bare {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+        self,
+        stream: S,
+        peer: SocketAddr,
+        http2: bool,
+    ) {
+        let peer = HeaderValue::from_str(&peer.ip().to_string()).unwrap();
         let service = hyper::service::service_fn(move |request| {
-            let (table, idle, peer) = (table.clone(), idle.clone(), peer.clone());
-            async move { Ok::<_, Infallible>(pass(&table, idle, peer, request).await) }
+            let (bare, peer) = (self.clone(), peer.clone());
+            async move { Ok::<_, Infallible>(pass(&bare.table, bare.idle, peer, request).await) }
         });
         let io = TokioIo::new(stream);
-        let connection = hyper::server::conn::http1::Builder::new().serve_connection(io, service);
-        tokio::task::spawn_local(connection);
+        // A connection that breaks off is no news here.
+        let _ = if http2 {
+            http2::Builder::new(Local).serve_connection(io, service).await
+        } else {
+            http1::Builder::new().serve_connection(io, service).await
+        };
+    }
+}
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
     }
 }
 
@@ -160,8 +247,12 @@ async fn pass(
     mut request: Request<Incoming>,
 ) -> Response<Passed> {
     let origin = table[request.uri().path()];
-    let host = request.headers()[header::HOST].clone();
+    let authority = request.uri().authority().map(|it| HeaderValue::from_str(it.as_str()).unwrap());
+    let host = authority.unwrap_or_else(|| request.headers()[header::HOST].clone());
+    *request.uri_mut() = request.uri().path_and_query().cloned().unwrap().into();
+    *request.version_mut() = http::Version::HTTP_11;
     let fields = request.headers_mut();
+    fields.insert(header::HOST, host.clone());
     for name in [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE] {
         fields.remove(name);
     }

@@ -10,15 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use portcullis_testbed::{Authority, Datapath};
+use portcullis_testbed::Authority;
 
-use super::backend;
-use super::load::Background;
-use super::peers::{self, Peer, Portcullis};
+use super::load::{Background, Seen};
+use super::peers::{self, Build, Peer, config_directory};
+use super::report::machine;
 use super::sample::median;
 use super::site::{HTTP_PORT, HTTPS_PORT, ONE, Site, Size};
 use super::workload::Kind;
-use crate::{agent, setup};
+use super::{backend, document};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(200);
@@ -32,12 +32,11 @@ pub(super) struct Args {
     /// How many edits, a third of each kind
     #[arg(long, default_value_t = 1_000)]
     edits: usize,
-    /// An agent that is built already
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
-    /// Use ordinary sockets instead of the kernel programs
+    #[command(flatten)]
+    build: Build,
+    /// Also write the result into docs/performance.md
     #[arg(long)]
-    userspace: bool,
+    write: bool,
 }
 
 /// What is edited, and how a client sees it.
@@ -61,49 +60,26 @@ struct Bench<'a> {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
-    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
-    let peer = portcullis(args.binary.as_deref(), datapath)?;
+    let peer = args.build.portcullis()?;
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;
     let directory = scratch.path().join("agent");
-    fs::create_dir(&directory)?;
-    let running = peer.start(&site, &directory)?;
-    peers::wait_serving(&peer, &running)?;
-    let config = directory.join("config");
+    let _running = peers::serve(&peer, &site, &directory)?;
+    let config = config_directory(&directory);
     let bench = Bench { address: peer.address(), config, authority: Authority::new()? };
     bench.put("edited-tls.yaml", &tls_listener())?;
     let loads =
         [Kind::Http1, Kind::Https].map(|kind| Background::start(kind, peer.address(), scratch.path()));
     let times = bench.edit_all(args.edits)?;
-    report(&times);
-    println!(
-        "To see a certificate, openssl is started, which alone takes {:.1} ms here.",
-        bench.probe_cost()?
-    );
-    for load in loads {
-        let seen = load?.finish()?;
-        println!(
-            "load: {} requests, {} failed, p99 {:.1} ms",
-            seen.requests,
-            seen.failed,
-            seen.p99.as_secs_f64() * 1e3
-        );
-        ensure!(seen.failed == 0 && seen.requests > 0, "requests of the load failed");
+    let probe = bench.probe_cost()?;
+    let seen = loads.into_iter().map(|load| load?.finish()).collect::<Result<Vec<_>>>()?;
+    let text = report(&times, probe, &seen);
+    println!("{text}");
+    if args.write {
+        document::replace("change", &text)?;
     }
-    drop(running);
+    ensure!(seen.iter().all(|seen| seen.failed == 0 && seen.requests > 0), "requests of the load failed");
     Ok(())
-}
-
-/// The given agent, or one made for it.
-pub(super) fn portcullis(binary: Option<&Path>, datapath: Datapath) -> Result<Portcullis> {
-    let binary = match binary {
-        Some(binary) => binary.to_owned(),
-        None => {
-            setup::run(&setup::Args::bench())?;
-            agent::build_release()?
-        }
-    };
-    Ok(Portcullis { binary, datapath })
 }
 
 impl Bench<'_> {
@@ -139,7 +115,7 @@ impl Bench<'_> {
         }
     }
 
-    /// In milliseconds, under the same load.
+    /// Median of showing a certificate, in milliseconds, under the same load.
     fn probe_cost(&self) -> Result<f64> {
         const PROBES: usize = 20;
         let probe = |_| {
@@ -246,20 +222,28 @@ fn listener_set(name: &str, listener: &str) -> String {
     )
 }
 
-fn report(times: &[(Edit, Duration)]) {
-    println!("\n| edit | edits | until visible, median ms | p99 ms | max ms |\n|---|---|---|---|---|");
+fn report(times: &[(Edit, Duration)], probe: f64, loads: &[Seen]) -> String {
+    let mut text = format!("{}.\n\n", machine());
+    text += "| edit | edits | until visible, median ms | p99 ms | max ms |\n|---|---|---|---|---|\n";
     for kind in KINDS {
-        let mut of_kind: Vec<_> =
-            times.iter().filter(|(edit, _)| *edit == kind).map(|(_, time)| *time).collect();
-        of_kind.sort_unstable();
-        let at = |part: usize| of_kind.get((of_kind.len() * part / 100).min(of_kind.len().saturating_sub(1)));
-        let milliseconds = |part| at(part).map_or(f64::NAN, |time: &Duration| time.as_secs_f64() * 1e3);
-        println!(
-            "| {kind:?} | {} | {:.1} | {:.1} | {:.1} |",
-            of_kind.len(),
-            milliseconds(50),
-            milliseconds(99),
-            milliseconds(100)
-        );
+        let of_kind = times.iter().filter(|(edit, _)| *edit == kind);
+        text += &row(&format!("{kind:?}"), of_kind.map(|(_, time)| *time).collect());
     }
+    text += &row("all", times.iter().map(|(_, time)| *time).collect());
+    let requests: u64 = loads.iter().map(|seen| seen.requests).sum();
+    let failed: u64 = loads.iter().map(|seen| seen.failed).sum();
+    text += &format!(
+        "\nRequests of the load meanwhile: {requests}, failed: {failed}. To see a certificate, openssl is started, which alone \
+         takes {probe:.1} ms.\n"
+    );
+    text
+}
+
+fn row(name: &str, mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |part: usize| {
+        let time = times.get((times.len() * part / 100).min(times.len().saturating_sub(1)));
+        time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    };
+    format!("| {name} | {} | {:.1} | {:.1} | {:.1} |\n", times.len(), at(50), at(99), at(100))
 }

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use super::report::{machine, replace};
+use super::document::replace;
+use super::report::machine;
 use crate::cluster::{self, Cluster, Options};
 use crate::{agent, setup, shell};
 

@@ -3,19 +3,17 @@
 //! it. No request of the load, which a child serves, may fail.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use portcullis_testbed::Datapath;
 
-use super::change::{Connection, portcullis, put, visible};
+use super::change::{Connection, put, visible};
 use super::load::{Background, Seen};
-use super::peers::{self, Peer};
+use super::peers::{self, Build, Peer, config_directory};
 use super::site::{ONE, Site, Size};
 use super::workload::Kind;
-use super::{backend, report};
+use super::{backend, document, report};
 
 /// Namespaces of children; each has the same share of every parent's.
 const TEAMS: usize = 10;
@@ -30,12 +28,8 @@ pub(super) struct Args {
     /// How many children every parent has
     #[arg(long, default_value_t = 100)]
     children: usize,
-    /// An agent that is built already
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
-    /// Use ordinary sockets instead of the kernel programs
-    #[arg(long)]
-    userspace: bool,
+    #[command(flatten)]
+    build: Build,
     /// Put the result into docs/performance.md
     #[arg(long)]
     write: bool,
@@ -59,21 +53,18 @@ const KINDS: [(Edit, &str); 4] = [
 pub(super) fn run(args: &Args) -> Result<()> {
     ensure!(args.parents > 1, "the first parent is for the load: give two at least");
     let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
-    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
-    let peer = portcullis(args.binary.as_deref(), datapath)?;
+    let peer = args.build.portcullis()?;
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;
     let directory = scratch.path().join("agent");
-    fs::create_dir(&directory)?;
-    let running = peer.start(&site, &directory)?;
-    peers::wait_serving(&peer, &running)?;
-    let families = Families { config: directory.join("config"), args, address: peer.address() };
+    let running = peers::serve(&peer, &site, &directory)?;
+    let families = Families { config: config_directory(&directory), args, address: peer.address() };
     families.create()?;
     let (times, seen) = families.edit_under_load(scratch.path())?;
     let text = families.report(&times, &seen);
     println!("{text}");
     if args.write {
-        report::replace("delegation", &text)?;
+        document::replace("delegation", &text)?;
     }
     ensure!(seen.failed == 0 && seen.requests > 0, "requests of the load failed");
     Ok(())

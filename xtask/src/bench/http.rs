@@ -1,21 +1,19 @@
 //! `cargo xtask bench http`: every proxy serves the same site at the same time; in each round each is measured once, one after the other.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use anyhow::{Context, Result};
-use portcullis_testbed::Datapath;
 
 use super::backend;
 use super::load::Run;
-use super::peers::{self, Peer, Portcullis, Running};
+use super::peers::{self, Build, Peer, Running};
 use super::process::{cpu_time, memory};
 use super::report::{Measured, Report};
 use super::sample::Sample;
 use super::site::{Site, Size};
 use super::workload::{WORKLOADS, Workload};
-use crate::{agent, setup};
 
 /// The whole takes about six minutes; a third of that when quick.
 #[derive(clap::Args)]
@@ -35,13 +33,9 @@ pub(super) struct Args {
     /// Only workloads whose name begins like this; repeat for several
     #[arg(long)]
     workload: Vec<String>,
-    /// An agent that is built already
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
-    /// Use ordinary sockets instead of the kernel programs
-    #[arg(long)]
-    userspace: bool,
-    /// Also write the report into docs/performance.md
+    #[command(flatten)]
+    build: Build,
+    /// Also write the tables into docs/performance.md
     #[arg(long)]
     write: bool,
 }
@@ -59,7 +53,7 @@ struct Contestant<'a> {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
-    let peers = peers::all(agent(args)?, &args.peers)?;
+    let peers = peers::all(args.build.portcullis()?, &args.peers)?;
     let _backend = backend::start(scratch.path())?;
     let mut report = Report::new(&peers, args.rounds().count, args.rounds().duration)?;
     for size in [Size::Small, Size::Routes, Size::Certificates] {
@@ -71,18 +65,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     println!("{}", report.text());
     if args.write { report.write() } else { Ok(()) }
-}
-
-fn agent(args: &Args) -> Result<Portcullis> {
-    let datapath = if args.userspace { Datapath::Userspace } else { Datapath::Auto };
-    let binary = match &args.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            setup::run(&setup::Args::bench())?;
-            agent::build_release()?
-        }
-    };
-    Ok(Portcullis { binary, datapath })
 }
 
 fn measure_site(
@@ -110,11 +92,7 @@ fn measure_site(
 }
 
 fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Contestant<'a>> {
-    let directory = directory.join(peer.name());
-    fs::create_dir_all(&directory)?;
-    let running = peer.start(site, &directory).with_context(|| format!("starting {}", peer.name()))?;
-    let log = || fs::read_to_string(directory.join("log")).unwrap_or_default();
-    peers::wait_serving(peer, &running).with_context(|| format!("its log: {}", log()))?;
+    let running = peers::serve(peer, site, &directory.join(peer.name()))?;
     Ok(Contestant { peer, running })
 }
 

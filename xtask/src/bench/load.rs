@@ -17,6 +17,13 @@ const CONNECTIONS: &str = "64";
 const H2_CONNECTIONS: &str = "8";
 const H2_STREAMS: &str = "10";
 
+/// Addition to wrk's script: what is wrong with an answer. A response is parsed for it, which costs too much for measurements.
+const TELL_ODD_ANSWERS: &str = "local odd = 0
+function response(status, headers, body)
+  if status ~= 200 and odd < 10 then odd = odd + 1; print('ODD ' .. status .. ' ' .. body) end
+end
+";
+
 /// One run against one address.
 pub(super) struct Run<'a> {
     pub(super) kind: Kind,
@@ -121,7 +128,10 @@ impl Background {
     pub(super) fn start(kind: Kind, address: &str, scratch: &Path) -> Result<Self> {
         const LONG: Duration = Duration::from_secs(24 * 60 * 60);
         let run = Run { kind, address, duration: LONG, routes: 1, certificates: 1, round: 0, scratch };
-        let child = polite(&run.wrk_command()?).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let wrk = run.wrk_command()?;
+        let script = scratch.join(format!("{kind:?}.lua"));
+        fs::write(&script, run.script() + TELL_ODD_ANSWERS)?;
+        let child = polite(&wrk).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         Ok(Self(child.context("cannot run wrk: `cargo xtask setup --bench` installs it")?))
     }
 
@@ -131,9 +141,8 @@ impl Background {
         kill_process(pid, Signal::INT)?;
         let mut text = String::new();
         self.0.stdout.take().context("wrk has no output")?.read_to_string(&mut text)?;
-        for line in text.lines().filter(|line| line.contains("errors:") || line.contains("Non-2xx")) {
-            println!("load: {}", line.trim());
-        }
+        let odd = |line: &&str| ["errors:", "Non-2xx", "ODD"].iter().any(|mark| line.contains(mark));
+        text.lines().filter(odd).for_each(|line| println!("load: {}", line.trim()));
         parse_wrk(&text)
     }
 }

@@ -6,6 +6,7 @@ mod haproxy;
 mod nginx;
 mod portcullis;
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use super::process::{PROXY_CPU, Process, has_ended};
 use super::site::{HTTP_PORT, ONE, Site};
 use crate::shell;
 
-pub(super) use portcullis::Portcullis;
+pub(super) use portcullis::{Build, Portcullis, config_directory};
 
 /// The suite that all of them are held to.
 const SUITE: &str = "TLS_AES_128_GCM_SHA256";
 /// A site of 10,000 routes or 1,000 certificates takes some peers that long.
-const START: Duration = Duration::from_secs(120);
+pub(super) const START: Duration = Duration::from_secs(120);
+const LOG: &str = "agent.log";
 
 pub(super) trait Peer {
     fn name(&self) -> &'static str;
@@ -31,8 +33,11 @@ pub(super) trait Peer {
 
     fn version(&self) -> Result<String>;
 
-    /// Starts it on the site, with files in `directory`.
-    fn start(&self, site: &Site, directory: &Path) -> Result<Running>;
+    /// Writes the site as its configuration.
+    fn configure(&self, site: &Site, directory: &Path) -> Result<()>;
+
+    /// Starts it on what was written there.
+    fn start(&self, directory: &Path) -> Result<Running>;
 }
 
 pub(super) enum Running {
@@ -63,8 +68,18 @@ pub(super) fn all(agent: Portcullis, chosen: &[String]) -> Result<Vec<Box<dyn Pe
     Ok(peers)
 }
 
+/// Configures and starts it, with files in `directory`, and waits until it serves.
+pub(super) fn serve(peer: &dyn Peer, site: &Site, directory: &Path) -> Result<Running> {
+    fs::create_dir_all(directory)?;
+    let running = peer.configure(site, directory).and_then(|()| peer.start(directory));
+    let running = running.with_context(|| format!("starting {}", peer.name()))?;
+    let log = || fs::read_to_string(directory.join(LOG)).unwrap_or_default();
+    wait_serving(peer, &running).with_context(|| format!("its log: {}", log()))?;
+    Ok(running)
+}
+
 /// Waits until the peer answers with the backend's body, or has ended instead.
-pub(super) fn wait_serving(peer: &dyn Peer, running: &Running) -> Result<()> {
+fn wait_serving(peer: &dyn Peer, running: &Running) -> Result<()> {
     let url = format!("http://{}:{HTTP_PORT}/", peer.address());
     let host = format!("Host: {ONE}");
     let answer = || {
@@ -79,7 +94,7 @@ pub(super) fn wait_serving(peer: &dyn Peer, running: &Running) -> Result<()> {
 }
 
 fn start(command: &[&str], directory: &Path) -> Result<Running> {
-    Process::start(PROXY_CPU, command, &directory.join("log")).map(Running::Process)
+    Process::start(PROXY_CPU, command, &directory.join(LOG)).map(Running::Process)
 }
 
 /// The first line that holds a version.

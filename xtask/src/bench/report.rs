@@ -1,21 +1,24 @@
-//! The result as a Markdown table for each workload, to standard output and into `docs/performance.md`.
+//! The result as a Markdown table for each workload, to standard output and into `docs/performance.md`. A run of some workloads
+//! replaces their tables there and leaves the others as they are.
 
 use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use super::document;
 use super::peers::Peer;
 use super::sample::{Sample, median, ratio};
-use super::workload::Workload;
+use super::workload::{WORKLOADS, Workload};
 use crate::shell;
-
-const DOCUMENT: &str = "docs/performance.md";
 
 pub(super) struct Report {
     names: Vec<&'static str>,
+    /// The machine and the versions.
     heading: String,
+    /// When and how long.
+    occasion: String,
     measured: Vec<Measured>,
 }
 
@@ -42,12 +45,10 @@ impl Report {
         let named = |peer: &dyn Peer| Ok(format!("{} {}", peer.name(), peer.version()?));
         let versions = peers.iter().map(|peer| named(peer.as_ref())).collect::<Result<Vec<_>>>()?.join(", ");
         let date = shell::ask("date", &["-u", "+%F"]).unwrap_or_default();
-        let heading = format!(
-            "{date}, {}; {versions}. {rounds} interleaved rounds of {} s each after one that is not counted.\n",
-            machine(),
-            duration.as_secs()
-        );
-        Ok(Self { names: peers.iter().map(|peer| peer.name()).collect(), heading, measured: Vec::new() })
+        let names = peers.iter().map(|peer| peer.name()).collect();
+        let heading = format!("{}; {versions}.\n", machine());
+        let occasion = format!("{date}, {rounds} rounds of {} s.\n", duration.as_secs());
+        Ok(Self { names, heading, occasion, measured: Vec::new() })
     }
 
     pub(super) fn add(&mut self, measured: Measured) {
@@ -55,23 +56,31 @@ impl Report {
     }
 
     pub(super) fn text(&self) -> String {
-        let tables: String = self.measured.iter().map(|measured| self.table(measured)).collect();
-        format!("{}{tables}{}", self.heading, self.match_cost())
+        self.merged("")
     }
 
-    /// Replaces what the document says of the last run.
+    /// Replaces what the document says of the workloads that were measured.
     pub(super) fn write(&self) -> Result<()> {
-        replace("http", &self.text())
+        document::update("http", |old| self.merged(old))
     }
 
-    fn table(&self, measured: &Measured) -> String {
-        let mut text = format!("\n### {}\n\n", measured.title);
+    /// With the tables of an older report for what was not measured.
+    fn merged(&self, old: &str) -> String {
+        let sections = WORKLOADS.iter().filter_map(|workload| {
+            let new = self.measured.iter().find(|measured| measured.name == workload.name);
+            new.map(|measured| self.section(measured)).or_else(|| section_of(old, workload.title))
+        });
+        format!("{}{}", self.heading, sections.collect::<String>())
+    }
+
+    fn section(&self, measured: &Measured) -> String {
+        let mut text = format!("{}\n{}\n", title_line(measured.title), self.occasion);
         text += "| | µs CPU/request | Portcullis ÷ it (95 %) | requests/s | p50 ms | p99 ms | RSS MB | failed |\n";
         text += "|---|---|---|---|---|---|---|---|\n";
         for proxy in 0..self.names.len() {
             text += &self.row(measured, proxy);
         }
-        text
+        if measured.name == "routes" { text + &self.match_cost(measured) } else { text }
     }
 
     fn row(&self, measured: &Measured, proxy: usize) -> String {
@@ -96,13 +105,14 @@ impl Report {
     }
 
     /// The same process with the same configuration, asked for one route or for ten thousand.
-    fn match_cost(&self) -> String {
-        let find = |name| self.measured.iter().find(|measured| measured.name == name);
-        let (Some(one), Some(many)) = (find("routes-one"), find("routes")) else { return String::new() };
+    fn match_cost(&self, many: &Measured) -> String {
+        let Some(one) = self.measured.iter().find(|measured| measured.name == "routes-one") else {
+            return String::new();
+        };
         let mut text =
             "\nCPU per request of 10,000 routes ÷ of 1, in the same process (1.00 = flat): ".to_owned();
         for (proxy, name) in self.names.iter().enumerate() {
-            let cost = median(many.cpu(proxy)) / median(one.cpu(proxy));
+            let cost = ratio(&many.cpu(proxy), &one.cpu(proxy)).median;
             let separator = if proxy == 0 { "" } else { ", " };
             let _ = write!(text, "{separator}{name} {cost:.2}");
         }
@@ -110,14 +120,16 @@ impl Report {
     }
 }
 
-/// Replaces what the document says between the marks of a benchmark.
-pub(super) fn replace(bench: &str, text: &str) -> Result<()> {
-    let (begin, end) = (format!("<!-- bench {bench}: begin -->\n"), format!("<!-- bench {bench}: end -->"));
-    let path = shell::root().join(DOCUMENT);
-    let old = fs::read_to_string(&path)?;
-    let (before, rest) = old.split_once(&begin).with_context(|| format!("{DOCUMENT} has lost {begin:?}"))?;
-    let (_, after) = rest.split_once(&end).with_context(|| format!("{DOCUMENT} has lost {end:?}"))?;
-    Ok(fs::write(path, format!("{before}{begin}{text}{end}{after}"))?)
+fn title_line(title: &str) -> String {
+    format!("\n### {title}\n")
+}
+
+/// From a title to the next.
+fn section_of(report: &str, title: &str) -> Option<String> {
+    let title = title_line(title);
+    let (_, rest) = report.split_once(&title)?;
+    let body = rest.split_once("\n### ").map_or(rest, |(body, _)| body);
+    Some(format!("{title}{body}"))
 }
 
 pub(super) fn machine() -> String {
@@ -127,4 +139,37 @@ pub(super) fn machine() -> String {
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = shell::ask("uname", &["-r"]).unwrap_or_default();
     format!("{cores} × {}, Linux {kernel}", model.map_or("unknown CPU", |(_, model)| model))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(workload: &Workload) -> Report {
+        let sample = Sample {
+            cpu: 20.0,
+            rate: 30_000.0,
+            p50: Duration::from_millis(1),
+            p99: Duration::from_millis(2),
+            failed: 0,
+            memory: 12.0,
+        };
+        let samples = vec![vec![sample]];
+        Report {
+            names: vec!["Portcullis"],
+            heading: "a machine\n".to_owned(),
+            occasion: "today\n".to_owned(),
+            measured: vec![Measured { samples, ..Measured::new(workload, 1) }],
+        }
+    }
+
+    #[test]
+    fn a_run_of_some_workloads_leaves_the_others_as_they_are() {
+        let [first, second, third, ..] = WORKLOADS else { panic!("too few workloads") };
+        let begin = report(first).text();
+        let (stale, kept) = (title_line(second.title) + "\nstale\n", title_line(third.title) + "\nkept\n");
+        let second = report(second);
+        let merged = second.merged(&format!("{begin}{stale}{kept}"));
+        assert_eq!(merged, format!("{begin}{}{kept}", second.section(&second.measured[0])));
+    }
 }

@@ -13,6 +13,8 @@ use crate::bench::site::{HTTP_PORT, HTTPS_PORT, Host, MANY, Site};
 use crate::versions::ENVOY_WHEEL;
 use crate::{shell, toolchain};
 
+const CONFIG: &str = "envoy.json";
+
 pub(super) struct Envoy {
     binary: PathBuf,
 }
@@ -89,10 +91,14 @@ impl Peer for Envoy {
         text.or_else(|_| Ok(ENVOY_WHEEL.to_owned()))
     }
 
-    fn start(&self, site: &Site, directory: &Path) -> Result<Running> {
-        let config = directory.join("envoy.json");
-        fs::write(&config, self.config(site).to_string()).context("cannot write Envoy's configuration")?;
-        let (binary, config) = (self.binary.display().to_string(), config.display().to_string());
+    fn configure(&self, site: &Site, directory: &Path) -> Result<()> {
+        fs::write(directory.join(CONFIG), self.config(site).to_string())
+            .context("cannot write Envoy's configuration")
+    }
+
+    fn start(&self, directory: &Path) -> Result<Running> {
+        let (binary, config) =
+            (self.binary.display().to_string(), directory.join(CONFIG).display().to_string());
         start(
             &[&binary, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c", &config],
             directory,

@@ -10,6 +10,8 @@ use super::{Peer, Running, SUITE, start, version};
 use crate::bench::backend;
 use crate::bench::site::{HTTP_PORT, HTTPS_PORT, MANY, Site};
 
+const CONFIG: &str = "haproxy.cfg";
+
 pub(super) struct Haproxy;
 
 impl Peer for Haproxy {
@@ -25,11 +27,14 @@ impl Peer for Haproxy {
         version("haproxy", "-v")
     }
 
-    fn start(&self, site: &Site, directory: &Path) -> Result<Running> {
+    fn configure(&self, site: &Site, directory: &Path) -> Result<()> {
         let map = directory.join("routes.map");
         fs::write(&map, site.paths().map(|path| format!("{path} web\n")).collect::<String>())?;
-        let config = directory.join("haproxy.cfg");
-        fs::write(&config, self.config(site, &map)?)?;
+        Ok(fs::write(directory.join(CONFIG), self.config(site, &map)?)?)
+    }
+
+    fn start(&self, directory: &Path) -> Result<Running> {
+        let config = directory.join(CONFIG);
         start(&["haproxy", "-db", "-dMno-tag", "-f", &config.display().to_string()], directory)
     }
 }

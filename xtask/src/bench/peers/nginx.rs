@@ -10,6 +10,8 @@ use super::{Peer, Running, SUITE, start, version};
 use crate::bench::backend;
 use crate::bench::site::{HTTP_PORT, HTTPS_PORT, MANY, Site};
 
+const CONFIG: &str = "nginx.conf";
+
 pub(super) struct Nginx;
 
 impl Peer for Nginx {
@@ -25,10 +27,12 @@ impl Peer for Nginx {
         version("nginx", "-v")
     }
 
-    fn start(&self, site: &Site, directory: &Path) -> Result<Running> {
-        let config = directory.join("nginx.conf");
-        fs::write(&config, self.config(site, directory)?)?;
-        start(&["nginx", "-c", &config.display().to_string()], directory)
+    fn configure(&self, site: &Site, directory: &Path) -> Result<()> {
+        Ok(fs::write(directory.join(CONFIG), self.config(site, directory)?)?)
+    }
+
+    fn start(&self, directory: &Path) -> Result<Running> {
+        start(&["nginx", "-c", &directory.join(CONFIG).display().to_string()], directory)
     }
 }
 

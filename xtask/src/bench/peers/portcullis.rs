@@ -11,6 +11,7 @@ use super::{Peer, Running, version};
 use crate::bench::backend;
 use crate::bench::process::PROXY_CPU;
 use crate::bench::site::{HTTP_PORT, HTTPS_PORT, Host, MANY, ONE, Site};
+use crate::{agent, setup};
 
 const PURPOSE: &str = "bench";
 const ROUTES_PER_FILE: usize = 500;
@@ -19,6 +20,32 @@ const ROUTES_PER_FILE: usize = 500;
 pub(in crate::bench) struct Portcullis {
     pub(in crate::bench) binary: PathBuf,
     pub(in crate::bench) datapath: Datapath,
+}
+
+/// Which agent is measured.
+#[derive(clap::Args)]
+pub(in crate::bench) struct Build {
+    /// An agent that is built already
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Use ordinary sockets instead of the kernel programs
+    #[arg(long)]
+    userspace: bool,
+}
+
+impl Build {
+    /// Installs what benchmarks need and builds the agent, unless there is one already.
+    pub(in crate::bench) fn portcullis(&self) -> Result<Portcullis> {
+        let datapath = if self.userspace { Datapath::Userspace } else { Datapath::Auto };
+        let binary = match &self.binary {
+            Some(binary) => binary.clone(),
+            None => {
+                setup::run(&setup::Args::bench())?;
+                agent::build_release()?
+            }
+        };
+        Ok(Portcullis { binary, datapath })
+    }
 }
 
 impl Peer for Portcullis {
@@ -34,26 +61,32 @@ impl Peer for Portcullis {
         version(&self.binary.display().to_string(), "--version")
     }
 
-    fn start(&self, site: &Site, directory: &Path) -> Result<Running> {
-        remove_leftovers(PURPOSE)?;
-        let config = directory.join("config");
+    fn configure(&self, site: &Site, directory: &Path) -> Result<()> {
+        let config = config_directory(directory);
         fs::create_dir(&config)?;
-        self.write(site, &config)?;
-        let launch = Launch {
+        self.write(site, &config)
+    }
+
+    fn start(&self, directory: &Path) -> Result<Running> {
+        remove_leftovers(PURPOSE)?;
+        Ok(Running::Agent(Box::new(self.launch(directory).spawn()?)))
+    }
+}
+
+impl Portcullis {
+    pub(in crate::bench) fn launch(&self, directory: &Path) -> Launch {
+        Launch {
             binary: self.binary.clone(),
-            config,
+            config: config_directory(directory),
             scratch: directory.to_owned(),
             pins: pin_directory(PURPOSE),
             datapath: self.datapath,
             interface: "none".to_owned(),
             arguments: vec!["--cores".into(), "1".into(), "--log".into(), "warn".into()],
             through: ["taskset", "--cpu-list", PROXY_CPU].map(Into::into).to_vec(),
-        };
-        Ok(Running::Agent(Box::new(launch.start()?)))
+        }
     }
-}
 
-impl Portcullis {
     fn write(&self, site: &Site, config: &Path) -> Result<()> {
         fs::write(config.join("gateway.yaml"), self.gateway()?)?;
         for host in &site.hosts {
@@ -91,6 +124,11 @@ impl Portcullis {
         text += &http_route("one", "{name: edge}", ONE, "/");
         Ok(text)
     }
+}
+
+/// Where the manifests are, among an agent's other files.
+pub(in crate::bench) fn config_directory(directory: &Path) -> PathBuf {
+    directory.join("config")
 }
 
 fn route(number: usize, path: &str) -> String {
