@@ -54,6 +54,8 @@ pub(crate) struct Current {
 
 /// The accept loops of a core.
 struct Acceptors {
+    /// Sockets that connections wait at until there is a snapshot to serve them by.
+    waiting: Option<CoreSockets>,
     steered: Vec<JoinHandle<()>>,
     bound: BTreeMap<FrontendKey, JoinHandle<()>>,
 }
@@ -66,7 +68,7 @@ pub(crate) async fn run(
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let core = Rc::new(Core::new(settings, tls));
-    let mut acceptors = Acceptors::start(&core, sockets);
+    let mut acceptors = Acceptors::new(sockets);
     crate::pool::sweep_forever(&core);
     tick_forever(&core);
     while let Some(command) = commands.recv().await {
@@ -129,7 +131,10 @@ impl Core {
     fn apply(self: &Rc<Self>, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
         self.workers.retain(snapshot.frontends.values());
         let unbound = match self.settings.sockets {
-            SocketMode::Steered => Vec::new(),
+            SocketMode::Steered => {
+                acceptors.open(self);
+                Vec::new()
+            }
             SocketMode::Bound => acceptors.follow(self, &snapshot),
         };
         self.current.replace(Rc::new(Current { snapshot, generation: self.generation() + 1 }));
@@ -165,12 +170,15 @@ impl Core {
 // === impl Acceptors ===
 
 impl Acceptors {
-    fn start(core: &Rc<Core>, sockets: Option<CoreSockets>) -> Self {
-        let listeners = sockets.into_iter().flat_map(|pair| [Some(pair.v4), pair.v6]).flatten();
-        Self {
-            steered: listeners.filter_map(|it| accept::spawn(core, it).ok()).collect(),
-            bound: BTreeMap::new(),
-        }
+    fn new(steered: Option<CoreSockets>) -> Self {
+        Self { waiting: steered, steered: Vec::new(), bound: BTreeMap::new() }
+    }
+
+    /// Accepts what is steered here. Kernel programs that outlived an agent steer to the next one's sockets before it knows
+    /// any listener; those connections wait.
+    fn open(&mut self, core: &Rc<Core>) {
+        let listeners = self.waiting.take().into_iter().flat_map(|pair| [Some(pair.v4), pair.v6]).flatten();
+        self.steered.extend(listeners.filter_map(|it| accept::spawn(core, it).ok()));
     }
 
     /// Binds what the snapshot adds, closes what it no longer has.

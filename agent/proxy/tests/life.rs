@@ -60,6 +60,20 @@ async fn snapshots_change_under_load_without_a_failed_request() {
     }
 }
 
+/// As those that the kernel programs of an agent before us steer here.
+#[tokio::test]
+async fn connections_that_come_before_the_first_snapshot_wait_for_it() {
+    let backend = Backend::echo().await;
+    let gateway = Gateway::start();
+    let mut early = TcpStream::connect(gateway.address).await.unwrap();
+    early.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    assert_eq!(gateway.proxy.stats().await.accepted, 0);
+    gateway.serve(vec![main_listener("/")], &[("app/echo:80", &[backend.address])]).await;
+    let mut answer = String::new();
+    early.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 #[tokio::test]
 async fn bound_frontends_come_and_go() {
     let backend = Backend::echo().await;
