@@ -20,6 +20,7 @@ use crate::clients::{Client, Clients};
 use crate::core::{self, Core};
 use crate::frames::FrameBudget;
 use crate::guard::{Check, Guarded, Transport};
+use crate::outbox::{Gathering, Outbox};
 use crate::service;
 use crate::settings::Limits;
 use crate::tls::UNRECOGNIZED_NAME;
@@ -170,19 +171,23 @@ async fn serve_http(core: &Rc<Core>, ready: Ready, peer: SocketAddr, local: Sock
     };
     let client = Rc::new(Client::new(peer, local, ready.tls, patience));
     let _registered = Clients::register(core, &client);
-    let io = TokioIo::new(Guarded::new(ready.transport, ready.replay, check, client.pulse.clone()));
+    let stream = Guarded::new(ready.transport, ready.replay, check, client.pulse.clone());
     let for_service = (core.clone(), client.clone());
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         service::answer(for_service.0.clone(), for_service.1.clone(), request)
     });
     let ended = match ready.version {
         Version::Http1 => {
-            let connection = http1_builder(limits).serve_connection(io, service).with_upgrades();
-            client.drive(connection, |it| it.graceful_shutdown()).await
+            let connection =
+                http1_builder(limits).serve_connection(TokioIo::new(stream), service).with_upgrades();
+            let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
+            ended.map(|ended| ended.map_err(io::Error::other))
         }
         Version::Http2 => {
-            let connection = http2_builder(limits).serve_connection(io, service);
-            client.drive(connection, |it| it.graceful_shutdown()).await
+            let outbox = Outbox::new(stream);
+            let connection = http2_builder(limits).serve_connection(TokioIo::new(outbox.share()), service);
+            let connection = Gathering::new(connection, outbox);
+            client.drive(connection, |it| it.connection().graceful_shutdown()).await
         }
     };
     if let Some(Err(error)) = ended {

@@ -20,6 +20,7 @@ mod forward;
 mod frames;
 mod guard;
 mod headers;
+mod outbox;
 mod path;
 mod pool;
 mod proxy;

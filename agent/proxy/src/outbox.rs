@@ -1,0 +1,142 @@
+//! What an HTTP/2 connection writes, gathered while it has anything to say. The library flushes after every DATA frame; each of
+//! these would be a TLS record, a system call and a wake-up of the client, though the next response is often ready, too.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The most that is gathered: a TLS record.
+const LIMIT: usize = 16 << 10;
+
+/// A stream whose writes wait for a flush by [`Gathering`]; what the library calls a flush does nothing.
+#[derive(Debug)]
+pub(crate) struct Outbox<S>(Rc<RefCell<Shared<S>>>);
+
+#[derive(Debug)]
+struct Shared<S> {
+    stream: S,
+    bytes: Vec<u8>,
+    /// How many of the bytes are written.
+    sent: usize,
+}
+
+/// A connection over an [`Outbox`], which is flushed whenever the connection has done what it can for now.
+pub(crate) struct Gathering<C, S> {
+    connection: Pin<Box<C>>,
+    outbox: Outbox<S>,
+}
+
+// === impl Outbox ===
+
+impl<S> Outbox<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self(Rc::new(RefCell::new(Shared { stream, bytes: Vec::new(), sent: 0 })))
+    }
+
+    /// The same one.
+    pub(crate) fn share(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Outbox<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Outbox<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[io::IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut shared = self.0.borrow_mut();
+        if shared.bytes.len() >= LIMIT {
+            ready!(shared.poll_send(cx))?;
+        }
+        Poll::Ready(Ok(parts.iter().map(|part| shared.take(part)).sum()))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut shared = self.0.borrow_mut();
+        ready!(shared.poll_send(cx))?;
+        Pin::new(&mut shared.stream).poll_shutdown(cx)
+    }
+}
+
+// === impl Shared ===
+
+impl<S> Shared<S> {
+    /// Returns how many of the bytes there was room for.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(LIMIT - self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..count]);
+        count
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Shared<S> {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.bytes.len() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.bytes[self.sent..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.sent += count,
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+}
+
+// === impl Gathering ===
+
+impl<C, S> Gathering<C, S> {
+    pub(crate) fn new(connection: C, outbox: Outbox<S>) -> Self {
+        Self { connection: Box::pin(connection), outbox }
+    }
+
+    pub(crate) fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
+        self.get_mut().connection.as_mut()
+    }
+}
+
+impl<C, S> Future for Gathering<C, S>
+where
+    C: Future<Output = hyper::Result<()>>,
+    S: AsyncWrite + Unpin,
+{
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = self.connection.as_mut().poll(cx);
+        // A connection that has ended has shut the outbox down, which is another flush.
+        let sent = self.outbox.0.borrow_mut().poll_send(cx);
+        match (ended, sent) {
+            (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(io::Error::other)),
+            (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+            (Poll::Pending, _) => Poll::Pending,
+        }
+    }
+}
