@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Uri, Version, header};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 use hyper::body::Incoming;
 use portcullis_model::BackendName;
 
@@ -53,11 +53,12 @@ pub(crate) async fn send(
                 continue;
             }
         };
-        let spare = if connection.reused { spare(&request) } else { None };
-        match exchange(connection, *request).await {
+        let spare = if connection.reused { Spare::of(&request) } else { None };
+        adapt(&mut request, &connection);
+        match connection.send(*request).await {
             Ok(answered) => return Ok(answered),
             Err(SendFailure { error, unsent }) => {
-                let again = unsent.or(spare);
+                let again = unsent.or_else(|| spare.map(|spare| Box::new(spare.into_request())));
                 trouble = match broken.as_ref().is_some_and(|it| it.get()) {
                     true => Trouble::Client,
                     false => Trouble::Broken(endpoint.address, error),
@@ -70,25 +71,41 @@ pub(crate) async fn send(
     Err(trouble)
 }
 
-/// A copy for a second attempt, if the request has no body and its method is idempotent.
-fn spare(request: &Request<Upload>) -> Option<Box<Request<Upload>>> {
-    if !matches!(request.body(), Upload::Empty) || !request.method().is_idempotent() {
-        return None;
-    }
-    let mut copy = Request::new(Upload::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(Box::new(copy))
+/// What it takes to send a request again. Nearly every request has one made and none needs it, so it is a list of fields,
+/// which costs less than a map of them.
+struct Spare {
+    method: Method,
+    uri: Uri,
+    fields: Vec<(HeaderName, HeaderValue)>,
 }
 
-async fn exchange(connection: Connection, mut request: Request<Upload>) -> Result<Answered, SendFailure> {
-    if connection.is_http2() {
-        to_http2(&mut request);
-    } else {
-        to_http1(&mut request);
+impl Spare {
+    /// For a request that has no body and an idempotent method.
+    fn of(request: &Request<Upload>) -> Option<Self> {
+        if !matches!(request.body(), Upload::Empty) || !request.method().is_idempotent() {
+            return None;
+        }
+        let fields = request.headers().iter().map(|(name, value)| (name.clone(), value.clone()));
+        Some(Self { method: request.method().clone(), uri: request.uri().clone(), fields: fields.collect() })
     }
-    connection.send(request).await
+
+    fn into_request(self) -> Request<Upload> {
+        let mut request = Request::new(Upload::Empty);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        for (name, value) in self.fields {
+            request.headers_mut().append(name, value);
+        }
+        request
+    }
+}
+
+fn adapt(request: &mut Request<Upload>, connection: &Connection) {
+    if connection.is_http2() {
+        to_http2(request);
+    } else {
+        to_http1(request);
+    }
 }
 
 /// HTTP/2 carries the host in the target.

@@ -117,7 +117,8 @@ impl Endpoint {
         if let Some(kind) = kept {
             return Ok(Connection { kind, in_flight, reused: true });
         }
-        let kind = self.connect(core).await.inspect_err(|_| {
+        // Boxed, since it is rare, and large as futures go: every request's would have room for it.
+        let kind = Box::pin(self.connect(core)).await.inspect_err(|_| {
             core.counters.connect_failures.increment();
             self.failed.set(Some(clock::now()));
         })?;

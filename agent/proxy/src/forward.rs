@@ -36,10 +36,11 @@ pub(crate) async fn forward(
     };
     let deadlines = Deadlines::new(plan.rule);
     prepare(core, client, &plan, &mut parts, switch.as_ref());
-    let sending = attempt::send(core, plan.name, Request::from_parts(parts, upload));
+    let request = Request::from_parts(parts, upload);
     let sent = match deadlines.head() {
-        None => Ok(sending.await),
-        Some(deadline) => timeout_at(deadline, sending).await,
+        None => Ok(attempt::send(core, plan.name, request).await),
+        // Boxed: most requests have no time-out, and this future is moved for each of them.
+        Some(deadline) => Box::pin(timeout_at(deadline, attempt::send(core, plan.name, request))).await,
     };
     match sent {
         Ok(Ok(answered)) => respond(core, &plan, answered, &deadlines, switch),

@@ -56,14 +56,14 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 
 /// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge only.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let wanted = named_by_connection(headers).contains(&header::UPGRADE);
-    headers.get(header::UPGRADE).filter(|it| wanted && !it.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
+    let protocol = headers.get(header::UPGRADE).filter(|it| !it.as_bytes().eq_ignore_ascii_case(b"h2c"))?;
+    named_by_connection(headers).contains(&header::UPGRADE).then(|| protocol.clone())
 }
 
 /// Tells the backend who the client is. Unless proxies in front are trusted, what the client says about it is dropped.
 pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue, settings: &Settings) {
     remove_look_alikes(headers);
-    let before = headers.get(X_FORWARDED_FOR).filter(|_| settings.trusted_hops > 0);
+    let before = if settings.trusted_hops > 0 { headers.get(X_FORWARDED_FOR) } else { None };
     let chain = before.and_then(|before| joined(before, &client.address));
     if chain.is_none() {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
