@@ -11,8 +11,10 @@ mod load;
 mod peers;
 mod process;
 mod report;
+mod restart;
 mod sample;
 mod site;
+mod start;
 mod workload;
 
 use anyhow::Result;
@@ -33,6 +35,10 @@ enum What {
     Delegation(delegation::Args),
     /// Against a real API server: route to answer, statuses, Secrets, outages, leadership
     Cluster(cluster::Args),
+    /// A start on 10,000 routes and 1,000 certificates, against HAProxy, nginx and Envoy
+    Start(start::Args),
+    /// SIGKILL and a new start under load: for how long connections are refused
+    Restart(restart::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -41,5 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Change(args) => change::run(args),
         What::Delegation(args) => delegation::run(args),
         What::Cluster(args) => cluster::run(args),
+        What::Start(args) => start::run(args),
+        What::Restart(args) => restart::run(args),
     }
 }

@@ -22,7 +22,7 @@ pub(super) use portcullis::{Build, Portcullis, config_directory};
 /// The suite that all of them are held to.
 const SUITE: &str = "TLS_AES_128_GCM_SHA256";
 /// A site of 10,000 routes or 1,000 certificates takes some peers that long.
-pub(super) const START: Duration = Duration::from_secs(120);
+const START: Duration = Duration::from_secs(120);
 const LOG: &str = "agent.log";
 
 pub(super) trait Peer {
@@ -78,19 +78,27 @@ pub(super) fn serve(peer: &dyn Peer, site: &Site, directory: &Path) -> Result<Ru
     Ok(running)
 }
 
-/// Waits until the peer answers with the backend's body, or has ended instead.
+/// Waits until the peer serves, or has ended instead.
 fn wait_serving(peer: &dyn Peer, running: &Running) -> Result<()> {
-    let url = format!("http://{}:{HTTP_PORT}/", peer.address());
-    let host = format!("Host: {ONE}");
+    wait_answer(peer, running, &[&format!("-HHost: {ONE}"), &url(peer, "/")])
+}
+
+/// Waits until curl with these arguments gets the backend's body, or the peer has ended instead.
+pub(super) fn wait_answer(peer: &dyn Peer, running: &Running, asking: &[&str]) -> Result<()> {
     let answer = || {
         if has_ended(running.pid()) {
             return Ok(Err(anyhow!("it has ended")));
         }
-        let body = shell::ask("curl", &["-sS", "--fail", "-m", "5", "-H", &host, &url]);
+        let body = shell::ask("curl", &[&["-sS", "--fail", "-m", "5"], asking].concat());
         body.filter(|body| body.len() > 1000).context("no answer yet").map(Ok)
     };
     let answered = until(START, answer).and_then(|answered| answered);
     answered.map(|_| ()).with_context(|| format!("{} does not serve the site", peer.name()))
+}
+
+/// By HTTP, at its address.
+pub(super) fn url(peer: &dyn Peer, path: &str) -> String {
+    format!("http://{}:{HTTP_PORT}{path}", peer.address())
 }
 
 fn start(command: &[&str], directory: &Path) -> Result<Running> {

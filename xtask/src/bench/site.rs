@@ -20,6 +20,8 @@ pub(super) enum Size {
     Routes,
     /// 1,000 certificates.
     Certificates,
+    /// Both.
+    Full,
 }
 
 pub(super) struct Site {
@@ -40,14 +42,14 @@ pub(super) struct Host {
 impl Size {
     pub(super) fn routes(self) -> usize {
         match self {
-            Self::Routes => 10_000,
+            Self::Routes | Self::Full => 10_000,
             Self::Small | Self::Certificates => 1,
         }
     }
 
     pub(super) fn certificates(self) -> usize {
         match self {
-            Self::Certificates => 1_000,
+            Self::Certificates | Self::Full => 1_000,
             Self::Small | Self::Routes => 1,
         }
     }

@@ -1,0 +1,208 @@
+//! `cargo xtask bench restart`: the agent is killed under load and started again at once, many times. Clients open a connection for
+//! each request all the while; what they see says for how long connections are refused and how long those wait that are not.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use super::peers::{self, Build, Peer, Portcullis, Running};
+use super::report::machine;
+use super::sample::median;
+use super::site::{HTTP_PORT, ONE, Site, Size};
+use super::{backend, document};
+
+const CLIENTS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two connections of a client, so that refusals do not keep a CPU busy.
+const PAUSE: Duration = Duration::from_micros(500);
+/// Served in peace between two restarts.
+const PEACE: Duration = Duration::from_millis(300);
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// How often the agent is killed, on each site
+    #[arg(long, default_value_t = 10)]
+    times: usize,
+    #[command(flatten)]
+    build: Build,
+    /// Also write the result into docs/performance.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// A connection with one request.
+struct Attempt {
+    begin: Instant,
+    end: Instant,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Answered,
+    Refused,
+    /// There was a connection, but no answer.
+    CutOff,
+}
+
+/// What one restart did.
+struct Gap {
+    /// From the kill until the last refusal.
+    refused_for: Duration,
+    /// From the kill until a connection made since was answered.
+    answered_after: Duration,
+    refused: usize,
+    cut_off: usize,
+    /// Of what was answered.
+    longest_wait: Duration,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let peer = args.build.portcullis()?;
+    let _backend = backend::start(scratch.path())?;
+    let mut text = format!("{}; {} restarts on each site, medians (maxima).\n\n", machine(), args.times);
+    text += "| site | refused for ms | answered again after ms | connections refused | cut off | longest wait of the answered ms |\n";
+    text += "|---|---|---|---|---|---|\n";
+    for size in [Size::Small, Size::Full] {
+        let directory = scratch.path().join(format!("{size:?}"));
+        let site = Site::create(size, &directory.join("site"))?;
+        let gaps = restart(&peer, &site, &directory.join("agent"), args.times.max(1))?;
+        text += &row(size, &gaps);
+    }
+    println!("\n{text}");
+    if args.write { document::replace("restart", &text) } else { Ok(()) }
+}
+
+fn restart(peer: &Portcullis, site: &Site, directory: &Path, times: usize) -> Result<Vec<Gap>> {
+    let mut running = peers::serve(peer, site, directory)?;
+    let clients = Clients::start(SocketAddr::new(peer.address().parse()?, HTTP_PORT));
+    let mut kills = Vec::new();
+    for _ in 0..times {
+        thread::sleep(PEACE);
+        let Running::Agent(agent) = running else { continue };
+        kills.push(Instant::now());
+        let mut agent = agent.crash()?.spawn()?;
+        agent.wait_ready()?;
+        running = Running::Agent(Box::new(agent));
+    }
+    thread::sleep(PEACE);
+    let attempts = clients.finish()?;
+    let ends = kills.iter().skip(1).copied().chain([Instant::now()]);
+    kills.iter().zip(ends).map(|(kill, end)| Gap::of(&attempts, *kill, end)).collect()
+}
+
+struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<Attempt>>>,
+}
+
+impl Clients {
+    fn start(address: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = |_| {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                let mut attempts = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    attempts.push(attempt(address));
+                    thread::sleep(PAUSE);
+                }
+                attempts
+            })
+        };
+        let threads = (0..CLIENTS).map(client).collect();
+        Self { stop, threads }
+    }
+
+    fn finish(self) -> Result<Vec<Attempt>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let joined = self.threads.into_iter().map(|it| it.join().map_err(|_| anyhow!("a client panicked")));
+        Ok(joined.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+}
+
+fn attempt(address: SocketAddr) -> Attempt {
+    let begin = Instant::now();
+    let outcome = match TcpStream::connect_timeout(&address, PATIENCE) {
+        Err(_) => Outcome::Refused,
+        Ok(stream) if is_answered(&stream) => Outcome::Answered,
+        Ok(_) => Outcome::CutOff,
+    };
+    Attempt { begin, end: Instant::now(), outcome }
+}
+
+fn is_answered(mut stream: &TcpStream) -> bool {
+    let mut answer = String::new();
+    let request = format!("GET / HTTP/1.1\r\nHost: {ONE}\r\nConnection: close\r\n\r\n");
+    let asked = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(request.as_bytes()));
+    asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200")
+}
+
+impl Gap {
+    /// Of the attempts that ended since the kill.
+    fn of(attempts: &[Attempt], kill: Instant, until: Instant) -> Result<Self> {
+        let concerned = || attempts.iter().filter(|it| it.end >= kill && it.end < until);
+        let with = |outcome| concerned().filter(move |it| it.outcome == outcome);
+        let since = |end: Instant| end.saturating_duration_since(kill);
+        let answered = with(Outcome::Answered).filter(|it| it.begin >= kill).map(|it| since(it.end)).min();
+        Ok(Self {
+            refused_for: with(Outcome::Refused).map(|it| since(it.end)).max().unwrap_or_default(),
+            answered_after: answered.context("nothing was answered after a restart")?,
+            refused: with(Outcome::Refused).count(),
+            cut_off: with(Outcome::CutOff).count(),
+            longest_wait: with(Outcome::Answered).map(|it| it.end - it.begin).max().unwrap_or_default(),
+        })
+    }
+}
+
+fn row(size: Size, gaps: &[Gap]) -> String {
+    let of = |value: fn(&Gap) -> f64| {
+        let values: Vec<_> = gaps.iter().map(value).collect();
+        let most = values.iter().copied().fold(0.0, f64::max);
+        format!("{:.0} ({most:.0})", median(values))
+    };
+    format!(
+        "| {} routes, {} certificates | {} | {} | {} | {} | {} |\n",
+        size.routes(),
+        size.certificates(),
+        of(|gap| gap.refused_for.as_secs_f64() * 1e3),
+        of(|gap| gap.answered_after.as_secs_f64() * 1e3),
+        of(|gap| gap.refused as f64),
+        of(|gap| gap.cut_off as f64),
+        of(|gap| gap.longest_wait.as_secs_f64() * 1e3),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_what_clients_saw_since_the_kill() {
+        let zero = Instant::now();
+        let at = |milliseconds| zero + Duration::from_millis(milliseconds);
+        let attempt = |begin, end, outcome| Attempt { begin: at(begin), end: at(end), outcome };
+        let attempts = [
+            attempt(0, 5, Outcome::Answered),
+            attempt(9, 11, Outcome::CutOff),
+            attempt(12, 13, Outcome::Refused),
+            attempt(20, 21, Outcome::Refused),
+            attempt(22, 60, Outcome::Answered),
+            attempt(61, 62, Outcome::Answered),
+            attempt(99, 120, Outcome::CutOff),
+        ];
+        let gap = Gap::of(&attempts, at(10), at(100)).unwrap();
+        assert_eq!((gap.refused, gap.cut_off), (2, 1));
+        assert_eq!(gap.refused_for, Duration::from_millis(11));
+        assert_eq!(gap.answered_after, Duration::from_millis(50));
+        assert_eq!(gap.longest_wait, Duration::from_millis(38));
+        assert!(Gap::of(&attempts, at(110), at(130)).is_err());
+    }
+}
