@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;
     let directory = scratch.path().join("agent");
-    let running = peers::serve(&peer, &site, &directory)?;
+    let _running = peers::serve(&peer, &site, &directory)?;
     let families = Families { config: config_directory(&directory), args, address: peer.address() };
     families.create()?;
     let (times, seen) = families.edit_under_load(scratch.path())?;
