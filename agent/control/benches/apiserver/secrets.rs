@@ -28,7 +28,7 @@ pub(crate) async fn measure(bench: &Bench) {
     );
     println!("|---|---|---|---|");
     println!(
-        "| {secrets} | {before:.1} | {heard:.1} (+{:.1}) | {listed:.1} (+{:.1}) |",
+        "| {secrets} | {before:.1} | {heard:.1} ({:+.1}) | {listed:.1} ({:+.1}) |",
         heard - before,
         listed - before
     );
