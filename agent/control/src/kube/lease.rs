@@ -103,16 +103,18 @@ impl Elector {
     }
 
     /// Without an answer it tries more often: writing should go on soon after the API server is back. A leader that cannot
-    /// renew must step down in time, however long the pause would be.
+    /// renew must step down in time, and a follower takes over as soon as it may, however long the pause would be.
     fn pause(&self, attempt: Attempt, renewed: Instant) -> Duration {
         let pause = jittered(match attempt {
             Attempt::Unanswered => self.timing.retry_every / 2,
             Attempt::Holds | Attempt::Follows => self.timing.retry_every,
         });
-        if !*self.leading.borrow() {
-            return pause;
-        }
-        let left = (renewed + self.timing.renew_within).saturating_duration_since(Instant::now());
+        let until = match &self.seen {
+            _ if *self.leading.borrow() => renewed + self.timing.renew_within,
+            Some(seen) if attempt == Attempt::Follows => seen.since + self.trusted(seen),
+            _ => return pause,
+        };
+        let left = until.saturating_duration_since(Instant::now());
         pause.min(left.max(Duration::from_millis(10)))
     }
 
@@ -184,10 +186,16 @@ impl Elector {
     }
 
     fn is_free(&self, seen: &Seen) -> bool {
-        let Some(spec) = &seen.lease.spec else { return true };
-        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        holder(&seen.lease).is_none() || seen.since.elapsed() >= self.trusted(seen)
+    }
+
+    /// How long a holder is thought alive after it was seen to move. It moved one pause before that at most, so another leads
+    /// within the time that the Lease is valid for, but not before the holder must have stepped down.
+    fn trusted(&self, seen: &Seen) -> Duration {
+        let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+        let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let valid_for = seconds.map_or(self.timing.valid_for, Duration::from_secs);
-        holder(&seen.lease).is_none() || seen.since.elapsed() >= valid_for
+        valid_for.saturating_sub(self.timing.retry_every)
     }
 
     fn new_lease(&self) -> Lease {

@@ -33,7 +33,8 @@ async fn the_lease_passes_on_when_its_holder_is_gone() {
     until(second.leading.clone(), |leads| *leads).await;
     let waited = gone.elapsed();
     println!("another leader {waited:?} after SIGKILL");
-    assert!(waited < TIMING.valid_for + Duration::from_secs(2), "{waited:?}");
+    // Other tests run at the same time.
+    assert!(waited < TIMING.valid_for + Duration::from_secs(1), "{waited:?}");
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
     drop(second);
