@@ -13,6 +13,7 @@ mod process;
 mod report;
 mod restart;
 mod sample;
+mod scale;
 mod site;
 mod start;
 mod workload;
@@ -39,6 +40,8 @@ enum What {
     Start(start::Args),
     /// SIGKILL and a new start under load: for how long connections are refused
     Restart(restart::Args),
+    /// Thousands of tenants: memory, start, and the time until an edit is visible
+    Scale(scale::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -49,5 +52,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Cluster(args) => cluster::run(args),
         What::Start(args) => start::run(args),
         What::Restart(args) => restart::run(args),
+        What::Scale(args) => scale::run(args),
     }
 }

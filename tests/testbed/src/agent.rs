@@ -72,7 +72,7 @@ impl Launch {
         command.args(["--pdeathsig", "KILL"]).args(&self.through).arg(&self.binary).arg("run");
         command.arg("--config-dir").arg(&self.config);
         command.arg("--admin-socket").arg(self.socket());
-        command.arg("--status-dir").arg(self.scratch.join("status"));
+        command.arg("--status-dir").arg(self.statuses());
         command.arg("--pin-dir").arg(&self.pins);
         command.args(["--datapath", &self.datapath.to_string(), "--interface", &self.interface]);
         command.args(&self.arguments);
@@ -81,6 +81,10 @@ impl Launch {
 
     fn socket(&self) -> PathBuf {
         self.scratch.join("admin.sock")
+    }
+
+    fn statuses(&self) -> PathBuf {
+        self.scratch.join("status")
     }
 
     fn log(&self) -> PathBuf {
@@ -100,6 +104,12 @@ impl Agent {
     /// Asks an admin endpoint, such as `/metrics`.
     pub fn get(&self, path: &str) -> Result<String> {
         admin::get(&self.launch.socket(), path)
+    }
+
+    /// The status file of an object of a namespace.
+    pub fn status(&self, kind: &str, namespace: &str, name: &str) -> Result<String> {
+        let path = self.launch.statuses().join(kind).join(namespace).join(format!("{name}.yaml"));
+        fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))
     }
 
     pub fn log(&self) -> String {

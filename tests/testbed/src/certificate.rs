@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use anyhow::Result;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, SanType, date_time_ymd,
 };
 
 /// A certificate authority made for one run.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A chain and its key, as PEM.
+#[derive(Clone)]
 pub struct Certificate {
     pub chain: String,
     pub key: String,
@@ -33,8 +34,18 @@ impl Authority {
 
     /// A P-256 server certificate.
     pub fn issue(&self, names: &[&str]) -> Result<Certificate> {
-        let key = KeyPair::generate()?;
+        self.sign(CertificateParams::default(), names)
+    }
+
+    /// One whose time is over.
+    pub fn issue_expired(&self, names: &[&str]) -> Result<Certificate> {
         let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+        self.sign(params, names)
+    }
+
+    fn sign(&self, mut params: CertificateParams, names: &[&str]) -> Result<Certificate> {
+        let key = KeyPair::generate()?;
         params.distinguished_name.push(DnType::CommonName, names.first().copied().unwrap_or_default());
         params.subject_alt_names = names.iter().map(|name| alternative(name)).collect::<Result<_>>()?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

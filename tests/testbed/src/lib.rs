@@ -8,6 +8,7 @@ mod backend;
 mod certificate;
 mod leftovers;
 pub mod quickstart;
+mod tls;
 mod wait;
 
 pub use admin::get;
@@ -15,4 +16,5 @@ pub use agent::{Agent, Datapath, Launch};
 pub use backend::Backend;
 pub use certificate::{Authority, Certificate};
 pub use leftovers::{pin_directory, remove_leftovers};
+pub use tls::{Answer, Connection, Refusal, TlsClient, refusal};
 pub use wait::until;

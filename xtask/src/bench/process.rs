@@ -58,8 +58,18 @@ pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
 
 /// Resident memory in MB.
 pub(super) fn memory(pid: u32) -> Result<f64> {
+    megabytes(pid, "VmRSS:")
+}
+
+/// The most it ever was.
+pub(super) fn peak_memory(pid: u32) -> Result<f64> {
+    megabytes(pid, "VmHWM:")
+}
+
+fn megabytes(pid: u32, field: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kilobytes: f64 = line.split_whitespace().next().context("an empty VmRSS")?.parse()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(field));
+    let value = value.and_then(|value| value.split_whitespace().next());
+    let kilobytes: f64 = value.with_context(|| format!("no {field}"))?.parse()?;
     Ok(kilobytes * 1.024 / 1000.0)
 }
