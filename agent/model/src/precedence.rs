@@ -13,13 +13,13 @@ use crate::{ObjectName, PathMatch, RouteMatch};
 /// Smaller comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
-    path: (u8, Reverse<usize>),
+    path: (u8, Reverse<u32>),
     without_method: bool,
-    headers: Reverse<usize>,
-    queries: Reverse<usize>,
+    headers: Reverse<u32>,
+    queries: Reverse<u32>,
     origin: RouteOrigin,
-    rule: usize,
-    alternative: usize,
+    rule: u32,
+    alternative: u32,
 }
 
 /// Who wrote a rule, as far as precedence cares: the oldest route first, then by name.
@@ -38,11 +38,11 @@ impl Precedence {
         Self {
             path: path_rank(&matched.path),
             without_method: matched.method.is_none(),
-            headers: Reverse(matched.headers.len()),
-            queries: Reverse(matched.query.len()),
+            headers: Reverse(count(matched.headers.len())),
+            queries: Reverse(count(matched.query.len())),
             origin: origin.clone(),
-            rule,
-            alternative,
+            rule: count(rule),
+            alternative: count(alternative),
         }
     }
 }
@@ -66,12 +66,17 @@ fn text(name: &ObjectName) -> impl Iterator<Item = u8> {
     name.namespace.bytes().chain(std::iter::once(b'/')).chain(name.name.bytes())
 }
 
-fn path_rank(path: &PathMatch) -> (u8, Reverse<usize>) {
+fn path_rank(path: &PathMatch) -> (u8, Reverse<u32>) {
     match path {
-        PathMatch::Exact(path) => (0, Reverse(path.len())),
-        PathMatch::Regex(regex) => (1, Reverse(regex.as_str().len())),
-        PathMatch::Prefix(prefix) => (2, Reverse(prefix.len())),
+        PathMatch::Exact(path) => (0, Reverse(count(path.len()))),
+        PathMatch::Regex(regex) => (1, Reverse(count(regex.as_str().len()))),
+        PathMatch::Prefix(prefix) => (2, Reverse(count(prefix.len()))),
     }
+}
+
+/// Half the memory of a `usize`, and more than any object can hold.
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

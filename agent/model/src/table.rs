@@ -19,12 +19,14 @@ pub struct RouteTable {
 /// The rules for one host pattern.
 #[derive(Debug, Default)]
 pub struct PathTable {
-    exact: HashMap<Box<str>, Vec<Entry>, RandomState>,
+    exact: ByPath,
     regex: Vec<Entry>,
-    prefix: HashMap<Box<str>, Vec<Entry>, RandomState>,
+    prefix: ByPath,
     /// The greatest number of elements of a prefix.
     depth: usize,
 }
+
+type ByPath = HashMap<Box<str>, Vec<Entry>, RandomState>;
 
 /// One alternative of one rule.
 #[derive(Clone, Debug)]
@@ -79,6 +81,7 @@ impl PathTable {
         for entry in entries {
             table.push(entry);
         }
+        table.shrink();
         table
     }
 
@@ -99,6 +102,11 @@ impl PathTable {
                 self.prefix.entry(prefix.clone()).or_default().push(entry);
             }
         }
+    }
+
+    /// Most paths have one entry, and room for four is what a list begins with.
+    fn shrink(&mut self) {
+        self.exact.values_mut().chain(self.prefix.values_mut()).for_each(Vec::shrink_to_fit);
     }
 
     fn find(&self, request: &impl RequestHead) -> Option<Found<'_>> {

@@ -113,6 +113,12 @@ impl ParsedRoute {
         }
     }
 
+    /// A parentRef for a status, which has to repeat it as its owner wrote it.
+    pub(crate) fn as_written(&self, index: usize) -> Option<ParentReference> {
+        let namespace = self.written_parent_ref(index).and_then(|written| written.namespace.clone());
+        Some(ParentReference { namespace, ..self.parent_refs.get(index)?.clone() })
+    }
+
     fn rule_problems(&self) -> Option<Problem> {
         Problem::summary(self.rules.iter().flat_map(|rule| {
             rule.problems

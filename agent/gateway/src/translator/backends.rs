@@ -6,6 +6,7 @@ use std::sync::Arc;
 use portcullis_model::{Backend, ObjectName, Snapshot};
 
 use super::Translator;
+use super::index::only_in;
 use crate::route::{BackendUse, backend};
 
 /// How many routes use a backend.
@@ -53,20 +54,16 @@ impl Translator {
 
 impl Backends {
     /// Counts a route's backends anew; returns the Services whose backends came or went.
-    pub(super) fn update(
-        &mut self,
-        before: &BTreeSet<BackendUse>,
-        now: &BTreeSet<BackendUse>,
-    ) -> BTreeSet<ObjectName> {
+    pub(super) fn update(&mut self, before: &[BackendUse], now: &[BackendUse]) -> BTreeSet<ObjectName> {
         let mut changed = BTreeSet::new();
-        for used in now.difference(before) {
+        for used in only_in(now, before) {
             let count = self.uses.entry(used.clone()).or_default();
             *count += 1;
             if *count == 1 {
                 changed.insert(used.service.clone());
             }
         }
-        for used in before.difference(now) {
+        for used in only_in(before, now) {
             let count = self.uses.get(used).copied().unwrap_or_default();
             if count > 1 {
                 self.uses.insert(used.clone(), count - 1);

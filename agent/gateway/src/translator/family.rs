@@ -37,6 +37,7 @@ pub(super) struct Bound {
 #[derive(Debug, PartialEq)]
 struct Standing {
     verdict: ParentVerdict,
+    reference: ParentReference,
     with: ParentKey,
     /// The hostnames of the listeners that it attaches to.
     listeners: BTreeSet<HostPattern>,
@@ -192,7 +193,10 @@ impl Translator {
         });
         let standing = verdicts.iter().zip(own);
         standing
-            .map(|(verdict, (listeners, with))| Standing { verdict: verdict.clone(), with, listeners })
+            .filter_map(|(verdict, (listeners, with))| {
+                let reference = parent.as_written(verdict.reference)?;
+                Some(Standing { verdict: verdict.clone(), reference, with, listeners })
+            })
             .collect()
     }
 
@@ -317,7 +321,7 @@ impl RouteUnit {
     /// What the route contributes to the table of a listener's host pattern.
     pub(super) fn entries(&self, listener: &ListenerKey, hostname: &HostPattern) -> Vec<Entry> {
         if !self.parsed.is_parent() {
-            return table_entries(&self.parsed.origin, &self.resolved.rules);
+            return table_entries(&self.parsed.origin, &self.rules);
         }
         let has_host =
             |part: &&Part| part.attached.get(listener).is_some_and(|hosts| hosts.contains(hostname));
@@ -330,7 +334,7 @@ impl RouteUnit {
 
 impl Translator {
     pub(super) fn route_status_of(&self, key: &ObjectKey, unit: &RouteUnit) -> RouteStatus {
-        let (unresolved, name) = (unit.resolved.problem.as_ref(), &self.settings.controller_name);
+        let (unresolved, name) = (unit.unresolved.as_deref(), &self.settings.controller_name);
         let mut status = route_status(&unit.parsed, unresolved, &unit.verdicts, name);
         if let Some(bound) = unit.bound.as_ref().filter(|_| unit.parsed.is_parent()) {
             for (entry, standing) in status.parents.iter_mut().zip(&bound.standing) {
@@ -351,7 +355,7 @@ impl Translator {
             let Some(bound) = parent.bound.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
             let Some(report) = bound.family.report(key) else { continue };
             let grandparents = bound.grandparents(&unit.parsed, &report.hostnames);
-            let unresolved = unit.resolved.problem.as_ref();
+            let unresolved = unit.unresolved.as_deref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }
         entries
@@ -369,10 +373,10 @@ impl Translator {
                 Some(false) if is_missing => missing_parent_conditions(child, reference),
                 _ => continue,
             };
-            let written = child.written_parent_ref(index).and_then(|written| written.namespace.clone());
+            let Some(parent_ref) = child.as_written(index) else { continue };
             entries.push(RouteParentStatus {
                 controller_name: self.settings.controller_name.clone(),
-                parent_ref: ParentReference { namespace: written, ..reference.clone() },
+                parent_ref,
                 conditions,
                 grandparents: None,
             });
@@ -404,7 +408,7 @@ impl Bound {
             None => Verdict::HostnameMismatch(self.mismatch(standing, child, hostnames)),
         };
         let grandparent = |standing: &Standing| Grandparent {
-            reference: standing.verdict.parent.clone(),
+            reference: standing.reference.clone(),
             verdict: verdict(standing),
         };
         self.standing.iter().map(grandparent).collect()

@@ -52,6 +52,12 @@ impl<To: Ord + Clone, From: Ord + Clone> Relation<To, From> {
         now.difference(before).for_each(|target| self.insert(target.clone(), from.clone()));
     }
 
+    /// The same of short ordered lists.
+    pub(super) fn update_list(&mut self, from: &From, before: &[To], now: &[To]) {
+        only_in(before, now).for_each(|target| self.remove(target, from));
+        only_in(now, before).for_each(|target| self.insert(target.clone(), from.clone()));
+    }
+
     pub(super) fn insert(&mut self, target: To, from: From) {
         self.by_target.entry(target).or_default().insert(from);
     }
@@ -68,6 +74,11 @@ impl<To: Ord + Clone, From: Ord + Clone> Relation<To, From> {
     pub(super) fn of(&self, target: &To) -> impl Iterator<Item = &From> {
         self.by_target.get(target).into_iter().flatten()
     }
+}
+
+/// The elements of one ordered list that another one lacks.
+pub(super) fn only_in<'l, T: Ord>(list: &'l [T], other: &'l [T]) -> impl Iterator<Item = &'l T> {
+    list.iter().filter(|element| other.binary_search(element).is_err())
 }
 
 impl<From: Ord + Clone> Relation<ObjectName, From> {

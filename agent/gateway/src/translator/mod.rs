@@ -20,6 +20,7 @@ mod plan;
 mod routes;
 mod serve;
 mod tables;
+mod told;
 mod unit;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ use declare::CertificateCache;
 use dirty::Dirty;
 use index::Index;
 use serve::Serving;
+use told::Told;
 use unit::{Root, RouteUnit, Unit};
 
 /// What a translation, or a change to one, comes to.
@@ -74,7 +76,7 @@ pub struct Translator {
     serving: Serving,
     backends: Backends,
     snapshot: Arc<Snapshot>,
-    statuses: BTreeMap<ObjectKey, Status>,
+    told: Told,
     problems: BTreeMap<ObjectKey, Vec<String>>,
     generated: BTreeMap<ObjectName, Wanted>,
     dirty: Dirty,
@@ -124,8 +126,8 @@ impl Translator {
     }
 
     /// All statuses as they should be now.
-    pub fn statuses(&self) -> &BTreeMap<ObjectKey, Status> {
-        &self.statuses
+    pub fn statuses(&self) -> BTreeMap<ObjectKey, Status> {
+        self.told.keys().filter_map(|key| Some((key.clone(), self.status_of(key)?))).collect()
     }
 
     /// Everything that is to be told and that no status can say.

@@ -32,15 +32,10 @@ impl Translator {
     }
 
     fn plan_status(&mut self, key: &ObjectKey, outcome: &mut Outcome) {
-        let Some(now) = self.status(key) else {
-            if self.statuses.remove(key).is_some() {
-                outcome.forgotten.insert(key.clone());
-            }
-            return;
-        };
-        if self.statuses.get(key) != Some(&now) {
-            outcome.statuses.insert(key.clone(), now.clone());
-            self.statuses.insert(key.clone(), now);
+        match self.status_of(key) {
+            Some(now) if self.told.tell(key, &now) => drop(outcome.statuses.insert(key.clone(), now)),
+            None if self.told.forget(key) => drop(outcome.forgotten.insert(key.clone())),
+            _ => {}
         }
     }
 
@@ -58,8 +53,8 @@ impl Translator {
         }
     }
 
-    /// `None` if the object is gone or not ours to speak about.
-    fn status(&self, key: &ObjectKey) -> Option<Status> {
+    /// What an object's status should say; `None` if the object is gone or not ours to speak about.
+    pub fn status_of(&self, key: &ObjectKey) -> Option<Status> {
         match key.kind {
             Kind::GatewayClass => {
                 let class = self.objects.gateway_classes.get(&key.name)?;
@@ -172,7 +167,7 @@ impl Translator {
 
     /// A parent that does not exist has nobody to write a status for it.
     fn route_problems(&self, key: &ObjectKey) -> Vec<String> {
-        let parents = self.routes.get(key).into_iter().flat_map(|unit| &unit.parents);
+        let parents = self.routes.get(key).into_iter().flat_map(|unit| &unit.references.parents);
         let missing = parents.filter(|parent| match parent.kind {
             ParentKind::Gateway => !self.objects.gateways.contains_key(&parent.name),
             ParentKind::ListenerSet => !self.objects.listener_sets.contains_key(&parent.name),

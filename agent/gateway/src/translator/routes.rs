@@ -9,7 +9,7 @@ use portcullis_model::{HostPattern, ObjectName};
 use super::Translator;
 use super::dirty::ListenerKey;
 use super::family::{same_parts, stand_in};
-use super::unit::{Place, RouteUnit};
+use super::unit::{Place, Places, References, RouteUnit};
 use crate::api::shared::ParentReference;
 use crate::attach::{Attachment, attach, parent_key};
 use crate::listener::{ParentKey, Trouble};
@@ -78,45 +78,64 @@ impl Translator {
             // Nobody can be sent there.
             resolved.backends.clear();
         }
-        let parents = parsed.parent_refs.iter().filter_map(parent_key).collect();
-        self.update_route_references(key, before.as_ref(), &resolved, &parents);
-        let (resolved, same_rules) = keep_if_same(before.as_ref(), resolved, &parsed);
-        let nothing = BTreeMap::new();
-        let attached_before = before.as_ref().map_or(&nothing, |unit| &unit.attached);
-        let same = same_rules && before.as_ref().is_some_and(|unit| same_parts(&unit.parts, &parts));
-        let is_accepted = |parsed: &ParsedRoute| parsed.refusal().is_none();
-        let flipped = before.as_ref().is_some_and(|unit| is_accepted(&unit.parsed) != is_accepted(&parsed));
+        let mut unit = RouteUnit {
+            references: self.references(&parsed, &resolved),
+            rules: resolved.rules.into(),
+            unresolved: resolved.problem.map(Box::new),
+            parsed,
+            attached: attached.into(),
+            verdicts: verdicts.into(),
+            bound,
+            parts: parts.into(),
+        };
+        self.update_route_references(key, before.as_ref(), &unit.references);
+        self.route_changed(key, before.as_ref(), &mut unit);
+        self.routes.insert(key.clone(), unit);
+    }
+
+    /// Hands on what is different: to listeners which routes they have, to tables what these serve.
+    fn route_changed(&mut self, key: &ObjectKey, before: Option<&RouteUnit>, unit: &mut RouteUnit) {
+        let same_rules = keep_if_same(before, unit);
+        let same = same_rules && before.is_some_and(|before| same_parts(&before.parts, &unit.parts));
+        let is_accepted = |unit: &RouteUnit| unit.parsed.refusal().is_none();
+        let flipped = before.is_some_and(|before| is_accepted(before) != is_accepted(unit));
+        let nothing = Places::default();
+        let attached_before = before.map_or(&nothing, |before| &before.attached);
         if flipped {
             // Listeners count accepted routes only.
             self.move_route(key, attached_before, &nothing, false);
         }
-        self.move_route(key, if flipped { &nothing } else { attached_before }, &attached, !same);
-        self.family_changed(key, before.as_ref().and_then(|unit| unit.bound.as_deref()), bound.as_deref());
-        let unit = RouteUnit { parsed, resolved, parents, attached, verdicts, bound, parts };
-        self.routes.insert(key.clone(), unit);
+        self.move_route(key, if flipped { &nothing } else { attached_before }, &unit.attached, !same);
+        self.family_changed(key, before.and_then(|unit| unit.bound.as_deref()), unit.bound.as_deref());
     }
 
     fn remove_route(&mut self, key: &ObjectKey) {
         let Some(unit) = self.routes.remove(key) else { return };
         self.family_changed(key, unit.bound.as_deref(), None);
-        self.update_route_references(key, Some(&unit), &ResolvedRoute::default(), &BTreeSet::new());
-        self.move_route(key, &unit.attached, &BTreeMap::new(), false);
+        self.update_route_references(key, Some(&unit), &References::default());
+        self.move_route(key, &unit.attached, &Places::default(), false);
     }
 
-    fn update_route_references(
-        &mut self,
-        key: &ObjectKey,
-        before: Option<&RouteUnit>,
-        resolved: &ResolvedRoute,
-        parents: &BTreeSet<ParentKey>,
-    ) {
-        let nothing = ResolvedRoute::default();
-        let resolved_before = before.map_or(&nothing, |unit| &unit.resolved);
-        self.index.routes_by_service.update(key, &resolved_before.services, &resolved.services);
-        self.dirty.services.extend(self.backends.update(&resolved_before.backends, &resolved.backends));
-        let no_parents = BTreeSet::new();
-        let parents_before = before.map_or(&no_parents, |unit| &unit.parents);
-        self.index.routes_by_parent.update(key, parents_before, parents);
+    fn references(&self, parsed: &ParsedRoute, resolved: &ResolvedRoute) -> References {
+        let parents: BTreeSet<_> = parsed.parent_refs.iter().filter_map(parent_key).collect();
+        References {
+            parents: parents.into_iter().map(|parent| self.shared(parent)).collect(),
+            backends: resolved.backends.iter().cloned().collect(),
+            services: resolved.services.iter().cloned().collect(),
+        }
+    }
+
+    /// The same key with the names of the object's own, if it is there: one copy instead of one for each of its routes.
+    fn shared(&self, parent: ParentKey) -> ParentKey {
+        self.units.get(&parent).map_or(parent, |unit| unit.declared.key.clone())
+    }
+
+    fn update_route_references(&mut self, key: &ObjectKey, before: Option<&RouteUnit>, now: &References) {
+        let nothing = References::default();
+        let before = before.map_or(&nothing, |unit| &unit.references);
+        self.index.routes_by_service.update_list(key, &before.services, &now.services);
+        self.dirty.services.extend(self.backends.update(&before.backends, &now.backends));
+        self.index.routes_by_parent.update_list(key, &before.parents, &now.parents);
     }
 
     /// Each parentRef is judged on its own; what is attached is the union.
@@ -132,12 +151,9 @@ impl Translator {
             let unit = &self.units[&parent];
             for (listener, hostnames) in attachment.listeners {
                 let name = unit.declared.listeners[listener].name.clone();
-                attached.entry((parent.clone(), name)).or_default().extend(hostnames);
+                attached.entry((unit.declared.key.clone(), name)).or_default().extend(hostnames);
             }
-            verdicts.push(ParentVerdict {
-                parent: as_written(route, at, reference),
-                refusal: attachment.refusal,
-            });
+            verdicts.push(ParentVerdict { reference: at, refusal: attachment.refusal.map(Box::new) });
         }
         (attached, verdicts)
     }
@@ -175,19 +191,13 @@ impl Translator {
     }
 
     /// Moves a route between listeners, and marks the tables that are another's now.
-    fn move_route(
-        &mut self,
-        key: &ObjectKey,
-        before: &BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
-        now: &BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
-        rules_changed: bool,
-    ) {
+    fn move_route(&mut self, key: &ObjectKey, before: &Places, now: &Places, rules_changed: bool) {
         for (listener, hostnames) in
-            before.iter().filter(|(listener, hostnames)| now.get(listener) != Some(hostnames))
+            before.iter().filter(|(listener, hostnames)| now.get(listener) != Some(*hostnames))
         {
             self.detach(key, listener, hostnames);
         }
-        for (listener, hostnames) in now {
+        for (listener, hostnames) in now.iter() {
             let is_new = before.get(listener) != Some(hostnames);
             if is_new {
                 self.attach_routes(key, listener, hostnames);
@@ -200,7 +210,7 @@ impl Translator {
         }
     }
 
-    fn detach(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &BTreeSet<HostPattern>) {
+    fn detach(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &[HostPattern]) {
         self.dirty_status(&listener.0);
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         let Some(attached) = unit.attached.get_mut(&listener.1) else { return };
@@ -211,13 +221,13 @@ impl Translator {
         }
     }
 
-    fn attach_routes(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &BTreeSet<HostPattern>) {
+    fn attach_routes(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &[HostPattern]) {
         self.dirty_status(&listener.0);
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         let attached = unit.attached.entry(listener.1.clone()).or_default();
         // "Routes with any other value for the Accepted condition MUST NOT be included in this count" (attachedRoutes).
         if self.parsed.get(key).is_some_and(|parsed| parsed.refusal().is_none()) {
-            attached.routes.insert(key.clone(), hostnames.clone());
+            attached.routes.insert(key.clone());
         }
         for hostname in hostnames {
             attached.hosts.entry(hostname.clone()).or_default().insert(key.clone());
@@ -229,33 +239,21 @@ impl Translator {
     }
 }
 
-/// Keeps the old value where the new one serves the same, so that nothing downstream changes.
-fn keep_if_same(
-    before: Option<&RouteUnit>,
-    resolved: ResolvedRoute,
-    parsed: &ParsedRoute,
-) -> (Arc<ResolvedRoute>, bool) {
-    let same_origin = |unit: &&RouteUnit| unit.parsed.origin == parsed.origin;
-    let Some(unit) = before.filter(same_origin) else { return (Arc::new(resolved), false) };
-    let same_rules = unit.resolved.rules.len() == resolved.rules.len()
-        && unit.resolved.rules.iter().zip(&resolved.rules).all(|(a, b)| same_rule(a, b));
-    let resolved =
-        if same_rules { ResolvedRoute { rules: unit.resolved.rules.clone(), ..resolved } } else { resolved };
-    (Arc::new(resolved), same_rules)
+/// Keeps the old rules where the new ones serve the same, so that nothing downstream changes.
+fn keep_if_same(before: Option<&RouteUnit>, unit: &mut RouteUnit) -> bool {
+    let Some(before) = before.filter(|before| before.parsed.origin == unit.parsed.origin) else {
+        return false;
+    };
+    let same_rules = before.rules.len() == unit.rules.len()
+        && before.rules.iter().zip(&unit.rules).all(|(a, b)| same_rule(a, b));
+    if same_rules {
+        unit.rules.clone_from(&before.rules);
+    }
+    same_rules
 }
 
 pub(super) fn same_rule(a: &ResolvedRule, b: &ResolvedRule) -> bool {
     a.rule == b.rule
         && a.matches.len() == b.matches.len()
         && a.matches.iter().zip(&b.matches).all(|(a, b)| Arc::ptr_eq(a, b))
-}
-
-/// The status has to repeat the parentRef as its owner wrote it.
-fn as_written(route: &ParsedRoute, at: usize, reference: &ParentReference) -> ParentReference {
-    let refs = match &route.source {
-        RouteSource::Http(route) => route.spec.parent_refs.as_deref(),
-        RouteSource::Grpc(route) => route.spec.parent_refs.as_deref(),
-    };
-    let namespace = refs.and_then(|refs| refs.get(at)).and_then(|written| written.namespace.clone());
-    ParentReference { namespace, ..reference.clone() }
 }

@@ -13,7 +13,7 @@ use crate::address::Addresses;
 use crate::infra::Parameters;
 use crate::listener::{Declared, ParentKey, Trouble};
 use crate::merge::Verdict;
-use crate::route::{ParsedRoute, ResolvedRoute};
+use crate::route::{BackendUse, ParsedRoute, Problem, ResolvedRule};
 use crate::status::ParentVerdict;
 
 /// Children of a Gateway in order of precedence.
@@ -49,7 +49,7 @@ pub(super) enum Place {
 /// The routes of one listener: those that count as attached, and those that are served, be it with errors.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
-    pub(super) routes: BTreeMap<ObjectKey, BTreeSet<HostPattern>>,
+    pub(super) routes: BTreeSet<ObjectKey>,
     pub(super) hosts: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
     pub(super) table: Arc<RouteTable>,
 }
@@ -80,13 +80,46 @@ pub(super) struct Summary {
 #[derive(Debug)]
 pub(super) struct RouteUnit {
     pub(super) parsed: Arc<ParsedRoute>,
-    pub(super) resolved: Arc<ResolvedRoute>,
-    pub(super) parents: BTreeSet<ParentKey>,
-    pub(super) attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>>,
-    pub(super) verdicts: Vec<ParentVerdict>,
+    pub(super) rules: Box<[ResolvedRule]>,
+    /// What `ResolvedRefs=False` says.
+    pub(super) unresolved: Option<Box<Problem>>,
+    pub(super) references: References,
+    pub(super) attached: Places,
+    pub(super) verdicts: Box<[ParentVerdict]>,
     /// With its children, if it has or wants any; `parts` are then served in the route's place.
     pub(super) bound: Option<Arc<Bound>>,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Box<[Part]>,
+}
+
+/// What a route refers to. Ordered lists rather than sets: most have one element, and there are tens of thousands of them.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    pub(super) parents: Box<[ParentKey]>,
+    pub(super) backends: Box<[BackendUse]>,
+    pub(super) services: Box<[ObjectName]>,
+}
+
+/// The listeners that a route is attached to, in order, and for which names there.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Places(Box<[(ListenerKey, Box<[HostPattern]>)]>);
+
+// === impl Places ===
+
+impl Places {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ListenerKey, &[HostPattern])> {
+        self.0.iter().map(|(listener, hostnames)| (listener, &**hostnames))
+    }
+
+    pub(super) fn get(&self, listener: &ListenerKey) -> Option<&[HostPattern]> {
+        let at = self.0.binary_search_by(|(key, _)| key.cmp(listener)).ok()?;
+        Some(&self.0[at].1)
+    }
+}
+
+impl From<BTreeMap<ListenerKey, BTreeSet<HostPattern>>> for Places {
+    fn from(attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>>) -> Self {
+        Self(attached.into_iter().map(|(key, hostnames)| (key, hostnames.into_iter().collect())).collect())
+    }
 }
 
 // === impl Attached ===

@@ -121,7 +121,8 @@ impl Told {
 }
 
 fn view(translator: &Translator) -> Value {
-    let statuses = translator.statuses().iter().map(|(key, status)| (key.to_string(), dump_status(status)));
+    let statuses = translator.statuses();
+    let statuses = statuses.iter().map(|(key, status)| (key.to_string(), dump_status(status)));
     json!({"snapshot": dump_snapshot(translator.snapshot()), "statuses": statuses.collect::<BTreeMap<_, _>>()})
 }
 
