@@ -153,10 +153,14 @@ impl StatusFiles {
 
 impl StatusSink for StatusFiles {
     fn write_all(&mut self, statuses: Statuses) {
-        self.0.iter_mut().for_each(|files| files.write_all(statuses.clone()));
+        if let Some(files) = &mut self.0 {
+            files.write_all(statuses);
+        }
     }
 
     fn write(&mut self, statuses: Statuses) {
-        self.0.iter_mut().for_each(|files| files.write(statuses.clone()));
+        if let Some(files) = &mut self.0 {
+            files.write(statuses);
+        }
     }
 }

@@ -1,18 +1,21 @@
 //! The loop: a source's changes are translated, the data plane takes the snapshot and says what it could not take, and
 //! statuses follow from both. Generic over all three ends, so that a directory and an API server differ only there.
 
+mod teller;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_gateway::{Kind, ObjectKey, Outcome, Status, Translator};
+use portcullis_gateway::{ObjectKey, Status, Translator};
 use portcullis_model::{FrontendKey, Snapshot};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::source::{Problem, Source, Update};
-use crate::status::{Acknowledgement, Complaints, Refusals, StatusSink, Statuses};
+use crate::status::{Acknowledgement, Refusals, StatusSink};
+use teller::Teller;
 
 /// What the data plane refused may have been somebody else's port for a moment.
 const RETRY: Duration = Duration::from_secs(5);
@@ -42,25 +45,20 @@ pub struct Applier<S, D, W> {
     source: S,
     translator: Translator,
     data_plane: D,
-    sink: W,
+    teller: Teller<W>,
     state: watch::Sender<State>,
-    /// The plans of objects whose status depends on the data plane.
-    planned: BTreeMap<ObjectKey, Value>,
-    refusals: Refusals,
-    complaints: Complaints,
+    refusals: Arc<Refusals>,
 }
 
-impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
+impl<S: Source, D: DataPlane, W: StatusSink + 'static> Applier<S, D, W> {
     pub fn new(source: S, translator: Translator, data_plane: D, sink: W) -> Self {
         Self {
             source,
             translator,
             data_plane,
-            sink,
+            teller: Teller::new(sink),
             state: watch::Sender::default(),
-            planned: BTreeMap::new(),
-            refusals: Refusals::default(),
-            complaints: Complaints::default(),
+            refusals: Arc::default(),
         }
     }
 
@@ -71,35 +69,31 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
     /// Applies what the source says until the future is dropped; nothing is left half done then.
     pub async fn run(&mut self) {
         let update = self.source.next().await;
-        let statuses = self.step(update).await;
-        self.complaints.note(&statuses);
-        self.sink.write_all(statuses);
+        self.step(update).await;
         loop {
+            self.teller.start();
             let refused = !self.state.borrow().refused.is_empty();
-            let statuses = tokio::select! {
+            tokio::select! {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
-            };
-            self.complaints.note(&statuses);
-            self.sink.write(statuses);
+                () = self.teller.told() => {}
+            }
         }
     }
 
-    async fn step(&mut self, update: Update) -> Statuses {
+    async fn step(&mut self, update: Update) {
         let started = Instant::now();
         report(&self.state.borrow().problems, update.problems.as_deref());
         let mut outcome = self.translator.apply(update.changes);
-        self.sink.generate(std::mem::take(&mut outcome.generated));
         let translated = started.elapsed();
-        let answer = self.serve(&outcome.snapshot).await;
+        let snapshot = outcome.snapshot.clone();
+        let answer = self.serve(&snapshot).await;
         let took = started.elapsed();
-        tracing::debug!(?translated, ?took, generation = outcome.snapshot.generation, "applied");
-        let mut statuses = planned(&outcome);
-        self.remember(&statuses);
-        self.note_unsaid(outcome.problems);
-        self.amend(&mut statuses, &answer, &outcome.snapshot);
-        self.publish(outcome.snapshot, answer, update.problems, took);
-        statuses
+        tracing::debug!(?translated, ?took, generation = snapshot.generation, "applied");
+        self.note_unsaid(std::mem::take(&mut outcome.problems));
+        self.teller.news().add(outcome);
+        self.hear(&answer, &snapshot);
+        self.publish(snapshot, answer, update.problems, took);
     }
 
     /// Many changes concern statuses only: what is served as it should be is not disturbed.
@@ -111,24 +105,11 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
         if is_served { Acknowledgement::default() } else { self.data_plane.apply(snapshot.clone()).await }
     }
 
-    async fn retry(&mut self) -> Statuses {
+    async fn retry(&mut self) {
         let snapshot = self.state.borrow().snapshot.clone();
         let answer = self.data_plane.apply(snapshot.clone()).await;
-        let mut statuses = Statuses::new();
-        self.amend(&mut statuses, &answer, &snapshot);
+        self.hear(&answer, &snapshot);
         self.state.send_modify(|state| state.refused = answer.refused);
-        statuses
-    }
-
-    fn remember(&mut self, statuses: &Statuses) {
-        for (key, status) in statuses {
-            match status {
-                Some(status) if matches!(key.kind, Kind::Gateway | Kind::ListenerSet) => {
-                    self.planned.insert(key.clone(), status.clone());
-                }
-                _ => drop(self.planned.remove(key)),
-            }
-        }
     }
 
     fn note_unsaid(&self, changed: BTreeMap<ObjectKey, Vec<String>>) {
@@ -145,17 +126,13 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
         });
     }
 
-    /// Adds the objects that the answer turned, and amends all that are to be written.
-    fn amend(&mut self, statuses: &mut Statuses, answer: &Acknowledgement, snapshot: &Snapshot) {
-        let refusals = Refusals::new(answer, snapshot);
-        for key in refusals.difference(&self.refusals) {
-            if let Some(planned) = self.planned.get(&key) {
-                statuses.entry(key).or_insert_with(|| Some(planned.clone()));
-            }
-        }
-        for (key, status) in statuses.iter_mut() {
-            status.iter_mut().for_each(|status| refusals.amend(key, status));
-        }
+    /// What the data plane takes, or no longer takes, turns statuses.
+    fn hear(&mut self, answer: &Acknowledgement, snapshot: &Snapshot) {
+        let refusals = Arc::new(Refusals::new(answer, snapshot));
+        let turned = refusals.difference(&self.refusals);
+        let turned =
+            turned.into_iter().filter_map(|key| Some((key.clone(), self.translator.status_of(&key)?)));
+        self.teller.news().refuse(refusals.clone(), turned);
         self.refusals = refusals;
     }
 
@@ -178,12 +155,6 @@ impl<S: Source, D: DataPlane, W: StatusSink> Applier<S, D, W> {
             state.last_applied = Some(SystemTime::now());
         });
     }
-}
-
-fn planned(outcome: &Outcome) -> Statuses {
-    let forgotten = outcome.forgotten.iter().map(|key| (key.clone(), None));
-    let changed = outcome.statuses.iter().map(|(key, status)| (key.clone(), Some(to_json(status))));
-    forgotten.chain(changed).collect()
 }
 
 /// A status as it stands in an object.

@@ -1,11 +1,12 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use portcullis_gateway::{Change, Object, Settings};
+use portcullis_gateway::{Change, Kind, Object, Settings};
 use serde_json::json;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::status::Statuses;
 
 /// Says what it was given, then nothing more.
 struct Scripted(VecDeque<Update>);

@@ -95,8 +95,9 @@ impl Shared {
             if let Some(only) = work.only {
                 remove_others(directory, &only);
             }
-            for (key, status) in &work.statuses {
-                let result = put(directory, key, status.as_ref());
+            // Taken apart as it is written: there may be tens of thousands.
+            for (key, status) in work.statuses {
+                let result = put(directory, &key, status);
                 report(directory, result, &mut failed);
             }
         }
@@ -136,16 +137,15 @@ fn report(directory: &Path, result: io::Result<()>, failed: &mut Option<io::Erro
     }
 }
 
-fn put(directory: &Path, key: &ObjectKey, status: Option<&Value>) -> io::Result<()> {
+fn put(directory: &Path, key: &ObjectKey, status: Option<Value>) -> io::Result<()> {
     let path = directory.join(path_of(key));
-    let Some(status) = status else {
+    let Some(mut status) = status else {
         return match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
     };
     let before = read(&path);
-    let mut status = status.clone();
     times::carry(&mut status, before.as_ref().and_then(|before| before.get("status")), &now());
     let object = object_with_status(key, status);
     if before.as_ref() == Some(&object) { Ok(()) } else { replace(&path, &object) }

@@ -15,8 +15,8 @@ pub(crate) const BUILT_IN: &str = "\u{10ffff}built-in";
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     files: BTreeMap<Arc<str>, File>,
-    /// Which files define an object.
-    definers: HashMap<ObjectKey, BTreeSet<Arc<str>>>,
+    /// Which files define an object, in order.
+    definers: HashMap<ObjectKey, Vec<Arc<str>>>,
     /// Objects with several definers.
     contested: BTreeSet<ObjectKey>,
     /// Files with problems of their own.
@@ -80,11 +80,15 @@ impl Catalog {
     fn define(&mut self, key: &ObjectKey, name: &Arc<str>) {
         let defines = self.files.get(name).is_some_and(|file| file.objects.contains_key(key));
         let definers = self.definers.entry(key.clone()).or_default();
-        if defines {
-            definers.insert(name.clone())
-        } else {
-            definers.remove(name)
-        };
+        match (definers.binary_search(name), defines) {
+            (Err(at), true) => {
+                // Hardly any object has a second one.
+                definers.reserve_exact(1);
+                definers.insert(at, name.clone());
+            }
+            (Ok(at), false) => drop(definers.remove(at)),
+            _ => {}
+        }
         let count = definers.len();
         if count > 1 {
             self.contested.insert(key.clone())

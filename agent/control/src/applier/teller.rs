@@ -1,0 +1,138 @@
+//! Tells what became of objects: as statuses to the sink, as complaints to the log. It works beside the loop, one batch at a
+//! time, so that the statuses of a whole cluster never keep the next change from being served. What comes up meanwhile waits,
+//! newest only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portcullis_gateway::infra::Wanted;
+use portcullis_gateway::{ObjectKey, Outcome, Status};
+use portcullis_model::ObjectName;
+use tokio::task::JoinHandle;
+
+use super::to_json;
+use crate::status::{Complaints, Refusals, StatusSink, Statuses};
+
+/// What is to be told.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// `None` for an object that is gone.
+    statuses: BTreeMap<ObjectKey, Option<Status>>,
+    generated: BTreeMap<ObjectName, Option<Wanted>>,
+    /// What the data plane refuses now.
+    refusals: Arc<Refusals>,
+    /// These are the statuses of all objects there are.
+    is_everything: bool,
+}
+
+pub(super) struct Teller<W> {
+    news: News,
+    work: Work<W>,
+}
+
+enum Work<W> {
+    Idle(Box<Desk<W>>),
+    Busy(JoinHandle<Box<Desk<W>>>),
+    /// A batch ended in a panic; there is nobody to tell any more.
+    Lost,
+}
+
+/// What telling needs; it goes to the batch that is told, and comes back.
+struct Desk<W> {
+    sink: W,
+    complaints: Complaints,
+}
+
+// === impl News ===
+
+impl News {
+    pub(super) fn everything() -> Self {
+        Self { is_everything: true, ..Self::default() }
+    }
+
+    /// Adds what changed; newer words replace older ones.
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        self.statuses.extend(outcome.forgotten.into_iter().map(|key| (key, None)));
+        self.statuses.extend(outcome.statuses.into_iter().map(|(key, status)| (key, Some(status))));
+        self.generated.extend(outcome.generated);
+    }
+
+    /// Adds objects whose status is another because the data plane answered otherwise.
+    pub(super) fn refuse(
+        &mut self,
+        refusals: Arc<Refusals>,
+        turned: impl Iterator<Item = (ObjectKey, Status)>,
+    ) {
+        self.refusals = refusals;
+        self.statuses.extend(turned.map(|(key, status)| (key, Some(status))));
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.statuses.is_empty() && self.generated.is_empty() && !self.is_everything
+    }
+
+    /// The next news start with what still holds.
+    fn take(&mut self) -> Self {
+        let refusals = self.refusals.clone();
+        std::mem::replace(self, Self { refusals, ..Self::default() })
+    }
+}
+
+// === impl Teller ===
+
+impl<W: StatusSink + 'static> Teller<W> {
+    pub(super) fn new(sink: W) -> Self {
+        let desk = Desk { sink, complaints: Complaints::default() };
+        Self { news: News::everything(), work: Work::Idle(Box::new(desk)) }
+    }
+
+    pub(super) fn news(&mut self) -> &mut News {
+        &mut self.news
+    }
+
+    /// Begins to tell what there is, unless it is at it.
+    pub(super) fn start(&mut self) {
+        if self.news.is_nothing() {
+            return;
+        }
+        self.work = match std::mem::replace(&mut self.work, Work::Lost) {
+            Work::Idle(desk) => {
+                let news = self.news.take();
+                Work::Busy(tokio::task::spawn_blocking(move || desk.tell(news)))
+            }
+            other => other,
+        };
+    }
+
+    /// Completes when a batch was told. Cancel-safe.
+    pub(super) async fn told(&mut self) {
+        let Work::Busy(batch) = &mut self.work else { return std::future::pending().await };
+        self.work = match batch.await {
+            Ok(desk) => Work::Idle(desk),
+            Err(error) => {
+                tracing::error!(%error, "statuses are no longer written, which is a bug; traffic is served");
+                Work::Lost
+            }
+        };
+    }
+}
+
+impl<W: StatusSink> Desk<W> {
+    fn tell(mut self: Box<Self>, news: News) -> Box<Self> {
+        let News { statuses, generated, refusals, is_everything } = news;
+        let planned = |(key, status): (ObjectKey, Option<Status>)| {
+            let mut status = status.as_ref().map(to_json);
+            status.iter_mut().for_each(|status| refusals.amend(&key, status));
+            (key, status)
+        };
+        let statuses: Statuses = statuses.into_iter().map(planned).collect();
+        self.sink.generate(generated);
+        self.complaints.note(&statuses);
+        if is_everything {
+            self.sink.write_all(statuses);
+        } else {
+            self.sink.write(statuses);
+        }
+        self
+    }
+}
