@@ -31,7 +31,7 @@ pub use features::SUPPORTED_FEATURES;
 pub use grant::{Granted, Grants};
 pub use listener::ParentKey;
 pub use objects::{
-    Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, created, generation,
+    Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed, created, generation,
 };
 pub use policy::Policies;
 pub use reason::{ConditionStatus, ConditionType, Reason, condition};

@@ -1,6 +1,9 @@
 //! The Kubernetes objects that translation reads, typed, by kind and name. This module knows how an object is spelt in JSON
 //! and where it is kept; what objects mean is nobody's business here.
 
+mod packed;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +12,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::ObjectName;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::api::gatewayclasses::GatewayClass;
@@ -20,6 +22,9 @@ use crate::api::httproutes::HttpRoute;
 use crate::api::listenersets::ListenerSet;
 use crate::api::referencegrants::ReferenceGrant;
 use crate::bundle::CustomResourceDefinition;
+
+use packed::Keep;
+pub use packed::Packed;
 
 /// The API group of Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -47,9 +52,15 @@ pub enum ObjectError {
     Malformed { kind: &'static str, name: String, problem: serde_json::Error },
 }
 
+/// How objects of a kind are kept: shared, or packed.
+macro_rules! kept {
+    ($type:ty) => { Arc<$type> };
+    ($type:ty, Packed) => { Packed<$type> };
+}
+
 /// One line per kind: everything that differs between kinds as far as storing them goes.
 macro_rules! kinds {
-    ($($kind:ident($type:ty) in $field:ident: $name:literal, $scope:ident, $group:literal [$($version:literal),+];)+) => {
+    ($($kind:ident($type:ty) in $field:ident $(as $keep:ident)?: $name:literal, $scope:ident, $group:literal [$($version:literal),+];)+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
             $($kind),+
@@ -58,13 +69,13 @@ macro_rules! kinds {
         /// An object of a kind that translation reads.
         #[derive(Clone, Debug)]
         pub enum Object {
-            $($kind(Arc<$type>)),+
+            $($kind(kept!($type $(, $keep)?))),+
         }
 
         /// All objects, by kind and name.
         #[derive(Clone, Debug, Default)]
         pub struct Objects {
-            $(pub $field: BTreeMap<ObjectName, Arc<$type>>),+
+            $(pub $field: BTreeMap<ObjectName, kept!($type $(, $keep)?)>),+
         }
 
         impl Kind {
@@ -91,15 +102,23 @@ macro_rules! kinds {
 
         impl Object {
             pub fn key(&self) -> ObjectKey {
-                match self { $(Self::$kind(object) => key_of(Kind::$kind, &object.metadata)),+ }
+                match self { $(Self::$kind(object) => key_of(Kind::$kind, object)),+ }
             }
 
-            pub fn metadata(&self) -> &ObjectMeta {
-                match self { $(Self::$kind(object) => &object.metadata),+ }
+            pub fn metadata(&self) -> Cow<'_, ObjectMeta> {
+                match self { $(Self::$kind(object) => Keep::metadata(object)),+ }
+            }
+
+            /// Whether both are the very same value: no two readings of a manifest are.
+            pub fn is(&self, other: &Self) -> bool {
+                match (self, other) {
+                    $((Self::$kind(object), Self::$kind(other)) => Keep::is(object, other),)+
+                    _ => false,
+                }
             }
 
             fn parse(kind: Kind, value: Value) -> Result<Self, serde_json::Error> {
-                match kind { $(Kind::$kind => parse::<$type>(value).map(Arc::new).map(Self::$kind)),+ }
+                match kind { $(Kind::$kind => Keep::parse(value).map(Self::$kind)),+ }
             }
         }
 
@@ -108,7 +127,7 @@ macro_rules! kinds {
             pub fn apply(&mut self, change: Change) -> bool {
                 match change {
                     $(Change::Set(Object::$kind(object)) => {
-                        let key = key_of(Kind::$kind, &object.metadata);
+                        let key = key_of(Kind::$kind, &object);
                         put(&mut self.$field, key.name, object)
                     })+
                     Change::Delete(key) => match key.kind {
@@ -142,8 +161,8 @@ kinds! {
     GatewayClass(GatewayClass) in gateway_classes: "GatewayClass", Cluster, "gateway.networking.k8s.io" ["v1", "v1beta1"];
     Gateway(Gateway) in gateways: "Gateway", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1"];
     ListenerSet(ListenerSet) in listener_sets: "ListenerSet", Namespaced, "gateway.networking.k8s.io" ["v1"];
-    HttpRoute(HttpRoute) in http_routes: "HTTPRoute", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1"];
-    GrpcRoute(GrpcRoute) in grpc_routes: "GRPCRoute", Namespaced, "gateway.networking.k8s.io" ["v1", "v1alpha2"];
+    HttpRoute(HttpRoute) in http_routes as Packed: "HTTPRoute", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1"];
+    GrpcRoute(GrpcRoute) in grpc_routes as Packed: "GRPCRoute", Namespaced, "gateway.networking.k8s.io" ["v1", "v1alpha2"];
     ReferenceGrant(ReferenceGrant) in reference_grants: "ReferenceGrant", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1", "v1alpha2"];
     Service(Service) in services: "Service", Namespaced, "" ["v1"];
     EndpointSlice(EndpointSlice) in endpoint_slices: "EndpointSlice", Namespaced, "discovery.k8s.io" ["v1"];
@@ -195,10 +214,6 @@ fn fold(secret: &Secret) -> Secret {
     secret
 }
 
-fn parse<T: DeserializeOwned>(manifest: Value) -> Result<T, serde_json::Error> {
-    T::deserialize(manifest)
-}
-
 /// Fills in the namespace and returns the name for messages.
 fn complete_metadata(kind: Kind, manifest: &mut Value) -> Result<String, ObjectError> {
     let metadata = manifest.get_mut("metadata").and_then(Value::as_object_mut);
@@ -225,16 +240,18 @@ fn spell_as_preferred(kind: Kind, manifest: &mut Value) {
     }
 }
 
-fn key_of(kind: Kind, metadata: &ObjectMeta) -> ObjectKey {
+fn key_of(kind: Kind, object: &impl Keep) -> ObjectKey {
+    let ObjectName { namespace, name } = object.name();
     let namespace = match kind.scope() {
-        Scope::Cluster => "",
-        Scope::Namespaced => metadata.namespace.as_deref().unwrap_or("default"),
+        Scope::Cluster => "".into(),
+        Scope::Namespaced if namespace.is_empty() => "default".into(),
+        Scope::Namespaced => namespace,
     };
-    ObjectKey { kind, name: ObjectName::new(namespace, metadata.name.as_deref().unwrap_or_default()) }
+    ObjectKey { kind, name: ObjectName { namespace, name } }
 }
 
 /// Identical content counts as no change, whatever the API server's bookkeeping says.
-fn put<T: PartialEq>(map: &mut BTreeMap<ObjectName, Arc<T>>, name: ObjectName, object: Arc<T>) -> bool {
+fn put<T: PartialEq + Clone>(map: &mut BTreeMap<ObjectName, T>, name: ObjectName, object: T) -> bool {
     match map.insert(name, object.clone()) {
         Some(before) => before != object,
         None => true,

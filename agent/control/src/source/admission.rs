@@ -198,7 +198,7 @@ mod tests {
             panic!("not admitted")
         };
         assert_eq!(unknown_fields, ["spec.rules[0].typo"]);
-        assert_eq!(route.metadata.generation, Some(1));
+        assert_eq!(route.unpack().metadata.generation, Some(1));
     }
 
     #[test]

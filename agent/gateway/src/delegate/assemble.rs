@@ -111,6 +111,7 @@ fn route(parent: &ParsedRoute, suffix: &str, items: &[Arc<Item>]) -> ParsedRoute
             .filter(|(index, _)| !parent_routes.contains(index))
             .map(|(_, reference)| reference.clone())
             .collect(),
+        names_namespace: Vec::new(),
         rules: items.iter().map(|item| item.rule.clone()).collect(),
         problems: Vec::new(),
     }

@@ -9,7 +9,7 @@ fn draft(rule: Value) -> Draft {
     let rule: HttpRouteRule = serde_json::from_value(rule).unwrap();
     let spec = crate::api::httproutes::HttpRouteSpec { rules: Some(vec![rule]), ..Default::default() };
     let route = crate::api::httproutes::HttpRoute::new("r", spec);
-    drafts(&RouteSource::Http(std::sync::Arc::new(route))).remove(0)
+    drafts(&RouteSource::Http(crate::Packed::new(&route))).remove(0)
 }
 
 fn matched(parent: Value, child: Value) -> Result<Value, ClashKind> {

@@ -36,6 +36,7 @@ pub(super) struct DraftMatch {
 pub(super) fn drafts(source: &RouteSource) -> Vec<Draft> {
     match source {
         RouteSource::Http(route) => {
+            let route = route.unpack();
             let rules = route.spec.rules.as_deref().unwrap_or_default();
             // The CRD's default, as parsing has it: one rule that matches everything.
             if rules.is_empty() {
@@ -44,7 +45,7 @@ pub(super) fn drafts(source: &RouteSource) -> Vec<Draft> {
                 rules.iter().map(Draft::of_http).collect()
             }
         }
-        RouteSource::Grpc(route) => route.spec.rules.iter().flatten().map(Draft::of_grpc).collect(),
+        RouteSource::Grpc(route) => route.unpack().spec.rules.iter().flatten().map(Draft::of_grpc).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::assemble::Item;
 use super::{Ephemeral, Family};
 use crate::GATEWAY_GROUP;
-use crate::route::{ParsedRoute, RouteSource};
+use crate::route::ParsedRoute;
 use crate::{Kind, ObjectKey};
 
 /// Names the source of every rule, one line each.
@@ -71,12 +71,9 @@ impl Ephemeral {
             "namespace": &*name.namespace,
             "annotations": {SOURCES_ANNOTATION: sources},
         });
-        let created = match &parent.source {
-            RouteSource::Http(route) => &route.metadata.creation_timestamp,
-            RouteSource::Grpc(route) => &route.metadata.creation_timestamp,
-        };
         // Age decides between routes with equal matches.
-        if let (Some(created), Some(fields)) = (created, metadata.as_object_mut()) {
+        if let (Some(created), Some(fields)) = (parent.source.creation_timestamp(), metadata.as_object_mut())
+        {
             fields.insert("creationTimestamp".to_owned(), json!(created));
         }
         metadata

@@ -36,7 +36,7 @@ impl Envelope<'_> {
         };
         let usable = if problems.is_empty() { rules } else { &[] };
         ParsedRoute {
-            key: ObjectKey::new(self.kind, self.name()),
+            key: ObjectKey::new(self.kind, ObjectName::clone(&name)),
             generation: generation(self.metadata),
             origin: RouteOrigin { created: created(self.metadata), name: name.clone() },
             source,
@@ -45,6 +45,13 @@ impl Envelope<'_> {
                 .parent_refs
                 .iter()
                 .map(|reference| completed(reference, &name.namespace))
+                .collect(),
+            names_namespace: self
+                .parent_refs
+                .iter()
+                .enumerate()
+                .filter(|(_, reference)| reference.namespace.is_some())
+                .map(|(index, _)| index)
                 .collect(),
             rules: usable
                 .iter()

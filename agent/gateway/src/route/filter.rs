@@ -15,7 +15,7 @@ use crate::api::shared::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFilters {
     pub filters: Vec<Filter>,
-    pub redirect: Option<Redirect>,
+    pub redirect: Option<Box<Redirect>>,
 }
 
 /// These frame messages or belong to one connection; a route that changed them could smuggle requests.
@@ -76,8 +76,8 @@ impl RuleFilters {
                     .push(Filter::Rewrite(rewrite(present(filter.url_rewrite.as_ref(), "urlRewrite")?)?));
             }
             "RequestRedirect" => {
-                self.redirect =
-                    Some(redirect(present(filter.request_redirect.as_ref(), "requestRedirect")?)?);
+                let filter = present(filter.request_redirect.as_ref(), "requestRedirect")?;
+                self.redirect = Some(Box::new(redirect(filter)?));
             }
             _ => return Err(not_served(filter)),
         }

@@ -10,16 +10,17 @@ use super::filter::{RuleFilters, of_grpc};
 use super::matches::{check_length, headers, unknown_type};
 use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
 use super::{ParsedRoute, ParsedRule, Problem, RouteSource, pattern};
-use crate::Kind;
 use crate::api::grpcroutes::{
     GrpcBackendReference, GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule,
 };
 use crate::api::shared::{GrpcRouteFilter, HttpRouteFilter};
+use crate::{Kind, Packed};
 
 const LONGEST_NAME: usize = 1024;
 
 /// Everything the route object says by itself.
-pub fn parse_grpc(route: &Arc<GrpcRoute>) -> ParsedRoute {
+pub fn parse_grpc(packed: &Packed<GrpcRoute>) -> ParsedRoute {
+    let route = packed.unpack();
     let spec = &route.spec;
     let envelope = Envelope {
         kind: Kind::GrpcRoute,
@@ -28,7 +29,7 @@ pub fn parse_grpc(route: &Arc<GrpcRoute>) -> ParsedRoute {
         parent_refs: spec.parent_refs.as_deref().unwrap_or_default(),
     };
     let rules = spec.rules.as_deref().unwrap_or_default();
-    envelope.fill(RouteSource::Grpc(route.clone()), rules, parse_rule, |rule| rule.name.as_deref())
+    envelope.fill(RouteSource::Grpc(packed.clone()), rules, parse_rule, |rule| rule.name.as_deref())
 }
 
 pub(crate) fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {

@@ -47,5 +47,5 @@ fn methods_that_name_nothing_or_nonsense_are_refused() {
 #[test]
 fn a_route_without_rules_matches_nothing() {
     let route = json!({"metadata": {"name": "r"}, "spec": {}});
-    assert!(parse_grpc(&Arc::new(serde_json::from_value(route).unwrap())).rules.is_empty());
+    assert!(parse_grpc(&Packed::new(&serde_json::from_value(route).unwrap())).rules.is_empty());
 }

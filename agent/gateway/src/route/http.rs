@@ -9,13 +9,14 @@ use super::envelope::Envelope;
 use super::filter::RuleFilters;
 use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
 use super::{ParsedRoute, ParsedRule, Problem, RouteSource, duration, matches};
-use crate::Kind;
 use crate::api::httproutes::{
     HttpBackendReference, HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts,
 };
+use crate::{Kind, Packed};
 
 /// Everything the route object says by itself.
-pub fn parse_http(route: &Arc<HttpRoute>) -> ParsedRoute {
+pub fn parse_http(packed: &Packed<HttpRoute>) -> ParsedRoute {
+    let route = packed.unpack();
     let spec = &route.spec;
     let envelope = Envelope {
         kind: Kind::HttpRoute,
@@ -26,7 +27,7 @@ pub fn parse_http(route: &Arc<HttpRoute>) -> ParsedRoute {
     // The CRD's default: one rule that matches everything.
     let default = [HttpRouteRule::default()];
     let rules = spec.rules.as_deref().filter(|rules| !rules.is_empty()).unwrap_or(&default);
-    envelope.fill(RouteSource::Http(route.clone()), rules, parse_rule, |rule| rule.name.as_deref())
+    envelope.fill(RouteSource::Http(packed.clone()), rules, parse_rule, |rule| rule.name.as_deref())
 }
 
 pub(crate) fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {

@@ -7,7 +7,7 @@ use crate::Reason;
 fn parse(spec: Value) -> ParsedRoute {
     let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
         "metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
-    parse_http(&Arc::new(serde_json::from_value(route).unwrap()))
+    parse_http(&Packed::new(&serde_json::from_value(route).unwrap()))
 }
 
 fn rule(rule: Value) -> ParsedRule {

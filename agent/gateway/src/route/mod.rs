@@ -18,12 +18,13 @@ mod table;
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portcullis_model::{HostPattern, RouteMatch, RouteOrigin, RuleId, Timeouts};
 
-use crate::ObjectKey;
 use crate::api::grpcroutes::GrpcRoute;
 use crate::api::httproutes::HttpRoute;
 use crate::api::shared::ParentReference;
+use crate::{ObjectKey, Packed};
 
 pub use backend::{BackendUse, backend};
 pub use duration::{DurationError, parse_duration};
@@ -46,6 +47,8 @@ pub struct ParsedRoute {
     pub hostnames: Vec<HostPattern>,
     /// In the order of `spec.parentRefs`, with group, kind and namespace filled in.
     pub parent_refs: Vec<ParentReference>,
+    /// The indices of the parentRefs that name a namespace themselves.
+    pub names_namespace: Vec<usize>,
     pub rules: Vec<ParsedRule>,
     /// What makes the whole route unacceptable; then there are no rules.
     pub problems: Vec<Problem>,
@@ -54,8 +57,8 @@ pub struct ParsedRoute {
 /// The object a route was parsed from.
 #[derive(Clone, Debug)]
 pub enum RouteSource {
-    Http(Arc<HttpRoute>),
-    Grpc(Arc<GrpcRoute>),
+    Http(Packed<HttpRoute>),
+    Grpc(Packed<GrpcRoute>),
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +73,17 @@ pub struct ParsedRule {
     pub timeouts: Timeouts,
     /// What makes the rule invalid; its traffic is answered with an error.
     pub problems: Vec<Problem>,
+}
+
+// === impl RouteSource ===
+
+impl RouteSource {
+    pub(crate) fn creation_timestamp(&self) -> Option<Time> {
+        match self {
+            Self::Http(route) => route.unpack().metadata.creation_timestamp,
+            Self::Grpc(route) => route.unpack().metadata.creation_timestamp,
+        }
+    }
 }
 
 // === impl ParsedRoute ===
@@ -106,17 +120,18 @@ impl ParsedRoute {
     }
 
     /// A parentRef as its owner wrote it, for the status entry that answers it.
-    pub fn written_parent_ref(&self, index: usize) -> Option<&ParentReference> {
+    pub fn written_parent_ref(&self, index: usize) -> Option<ParentReference> {
         match &self.source {
-            RouteSource::Http(route) => route.spec.parent_refs.as_ref()?.get(index),
-            RouteSource::Grpc(route) => route.spec.parent_refs.as_ref()?.get(index),
+            RouteSource::Http(route) => route.unpack().spec.parent_refs?.get(index).cloned(),
+            RouteSource::Grpc(route) => route.unpack().spec.parent_refs?.get(index).cloned(),
         }
     }
 
     /// A parentRef for a status, which has to repeat it as its owner wrote it.
     pub(crate) fn as_written(&self, index: usize) -> Option<ParentReference> {
-        let namespace = self.written_parent_ref(index).and_then(|written| written.namespace.clone());
-        Some(ParentReference { namespace, ..self.parent_refs.get(index)?.clone() })
+        let reference = self.parent_refs.get(index)?;
+        let namespace = reference.namespace.clone().filter(|_| self.names_namespace.contains(&index));
+        Some(ParentReference { namespace, ..reference.clone() })
     }
 
     fn rule_problems(&self) -> Option<Problem> {

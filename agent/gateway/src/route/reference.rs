@@ -25,7 +25,7 @@ pub struct ParsedBackendRef {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delegation {
     /// `allowedRoutes`: routes that name this one as their parent (GEP-1058).
-    Allowed(AllowedRoutes),
+    Allowed(Box<AllowedRoutes>),
     /// `backendRefs` of the route's own kind: the form that the stock CRDs allow.
     Listed(Vec<ChildReference>),
 }
@@ -130,7 +130,7 @@ impl Delegation {
             )));
         }
         match allowed {
-            Some(allowed) => Some(Self::Allowed(allowed.clone())),
+            Some(allowed) => Some(Self::Allowed(Box::new(allowed.clone()))),
             None if children.is_empty() => None,
             None => Some(Self::Listed(children.iter().map(ParsedBackendRef::as_child).collect())),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use portcullis_model::{
-    Action, BackendTarget, Failure, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
+    Action, BackendTarget, Failure, ObjectName, Redirect, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::reference::ParsedBackendRef;
@@ -78,7 +78,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             return Action::Fail(self.failure(&problem.message));
         }
         if let Some(redirect) = &rule.filters.redirect {
-            return Action::Redirect(redirect.clone());
+            return Action::Redirect(Redirect::clone(redirect));
         }
         let reason = match (&rule.delegation, backends.is_empty()) {
             (Some(_), _) => "no child route is bound to the rule",

@@ -12,7 +12,7 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 impl Translator {
     pub(super) fn note(&mut self, change: Change) {
         let key = change.key();
-        let before = self.objects.get(&key);
+        let before = (key.kind == Kind::EndpointSlice).then(|| self.objects.get(&key)).flatten();
         if !self.objects.apply(change) {
             return;
         }

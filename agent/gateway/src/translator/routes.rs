@@ -52,12 +52,12 @@ impl Translator {
         match key.kind {
             Kind::HttpRoute => {
                 let object = self.objects.http_routes.get(&key.name)?;
-                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Http(source) if Arc::ptr_eq(source, object));
+                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Http(source) if source.is(object));
                 Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_http(object))))
             }
             Kind::GrpcRoute => {
                 let object = self.objects.grpc_routes.get(&key.name)?;
-                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Grpc(source) if Arc::ptr_eq(source, object));
+                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Grpc(source) if source.is(object));
                 Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_grpc(object))))
             }
             _ => None,

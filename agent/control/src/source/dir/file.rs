@@ -144,7 +144,7 @@ fn set_kept(effect: &mut Effect, count: usize) {
 impl Declaration {
     /// Whether both are the same text's object: documents are memoised, so the same text yields the same allocation.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        std::ptr::eq(self.object.metadata(), other.object.metadata())
+        self.object.is(&other.object)
     }
 }
 
