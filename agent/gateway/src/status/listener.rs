@@ -13,7 +13,11 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) attached_routes: usize,
     /// Why the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Trouble>,
+    pub(crate) overlap: Option<Overlap>,
 }
+
+/// Another listener of the port, of whoever, has names in common with the listener.
+pub(crate) struct Overlap;
 
 // === impl ListenerView ===
 
@@ -44,6 +48,10 @@ impl ListenerView<'_> {
             _ => conditions.push(ConditionType::Conflicted, false, &Trouble::new(Reason::NoConflicts, "")),
         }
         conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref(), Reason::ResolvedRefs);
+        // "MUST NOT be set when it is False."
+        if self.overlap.is_some() {
+            conditions.push(ConditionType::OverlappingTLSConfig, true, &overlapping(self.listener));
+        }
         conditions
     }
 
@@ -64,6 +72,15 @@ impl ListenerView<'_> {
         });
         refusal.or_else(|| self.hindrance.clone())
     }
+}
+
+fn overlapping(listener: &Listener) -> Trouble {
+    let (hostname, port) = (&listener.hostname, listener.port);
+    let message = format!(
+        "another listener on port {port} has hostnames in common with {hostname}: the more specific one serves them, \
+         and requests that reuse a connection to the other are answered 421"
+    );
+    Trouble::new(Reason::OverlappingHostnames, message)
 }
 
 fn group_kind(kind: Kind) -> RouteGroupKind {

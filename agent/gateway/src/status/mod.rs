@@ -17,7 +17,7 @@ use crate::{ConditionType, Reason, condition};
 
 pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, RootView, child_status, root_status};
-pub(crate) use listener::ListenerView;
+pub(crate) use listener::{ListenerView, Overlap};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use route::{ParentVerdict, route_status};
 

@@ -81,8 +81,15 @@ impl Translator {
             self.dirty.routes.extend(self.index.routes_by_parent.of(&key).cloned());
             let declared = Arc::new(declared);
             let place = Place::Foreign;
-            let unit =
-                Unit { declared, parent, place, rank, verdicts: Vec::new(), attached: BTreeMap::new() };
+            let unit = Unit {
+                declared,
+                parent,
+                place,
+                rank,
+                verdicts: Vec::new(),
+                overlapping: Vec::new(),
+                attached: BTreeMap::new(),
+            };
             self.units.insert(key, unit);
             return;
         };

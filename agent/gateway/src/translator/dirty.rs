@@ -20,6 +20,8 @@ pub(super) struct Dirty {
     /// Gateways whose listeners have to be merged.
     pub(super) roots: BTreeSet<ObjectName>,
     pub(super) routes: BTreeSet<ObjectKey>,
+    /// Listeners where routes of different kinds may be about the same names.
+    pub(super) contests: BTreeSet<ListenerKey>,
     pub(super) tables: BTreeSet<(ListenerKey, HostPattern)>,
     pub(super) listeners: BTreeSet<ListenerKey>,
     /// Gateways whose ports or addresses may be others.

@@ -105,7 +105,8 @@ impl Translator {
                 let Some(unit) = self.routes.get(&key) else { continue };
                 let parents = parents_of(&unit.parsed);
                 let selecting = parents.into_iter().filter(|parent| self.selects_by_label(parent));
-                let selected = unit.parents.iter().any(|parent| self.listeners_select_by_label(parent));
+                let selected =
+                    unit.references.parents.iter().any(|parent| self.listeners_select_by_label(parent));
                 let concerned: Vec<_> = selecting.chain(selected.then_some(key)).collect();
                 self.dirty.routes.extend(concerned);
             }
@@ -335,7 +336,7 @@ impl RouteUnit {
 impl Translator {
     pub(super) fn route_status_of(&self, key: &ObjectKey, unit: &RouteUnit) -> RouteStatus {
         let (unresolved, name) = (unit.unresolved.as_deref(), &self.settings.controller_name);
-        let mut status = route_status(&unit.parsed, unresolved, &unit.verdicts, name);
+        let mut status = route_status(&unit.parsed, unresolved, &self.contested(key, unit), name);
         if let Some(bound) = unit.bound.as_ref().filter(|_| unit.parsed.is_parent()) {
             for (entry, standing) in status.parents.iter_mut().zip(&bound.standing) {
                 let fits = |hostnames: &[HostPattern]| {

@@ -1,9 +1,12 @@
 //! Stage: the listeners of a Gateway and its children, all together.
 
+use std::collections::BTreeMap;
+
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::Translator;
-use super::unit::Summary;
+use super::hosts::Hosts;
+use super::unit::{Summary, Unit};
 use crate::address::Addresses;
 use crate::api::gateways::Gateway;
 use crate::infra::Parameters;
@@ -35,9 +38,38 @@ impl Translator {
             let judged = self.judge(&mut merge, &gateway, member);
             summary.count(member.kind, &judged);
         }
+        self.mark_overlaps(std::iter::once(&own).chain(&members));
         self.dirty.statuses.insert(ObjectKey { kind: own.kind(), name: name.clone() });
         if let Some(root) = self.roots.get_mut(name) {
             root.summary = summary;
+        }
+    }
+
+    /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that terminate TLS
+    /// (`OverlappingTLSConfig`): clients may reuse a connection for either.
+    fn mark_overlaps<'k>(&mut self, members: impl Iterator<Item = &'k ParentKey> + Clone) {
+        let mut ports: BTreeMap<u16, Hosts<'_>> = BTreeMap::new();
+        for unit in members.clone().filter_map(|key| self.units.get(key)) {
+            terminating(unit).for_each(|listener| {
+                ports.entry(listener.port).or_default().add(&listener.hostname);
+            });
+        }
+        let overlaps = |listener: &&Listener| {
+            ports.get(&listener.port).is_some_and(|hosts| hosts.overlap_another(&listener.hostname))
+        };
+        let mut changed = Vec::new();
+        for unit in members.filter_map(|key| self.units.get(key)) {
+            let now: Vec<_> =
+                terminating(unit).filter(overlaps).map(|listener| listener.name.clone()).collect();
+            if now != unit.overlapping {
+                changed.push((unit.declared.key.clone(), now));
+            }
+        }
+        for (key, now) in changed {
+            self.dirty.statuses.insert(ObjectKey { kind: key.kind(), name: key.name.clone() });
+            if let Some(unit) = self.units.get_mut(&key) {
+                unit.overlapping = now;
+            }
         }
     }
 
@@ -94,6 +126,13 @@ impl Translator {
         }
         judged
     }
+}
+
+/// The listeners of an object that are served with TLS.
+fn terminating(unit: &Unit) -> impl Iterator<Item = &Listener> {
+    let listeners = unit.declared.listeners.iter().zip(&unit.verdicts);
+    let accepted = listeners.filter(|(_, verdict)| verdict.is_accepted()).map(|(listener, _)| listener);
+    accepted.filter(|listener| listener.protocol == Protocol::Https)
 }
 
 /// Whether any, and whether all listeners of an object are valid.

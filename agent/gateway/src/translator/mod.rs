@@ -3,16 +3,18 @@
 //! random objects and compares with a translation from scratch.
 //!
 //! Stages, each fed by [`dirty::Dirty`]: declare (an object's listeners, on their own) → place (parent or child of whom) →
-//! merge (a Gateway's listeners, all together) → route (parse, resolve, attach) → tables → serve (listeners, ports,
+//! merge (a Gateway's listeners, all together) → route (parse, resolve, attach) → contest (kinds of routes) → tables → serve (listeners, ports,
 //! addresses) → backends → statuses.
 
 mod backends;
 mod changes;
+mod contest;
 mod declare;
 mod dirty;
 mod family;
 mod frontends;
 mod generated;
+mod hosts;
 mod index;
 mod merging;
 mod place;
@@ -102,6 +104,7 @@ impl Translator {
         self.place();
         self.merge();
         self.route();
+        self.contest();
         self.build_tables();
         let mut next = None;
         self.serve(&mut next);

@@ -51,6 +51,7 @@ impl Translator {
             self.leave_root(key, &unit);
             (unit.place, unit.rank) = (place, rank);
             unit.verdicts.clear();
+            unit.overlapping.clear();
             self.enter_root(key, &unit);
             self.dirty.listeners.extend(unit.listener_keys());
             self.dirty.routes.extend(self.index.routes_by_parent.of(key).cloned());

@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use portcullis_model::{ObjectName, ParentKind};
 
-use super::unit::{Place, Root, Unit};
+use super::unit::{Attached, Place, Root, Unit};
 use super::{Outcome, Translator};
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::shared::ClassStatus;
 use crate::listener::{ParentKey, Trouble};
 use crate::status::{
-    ChildView, ListenerView, RootView, SetView, Status, child_status, class_status, root_status, set_status,
+    ChildView, ListenerView, Overlap, RootView, SetView, Status, child_status, class_status, root_status,
+    set_status,
 };
 use crate::{Kind, ObjectKey, Reason, bundle, child, infra};
 
@@ -202,8 +203,9 @@ fn views<'a>(unit: &'a Unit, root: Option<&Root>) -> Vec<ListenerView<'a>> {
         .map(|(listener, verdict)| ListenerView {
             listener,
             verdict,
-            attached_routes: unit.attached.get(&listener.name).map_or(0, |attached| attached.routes.len()),
+            attached_routes: unit.attached.get(&listener.name).map_or(0, Attached::accepted),
             hindrance: root.and_then(|root| hindrance(root, listener.port)),
+            overlap: unit.overlapping.contains(&listener.name).then_some(Overlap),
         })
         .collect()
 }

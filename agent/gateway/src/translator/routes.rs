@@ -203,6 +203,7 @@ impl Translator {
                 self.attach_routes(key, listener, hostnames);
             }
             if is_new || rules_changed {
+                self.dirty.contests.insert(listener.clone());
                 self.dirty
                     .tables
                     .extend(hostnames.iter().map(|hostname| (listener.clone(), hostname.clone())));
@@ -215,8 +216,9 @@ impl Translator {
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         let Some(attached) = unit.attached.get_mut(&listener.1) else { return };
         attached.routes.remove(key);
+        self.dirty.contests.insert(listener.clone());
         for hostname in hostnames {
-            attached.hosts.get_mut(hostname).map(|routes| routes.remove(key));
+            attached.take(key, hostname);
             self.dirty.tables.insert((listener.clone(), hostname.clone()));
         }
     }
@@ -225,16 +227,14 @@ impl Translator {
         self.dirty_status(&listener.0);
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         let attached = unit.attached.entry(listener.1.clone()).or_default();
-        // "Routes with any other value for the Accepted condition MUST NOT be included in this count" (attachedRoutes).
         if self.parsed.get(key).is_some_and(|parsed| parsed.refusal().is_none()) {
             attached.routes.insert(key.clone());
         }
-        for hostname in hostnames {
-            attached.hosts.entry(hostname.clone()).or_default().insert(key.clone());
-        }
+        self.dirty.contests.insert(listener.clone());
+        hostnames.iter().for_each(|hostname| attached.add(key, hostname));
     }
 
-    fn dirty_status(&mut self, parent: &ParentKey) {
+    pub(super) fn dirty_status(&mut self, parent: &ParentKey) {
         self.dirty.statuses.insert(ObjectKey { kind: parent.kind(), name: parent.name.clone() });
     }
 }

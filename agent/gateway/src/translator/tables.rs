@@ -1,7 +1,7 @@
 //! Stage: route tables. A table is built for one host pattern of one listener; its neighbours are shared with the table
 //! before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portcullis_model::{HostPattern, PathTable, RouteTable};
@@ -35,12 +35,6 @@ impl Translator {
         let Some(unit) = self.units.get_mut(&listener.0) else { return };
         if let Some(attached) = unit.attached.get_mut(&listener.1) {
             attached.table = table;
-            // Only these: a listener may have tens of thousands.
-            for hostname in hostnames {
-                if attached.hosts.get(hostname).is_some_and(BTreeSet::is_empty) {
-                    attached.hosts.remove(hostname);
-                }
-            }
         }
         if unit.attached.get(&listener.1).is_some_and(Attached::is_empty) {
             unit.attached.remove(&listener.1);
@@ -58,8 +52,9 @@ impl Translator {
         listener: &ListenerKey,
         hostname: &HostPattern,
     ) -> Option<PathTable> {
-        let routes = attached.hosts.get(hostname).filter(|routes| !routes.is_empty())?;
-        let units = routes.iter().filter_map(|route| self.routes.get(route));
+        let mut routes = attached.served(hostname).peekable();
+        routes.peek()?;
+        let units = routes.filter_map(|route| self.routes.get(route));
         let entries = units.flat_map(|unit| unit.entries(listener, hostname));
         Some(PathTable::new(entries.collect()))
     }

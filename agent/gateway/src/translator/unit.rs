@@ -8,13 +8,13 @@ use portcullis_model::{HostPattern, ObjectName, ParentKind, RouteTable};
 
 use super::dirty::ListenerKey;
 use super::family::{Bound, Part};
-use crate::ObjectKey;
 use crate::address::Addresses;
 use crate::infra::Parameters;
 use crate::listener::{Declared, ParentKey, Trouble};
 use crate::merge::Verdict;
 use crate::route::{BackendUse, ParsedRoute, Problem, ResolvedRule};
 use crate::status::ParentVerdict;
+use crate::{Kind, ObjectKey};
 
 /// Children of a Gateway in order of precedence.
 pub(super) type Rank = (i64, String, ParentKind);
@@ -29,6 +29,8 @@ pub(super) struct Unit {
     pub(super) rank: Rank,
     /// One per listener, if it is placed.
     pub(super) verdicts: Vec<Verdict>,
+    /// Listeners with names that another listener of the port has, too.
+    pub(super) overlapping: Vec<Arc<str>>,
     /// By listener name; kept as long as routes are attached.
     pub(super) attached: BTreeMap<Arc<str>, Attached>,
 }
@@ -50,7 +52,11 @@ pub(super) enum Place {
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     pub(super) routes: BTreeSet<ObjectKey>,
-    pub(super) hosts: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
+    hosts: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
+    /// How many entries of `hosts` are GRPCRoutes, and how many are not.
+    kinds: (usize, usize),
+    /// Routes that are not served, because one of another kind has their names.
+    pub(super) losers: BTreeSet<ObjectKey>,
     pub(super) table: Arc<RouteTable>,
 }
 
@@ -127,6 +133,47 @@ impl From<BTreeMap<ListenerKey, BTreeSet<HostPattern>>> for Places {
 impl Attached {
     pub(super) fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.hosts.is_empty()
+    }
+
+    pub(super) fn add(&mut self, route: &ObjectKey, hostname: &HostPattern) {
+        if self.hosts.entry(hostname.clone()).or_default().insert(route.clone()) {
+            *self.count_of(route) += 1;
+        }
+    }
+
+    pub(super) fn take(&mut self, route: &ObjectKey, hostname: &HostPattern) {
+        let Some(routes) = self.hosts.get_mut(hostname) else { return };
+        let is_gone = routes.remove(route);
+        if routes.is_empty() {
+            self.hosts.remove(hostname);
+        }
+        if is_gone {
+            *self.count_of(route) -= 1;
+        }
+    }
+
+    /// The routes that are to be served under a host pattern.
+    pub(super) fn served(&self, hostname: &HostPattern) -> impl Iterator<Item = &ObjectKey> {
+        let routes = self.hosts.get(hostname).into_iter().flatten();
+        routes.filter(|route| !self.losers.contains(*route))
+    }
+
+    /// All routes, those that lost included.
+    pub(super) fn everybody(&self) -> BTreeSet<&ObjectKey> {
+        self.hosts.values().flatten().collect()
+    }
+
+    /// "Routes with any other value for the Accepted condition MUST NOT be included" (attachedRoutes).
+    pub(super) fn accepted(&self) -> usize {
+        self.routes.len() - self.losers.intersection(&self.routes).count()
+    }
+
+    pub(super) fn has_both_kinds(&self) -> bool {
+        self.kinds.0 > 0 && self.kinds.1 > 0
+    }
+
+    fn count_of(&mut self, route: &ObjectKey) -> &mut usize {
+        if route.kind == Kind::GrpcRoute { &mut self.kinds.0 } else { &mut self.kinds.1 }
     }
 }
 
