@@ -1,5 +1,6 @@
 //! `portcullis run`: puts source, translator, data plane, statuses and admin endpoints together, and takes signals.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
 use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink, Statuses};
-use portcullis_gateway::{Settings, Translator};
+use portcullis_gateway::{ObjectKey, Settings, Translator};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{self, Admin};
@@ -152,9 +153,9 @@ impl StatusFiles {
 }
 
 impl StatusSink for StatusFiles {
-    fn write_all(&mut self, statuses: Statuses) {
+    fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
         if let Some(files) = &mut self.0 {
-            files.write_all(statuses);
+            files.keep_only(objects);
         }
     }
 

@@ -53,9 +53,7 @@ impl Recorded {
 }
 
 impl StatusSink for Recorded {
-    fn write_all(&mut self, statuses: Statuses) {
-        self.write(statuses);
-    }
+    fn keep_only(&mut self, _: &BTreeSet<ObjectKey>) {}
 
     fn write(&mut self, statuses: Statuses) {
         self.0.0.lock().unwrap().push(statuses);

@@ -6,7 +6,7 @@ mod complaints;
 mod files;
 pub(crate) mod times;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_gateway::ObjectKey;
 use portcullis_gateway::infra::Wanted;
@@ -21,8 +21,8 @@ pub use files::{FileStatuses, read_statuses};
 pub type Statuses = BTreeMap<ObjectKey, Option<Value>>;
 
 pub trait StatusSink: Send {
-    /// The statuses of all objects there are; what is left of others goes.
-    fn write_all(&mut self, statuses: Statuses);
+    /// These are all objects that have a status, and theirs are written; what is left of others goes.
+    fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>);
 
     /// Statuses that changed. Must not wait for the disk or the network.
     fn write(&mut self, statuses: Statuses);
@@ -33,9 +33,9 @@ pub trait StatusSink: Send {
 
 /// Both get all of it.
 impl<A: StatusSink, B: StatusSink> StatusSink for (A, B) {
-    fn write_all(&mut self, statuses: Statuses) {
-        self.0.write_all(statuses.clone());
-        self.1.write_all(statuses);
+    fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
+        self.0.keep_only(objects);
+        self.1.keep_only(objects);
     }
 
     fn write(&mut self, statuses: Statuses) {

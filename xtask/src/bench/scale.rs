@@ -70,6 +70,22 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.write { report::replace("scale", &text) } else { Ok(()) }
 }
 
+/// Statuses are written, and the allocator gives back what the start took, in some seconds.
+fn settled_memory(pid: u32) -> Result<f64> {
+    const LOOKS: usize = 30;
+    const CALM: usize = 6;
+    let mut seen = vec![memory(pid)?];
+    while seen.len() < LOOKS {
+        std::thread::sleep(Duration::from_millis(500));
+        seen.push(memory(pid)?);
+        let before = seen.len().checked_sub(CALM).map(|at| seen[at]);
+        if before.is_some_and(|before| (seen[seen.len() - 1] / before - 1.0).abs() < 0.003) {
+            break;
+        }
+    }
+    memory(pid)
+}
+
 impl Bench {
     fn new(args: &Args, scratch: &Path) -> Result<Self> {
         let binary = match &args.binary {
@@ -100,7 +116,7 @@ impl Bench {
         self.wait_served(&world, world.last(), began)?;
         let ready = began.elapsed();
         let first_edit = edits.route(0)?;
-        let resting = memory(agent.pid())?;
+        let resting = settled_memory(agent.pid())?;
         self.check_all(&world)?;
         let served = memory(agent.pid())?;
         let (routes, certificates) = edits.run(self.edits)?;

@@ -13,6 +13,9 @@ use tokio::task::JoinHandle;
 use super::to_json;
 use crate::status::{Complaints, Refusals, StatusSink, Statuses};
 
+/// A status takes a hundred times the room of what it is made of: so many are made at once.
+const AT_ONCE: usize = 1024;
+
 /// What is to be told.
 #[derive(Debug, Default)]
 pub(super) struct News {
@@ -120,19 +123,25 @@ impl<W: StatusSink + 'static> Teller<W> {
 impl<W: StatusSink> Desk<W> {
     fn tell(mut self: Box<Self>, news: News) -> Box<Self> {
         let News { statuses, generated, refusals, is_everything } = news;
-        let planned = |(key, status): (ObjectKey, Option<Status>)| {
-            let mut status = status.as_ref().map(to_json);
-            status.iter_mut().for_each(|status| refusals.amend(&key, status));
-            (key, status)
-        };
-        let statuses: Statuses = statuses.into_iter().map(planned).collect();
         self.sink.generate(generated);
-        self.complaints.note(&statuses);
-        if is_everything {
-            self.sink.write_all(statuses);
-        } else {
-            self.sink.write(statuses);
+        let everything = is_everything.then(|| statuses.keys().cloned().collect());
+        let mut statuses = statuses.into_iter().peekable();
+        while statuses.peek().is_some() {
+            let some = statuses.by_ref().take(AT_ONCE).map(|(key, status)| {
+                let mut status = status.as_ref().map(to_json);
+                status.iter_mut().for_each(|status| refusals.amend(&key, status));
+                (key, status)
+            });
+            self.write(some.collect());
+        }
+        if let Some(everything) = everything {
+            self.sink.keep_only(&everything);
         }
         self
+    }
+
+    fn write(&mut self, statuses: Statuses) {
+        self.complaints.note(&statuses);
+        self.sink.write(statuses);
     }
 }

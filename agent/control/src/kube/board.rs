@@ -311,11 +311,10 @@ impl Job {
 // === impl ClusterStatuses ===
 
 impl StatusSink for ClusterStatuses {
-    fn write_all(&mut self, statuses: Statuses) {
+    fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
         let others: Vec<_> =
-            self.0.work().planned.keys().filter(|key| !statuses.contains_key(key)).cloned().collect();
+            self.0.work().planned.keys().filter(|key| !objects.contains(key)).cloned().collect();
         self.0.plan(others.into_iter().map(|key| (key, None)).collect());
-        self.0.plan(statuses);
         self.0.review();
     }
 

@@ -28,7 +28,8 @@ struct Shared {
 
 #[derive(Default)]
 struct Work {
-    statuses: Statuses,
+    /// JSON text: there may be tens of thousands, and a disk takes its time.
+    statuses: BTreeMap<ObjectKey, Option<Box<str>>>,
     /// Remove the files of all other objects.
     only: Option<BTreeSet<PathBuf>>,
     closed: bool,
@@ -61,16 +62,16 @@ impl FileStatuses {
 }
 
 impl StatusSink for FileStatuses {
-    fn write_all(&mut self, statuses: Statuses) {
-        let mut work = self.shared.work();
-        work.only = Some(statuses.keys().map(path_of).collect());
-        work.statuses = statuses;
+    fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
+        self.shared.work().only = Some(objects.iter().map(path_of).collect());
         self.shared.bell.notify_one();
     }
 
     fn write(&mut self, statuses: Statuses) {
         if !statuses.is_empty() {
-            self.shared.work().statuses.extend(statuses);
+            let texts =
+                statuses.into_iter().map(|(key, status)| (key, status.map(|it| it.to_string().into())));
+            self.shared.work().statuses.extend(texts);
             self.shared.bell.notify_one();
         }
     }
@@ -97,7 +98,9 @@ impl Shared {
             }
             // Taken apart as it is written: there may be tens of thousands.
             for (key, status) in work.statuses {
-                let result = put(directory, &key, status);
+                let status =
+                    status.as_deref().map(serde_json::from_str).transpose().map_err(io::Error::other);
+                let result = status.and_then(|status| put(directory, &key, status));
                 report(directory, result, &mut failed);
             }
         }
@@ -235,7 +238,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join("HTTPRoute/shop").join(name);
         let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
-        sink.write_all([(key("a"), status("x")), (key("b"), status("x"))].into());
+        sink.write([(key("a"), status("x")), (key("b"), status("x"))].into());
+        sink.keep_only(&[key("a"), key("b")].into());
         drop(sink);
         let first = read_statuses(dir.path()).unwrap();
         assert_eq!(first.len(), 2);
@@ -244,7 +248,8 @@ mod tests {
         let before = inode(&file("a.yaml"));
 
         let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
-        sink.write_all([(key("a"), status("x")), (key("c"), status("x"))].into());
+        sink.write([(key("a"), status("x")), (key("c"), status("x"))].into());
+        sink.keep_only(&[key("a"), key("c")].into());
         sink.write([(key("c"), status("y"))].into());
         drop(sink);
         let second = read_statuses(dir.path()).unwrap();
