@@ -23,8 +23,8 @@ use crate::api::listenersets::ListenerSet;
 use crate::api::referencegrants::ReferenceGrant;
 use crate::bundle::CustomResourceDefinition;
 
-use packed::Keep;
 pub use packed::Packed;
+use packed::{Described, Keep};
 
 /// The API group of Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -77,6 +77,14 @@ macro_rules! kinds {
         pub struct Objects {
             $(pub $field: BTreeMap<ObjectName, kept!($type $(, $keep)?)>),+
         }
+
+        $(
+            impl Described for $type {
+                fn meta(&self) -> &ObjectMeta {
+                    &self.metadata
+                }
+            }
+        )+
 
         impl Kind {
             pub const ALL: &[Self] = &[$(Self::$kind),+];

@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use portcullis_model::ObjectName;
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
@@ -20,6 +19,11 @@ struct Text<T> {
     name: ObjectName,
     json: Box<[u8]>,
     kind: PhantomData<fn() -> T>,
+}
+
+/// Every kind of object has it.
+pub trait Described {
+    fn meta(&self) -> &ObjectMeta;
 }
 
 /// How objects of a kind are kept.
@@ -37,7 +41,7 @@ pub(super) trait Keep: Sized {
 
 // === impl Packed ===
 
-impl<T: Resource + Serialize + DeserializeOwned + Default> Packed<T> {
+impl<T: Described + Serialize + DeserializeOwned + Default> Packed<T> {
     pub fn new(object: &T) -> Self {
         let json = serde_json::to_vec(object).unwrap_or_default().into();
         Self(Arc::new(Text { name: name_of(object.meta()), json, kind: PhantomData }))
@@ -75,7 +79,7 @@ impl<T> fmt::Debug for Packed<T> {
     }
 }
 
-impl<T: Resource + Serialize + DeserializeOwned + Default> Serialize for Packed<T> {
+impl<T: Described + Serialize + DeserializeOwned + Default> Serialize for Packed<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.unpack().serialize(serializer)
     }
@@ -83,7 +87,7 @@ impl<T: Resource + Serialize + DeserializeOwned + Default> Serialize for Packed<
 
 impl<T> Keep for Packed<T>
 where
-    T: Resource + Serialize + DeserializeOwned + Default,
+    T: Described + Serialize + DeserializeOwned + Default,
 {
     fn parse(manifest: Value) -> Result<Self, serde_json::Error> {
         Ok(Self::new(&T::deserialize(manifest)?))
@@ -104,7 +108,7 @@ where
 
 // === impl Keep for Arc ===
 
-impl<T: Resource + DeserializeOwned> Keep for Arc<T> {
+impl<T: Described + DeserializeOwned> Keep for Arc<T> {
     fn parse(manifest: Value) -> Result<Self, serde_json::Error> {
         T::deserialize(manifest).map(Self::new)
     }
