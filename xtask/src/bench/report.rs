@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::document;
 use super::peers::Peer;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use portcullis_testbed::{Agent, Authority, Datapath, Launch, TlsClient, pin_directory, remove_leftovers};
 
 use super::process::{memory, peak_memory};
-use super::{backend, report};
+use super::{backend, document};
 use crate::{agent, setup};
 
 use edits::Edits;
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let names = if args.tenants.is_empty() { Some(bench.compare_handshakes(NAMES)?) } else { None };
     let text = table::text(&measured, names);
     println!("{text}");
-    if args.write { report::replace("scale", &text) } else { Ok(()) }
+    if args.write { document::replace("scale", &text) } else { Ok(()) }
 }
 
 /// Statuses are written, and the allocator gives back what the start took, in some seconds.
