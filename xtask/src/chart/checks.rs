@@ -1,10 +1,12 @@
 //! `cargo xtask chart test`: what the chart installs serves traffic, and nothing of it is left when it is removed. Each check
 //! looks at the cluster as an operator would.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::{NAMESPACE, RELEASE, install};
 use crate::cluster::{Check, Cluster, holds, output, wait};
@@ -21,7 +23,9 @@ const INSTALLED: &[(&str, Check)] = &[
     ("the Gateway is Programmed and has its Service's address", gateway_is_programmed),
     ("a pod reaches the Gateway, and its address is kept", pod_reaches_the_gateway),
     ("the node reaches the Gateway", node_reaches_the_gateway),
+    ("a connection outlives a new port", changes_keep_connections),
     ("a restarted agent serves again, on what the old one left", restart_keeps_everything),
+    ("a Gateway that goes takes its address with it", address_goes_with_the_gateway),
 ];
 
 const REMOVED: &[(&str, Check)] = &[
@@ -39,7 +43,7 @@ pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
     let mut failed = count_failed(cluster, INSTALLED);
     install::uninstall(cluster)?;
     failed += count_failed(cluster, REMOVED);
-    cluster.kubectl(&["delete", "-f", &manifests])?;
+    cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifests])?;
     println!("{} passed, {failed} failed", INSTALLED.len() + REMOVED.len() - failed);
     if failed > 0 {
         bail!("the chart does not do what it promises");
@@ -106,6 +110,54 @@ fn node_reaches_the_gateway(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Asks twice over one connection, and waits for a line in between.
+const TALK: &str = r#"
+ask() {
+    printf 'GET /%s HTTP/1.1\r\nHost: example\r\n\r\n' "$1" >&3
+    while IFS= read -r -t 5 line <&3; do
+        line=${line%$'\r'}
+        case ${line,,} in http/*) echo "$line" ;; content-length:*) length=${line##* } ;; '') break ;; esac
+    done
+    read -r -t 5 -N "$length" body <&3
+}
+exec 3<>"/dev/tcp/$0/80" && ask first && read -r && ask second
+"#;
+
+fn changes_keep_connections(cluster: &Cluster) -> Result<()> {
+    let vip = vip(cluster)?;
+    let mut talk = cluster.command_of_pod(TESTED, "client", "bash")?;
+    talk.args(["-c", TALK, &vip]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut talk = talk.spawn()?;
+    let answers = talk.stdout.take().context("no output")?;
+    let mut answers = BufReader::new(answers).lines();
+    let first = answers.next().transpose()?.unwrap_or_default();
+    let listener =
+        r#"[{"op":"add","path":"/spec/listeners/-","value":{"name":"more","port":8080,"protocol":"HTTP"}}]"#;
+    cluster.kubectl(&["patch", "-n", TESTED, "gateway/web", "--type=json", "--patch", listener])?;
+    wait::until("an answer on the new port", PATIENCE, || {
+        let mut curl = cluster.command_of_pod(TESTED, "client", "curl")?;
+        let url = format!("http://{vip}:8080/");
+        Ok(output::of(curl.args(["-sS", "--fail", "--max-time", "2", &url])).ok())
+    })?;
+    talk.stdin.take().context("no input")?.write_all(b"\n")?;
+    let second = answers.next().transpose()?.unwrap_or_default();
+    talk.wait()?;
+    ensure!(first == "HTTP/1.1 200 OK" && second == first, "first {first:?}, after the change {second:?}");
+    Ok(())
+}
+
+fn address_goes_with_the_gateway(cluster: &Cluster) -> Result<()> {
+    let gone = format!(" {}/32 ", vip(cluster)?);
+    let stays = format!(" {}/32 ", field(cluster, "service/other-portcullis", "{.spec.clusterIP}")?);
+    cluster.kubectl(&["delete", "-n", TESTED, "gateway/web"])?;
+    wait::until_true("the address gone", PATIENCE, || {
+        local_addresses(cluster).is_ok_and(|local| !local.contains(&gone) && local.contains(&stays))
+    })?;
+    let rules = output::of(cluster.command("nft").args(["list", "set", "ip", "portcullis", "vips"]))?;
+    ensure!(!rules.contains(gone.trim().trim_end_matches("/32")), "{rules}");
+    Ok(())
+}
+
 /// The pins are the same afterwards: programs and maps were taken over.
 fn restart_keeps_everything(cluster: &Cluster) -> Result<()> {
     let before = pins(cluster)?;
@@ -126,7 +178,7 @@ fn nothing_is_pinned(cluster: &Cluster) -> Result<()> {
 }
 
 fn no_vip_is_left(cluster: &Cluster) -> Result<()> {
-    let addresses = output::of(cluster.command("ip").args(["address", "show", "dev", "lo"]))?;
+    let addresses = local_addresses(cluster)?;
     let left: Vec<_> = addresses.lines().filter(|line| line.contains("portcullis")).collect();
     ensure!(left.is_empty(), "{}", left.join("; "));
     Ok(())
@@ -163,6 +215,10 @@ fn vip(cluster: &Cluster) -> Result<String> {
 
 fn field(cluster: &Cluster, object: &str, path: &str) -> Result<String> {
     cluster.kubectl(&["get", "--namespace", TESTED, object, "-o", &format!("jsonpath={path}")])
+}
+
+fn local_addresses(cluster: &Cluster) -> Result<String> {
+    output::of(cluster.command("ip").args(["address", "show", "dev", "lo"]))
 }
 
 /// Pins with their inodes, which differ if one was made anew.
