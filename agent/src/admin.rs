@@ -85,15 +85,17 @@ impl Admin {
 }
 
 /// Never ready before the configuration is read and applied. What was kept on disk is served, but it may be out of date.
-/// Without Gateways, an agent of a cluster is ready: they come later. One of a directory is not, for no traffic should come
-/// here.
+/// Without Gateways, an agent of a cluster is ready: they come later. One of a directory or of a single Gateway is not, for no
+/// traffic should come here.
 fn readiness(state: &State, standing: Option<&Standing>) -> Answer {
     let served = state.snapshot.frontends.keys().filter(|key| !state.refused.contains_key(key)).count();
     let is_current = standing.is_none_or(|standing| *standing.current.borrow());
     match (state.applied, served) {
         (0, _) => not_ready("the configuration is being read"),
         _ if !is_current => not_ready("the last good configuration is served until the API server answers"),
-        (_, 0) if standing.is_none() => not_ready("no Gateway is served; /problems and /status say why"),
+        (_, 0) if standing.is_none_or(|standing| standing.has_one_gateway) => {
+            not_ready("no Gateway is served; /problems and /status say why")
+        }
         (_, served) => ok(format!("ok: {served} frontends are served\n")),
     }
 }

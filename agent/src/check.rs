@@ -68,8 +68,8 @@ fn infra(translated: &Translated, settings: &Settings) -> Vec<Value> {
     let objects = translated.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
     let changes = objects.map(with_uid).map(Change::Set).collect();
     let outcome = Translator::new(settings.clone()).apply(offline::with_built_in(changes));
-    let services = outcome.generated.into_values().flatten().filter_map(|wanted| wanted.service);
-    services.map(|service| json!(service)).collect()
+    let wanted = outcome.generated.values().flatten();
+    wanted.flat_map(|wanted| wanted.objects()).map(|object| object.manifest.clone()).collect()
 }
 
 fn with_uid(object: Object) -> Object {

@@ -20,7 +20,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Serve the Gateways of a cluster, or of a directory of manifests
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Say what manifests would do: their statuses, or what they become (offline)
     ///
     /// Exit status: 0 all is well, 1 some object has a problem, 2 input cannot be read.
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Print the configuration that the data plane runs
     Dump(DumpArgs),
+    /// Ask whether a running agent is ready; exit status 2 if not
+    Ready(ReadyArgs),
     /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a cluster
     Cleanup(CleanupArgs),
 }
@@ -141,6 +143,12 @@ pub(crate) struct DumpArgs {
     pub from: From,
 }
 
+#[derive(Args)]
+pub(crate) struct ReadyArgs {
+    #[command(flatten)]
+    pub admin: AdminSocket,
+}
+
 /// A configuration: of manifests, or of a running agent.
 #[derive(Args)]
 pub(crate) struct From {
@@ -230,9 +238,10 @@ pub(crate) enum Show {
 // === impl RunArgs ===
 
 impl RunArgs {
-    /// Only a cluster has a service proxy that drops what it does not serve itself.
+    /// Only a node of a cluster has a service proxy that drops what it does not serve itself.
     pub(crate) fn tracking(&self) -> Tracking {
-        if self.config_dir.is_none() { Tracking::Off } else { Tracking::On }
+        let on_node = self.config_dir.is_none() && self.cluster.gateway.is_none();
+        if on_node { Tracking::Off } else { Tracking::On }
     }
 }
 

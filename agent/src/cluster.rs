@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use portcullis_control::kube::{
-    Board, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, Refusal,
+    Board, Client, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, Refusal,
     SourceOptions, StatusWriter, Succession, Timing, connect,
 };
+use portcullis_gateway::Serves;
 use portcullis_gateway::infra::{Parameters, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
 use portcullis_model::ObjectName;
@@ -46,6 +47,15 @@ pub(crate) struct ClusterArgs {
     /// Type of the Services that are generated for Gateways
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_SERVICE_TYPE")]
     service_type: ServiceTypeChoice,
+    /// This pod serves one Gateway, and nothing else; it writes nothing [default: all that are served on nodes]
+    #[arg(long, value_name = "NAMESPACE/NAME", env = "PORTCULLIS_GATEWAY", value_parser = object_name)]
+    pub gateway: Option<ObjectName>,
+    /// The agents' own image, for pods of Gateways in mode Dedicated [default: there are none]
+    #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
+    image: Option<String>,
+    /// The ClusterRoleBinding by which those pods may read their configuration
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_DEDICATED_BINDING")]
+    dedicated_binding: Option<String>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -72,15 +82,17 @@ pub(crate) struct Standing {
     pub current: watch::Receiver<bool>,
     pub leading: watch::Receiver<bool>,
     pub mesh: watch::Receiver<MeshState>,
+    /// This is a pod of one Gateway: there is nothing to be ready for but that.
+    pub has_one_gateway: bool,
     /// Gateways that cannot have what is generated for them.
     pub refused: watch::Receiver<BTreeMap<ObjectName, Refusal>>,
 }
 
-/// The tasks that write to the API server. Dropping them stops writing at once.
+/// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops writing at once.
+#[derive(Default)]
 pub(crate) struct Agents {
     tasks: JoinSet<()>,
-    election: tokio::task::JoinHandle<()>,
-    resign: oneshot::Sender<()>,
+    election: Option<(tokio::task::JoinHandle<()>, oneshot::Sender<()>)>,
     succession: Option<Succession>,
 }
 
@@ -90,7 +102,11 @@ impl ClusterArgs {
             ServiceTypeChoice::ClusterIp => ServiceType::ClusterIp,
             ServiceTypeChoice::LoadBalancer => ServiceType::LoadBalancer,
         };
-        Parameters { service_type, ..Parameters::default() }
+        Parameters { service_type, image: self.image.clone(), ..Parameters::default() }
+    }
+
+    pub(crate) fn serves(&self) -> Serves {
+        self.gateway.clone().map_or(Serves::Node, Serves::Dedicated)
     }
 
     pub(crate) fn status_dir(&self) -> PathBuf {
@@ -111,30 +127,67 @@ impl Cluster {
         let board = Board::new(controller_name);
         let options = SourceOptions {
             controller_name: controller_name.to_owned(),
+            only: args.gateway.clone(),
             last_good: Some(LastGood::new(args.state_dir.join("last-good.jsonl"))),
             patience: PATIENCE,
         };
         let source = KubeSource::new(client.clone(), board.clone(), options);
-        let elector = Elector::new(client.clone(), &namespace, LEASE, &args.identity(), Timing::default());
-        let leading = elector.leading();
-        let succession =
-            args.daemon_set.as_ref().map(|name| Succession::new(client.clone(), &namespace, name));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(&board), leading.clone()).run());
-        let generator = Generator::new(client.clone(), Arc::clone(&board), leading.clone());
-        let refused = generator.refused();
-        tasks.spawn(generator.run());
-        let settings = MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() };
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let instance = Instance { version, namespace, agents: None };
-        let mesh = Mesh::new(client, settings, instance, AGENTS, leading.clone());
-        let standing = Standing { current: board.current(), leading, mesh: mesh.state(), refused };
-        tasks.spawn(mesh.run());
-        let (resign, resigned) = oneshot::channel();
-        let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
-        let agents = Agents { tasks, election, resign, succession };
+        let (standing, agents) = match args.gateway {
+            Some(_) => (Standing::reader(&board), Agents::default()),
+            None => start_agents(args, client, &namespace, &board),
+        };
         Ok(Self { source, statuses: board.statuses(), standing, agents })
     }
+}
+
+fn start_agents(
+    args: &ClusterArgs,
+    client: Client,
+    namespace: &str,
+    board: &Arc<Board>,
+) -> (Standing, Agents) {
+    let elector = Elector::new(client.clone(), namespace, LEASE, &args.identity(), Timing::default());
+    let leading = elector.leading();
+    let succession = args.daemon_set.as_ref().map(|name| Succession::new(client.clone(), namespace, name));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(board), leading.clone()).run());
+    let binding = args.dedicated_binding.clone();
+    let generator = Generator::new(client.clone(), Arc::clone(board), leading.clone(), binding);
+    let refused = generator.refused();
+    tasks.spawn(generator.run());
+    let mesh = mesh(args, client, namespace, leading.clone());
+    let standing =
+        Standing { current: board.current(), leading, mesh: mesh.state(), has_one_gateway: false, refused };
+    tasks.spawn(mesh.run());
+    let (resign, resigned) = oneshot::channel();
+    let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
+    (standing, Agents { tasks, election: Some((election, resign)), succession })
+}
+
+fn mesh(args: &ClusterArgs, client: Client, namespace: &str, leading: watch::Receiver<bool>) -> Mesh {
+    let settings = MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() };
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let instance = Instance { version, namespace: namespace.to_owned(), agents: None };
+    Mesh::new(client, settings, instance, AGENTS, leading)
+}
+
+impl Standing {
+    /// Of one who never writes.
+    fn reader(board: &Board) -> Self {
+        let never = watch::Sender::<bool>::default();
+        Self {
+            current: board.current(),
+            leading: never.subscribe(),
+            mesh: watch::Sender::default().subscribe(),
+            has_one_gateway: true,
+            refused: watch::Sender::default().subscribe(),
+        }
+    }
+}
+
+fn object_name(text: &str) -> Result<ObjectName, &'static str> {
+    let (namespace, name) = text.split_once('/').ok_or("write NAMESPACE/NAME")?;
+    Ok(ObjectName::new(namespace, name))
 }
 
 impl Agents {
@@ -142,8 +195,10 @@ impl Agents {
     /// and nobody takes over what this one leaves on the node.
     pub(crate) async fn stop(mut self) -> bool {
         self.tasks.shutdown().await;
-        let _ = self.resign.send(());
-        let _ = self.election.await;
+        if let Some((election, resign)) = self.election {
+            let _ = resign.send(());
+            let _ = election.await;
+        }
         match self.succession {
             Some(succession) => succession.is_over().await,
             None => false,

@@ -12,6 +12,7 @@ mod metrics;
 mod offline;
 mod output;
 mod plane;
+mod ready;
 mod routes;
 mod run;
 mod status;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Routes(args) => routes::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Ready(args) => ready::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
     };
     result.unwrap_or_else(|error| {

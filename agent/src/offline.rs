@@ -4,10 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use portcullis_control::source::Batch;
+use portcullis_gateway::infra::Parameters;
 use portcullis_gateway::{Change, Object, Outcome, Settings, Translator};
 
 use crate::cli::Offline;
 use crate::output;
+
+/// What pods of mode Dedicated would run; nobody says offline.
+const IMAGE: &str = concat!("portcullis.dev/portcullis:", env!("CARGO_PKG_VERSION"));
 
 /// The name of the class below.
 pub(crate) const BUILT_IN_CLASS: &str = "portcullis";
@@ -62,6 +66,7 @@ pub(crate) fn settings(offline: &Offline) -> Settings {
     Settings {
         controller_name: offline.controller_name.clone(),
         default_addresses: offline.address.clone(),
+        generated: Parameters { image: Some(IMAGE.to_owned()), ..Parameters::default() },
         ..Settings::default()
     }
 }

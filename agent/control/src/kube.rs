@@ -16,6 +16,7 @@ mod lease;
 mod merge;
 mod mesh;
 mod pace;
+mod pods;
 mod references;
 mod refusal;
 mod served;
@@ -25,6 +26,7 @@ mod uninstall;
 mod watch;
 mod writer;
 
+pub use ::kube::Client;
 pub use board::{Board, ClusterStatuses};
 pub use client::{ConnectError, connect};
 pub use generate::Generator;

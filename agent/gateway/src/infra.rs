@@ -4,19 +4,23 @@
 mod address;
 mod diff;
 mod name;
+mod object;
 mod parameters;
+mod pods;
 mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use portcullis_model::{L4Protocol, ObjectName};
 
+use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
 
 pub use address::{generated_for, with_assigned_addresses};
-pub use diff::{Operation, diff, is_generated};
+pub use diff::{Operation, diff};
 pub use name::generated_name;
+pub use object::{Generated, GeneratedKind};
 pub use parameters::{HostPorts, Mode, Parameters, ServiceType};
 pub(crate) use parameters::{class_refers, of_class, refers};
 
@@ -44,9 +48,20 @@ pub struct Wanted {
     pub gateway: ObjectName,
     /// The Gateway's UID tells what was generated for it from what was for an earlier one of the same name.
     pub uid: String,
-    /// Absent while the Gateway has no port: a Service needs one. A Service that is there already stays as it is, and with
-    /// it its address.
-    pub service: Option<Box<Service>>,
+    /// In the order in which they are made. Absent while the Gateway has no port, for a Service needs one, or is not
+    /// accepted: what is there already stays as it is, and with it the address.
+    pub objects: Option<Vec<Generated>>,
+}
+
+impl Wanted {
+    pub fn objects(&self) -> &[Generated] {
+        self.objects.as_deref().unwrap_or_default()
+    }
+
+    /// The object of a kind, if one is wanted.
+    pub fn object(&self, kind: GeneratedKind) -> Option<&Generated> {
+        self.objects().iter().find(|object| object.kind == kind)
+    }
 }
 
 /// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from an API server.
@@ -56,20 +71,61 @@ pub fn plan(
     parameters: &Parameters,
     controller_name: &str,
 ) -> Option<Wanted> {
-    let plan = |wanted| {
-        let service = service::service(gateway, ports, parameters, controller_name);
-        Wanted { service: (!ports.is_empty()).then(|| Box::new(service)), ..wanted }
-    };
-    untouched(gateway).map(plan)
+    let wanted = untouched(gateway)?;
+    let objects = || objects(gateway, ports, parameters, controller_name);
+    Some(Wanted { objects: (!ports.is_empty()).then(objects), ..wanted })
+}
+
+fn objects(
+    gateway: &Gateway,
+    ports: &BTreeSet<Port>,
+    parameters: &Parameters,
+    controller_name: &str,
+) -> Vec<Generated> {
+    let metadata = metadata(gateway, parameters, controller_name);
+    let service = service::service(gateway, ports, parameters, &metadata);
+    let mut manifests = vec![(GeneratedKind::Service, service)];
+    if parameters.mode == Mode::Dedicated {
+        let name = object::name_of(&gateway.metadata).to_string();
+        let deployment = pods::deployment(&metadata, ports, parameters, &name, controller_name);
+        manifests.push((GeneratedKind::Deployment, deployment));
+        manifests.push((GeneratedKind::ServiceAccount, pods::service_account(&metadata)));
+    }
+    let made = manifests.into_iter().filter_map(|(kind, manifest)| Generated::read(kind, manifest));
+    let mut objects: Vec<_> = made.collect();
+    objects.sort_by_key(|object| object.kind);
+    objects
 }
 
 /// For a Gateway that is not accepted at the moment: what was generated for it, its address above all, is still its own.
 pub fn untouched(gateway: &Gateway) -> Option<Wanted> {
-    let name = ObjectName::new(
-        gateway.metadata.namespace.as_deref().unwrap_or("default"),
-        gateway.metadata.name.as_deref().unwrap_or_default(),
-    );
-    Some(Wanted { gateway: name, uid: gateway.metadata.uid.clone()?, service: None })
+    let uid = gateway.metadata.uid.clone()?;
+    Some(Wanted { gateway: object::name_of(&gateway.metadata), uid, objects: None })
+}
+
+/// Of all objects of a Gateway: "Any labels or annotations here are added to all generated resources."
+fn metadata(gateway: &Gateway, parameters: &Parameters, controller_name: &str) -> ObjectMeta {
+    let name = gateway.metadata.name.as_deref().unwrap_or_default();
+    ObjectMeta {
+        name: Some(generated_name(name, &gateway.spec.gateway_class_name)),
+        namespace: gateway.metadata.namespace.clone(),
+        labels: Some(labels(gateway, parameters)),
+        annotations: Some(annotations(gateway, parameters, controller_name)),
+        owner_references: Some(vec![owner(gateway)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// So that nothing is left when the Gateway goes.
+fn owner(gateway: &Gateway) -> OwnerReference {
+    OwnerReference {
+        api_version: format!("{GATEWAY_GROUP}/v1"),
+        kind: "Gateway".to_owned(),
+        name: gateway.metadata.name.clone().unwrap_or_default(),
+        uid: gateway.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }
 }
 
 /// Infrastructure labels ("If Labels is set on the GatewayClass as well, the labels are merged with the Gateway's labels taking
@@ -84,7 +140,6 @@ fn labels(gateway: &Gateway, parameters: &Parameters) -> BTreeMap<String, String
     let own = [
         (GATEWAY_NAME_LABEL, name::label_value(name)),
         (GATEWAY_CLASS_LABEL, name::label_value(&gateway.spec.gateway_class_name)),
-        (SERVICE_PROXY_LABEL, MANAGER.to_owned()),
         (MANAGED_BY_LABEL, MANAGER.to_owned()),
     ];
     labels.extend(own.map(|(key, value)| (key.to_owned(), value)));

@@ -36,6 +36,6 @@ pub use objects::{
 pub use policy::Policies;
 pub use reason::{ConditionStatus, ConditionType, Reason, condition};
 pub use selector::{NamespaceRule, Namespaces, SelectorError};
-pub use settings::{CONTROLLER_NAME, Settings};
+pub use settings::{CONTROLLER_NAME, Serves, Settings};
 pub use status::Status;
 pub use translator::{Outcome, Translator, translate};

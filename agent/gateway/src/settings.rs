@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use portcullis_model::ObjectName;
+
 use crate::infra;
 
 /// The controller that GatewayClasses name.
@@ -16,8 +18,19 @@ pub struct Settings {
     pub default_addresses: Vec<IpAddr>,
     /// Addresses that the node found it cannot serve; Gateways that ask for them are told so.
     pub unusable_addresses: BTreeSet<IpAddr>,
-    /// How Services generated for Gateways look like.
+    /// How Gateways are provided that say nothing about it.
     pub generated: infra::Parameters,
+    pub serves: Serves,
+}
+
+/// Which Gateways are put into the snapshot. Statuses are planned for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Serves {
+    /// An agent on a node: all but those that have pods of their own.
+    #[default]
+    Node,
+    /// A pod of this one, on all addresses that it has.
+    Dedicated(ObjectName),
 }
 
 impl Default for Settings {
@@ -27,6 +40,7 @@ impl Default for Settings {
             default_addresses: Vec::new(),
             unusable_addresses: BTreeSet::new(),
             generated: infra::Parameters::default(),
+            serves: Serves::default(),
         }
     }
 }

@@ -13,8 +13,11 @@ use crate::cluster::{Check, Cluster, holds, output, wait};
 use crate::shell;
 
 const MANIFESTS: &str = "tests/chart/on-cluster.yaml";
+const DEDICATED: &str = "tests/chart/dedicated.yaml";
 /// Of the manifests.
 const TESTED: &str = "chart-test";
+/// The autoscaler looks every 15 s.
+const SCALING: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const INSTALLED: &[(&str, Check)] = &[
@@ -25,6 +28,7 @@ const INSTALLED: &[(&str, Check)] = &[
     ("the node reaches the Gateway", node_reaches_the_gateway),
     ("a connection outlives a new port", changes_keep_connections),
     ("a restarted agent serves again, on what the old one left", restart_keeps_everything),
+    ("a Gateway has pods of its own, with the specification's autoscaler and disruption budget", pods_serve),
     ("a Gateway that goes takes its address with it", address_goes_with_the_gateway),
 ];
 
@@ -36,6 +40,8 @@ const REMOVED: &[(&str, Check)] = &[
 ];
 
 pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
+    // What a killed run may have left.
+    cluster.kubectl(&["delete", "namespace", TESTED, "--ignore-not-found"])?;
     install::install(cluster, binary)?;
     let manifests = shell::root().join(MANIFESTS).display().to_string();
     cluster.kubectl(&["apply", "-f", &manifests])?;
@@ -43,6 +49,7 @@ pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
     let mut failed = count_failed(cluster, INSTALLED);
     install::uninstall(cluster)?;
     failed += count_failed(cluster, REMOVED);
+    cluster.kubectl(&["delete", "--ignore-not-found", "gatewayclass/example"])?;
     cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifests])?;
     println!("{} passed, {failed} failed", INSTALLED.len() + REMOVED.len() - failed);
     if failed > 0 {
@@ -146,6 +153,32 @@ fn changes_keep_connections(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// The manifests of GEP-1762 name a class `example` and no namespace.
+fn pods_serve(cluster: &Cluster) -> Result<()> {
+    let manifests = shell::root().join(DEDICATED).display().to_string();
+    cluster.kubectl(&["apply", "--namespace", TESTED, "-f", &manifests])?;
+    for (object, path, value) in [
+        ("hpa/gateway", "{.status.conditions[?(@.type=='AbleToScale')].status}", "True"),
+        ("deployment/gateway-example", "{.status.availableReplicas}", "2"),
+        ("pdb/gateway", "{.status.expectedPods}", "2"),
+        ("pdb/gateway", "{.status.currentHealthy}", "2"),
+        ("gateway/gateway", "{.status.conditions[?(@.type=='Programmed')].status}", "True"),
+    ] {
+        wait::until_true(&format!("{object} {path} is {value}"), SCALING, || {
+            field(cluster, object, path).is_ok_and(|found| found == value)
+        })?;
+    }
+    let vip = field(cluster, "gateway/gateway", "{.status.addresses[0].value}")?;
+    ensure!(!local_addresses(cluster)?.contains(&format!(" {vip}/")), "{vip} is served on the node, too");
+    let url = format!("http://{vip}/from-a-pod");
+    let answer = wait::until("an answer of the pods", PATIENCE, || {
+        let mut curl = cluster.command_of_pod(TESTED, "client", "curl")?;
+        Ok(output::of(curl.args(["-sS", "--fail", "--max-time", "2", "-H", "host: example.com", &url])).ok())
+    })?;
+    ensure!(answer.contains("/from-a-pod"), "unexpected answer: {answer}");
+    Ok(())
+}
+
 fn address_goes_with_the_gateway(cluster: &Cluster) -> Result<()> {
     let gone = format!(" {}/32 ", vip(cluster)?);
     let stays = format!(" {}/32 ", field(cluster, "service/other-portcullis", "{.spec.clusterIP}")?);
@@ -196,12 +229,17 @@ fn no_object_is_left(cluster: &Cluster) -> Result<()> {
     let asked: &[&[&str]] = &[
         &["all,serviceaccounts,leases,roles,rolebindings", "--namespace", NAMESPACE],
         &["clusterroles,clusterrolebindings,gatewayclasses,xmeshes,customresourcedefinitions"],
-        &["services", "--namespace", TESTED],
+        &["services,deployments,serviceaccounts", "--namespace", TESTED],
     ];
     let mut left = Vec::new();
     for arguments in asked {
         let listed = cluster.kubectl(&[&["get", "--no-headers", "-o", name], *arguments].concat())?;
-        left.extend(listed.lines().filter(|line| line.contains("portcullis")).map(str::to_owned));
+        left.extend(
+            listed
+                .lines()
+                .filter(|line| line.contains("portcullis") || line.contains("gateway-example"))
+                .map(str::to_owned),
+        );
     }
     ensure!(left.is_empty(), "{}", left.join("; "));
     Ok(())
@@ -230,7 +268,9 @@ fn pins(cluster: &Cluster) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
+/// The one in the node's network namespace, which pid 1 is in, too.
 fn agent_pid(cluster: &Cluster) -> Result<String> {
-    let pids = output::of(cluster.command("pgrep").args(["--exact", "--full", "/portcullis run"]))?;
+    let on_node = ["--ns", "1", "--nslist", "net", "--exact", "--full", "/portcullis run"];
+    let pids = output::of(cluster.command("pgrep").args(on_node))?;
     Ok(pids.lines().next().unwrap_or_default().to_owned())
 }

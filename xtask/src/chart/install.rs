@@ -24,6 +24,7 @@ pub(super) fn install(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
         // So that a new agent under the old tag is rolled out.
         format!("podAnnotations.portcullis\\.dev/image={digest}"),
     ];
+    options.extend(["--set", "dedicated.enabled=true"]);
     options.extend(sets.iter().flat_map(|set| ["--set-string", set.as_str()]));
     helm(cluster, &options)?;
     let daemon_set = format!("daemonset/{RELEASE}");

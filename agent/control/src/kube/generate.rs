@@ -1,21 +1,24 @@
 //! Makes what was generated for Gateways be there, while it leads: server-side apply of what [`infra::diff`] says, and
 //! nothing it does not say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use k8s_openapi::api::core::v1::Service;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use portcullis_gateway::infra::{self, Operation, Wanted};
+use portcullis_gateway::infra::{self, Generated, GeneratedKind, Operation, Wanted};
 use portcullis_model::ObjectName;
 use tokio::sync::watch;
 
-use super::backoff::{Backoff, jittered};
+use super::backoff::jittered;
 use super::board::Board;
+use super::pods::{Access, unavailable};
 use super::refusal::Refusal;
 use super::watch::Trouble;
 use super::{FIELD_MANAGER, code};
@@ -26,25 +29,36 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Gateways that could not get their objects, and why.
 type Refused = BTreeMap<ObjectName, Refusal>;
 
+type Events = BoxStream<'static, (GeneratedKind, watcher::Result<Event<DynamicObject>>)>;
+
 pub struct Generator {
     client: Client,
     board: Arc<Board>,
     leading: watch::Receiver<bool>,
-    /// Generated Services as they are.
-    observed: BTreeMap<ObjectName, Service>,
-    listed: bool,
+    access: Access,
+    /// Generated objects as they are.
+    observed: BTreeMap<(GeneratedKind, ObjectName), Generated>,
+    listed: BTreeSet<GeneratedKind>,
+    troubles: BTreeMap<GeneratedKind, Trouble>,
     refused: watch::Sender<Refused>,
 }
 
 impl Generator {
-    /// Writes only while `leading` is true.
-    pub fn new(client: Client, board: Arc<Board>, leading: watch::Receiver<bool>) -> Self {
+    /// Writes only while `leading` is true. `binding` is the ClusterRoleBinding by which pods of mode Dedicated may read.
+    pub fn new(
+        client: Client,
+        board: Arc<Board>,
+        leading: watch::Receiver<bool>,
+        binding: Option<String>,
+    ) -> Self {
         Self {
+            access: Access::new(client.clone(), binding),
             client,
             board,
             leading,
             observed: BTreeMap::new(),
-            listed: false,
+            listed: BTreeSet::new(),
+            troubles: BTreeMap::new(),
             refused: watch::Sender::default(),
         }
     }
@@ -56,28 +70,18 @@ impl Generator {
 
     /// Works until the future is dropped.
     pub async fn run(mut self) {
-        let services: Api<Service> = Api::all(self.client.clone());
-        let selector = format!("{}={}", infra::MANAGED_BY_LABEL, infra::MANAGER);
-        let mut events =
-            std::pin::pin!(watcher::watcher(services, watcher::Config::default().labels(&selector)));
+        let mut events = futures::stream::select_all(self.kinds().iter().map(|kind| self.events(*kind)));
         let (mut wanted, mut current) = (self.board.generated(), self.board.current());
         let mut leading = self.leading.clone();
-        let (mut backoff, mut trouble) = (Backoff::for_watches(), Trouble::new("generated Services"));
         loop {
-            let may_write = *leading.borrow_and_update() && *current.borrow_and_update() && self.listed;
+            // Whatever becomes of pods, Gateways are served by the agents.
+            let listed = self.listed.contains(&GeneratedKind::Service);
+            let may_write = *leading.borrow_and_update() && *current.borrow_and_update() && listed;
             let all: Vec<Wanted> = wanted.borrow_and_update().values().cloned().collect();
             let again = may_write && !self.reconcile(&all).await;
             tokio::select! {
                 event = events.next() => match event {
-                    Some(Ok(event)) => {
-                        trouble.over();
-                        backoff.reset();
-                        self.observe(event);
-                    }
-                    Some(Err(error)) => {
-                        trouble.failed(&error);
-                        backoff.wait().await;
-                    }
+                    Some((kind, event)) => self.hear(kind, event),
                     None => return,
                 },
                 changed = wanted.changed() => if changed.is_err() { return },
@@ -88,26 +92,54 @@ impl Generator {
         }
     }
 
-    fn observe(&mut self, event: Event<Service>) {
+    /// Without mode Dedicated there are no rights on the others, either.
+    fn kinds(&self) -> &'static [GeneratedKind] {
+        if self.access.is_possible() { &GeneratedKind::ALL } else { &[GeneratedKind::Service] }
+    }
+
+    fn events(&self, kind: GeneratedKind) -> Events {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
+        let selector = format!("{}={}", infra::MANAGED_BY_LABEL, infra::MANAGER);
+        let events = watcher::watcher(api, watcher::Config::default().labels(&selector)).default_backoff();
+        tagged(kind, events).boxed()
+    }
+
+    fn hear(&mut self, kind: GeneratedKind, event: watcher::Result<Event<DynamicObject>>) {
+        let trouble = self.troubles.entry(kind).or_insert_with(|| Trouble::new(watched(kind)));
         match event {
-            Event::Init => {
-                self.observed.clear();
-                self.listed = false;
+            Ok(event) => {
+                trouble.over();
+                self.observe(kind, event);
             }
-            Event::InitDone => self.listed = true,
-            Event::Apply(service) | Event::InitApply(service) => self.see(service),
-            Event::Delete(service) => drop(self.observed.remove(&name_of(&service))),
+            Err(error) => trouble.failed(&error),
         }
     }
 
-    fn see(&mut self, service: Service) {
-        self.observed.insert(name_of(&service), service);
+    fn observe(&mut self, kind: GeneratedKind, event: Event<DynamicObject>) {
+        match event {
+            Event::Init => {
+                self.observed.retain(|(other, _), _| *other != kind);
+                self.listed.remove(&kind);
+            }
+            Event::InitDone => drop(self.listed.insert(kind)),
+            Event::Apply(object) | Event::InitApply(object) => self.see(kind, &object),
+            Event::Delete(object) => {
+                let gone = read(kind, &object).map(|object| object.name());
+                gone.and_then(|name| self.observed.remove(&(kind, name)));
+            }
+        }
+    }
+
+    fn see(&mut self, kind: GeneratedKind, object: &DynamicObject) {
+        if let Some(object) = read(kind, object) {
+            self.observed.insert((kind, object.name()), object);
+        }
     }
 
     /// Returns whether everything is as wanted now.
     async fn reconcile(&mut self, wanted: &[Wanted]) -> bool {
         let mut refused = BTreeMap::new();
-        let mut all_done = true;
+        let mut all_done = self.access.grant(wanted).await;
         for operation in infra::diff(wanted, self.observed.values(), self.board.controller_name()) {
             let gateway = gateway_of(&operation);
             match self.execute(operation, wanted).await {
@@ -120,8 +152,18 @@ impl Generator {
             }
         }
         all_done &= refused.is_empty();
+        for wanted in wanted {
+            if let Some(refusal) = self.unavailable(wanted) {
+                refused.entry(wanted.gateway.clone()).or_insert(refusal);
+            }
+        }
         self.report(refused);
         all_done
+    }
+
+    fn unavailable(&self, wanted: &Wanted) -> Option<Refusal> {
+        let deployment = wanted.object(GeneratedKind::Deployment)?;
+        unavailable(deployment, self.observed.get(&(deployment.kind, deployment.name())))
     }
 
     fn report(&self, refused: Refused) {
@@ -137,9 +179,9 @@ impl Generator {
     /// `Some`: why it cannot be.
     async fn execute(&mut self, operation: Operation, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
         match operation {
-            Operation::Apply(service) => self.apply(*service, wanted).await,
-            Operation::Delete { name, uid } => {
-                self.delete(&name, uid).await?;
+            Operation::Apply(object) => self.apply(&object, wanted).await,
+            Operation::Delete { kind, name, uid } => {
+                self.delete(kind, &name, uid).await?;
                 Ok(None)
             }
             Operation::Refuse { message, .. } => Ok(Some(Refusal::name_taken(message))),
@@ -147,66 +189,85 @@ impl Generator {
     }
 
     /// An object that is not known to be generated may still be there: it is looked at before it is written.
-    async fn apply(&mut self, service: Service, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
-        let name = name_of(&service);
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
-        if !self.observed.contains_key(&name)
+    async fn apply(&mut self, object: &Generated, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
+        let name = object.name();
+        let api = api(&self.client, object.kind, &name);
+        if !self.observed.contains_key(&(object.kind, name.clone()))
             && let Some(there) = api.get_opt(&name.name).await?
+            && let Some(there) = read(object.kind, &there)
+            && let Some(message) = self.refusal(&there, wanted)
         {
-            let of_name = wanted.iter().filter(|wanted| is_for(wanted, &name)).cloned().collect::<Vec<_>>();
-            if let Some(Operation::Refuse { message, .. }) =
-                infra::diff(&of_name, [&there], self.board.controller_name()).into_iter().next()
-            {
-                return Ok(Some(Refusal::name_taken(message)));
-            }
+            return Ok(Some(Refusal::name_taken(message)));
         }
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        match api.patch(&name.name, &parameters, &Patch::Apply(&service)).await {
+        match api.patch(&name.name, &parameters, &Patch::Apply(&object.manifest)).await {
             Ok(applied) => {
-                tracing::info!("Service {name}: applied");
-                self.see(applied);
+                tracing::info!("{object}: applied");
+                self.see(object.kind, &applied);
                 Ok(None)
             }
             Err(error) if matches!(code(&error), Some(400 | 403 | 422)) => {
-                let message = format!("the API server refuses Service {name}: {error}");
+                let message = format!("the API server refuses {object}: {error}");
                 Ok(Some(Refusal::not_usable(message)))
             }
             Err(error) => Err(error),
         }
     }
 
+    /// Why an object may not be written over.
+    fn refusal(&self, there: &Generated, wanted: &[Wanted]) -> Option<String> {
+        let operations = infra::diff(wanted, [there], self.board.controller_name());
+        operations.into_iter().find_map(|operation| match operation {
+            Operation::Refuse { message, .. } => Some(message),
+            Operation::Apply(_) | Operation::Delete { .. } => None,
+        })
+    }
+
     /// Only the very object that was looked at.
-    async fn delete(&mut self, name: &ObjectName, uid: String) -> kube::Result<()> {
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
+    async fn delete(&mut self, kind: GeneratedKind, name: &ObjectName, uid: String) -> kube::Result<()> {
         let preconditions = Preconditions { uid: Some(uid), resource_version: None };
-        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match api.delete(&name.name, &parameters).await {
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        match api(&self.client, kind, name).delete(&name.name, &parameters).await {
             Err(error) if !matches!(code(&error), Some(404 | 409)) => Err(error),
             _ => {
-                tracing::info!("Service {name}: deleted, no Gateway wants it any more");
-                self.observed.remove(name);
+                tracing::info!("{kind} {name}: deleted, no Gateway wants it any more");
+                self.observed.remove(&(kind, name.clone()));
                 Ok(())
             }
         }
     }
 }
 
-fn is_for(wanted: &Wanted, name: &ObjectName) -> bool {
-    wanted.service.as_deref().is_some_and(|service| name_of(service) == *name)
-}
-
-fn gateway_of(operation: &Operation) -> ObjectName {
-    match operation {
-        Operation::Apply(service) => infra::generated_for(service).unwrap_or_else(|| name_of(service)),
-        Operation::Delete { name, .. } => name.clone(),
-        Operation::Refuse { gateway, .. } => gateway.clone(),
+fn watched(kind: GeneratedKind) -> &'static str {
+    match kind {
+        GeneratedKind::ServiceAccount => "generated ServiceAccounts",
+        GeneratedKind::Deployment => "generated Deployments",
+        GeneratedKind::Service => "generated Services",
     }
 }
 
-fn name_of(service: &Service) -> ObjectName {
-    let metadata = &service.metadata;
-    ObjectName::new(
-        metadata.namespace.as_deref().unwrap_or("default"),
-        metadata.name.as_deref().unwrap_or_default(),
-    )
+/// All three are Kubernetes' own and served by every API server.
+pub(super) fn resource(kind: GeneratedKind) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1", kind.as_str()))
+}
+
+fn api(client: &Client, kind: GeneratedKind, name: &ObjectName) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), &name.namespace, &resource(kind))
+}
+
+pub(super) fn read(kind: GeneratedKind, object: &DynamicObject) -> Option<Generated> {
+    Generated::read(kind, serde_json::to_value(object).ok()?)
+}
+
+fn tagged<T>(kind: GeneratedKind, events: impl Stream<Item = T>) -> impl Stream<Item = (GeneratedKind, T)> {
+    events.map(move |event| (kind, event))
+}
+
+/// Whom an operation is for, or else what it concerns.
+fn gateway_of(operation: &Operation) -> ObjectName {
+    match operation {
+        Operation::Apply(object) => object.gateway().unwrap_or_else(|| object.name()),
+        Operation::Delete { name, .. } => name.clone(),
+        Operation::Refuse { gateway, .. } => gateway.clone(),
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use portcullis_gateway::api::gateways::{Gateway, GatewayTls};
 use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec};
-use portcullis_gateway::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
+use portcullis_gateway::{ATTACH_TO, GATEWAY_GROUP, Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
 /// Whether objects of the kind can change what is referred to.
@@ -12,23 +12,37 @@ pub(super) fn is_referrer(kind: Kind) -> bool {
     matches!(kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet)
 }
 
-pub(super) fn referred(objects: &Objects, controller_name: &str) -> BTreeSet<ObjectKey> {
+/// With `only`, of that Gateway alone: a pod has no use for others' keys.
+pub(super) fn referred(
+    objects: &Objects,
+    controller_name: &str,
+    only: Option<&ObjectName>,
+) -> BTreeSet<ObjectKey> {
     let is_ours = |gateway: &Gateway| {
         let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
         objects.gateway_classes.get(&class).is_some_and(|class| class.spec.controller_name == controller_name)
     };
-    let gateways = objects.gateways.iter().filter(|(_, gateway)| is_ours(gateway));
+    let is_served = |name: &ObjectName| only.is_none_or(|only| only == name);
+    let gateways = objects.gateways.iter();
+    let gateways = gateways.filter(|(name, it)| (is_served(name) || asks_to_be_child(it)) && is_ours(it));
     let mut keys: BTreeSet<ObjectKey> =
         gateways.flat_map(|(name, gateway)| of_gateway(name, gateway)).collect();
     for (name, set) in &objects.listener_sets {
         let parent = &set.spec.parent_ref;
         let namespace = parent.namespace.as_deref().unwrap_or(&name.namespace);
         let parent = ObjectName::new(namespace, parent.name.as_str());
-        if objects.gateways.get(&parent).is_some_and(|gateway| is_ours(gateway)) {
+        if is_served(&parent) && objects.gateways.get(&parent).is_some_and(|gateway| is_ours(gateway)) {
             keys.extend(of_listeners(name, &set.spec.listeners));
         }
     }
     keys
+}
+
+/// Whose, translation finds out; its listeners may need their keys.
+fn asks_to_be_child(gateway: &Gateway) -> bool {
+    let by_field = gateway.spec.infrastructure.as_ref().is_some_and(|it| it.attach_to.is_some());
+    let annotations = gateway.metadata.annotations.as_ref();
+    by_field || annotations.is_some_and(|annotations| annotations.contains_key(ATTACH_TO))
 }
 
 fn of_gateway(name: &ObjectName, gateway: &Gateway) -> Vec<ObjectKey> {
@@ -119,7 +133,8 @@ mod tests {
             ("ListenerSet", "s", json!({"parentRef": {"name": "a"}, "listeners": tls("three")})),
             ("ListenerSet", "t", json!({"parentRef": {"name": "b"}, "listeners": tls("four")})),
         ]);
-        let keys: Vec<_> = referred(&objects, "c").iter().map(ToString::to_string).collect();
+        let keys: Vec<_> = referred(&objects, "c", None).iter().map(ToString::to_string).collect();
         assert_eq!(keys, ["Secret edge/one", "Secret edge/three", "ConfigMap edge/ca"]);
+        assert!(referred(&objects, "c", Some(&ObjectName::new("edge", "other"))).is_empty());
     }
 }

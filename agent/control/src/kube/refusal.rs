@@ -21,6 +21,11 @@ impl Refusal {
         Self { reason: Reason::AddressNotUsable, message }
     }
 
+    /// Nobody serves it yet, or any more.
+    pub(super) fn not_ready(message: String) -> Self {
+        Self { reason: Reason::Pending, message }
+    }
+
     /// Turns a planned status, as JSON text, into what holds. What is not programmed for another reason stays so, but for an
     /// address that is missing: this is why.
     pub(super) fn amend(&self, planned: &str) -> Box<str> {

@@ -30,6 +30,8 @@ const QUEUE: usize = 1024;
 #[derive(Debug)]
 pub struct SourceOptions {
     pub controller_name: String,
+    /// Whose Secrets are read, if not every Gateway's.
+    pub only: Option<ObjectName>,
     pub last_good: Option<LastGood>,
     /// How long to wait for the API server at the start before the last good configuration is used.
     pub patience: Duration,
@@ -38,6 +40,7 @@ pub struct SourceOptions {
 /// Must be made, and polled, within a tokio runtime.
 pub struct KubeSource {
     controller_name: String,
+    only: Option<ObjectName>,
     board: Arc<Board>,
     deltas: mpsc::Receiver<Delta>,
     received: Vec<Delta>,
@@ -88,6 +91,7 @@ impl KubeSource {
         }
         Self {
             controller_name: options.controller_name,
+            only: options.only,
             board,
             deltas,
             received: Vec::new(),
@@ -306,7 +310,7 @@ impl KubeSource {
     }
 
     fn follow_references(&mut self) {
-        let referred = referred(&self.objects, &self.controller_name);
+        let referred = referred(&self.objects, &self.controller_name, self.only.as_ref());
         for key in referred.difference(&self.referred.clone()) {
             self.fetch(key.clone(), "");
         }

@@ -2,14 +2,15 @@
 //! Mesh resource and the Lease. Whatever was not made by us stays.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Service;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::core::DynamicObject;
 use portcullis_gateway::api::xmeshes::XMesh;
-use portcullis_gateway::infra::{self, Operation};
+use portcullis_gateway::infra::{self, GeneratedKind, Operation};
 use portcullis_gateway::mesh::MeshSettings;
 
 use super::code;
+use super::generate::{read, resource};
 
 /// What is to be removed.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub struct Installation {
 /// When the API server refuses or does not answer; trying again goes on where this stopped.
 pub async fn uninstall(client: &Client, installation: &Installation) -> kube::Result<Vec<String>> {
     let mut removed = Vec::new();
-    remove_services(client, &installation.controller_name, &mut removed).await?;
+    remove_generated(client, &installation.controller_name, &mut removed).await?;
     remove_mesh(client, &installation.mesh, &mut removed).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), &installation.namespace);
     if is_deleted(leases.delete(&installation.lease, &DeleteParams::default()).await)? {
@@ -36,14 +37,19 @@ pub async fn uninstall(client: &Client, installation: &Installation) -> kube::Re
     Ok(removed)
 }
 
-async fn remove_services(client: &Client, controller: &str, removed: &mut Vec<String>) -> kube::Result<()> {
-    let generated = ListParams::default().labels(&format!("{}={}", infra::MANAGED_BY_LABEL, infra::MANAGER));
-    let services = Api::<Service>::all(client.clone()).list(&generated).await?;
-    for operation in infra::diff(&[], &services.items, controller) {
-        let Operation::Delete { name, uid } = operation else { continue };
-        let api: Api<Service> = Api::namespaced(client.clone(), &name.namespace);
-        if is_deleted(api.delete(&name.name, &exactly(uid)).await)? {
-            removed.push(format!("Service {name}"));
+async fn remove_generated(client: &Client, controller: &str, removed: &mut Vec<String>) -> kube::Result<()> {
+    let ours = ListParams::default().labels(&format!("{}={}", infra::MANAGED_BY_LABEL, infra::MANAGER));
+    for kind in GeneratedKind::ALL {
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+        let there = all.list(&ours).await?;
+        let there: Vec<_> = there.items.iter().filter_map(|object| read(kind, object)).collect();
+        for operation in infra::diff(&[], &there, controller) {
+            let Operation::Delete { name, uid, .. } = operation else { continue };
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(client.clone(), &name.namespace, &resource(kind));
+            if is_deleted(api.delete(&name.name, &exactly(uid)).await)? {
+                removed.push(format!("{kind} {name}"));
+            }
         }
     }
     Ok(())
@@ -63,7 +69,7 @@ async fn remove_mesh(client: &Client, mesh: &MeshSettings, removed: &mut Vec<Str
 
 fn exactly(uid: String) -> DeleteParams {
     let preconditions = Preconditions { uid: Some(uid), resource_version: None };
-    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }
 }
 
 /// Gone already, or replaced by another object of the name, is as good.

@@ -66,6 +66,7 @@ impl Agent {
         let controller_name = fixture.controller_name.clone();
         let options = SourceOptions {
             controller_name: controller_name.clone(),
+            only: None,
             last_good,
             patience: Duration::from_secs(2),
         };
@@ -76,7 +77,7 @@ impl Agent {
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
         let current = board.current();
-        let generator = Generator::new(client(), board, leading.clone());
+        let generator = Generator::new(client(), board, leading.clone(), None);
         let (state, refused) = (applier.state(), generator.refused());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });

@@ -17,6 +17,7 @@ use crate::process::Process;
 fn options(fixture: &Fixture, last_good: Option<LastGood>) -> SourceOptions {
     SourceOptions {
         controller_name: fixture.controller_name.clone(),
+        only: None,
         last_good,
         patience: Duration::from_millis(300),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_model::ObjectName;
 
-use super::diff::{is_generated, owner_of};
+use super::object::{is_generated, owner_of};
 use crate::api::gateways::{Gateway, GatewayAddresses};
 
 /// An annotation that no object in the cluster has: which of a Gateway's addresses nobody asked for.
@@ -21,7 +21,7 @@ pub(super) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
 
 /// The Gateway for which a Service was generated.
 pub fn generated_for(service: &Service) -> Option<ObjectName> {
-    let owner = owner_of(service).filter(|_| is_generated(service))?;
+    let owner = owner_of(&service.metadata).filter(|_| is_generated(&service.metadata))?;
     Some(ObjectName::new(service.metadata.namespace.as_deref().unwrap_or("default"), owner.name.as_str()))
 }
 
@@ -29,8 +29,9 @@ pub fn generated_for(service: &Service) -> Option<ObjectName> {
 /// an entry without value. A Service that was not generated for this very Gateway gives it nothing.
 pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>) -> Arc<Gateway> {
     let service = service.filter(|service| {
-        is_generated(service)
-            && owner_of(service).is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
+        is_generated(&service.metadata)
+            && owner_of(&service.metadata)
+                .is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
     });
     let assigned = service.map(assigned).unwrap_or_default();
     let requested = gateway.spec.addresses.as_deref().unwrap_or_default();

@@ -25,6 +25,8 @@ pub struct Parameters {
     pub limits: BTreeMap<String, String>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+    /// The agents' own image, which pods of mode Dedicated run. `None`: nobody told them.
+    pub image: Option<String>,
 }
 
 /// Who serves a Gateway.
@@ -116,8 +118,10 @@ impl Parameters {
         if self.mode == Mode::Dedicated && self.host_ports == HostPorts::On {
             return Err(invalid("hostPorts needs mode Node: pods of mode Dedicated are not on every node"));
         }
-        if self.mode == Mode::Dedicated {
-            return Err(invalid("mode Dedicated is not supported yet: use Node"));
+        if self.mode == Mode::Dedicated && self.image.is_none() {
+            return Err(invalid(
+                "mode Dedicated is not possible: the agents run without --image (in the Helm chart, set dedicated.enabled)",
+            ));
         }
         Ok(())
     }

@@ -1,45 +1,37 @@
-//! The Service of a Gateway: no selector, because the agents serve its addresses themselves, on every node.
+//! The Service of a Gateway. In mode Node it has no selector, because the agents serve its addresses themselves, on every
+//! node; in mode Dedicated it is an ordinary one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::L4Protocol;
+use serde_json::{Value, json};
 
 use super::address::is_assigned;
-use super::{Parameters, Port, ServiceType, annotations, generated_name, labels};
-use crate::GATEWAY_GROUP;
+use super::{MANAGER, Mode, Parameters, Port, SERVICE_PROXY_LABEL, ServiceType, pods};
 use crate::api::gateways::Gateway;
 
 pub(super) fn service(
     gateway: &Gateway,
     ports: &BTreeSet<Port>,
     parameters: &Parameters,
-    controller_name: &str,
-) -> Service {
-    let name = gateway.metadata.name.as_deref().unwrap_or_default();
-    let metadata = ObjectMeta {
-        name: Some(generated_name(name, &gateway.spec.gateway_class_name)),
-        namespace: gateway.metadata.namespace.clone(),
-        labels: Some(labels(gateway, parameters)),
-        annotations: Some(annotations(gateway, parameters, controller_name)),
-        owner_references: Some(vec![owner(gateway)]),
-        ..ObjectMeta::default()
-    };
-    Service { metadata, spec: Some(spec(gateway, ports, parameters)), status: None }
-}
-
-/// So that nothing is left when the Gateway goes.
-fn owner(gateway: &Gateway) -> OwnerReference {
-    OwnerReference {
-        api_version: format!("{GATEWAY_GROUP}/v1"),
-        kind: "Gateway".to_owned(),
-        name: gateway.metadata.name.clone().unwrap_or_default(),
-        uid: gateway.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: None,
+    metadata: &ObjectMeta,
+) -> Value {
+    let mut metadata = metadata.clone();
+    let mut spec = spec(gateway, ports, parameters);
+    match parameters.mode {
+        Mode::Node => {
+            let labels = metadata.labels.get_or_insert_default();
+            labels.insert(SERVICE_PROXY_LABEL.to_owned(), MANAGER.to_owned());
+            // Nobody serves node ports: traffic enters at the addresses.
+            let balanced = parameters.service_type == ServiceType::LoadBalancer;
+            spec.allocate_load_balancer_node_ports = balanced.then_some(false);
+        }
+        Mode::Dedicated => spec.selector = Some(pods::selector(&metadata)),
     }
+    json!(Service { metadata, spec: Some(spec), status: None })
 }
 
 fn spec(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> ServiceSpec {
@@ -59,8 +51,6 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> S
             spec.load_balancer_ip = addresses.first().map(ToString::to_string);
             spec.external_traffic_policy = parameters.external_traffic_policy.clone();
             spec.load_balancer_class = parameters.load_balancer_class.clone();
-            // Nobody serves node ports: traffic enters at the addresses.
-            spec.allocate_load_balancer_node_ports = Some(false);
         }
     }
     spec
@@ -82,7 +72,7 @@ fn requested(gateway: &Gateway) -> Vec<IpAddr> {
     families
 }
 
-/// Without `nodePort` and `targetPort`: the first is not served, the second is the port itself.
+/// Without `nodePort` and `targetPort`: the first is the cluster's to choose, the second is the port itself.
 fn service_port(port: &Port) -> ServicePort {
     let (protocol, prefix) = match port.protocol {
         L4Protocol::Tcp => ("TCP", "tcp"),

@@ -1,7 +1,8 @@
 use super::*;
+use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-fn changes<'s>(wanted: &[Wanted], observed: impl IntoIterator<Item = &'s Service>) -> Vec<Operation> {
+fn changes<'s>(wanted: &[Wanted], observed: impl IntoIterator<Item = &'s Generated>) -> Vec<Operation> {
     diff(wanted, observed, crate::CONTROLLER_NAME)
 }
 
@@ -22,18 +23,28 @@ fn wanted(spec: Value) -> Wanted {
 }
 
 fn service(wanted: &Wanted) -> Value {
-    serde_json::to_value(wanted.service.as_ref().unwrap()).unwrap()
+    wanted.object(GeneratedKind::Service).unwrap().manifest.clone()
+}
+
+fn changed(object: &Generated, change: impl FnOnce(&mut Value)) -> Generated {
+    let mut manifest = object.manifest.clone();
+    change(&mut manifest);
+    Generated::read(object.kind, manifest).unwrap()
+}
+
+fn typed(object: &Generated) -> Service {
+    serde_json::from_value(object.manifest.clone()).unwrap()
 }
 
 /// As the API server would return it.
-fn applied(wanted: &Wanted) -> Service {
+fn applied(wanted: &Wanted) -> Generated {
     let operations = changes(std::slice::from_ref(wanted), []);
     let [Operation::Apply(service)] = operations.as_slice() else { panic!("{operations:?}") };
-    let mut service = service.clone();
-    service.metadata.uid = Some("s-1".to_owned());
-    service.spec.as_mut().unwrap().cluster_ip = Some("10.96.3.4".to_owned());
-    service.spec.as_mut().unwrap().session_affinity = Some("None".to_owned());
-    *service
+    changed(service, |service| {
+        service["metadata"]["uid"] = "s-1".into();
+        service["spec"]["clusterIP"] = "10.96.3.4".into();
+        service["spec"]["sessionAffinity"] = "None".into();
+    })
 }
 
 #[test]
@@ -95,9 +106,9 @@ fn what_is_as_wanted_is_left_alone() {
 #[test]
 fn what_somebody_changed_or_we_want_otherwise_is_applied_again() {
     let before = wanted(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
-    let mut changed = applied(&before);
-    changed.metadata.labels.as_mut().unwrap().insert("foo".to_owned(), "baz".to_owned());
-    for (wanted, there) in [(&before, &changed), (&wanted(json!({})), &applied(&before))] {
+    let relabelled =
+        changed(&applied(&before), |service| service["metadata"]["labels"]["foo"] = "baz".into());
+    for (wanted, there) in [(&before, &relabelled), (&wanted(json!({})), &applied(&before))] {
         let operations = changes(std::slice::from_ref(wanted), [there]);
         assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
     }
@@ -106,10 +117,8 @@ fn what_somebody_changed_or_we_want_otherwise_is_applied_again() {
 #[test]
 fn foreign_objects_of_the_name_are_refused_and_never_deleted() {
     let wanted = wanted(json!({}));
-    let mut hand_made = applied(&wanted);
-    hand_made.metadata.owner_references = None;
-    let mut earlier = applied(&wanted);
-    earlier.metadata.owner_references.as_mut().unwrap()[0].uid = "u-0".to_owned();
+    let hand_made = changed(&applied(&wanted), |it| it["metadata"]["ownerReferences"] = json!([]));
+    let earlier = changed(&applied(&wanted), |it| it["metadata"]["ownerReferences"][0]["uid"] = "u-0".into());
     for (there, deletes) in [(hand_made, 0), (earlier, 1)] {
         let operations = changes(std::slice::from_ref(&wanted), [&there]);
         assert!(
@@ -123,8 +132,8 @@ fn foreign_objects_of_the_name_are_refused_and_never_deleted() {
 fn what_is_no_longer_wanted_is_deleted() {
     let before = wanted(json!({}));
     let there = applied(&before);
-    let gone =
-        Operation::Delete { name: ObjectName::new("edge", "my-gateway-example"), uid: "s-1".to_owned() };
+    let name = ObjectName::new("edge", "my-gateway-example");
+    let gone = Operation::Delete { kind: GeneratedKind::Service, name, uid: "s-1".to_owned() };
     assert_eq!(changes(&[], [&there]), std::slice::from_ref(&gone));
     let mut reclassed = gateway(json!({}));
     reclassed.spec.gateway_class_name = "other".to_owned();
@@ -142,7 +151,7 @@ fn without_ports_a_service_stays_but_none_is_made() {
 
 #[test]
 fn the_addresses_of_its_service_are_the_gateways() {
-    let mut service = applied(&wanted(json!({})));
+    let mut service = typed(&applied(&wanted(json!({}))));
     service.spec.as_mut().unwrap().cluster_ips = Some(vec!["10.96.3.4".to_owned()]);
     let values = |gateway: &Gateway| -> Vec<String> {
         gateway.spec.addresses.iter().flatten().filter_map(|address| address.value.clone()).collect()
@@ -171,4 +180,55 @@ fn the_addresses_of_its_service_are_the_gateways() {
 fn what_another_controller_had_generated_stays() {
     let there = applied(&wanted(json!({})));
     assert_eq!(diff(&[], [&there], "example.com/other"), []);
+}
+
+fn dedicated() -> Parameters {
+    let image = Some("example.org/portcullis:1".to_owned());
+    Parameters { mode: Mode::Dedicated, image, ..Parameters::default() }
+}
+
+/// The manifests of GEP-1762: `scaleTargetRef: {kind: Deployment, name: gateway-example}`, and of the PodDisruptionBudget
+/// `matchLabels: {gateway.networking.k8s.io/metadata.name: gateway}`.
+#[test]
+fn the_specifications_autoscaler_and_disruption_budget_fit() {
+    let mut gateway = gateway(json!({}));
+    gateway.metadata.name = Some("gateway".to_owned());
+    let wanted = plan(&gateway, &ports(&[80]), &dedicated(), crate::CONTROLLER_NAME).unwrap();
+    let deployment = &wanted.object(GeneratedKind::Deployment).unwrap().manifest;
+    assert_eq!(deployment["metadata"]["name"], "gateway-example");
+    assert_eq!(deployment["spec"].get("replicas"), None, "the autoscaler decides");
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["gateway.networking.k8s.io/metadata.name"], "gateway");
+    assert_eq!(labels["gateway.networking.k8s.io/gateway-name"], "gateway");
+    let selector = &deployment["spec"]["selector"]["matchLabels"];
+    assert_eq!(&service(&wanted)["spec"]["selector"], selector);
+    assert_eq!(labels[GATEWAY_NAME_LABEL], selector[GATEWAY_NAME_LABEL]);
+    assert_eq!(service(&wanted)["metadata"]["labels"].get(SERVICE_PROXY_LABEL), None, "kube-proxy serves it");
+}
+
+#[test]
+fn a_change_of_mode_makes_and_removes_what_it_takes() {
+    let node = wanted(json!({}));
+    let pods = plan(&gateway(json!({})), &ports(&[80]), &dedicated(), crate::CONTROLLER_NAME).unwrap();
+    let kinds = |operations: Vec<Operation>| -> Vec<GeneratedKind> {
+        let kind = |operation: &Operation| match operation {
+            Operation::Apply(object) => object.kind,
+            Operation::Delete { kind, .. } => *kind,
+            Operation::Refuse { message, .. } => panic!("{message}"),
+        };
+        operations.iter().map(kind).collect()
+    };
+    let all = [GeneratedKind::ServiceAccount, GeneratedKind::Deployment, GeneratedKind::Service];
+    assert_eq!(kinds(changes(std::slice::from_ref(&pods), [&applied(&node)])), all);
+    let operations = changes(std::slice::from_ref(&pods), []);
+    let there: Vec<_> = operations
+        .into_iter()
+        .filter_map(|operation| match operation {
+            Operation::Apply(object) => Some(*object),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(changes(std::slice::from_ref(&pods), &there), [], "all of it is there");
+    let back = kinds(changes(&[node], &there));
+    assert_eq!(back, [GeneratedKind::Service, GeneratedKind::ServiceAccount, GeneratedKind::Deployment]);
 }

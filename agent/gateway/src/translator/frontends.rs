@@ -7,8 +7,8 @@ use portcullis_model::{FrontendKey, L4Protocol, ObjectName, Snapshot};
 
 use super::Translator;
 use super::unit::Root;
-use crate::created;
-use crate::infra::HostPorts;
+use crate::infra::{HostPorts, Mode};
+use crate::{Serves, created};
 
 /// Who asks for an address and port, the oldest first, then by `namespace/name`.
 #[derive(Debug, Default)]
@@ -56,9 +56,23 @@ impl Translator {
             .groups
             .range((name.clone(), 0)..=(name.clone(), u16::MAX))
             .map(|((_, port), _)| *port);
-        let addresses = served_addresses(root);
+        let addresses = self.served_addresses(name, root);
         let keys = ports.flat_map(|port| addresses.iter().map(move |address| frontend(*address, port)));
         keys.map(|key| (key, claim.clone())).collect()
+    }
+
+    /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway knows.
+    fn served_addresses(&self, name: &ObjectName, root: &Root) -> BTreeSet<IpAddr> {
+        let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
+        let own = root.addresses.usable.iter().copied();
+        match (&self.settings.serves, root.parameters.mode) {
+            (Serves::Node, Mode::Node) if root.parameters.host_ports == HostPorts::On => {
+                own.chain(everywhere).collect()
+            }
+            (Serves::Node, Mode::Node) => own.collect(),
+            (Serves::Dedicated(only), Mode::Dedicated) if only == name => everywhere,
+            (Serves::Node, Mode::Dedicated) | (Serves::Dedicated(_), _) => BTreeSet::new(),
+        }
     }
 
     fn set_frontend(&self, key: FrontendKey, next: &mut Option<Snapshot>) {
@@ -90,13 +104,6 @@ impl Translator {
             self.dirty_member_statuses(name);
         }
     }
-}
-
-/// With host ports, all of the node's as well.
-fn served_addresses(root: &Root) -> BTreeSet<IpAddr> {
-    let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    let host = everywhere.into_iter().filter(|_| root.parameters.host_ports == HostPorts::On);
-    root.addresses.usable.iter().copied().chain(host).collect()
 }
 
 fn frontend(address: IpAddr, port: u16) -> FrontendKey {

@@ -71,8 +71,8 @@ fn statuses(outcome: &Outcome) -> Value {
 
 fn infra(outcome: &Outcome) -> Option<Value> {
     let wanted = outcome.generated.iter().filter_map(|(gateway, wanted)| {
-        let service = wanted.as_ref()?.service.as_ref()?;
-        Some((gateway.to_string(), json!(service)))
+        let objects = wanted.as_ref()?.objects.as_ref()?.iter();
+        Some((gateway.to_string(), objects.map(|object| object.manifest.clone()).collect()))
     });
     let wanted: Map<_, _> = wanted.collect();
     (!wanted.is_empty()).then_some(wanted.into())

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use portcullis_gateway::infra::Parameters;
 use portcullis_gateway::{Object, Settings};
 use serde_json::Value;
 
@@ -11,7 +12,9 @@ pub(crate) fn cases() -> PathBuf {
 }
 
 pub(crate) fn settings() -> Settings {
-    Settings { default_addresses: vec!["192.0.2.1".parse().unwrap()], ..Settings::default() }
+    let generated =
+        Parameters { image: Some("portcullis.test/portcullis:1".to_owned()), ..Parameters::default() };
+    Settings { default_addresses: vec!["192.0.2.1".parse().unwrap()], generated, ..Settings::default() }
 }
 
 /// What every case has: a GatewayClass of ours.

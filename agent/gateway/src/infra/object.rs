@@ -1,0 +1,124 @@
+//! An object that is generated, of whatever kind: its manifest, and what that says about who made it and for whom.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use portcullis_model::ObjectName;
+use serde_json::Value;
+
+use super::{CONTROLLER_ANNOTATION, MANAGED_BY_LABEL, MANAGER};
+use crate::GATEWAY_GROUP;
+
+/// In the order in which they are made: each needs those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GeneratedKind {
+    ServiceAccount,
+    Deployment,
+    Service,
+}
+
+/// An object, wanted or there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generated {
+    pub kind: GeneratedKind,
+    pub metadata: ObjectMeta,
+    /// All of it, metadata included.
+    pub manifest: Value,
+}
+
+impl GeneratedKind {
+    pub const ALL: [Self; 3] = [Self::ServiceAccount, Self::Deployment, Self::Service];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ServiceAccount => "ServiceAccount",
+            Self::Deployment => "Deployment",
+            Self::Service => "Service",
+        }
+    }
+
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::ServiceAccount | Self::Service => "",
+            Self::Deployment => "apps",
+        }
+    }
+
+    /// As manifests spell it; the version of all of them is v1.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::ServiceAccount | Self::Service => "v1",
+            Self::Deployment => "apps/v1",
+        }
+    }
+}
+
+impl fmt::Display for GeneratedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Generated {
+    /// `None` if it has no readable metadata. Who manages which field is of no interest, and large.
+    pub fn read(kind: GeneratedKind, mut manifest: Value) -> Option<Self> {
+        manifest.get_mut("metadata")?.as_object_mut()?.remove("managedFields");
+        manifest["apiVersion"] = kind.api_version().into();
+        manifest["kind"] = kind.as_str().into();
+        let metadata = serde_json::from_value(manifest["metadata"].clone()).ok()?;
+        Some(Self { kind, metadata, manifest })
+    }
+
+    pub fn name(&self) -> ObjectName {
+        name_of(&self.metadata)
+    }
+
+    /// Whether we made it for some Gateway: it says so, and that Gateway is its controller.
+    pub fn is_generated(&self) -> bool {
+        is_generated(&self.metadata)
+    }
+
+    /// Whom it was made for.
+    pub fn gateway(&self) -> Option<ObjectName> {
+        let owner = owner_of(&self.metadata).filter(|_| self.is_generated())?;
+        Some(ObjectName::new(&*self.name().namespace, owner.name.as_str()))
+    }
+
+    pub(super) fn belongs_to(&self, gateway_uid: &str) -> bool {
+        self.is_generated() && owner_of(&self.metadata).is_some_and(|owner| owner.uid == gateway_uid)
+    }
+
+    pub(super) fn is_of_controller(&self, controller_name: &str) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        let controller = annotations.and_then(|annotations| annotations.get(CONTROLLER_ANNOTATION));
+        controller.is_some_and(|controller| controller == controller_name)
+    }
+}
+
+/// `Service infra/web-portcullis`.
+impl fmt::Display for Generated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name())
+    }
+}
+
+pub(super) fn is_generated(metadata: &ObjectMeta) -> bool {
+    let label = metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY_LABEL));
+    label.is_some_and(|value| value == MANAGER) && owner_of(metadata).is_some()
+}
+
+pub(super) fn owner_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    let is_gateway = |owner: &&OwnerReference| {
+        owner.kind == "Gateway"
+            && owner.api_version.starts_with(GATEWAY_GROUP)
+            && owner.controller == Some(true)
+    };
+    metadata.owner_references.iter().flatten().find(is_gateway)
+}
+
+pub(super) fn name_of(metadata: &ObjectMeta) -> ObjectName {
+    ObjectName::new(
+        metadata.namespace.as_deref().unwrap_or("default"),
+        metadata.name.as_deref().unwrap_or_default(),
+    )
+}
