@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::api::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
 use crate::listener::Trouble;
-use crate::{Reason, Settings};
+use crate::{Reason, Settings, infra};
 
 /// The addresses of a Gateway, with what is wrong with those asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ enum Request {
     Ip(IpAddr),
     /// An entry without value: "the implementation assigns" one.
     Any,
+    /// The cluster has not given it to the Gateway, or not yet.
+    NotGranted(String),
     Unsupported(String),
     Unusable(String),
 }
@@ -34,7 +36,7 @@ impl Addresses {
             addresses.take_defaults(settings);
         }
         for request in requests {
-            addresses.add(request, settings);
+            addresses.add(Request::of(request, settings).granted_to(gateway), settings);
         }
         if addresses.usable.is_empty() && addresses.unusable.is_none() {
             let message = "no address is assigned to the Gateway: set spec.addresses, or give the agent a default address";
@@ -53,10 +55,11 @@ impl Addresses {
         self.usable.iter().map(entry).collect()
     }
 
-    fn add(&mut self, request: &GatewayAddresses, settings: &Settings) {
-        match Request::of(request, settings) {
+    fn add(&mut self, request: Request, settings: &Settings) {
+        match request {
             Request::Ip(address) => self.take(address),
             Request::Any => self.take_defaults(settings),
+            Request::NotGranted(message) => extend(&mut self.unusable, Reason::AddressNotAssigned, message),
             Request::Unsupported(message) => {
                 extend(&mut self.unsupported, Reason::UnsupportedAddress, message)
             }
@@ -94,6 +97,15 @@ impl Request {
                 ))
             }
             Ok(address) => Self::Ip(address),
+        }
+    }
+
+    fn granted_to(self, gateway: &Gateway) -> Self {
+        match self {
+            Self::Ip(address) if !infra::is_granted(gateway, &address) => Self::NotGranted(format!(
+                "address {address} is not one of the Gateway's Service, which has at most one of each family"
+            )),
+            other => other,
         }
     }
 }

@@ -17,6 +17,7 @@ use portcullis_model::{L4Protocol, ObjectName};
 use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
 
+pub(crate) use address::is_granted;
 pub use address::{generated_for, with_assigned_addresses};
 pub use diff::{Operation, diff};
 pub use name::generated_name;

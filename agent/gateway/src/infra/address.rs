@@ -12,11 +12,23 @@ use crate::api::gateways::{Gateway, GatewayAddresses};
 
 /// An annotation that no object in the cluster has: which of a Gateway's addresses nobody asked for.
 const ASSIGNED: &str = "portcullis.dev/assigned-addresses";
+/// And another: all addresses of its Service.
+const GRANTED: &str = "portcullis.dev/granted-addresses";
 
 /// Whether the address came from the Service: asking the Service for it would make it a wish.
 pub(super) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
-    let assigned = gateway.metadata.annotations.as_ref().and_then(|annotations| annotations.get(ASSIGNED));
-    assigned.is_some_and(|assigned| assigned.split(',').any(|assigned| assigned.parse() == Ok(*address)))
+    lists(gateway, ASSIGNED, address).unwrap_or(false)
+}
+
+/// Whether the Gateway may be served on an address that it asks for. In a cluster its Service decides: else whoever may create
+/// a Gateway could take any address from its owner, on every node. Without a cluster nobody does.
+pub(crate) fn is_granted(gateway: &Gateway, address: &IpAddr) -> bool {
+    lists(gateway, GRANTED, address).unwrap_or(true)
+}
+
+fn lists(gateway: &Gateway, annotation: &str, address: &IpAddr) -> Option<bool> {
+    let listed = gateway.metadata.annotations.as_ref()?.get(annotation)?;
+    Some(listed.split(',').any(|listed| listed.parse() == Ok(*address)))
 }
 
 /// The Gateway for which a Service was generated.
@@ -26,7 +38,8 @@ pub fn generated_for(service: &Service) -> Option<ObjectName> {
 }
 
 /// The Gateway, with the addresses of its Service wherever it leaves the choice to us: `spec.addresses` is empty, or has
-/// an entry without value. A Service that was not generated for this very Gateway gives it nothing.
+/// an entry without value. Of those that it asks for it may have what the Service has. A Service that was not generated for
+/// this very Gateway gives it nothing.
 pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>) -> Arc<Gateway> {
     let service = service.filter(|service| {
         is_generated(&service.metadata)
@@ -34,17 +47,17 @@ pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>
                 .is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
     });
     let assigned = service.map(assigned).unwrap_or_default();
-    let requested = gateway.spec.addresses.as_deref().unwrap_or_default();
-    if assigned.is_empty() || !(requested.is_empty() || requested.iter().any(is_open)) {
-        return gateway.clone();
-    }
-    let fixed = requested.iter().filter(|address| !is_open(address)).cloned();
-    let addresses = fixed.chain(assigned.iter().map(entry)).collect();
+    let written = assigned.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let mut addressed = (**gateway).clone();
-    addressed.spec.addresses = Some(addresses);
-    let written: Vec<_> = assigned.iter().map(ToString::to_string).collect();
     let annotations: &mut BTreeMap<_, _> = addressed.metadata.annotations.get_or_insert_default();
-    annotations.insert(ASSIGNED.to_owned(), written.join(","));
+    annotations.remove(ASSIGNED);
+    annotations.insert(GRANTED.to_owned(), written.clone());
+    let requested = gateway.spec.addresses.as_deref().unwrap_or_default();
+    if !assigned.is_empty() && (requested.is_empty() || requested.iter().any(is_open)) {
+        annotations.insert(ASSIGNED.to_owned(), written);
+        let fixed = requested.iter().filter(|address| !is_open(address)).cloned();
+        addressed.spec.addresses = Some(fixed.chain(assigned.iter().map(entry)).collect());
+    }
     Arc::new(addressed)
 }
 

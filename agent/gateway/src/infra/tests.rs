@@ -167,7 +167,12 @@ fn the_addresses_of_its_service_are_the_gateways() {
         let plan =
             |gateway: &Gateway| plan(gateway, &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME);
         assert_eq!(plan(&addressed), plan(&gateway), "what was assigned is not asked for");
-        assert!(std::sync::Arc::ptr_eq(&with_assigned_addresses(&gateway, None), &gateway));
+        let without = with_assigned_addresses(&gateway, None);
+        assert_eq!(without.spec, gateway.spec);
+        let of_the_service = "10.96.3.4".parse().unwrap();
+        let of_somebody = "1.1.1.1".parse().unwrap();
+        assert!(is_granted(&addressed, &of_the_service) && !is_granted(&addressed, &of_somebody));
+        assert!(!is_granted(&without, &of_the_service) && is_granted(&gateway, &of_somebody));
     }
     assert_eq!(generated_for(&service).unwrap().to_string(), "edge/my-gateway");
     service.metadata.owner_references.as_mut().unwrap()[0].uid = "u-0".to_owned();
