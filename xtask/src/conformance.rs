@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// An agent that is built already
     #[arg(long, conflicts_with = "no_agent")]
     agent: Option<PathBuf>,
-    /// Start no agent: something else is the gateway
+    /// Start no agent: something else is the gateway and has the GatewayClass `portcullis`, for example an installed chart
     #[arg(long)]
     no_agent: bool,
     /// The cluster's directory [default: target/cluster]
@@ -63,8 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let binary = if args.no_agent { None } else { Some(agent::binary(args.agent.as_deref())?) };
     let cluster = Cluster::obtain(cluster::layout(args.dir.as_ref())?, &Options::default())?;
     cluster.install_crds(&crds)?;
-    create_class(&cluster)?;
-    let agent = binary.map(|binary| Agent::start(&cluster, &binary)).transpose()?;
+    let agent = binary.map(|binary| start(&cluster, &binary)).transpose()?;
     let outcome = run_suite(&cluster, args)?;
     drop(agent);
     outcome.print();
@@ -74,11 +73,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Anew: the status that an earlier agent left claims what that one could do.
-fn create_class(cluster: &Cluster) -> Result<()> {
+/// With a GatewayClass of its own, made anew: the status that an earlier agent left claims what that one could do.
+fn start(cluster: &Cluster, binary: &Path) -> Result<Agent> {
     let manifest = shell::root().join(GATEWAY_CLASS).display().to_string();
     cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifest])?;
-    cluster.kubectl(&["create", "-f", &manifest]).map(drop)
+    cluster.kubectl(&["create", "-f", &manifest])?;
+    Agent::start(cluster, binary)
 }
 
 /// The suite refuses CRDs of another release than its own, so ours for its release are made: `codegen` patches them alike.
