@@ -170,7 +170,9 @@ async fn a_kind_without_crd_is_used_once_it_is_there_even_if_newer_than_we() {
         fixture.until("HTTPRoute", "shop", is_accepted).await;
 
         crds::install(&fixture, GRPC_ROUTES, newer(crd)).await;
-        let spec = json!({"parentRefs": [{"name": "web"}], "addedLater": {"to": ["the", "API"]}});
+        // A listener of its own: there the HTTPRoute is older and has all hostnames.
+        fixture.gateway("rpc", json!({})).await;
+        let spec = json!({"parentRefs": [{"name": "rpc"}], "addedLater": {"to": ["the", "API"]}});
         fixture.create("GRPCRoute", "calls", json!({"spec": spec})).await;
         let route = fixture.until("GRPCRoute", "calls", is_accepted).await;
         assert_eq!(route["spec"]["addedLater"], spec["addedLater"]);
