@@ -27,7 +27,7 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-fn target_directory() -> PathBuf {
+pub(crate) fn target_directory() -> PathBuf {
     let directory = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     shell::root().join(directory)
 }

@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::cluster::{self, Cluster, Options};
+use crate::shell;
+
+pub(crate) use install::install;
 
 pub(super) const CHART: &str = "deploy/helm/portcullis";
 pub(super) const RELEASE: &str = "portcullis";
@@ -50,10 +53,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Render => rendered::write(),
         Command::Check => check(),
-        Command::Install(target) => install::install(&target.running()?, target.binary.as_deref()),
+        Command::Install(target) => install(&target.running()?, &crds(), target.binary.as_deref()),
         Command::Uninstall(target) => install::uninstall(&target.running()?),
         Command::Test(target) => checks::run(&target.obtain()?, target.binary.as_deref()),
     }
+}
+
+/// As they are shipped.
+fn crds() -> PathBuf {
+    shell::root().join("deploy/crds")
 }
 
 /// Also a step of `ci`.

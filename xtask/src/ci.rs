@@ -42,6 +42,7 @@ const STEPS: &[Step] = &[
     Step { name: "cluster build", run: cluster::build, fatal: true },
     Step { name: "cluster test", run: cluster::test, fatal: false },
     Step { name: "API server tests", run: cluster::api_server_tests, fatal: false },
+    Step { name: "chart test", run: cluster::chart, fatal: false },
     Step { name: "conformance", run: cluster::conformance, fatal: false },
 ];
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use self::agent::Agent;
 use self::outcome::Outcome;
 use crate::cluster::{self, Cluster, Options};
-use crate::shell;
+use crate::{chart, shell};
 
 const CLASS: &str = "portcullis";
 const GATEWAY_CLASS: &str = "tests/cluster/conformance/gatewayclass.yaml";
@@ -44,11 +44,14 @@ pub(crate) struct Args {
     /// Where the report goes [default: docs/conformance/VERSION.yaml, for whole runs with an agent]
     #[arg(long)]
     report: Option<PathBuf>,
-    /// An agent that is built already
-    #[arg(long, conflicts_with = "no_agent")]
+    /// A static agent that is built already, for the DaemonSet [default: build one]
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Run this agent as a process of the node instead of installing the chart
+    #[arg(long, value_name = "FILE", conflicts_with = "binary")]
     agent: Option<PathBuf>,
-    /// Start no agent: something else is the gateway and has the GatewayClass `portcullis`, for example an installed chart
-    #[arg(long)]
+    /// Start no agent: something else is the gateway and has the GatewayClass `portcullis`
+    #[arg(long, conflicts_with_all = ["agent", "binary"])]
     no_agent: bool,
     /// The cluster's directory [default: target/cluster]
     #[arg(long, env = "PORTCULLIS_CLUSTER")]
@@ -60,10 +63,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let crds = crds()?;
-    let binary = if args.no_agent { None } else { Some(agent::binary(args.agent.as_deref())?) };
     let cluster = Cluster::obtain(cluster::layout(args.dir.as_ref())?, &Options::default())?;
-    cluster.install_crds(&crds)?;
-    let agent = binary.map(|binary| start(&cluster, &binary)).transpose()?;
+    let agent = match &args.agent {
+        Some(binary) => Some(start(&cluster, &crds, binary)?),
+        None if args.no_agent => cluster.install_crds(&crds).map(|()| None)?,
+        None => chart::install(&cluster, &crds, args.binary.as_deref()).map(|()| None)?,
+    };
     let outcome = run_suite(&cluster, args)?;
     drop(agent);
     outcome.print();
@@ -74,11 +79,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// With a GatewayClass of its own, made anew: the status that an earlier agent left claims what that one could do.
-fn start(cluster: &Cluster, binary: &Path) -> Result<Agent> {
+fn start(cluster: &Cluster, crds: &Path, binary: &Path) -> Result<Agent> {
+    cluster.install_crds(crds)?;
     let manifest = shell::root().join(GATEWAY_CLASS).display().to_string();
     cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifest])?;
     cluster.kubectl(&["create", "-f", &manifest])?;
-    Agent::start(cluster, binary)
+    Agent::start(cluster, &agent::existing(binary)?)
 }
 
 /// The suite refuses CRDs of another release than its own, so ours for its release are made: `codegen` patches them alike.

@@ -42,7 +42,7 @@ const REMOVED: &[(&str, Check)] = &[
 pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
     // What a killed run may have left.
     cluster.kubectl(&["delete", "namespace", TESTED, "--ignore-not-found"])?;
-    install::install(cluster, binary)?;
+    install::install(cluster, &super::crds(), binary)?;
     let manifests = shell::root().join(MANIFESTS).display().to_string();
     cluster.kubectl(&["apply", "-f", &manifests])?;
     cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;

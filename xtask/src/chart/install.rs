@@ -14,8 +14,8 @@ const TAG: &str = "test";
 const REPOSITORY: &str = "portcullis.test/portcullis";
 
 /// Builds the image unless a binary is given, and waits until every agent is ready.
-pub(super) fn install(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
-    cluster.install_crds(&shell::root().join("deploy/crds"))?;
+pub(crate) fn install(cluster: &Cluster, crds: &Path, binary: Option<&Path>) -> Result<()> {
+    cluster.install_crds(crds)?;
     let digest = import(cluster, binary)?;
     let mut options = vec!["upgrade", "--install", RELEASE, CHART, "--create-namespace"];
     let sets = [

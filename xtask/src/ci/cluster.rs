@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::tests::Tally;
 use crate::cluster::{Cluster, Layout, Options};
+use crate::image::{self, Profile};
 use crate::{agent, shell};
 
 /// Relative to the workspace.
@@ -55,11 +56,21 @@ pub(super) fn api_server_tests(tally: &mut Tally) -> Result<()> {
     tally.follow(cargo.args(["--", "--ignored", THREADS]))
 }
 
-/// Every feature that we claim, and everything that is core.
+/// What an operator installs: a DaemonSet that serves traffic, and leaves nothing behind.
+pub(super) fn chart(tally: &mut Tally) -> Result<()> {
+    tally.follow(xtask(&["chart", "test"]).arg("--binary").arg(in_pods()?))
+}
+
+/// Every feature that we claim, and everything that is core, of an installed chart.
 pub(super) fn conformance(tally: &mut Tally) -> Result<()> {
     let mut conformance = xtask(&["conformance", "--profile=GATEWAY-HTTP", "--profile=GATEWAY-GRPC"]);
-    conformance.arg("--agent").arg(agent::debug()).arg("--report").arg(shell::root().join(REPORT));
+    conformance.arg("--binary").arg(in_pods()?).arg("--report").arg(shell::root().join(REPORT));
     tally.follow(&mut conformance)
+}
+
+/// An agent that needs nothing of its image. The one that is shipped takes ten minutes to build.
+fn in_pods() -> Result<PathBuf> {
+    image::build_agent(Profile::Dev)
 }
 
 fn xtask(arguments: &[&str]) -> Command {

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 
 use super::CLASS;
 use crate::cluster::{Cluster, wait};
-use crate::image;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -56,12 +55,9 @@ impl Drop for Agent {
     }
 }
 
-/// The agent given, or else the one that would go into the image.
-pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf> {
-    let Some(given) = given else {
-        return image::build_agent();
-    };
-    let binary = std::path::absolute(given)?;
+/// As an absolute path: it is started elsewhere.
+pub(crate) fn existing(binary: &Path) -> Result<PathBuf> {
+    let binary = std::path::absolute(binary)?;
     if !binary.is_file() {
         bail!("no agent at {}", binary.display());
     }
