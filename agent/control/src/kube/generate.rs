@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
@@ -180,8 +180,11 @@ impl Generator {
     async fn execute(&mut self, operation: Operation, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
         match operation {
             Operation::Apply(object) => self.apply(&object, wanted).await,
+            Operation::Replace { object, uid } => self.replace(&object, uid).await,
             Operation::Delete { kind, name, uid } => {
                 self.delete(kind, &name, uid).await?;
+                tracing::info!("{kind} {name}: deleted, no Gateway wants it any more");
+                self.observed.remove(&(kind, name));
                 Ok(None)
             }
             Operation::Refuse { message, .. } => Ok(Some(Refusal::name_taken(message))),
@@ -206,12 +209,21 @@ impl Generator {
                 self.see(object.kind, &applied);
                 Ok(None)
             }
-            Err(error) if matches!(code(&error), Some(400 | 403 | 422)) => {
-                let message = format!("the API server refuses {object}: {error}");
-                Ok(Some(Refusal::not_usable(message)))
-            }
-            Err(error) => Err(error),
+            Err(error) => refused(object, error),
         }
+    }
+
+    /// Applied as soon as the old one is seen to be gone. A trial comes first: what cannot be had must not cost what is.
+    async fn replace(&self, object: &Generated, uid: String) -> kube::Result<Option<Refusal>> {
+        let name = object.name();
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        match api(&self.client, object.kind, &name).create(&parameters, &trial(object)?).await {
+            Ok(_) => {}
+            Err(error) => return refused(object, error),
+        }
+        self.delete(object.kind, &name, uid).await?;
+        tracing::info!("{object}: deleted, to be made again with another address");
+        Ok(None)
     }
 
     /// Why an object may not be written over.
@@ -219,23 +231,38 @@ impl Generator {
         let operations = infra::diff(wanted, [there], self.board.controller_name());
         operations.into_iter().find_map(|operation| match operation {
             Operation::Refuse { message, .. } => Some(message),
-            Operation::Apply(_) | Operation::Delete { .. } => None,
+            Operation::Apply(_) | Operation::Replace { .. } | Operation::Delete { .. } => None,
         })
     }
 
     /// Only the very object that was looked at.
-    async fn delete(&mut self, kind: GeneratedKind, name: &ObjectName, uid: String) -> kube::Result<()> {
+    async fn delete(&self, kind: GeneratedKind, name: &ObjectName, uid: String) -> kube::Result<()> {
         let preconditions = Preconditions { uid: Some(uid), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match api(&self.client, kind, name).delete(&name.name, &parameters).await {
             Err(error) if !matches!(code(&error), Some(404 | 409)) => Err(error),
-            _ => {
-                tracing::info!("{kind} {name}: deleted, no Gateway wants it any more");
-                self.observed.remove(&(kind, name.clone()));
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
+}
+
+/// What the API server will not have is the Gateway's problem; everything else is tried again.
+fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Refusal>> {
+    match code(&error) {
+        Some(400 | 403 | 422) => {
+            Ok(Some(Refusal::not_usable(format!("the API server refuses {object}: {error}"))))
+        }
+        _ => Err(error),
+    }
+}
+
+/// The same under a name that nobody has.
+fn trial(object: &Generated) -> kube::Result<DynamicObject> {
+    let mut trial: DynamicObject =
+        serde_json::from_value(object.manifest.clone()).map_err(kube::Error::SerdeError)?;
+    trial.metadata.name = None;
+    trial.metadata.generate_name = Some("trial-".to_owned());
+    Ok(trial)
 }
 
 fn watched(kind: GeneratedKind) -> &'static str {
@@ -266,7 +293,9 @@ fn tagged<T>(kind: GeneratedKind, events: impl Stream<Item = T>) -> impl Stream<
 /// Whom an operation is for, or else what it concerns.
 fn gateway_of(operation: &Operation) -> ObjectName {
     match operation {
-        Operation::Apply(object) => object.gateway().unwrap_or_else(|| object.name()),
+        Operation::Apply(object) | Operation::Replace { object, .. } => {
+            object.gateway().unwrap_or_else(|| object.name())
+        }
         Operation::Delete { name, .. } => name.clone(),
         Operation::Refuse { gateway, .. } => gateway.clone(),
     }

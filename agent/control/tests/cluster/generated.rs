@@ -138,6 +138,20 @@ async fn a_requested_address_is_the_services() {
     fixture.gateway("web", json!({"addresses": [{"type": "IPAddress", "value": address}]})).await;
     fixture.until("Service", &name, |service| service["spec"]["clusterIP"] == address).await;
     fixture.until("Gateway", "web", |gateway| gateway["status"]["addresses"][0]["value"] == address).await;
+
+    // Another address is had by another Service, but only if it can be had.
+    let asking = |address: &str| json!({"spec": {"addresses": [{"type": "IPAddress", "value": address}]}});
+    fixture.patch("Gateway", "web", asking("192.0.2.1")).await;
+    let is_refused = |gateway: &Value| {
+        let programmed = crate::fixture::condition(&gateway["status"], "Programmed");
+        programmed["reason"] == "AddressNotUsable"
+    };
+    fixture.until("Gateway", "web", is_refused).await;
+    assert_eq!(fixture.get("Service", &name).await["spec"]["clusterIP"], address, "the old one stays");
+    let other = "10.96.200.8";
+    fixture.patch("Gateway", "web", asking(other)).await;
+    fixture.until("Service", &name, |service| service["spec"]["clusterIP"] == other).await;
+    fixture.until("Gateway", "web", |gateway| gateway["status"]["addresses"][0]["value"] == other).await;
     drop(agent);
     fixture.remove().await;
 }

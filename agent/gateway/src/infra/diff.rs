@@ -13,6 +13,8 @@ use super::object::{Generated, GeneratedKind};
 pub enum Operation {
     /// Server-side apply under our field manager: what an earlier apply set and this one does not is withdrawn.
     Apply(Box<Generated>),
+    /// A field that cannot be changed has to be: the object must go before it can come as it is wanted.
+    Replace { object: Box<Generated>, uid: String },
     /// Generated for a Gateway that is gone, has another class, mode or name for it by now.
     Delete { kind: GeneratedKind, name: ObjectName, uid: String },
     /// Somebody else's object has the name: it is left alone, and the Gateway gets no object of its own.
@@ -44,6 +46,9 @@ fn realize(wanted: &Wanted, object: &Generated, observed: &Observed<'_>) -> Opti
     match observed.get(&(object.kind, object.name())) {
         Some(there) if !there.belongs_to(&wanted.uid) => Some(refuse(wanted, there)),
         Some(there) if contains(&there.manifest, &object.manifest) => None,
+        Some(there) if has_other_address(there, &object) => {
+            Some(Operation::Replace { object: Box::new(object), uid: uid(there) })
+        }
         _ => Some(Operation::Apply(Box::new(object))),
     }
 }
@@ -54,6 +59,12 @@ fn refuse(wanted: &Wanted, there: &Generated) -> Operation {
         "{there} was not generated for Gateway {gateway}: it is left alone; rename or delete it, or rename the Gateway"
     );
     Operation::Refuse { gateway, message }
+}
+
+/// A Service's `spec.clusterIP` is for life. One that has none yet, or is to have any, is no obstacle.
+fn has_other_address(there: &Generated, wanted: &Generated) -> bool {
+    let address = |object: &Generated| object.manifest["spec"]["clusterIP"].as_str().map(str::to_owned);
+    matches!((address(there), address(wanted)), (Some(there), Some(wanted)) if there != wanted)
 }
 
 /// A Gateway of which it is not known what it wants keeps what it has.
@@ -69,8 +80,11 @@ fn is_obsolete(object: &Generated, wanted: &[Wanted], controller_name: &str) -> 
 }
 
 fn delete(object: &Generated) -> Operation {
-    let uid = object.metadata.uid.clone().unwrap_or_default();
-    Operation::Delete { kind: object.kind, name: object.name(), uid }
+    Operation::Delete { kind: object.kind, name: object.name(), uid: uid(object) }
+}
+
+fn uid(object: &Generated) -> String {
+    object.metadata.uid.clone().unwrap_or_default()
 }
 
 /// What is applied says what it is, in full: comparing that is comparing all of it.

@@ -98,6 +98,20 @@ fn addresses_become_cluster_ip_or_load_balancer_ip() {
 }
 
 #[test]
+fn another_cluster_ip_takes_another_service() {
+    let asking = |address: &str| wanted(json!({"addresses": [{"value": address}]}));
+    let there = applied(&wanted(json!({})));
+    assert_eq!(there.manifest["spec"]["clusterIP"], "10.96.3.4");
+    let operations = changes(&[asking("10.96.3.5")], [&there]);
+    let [Operation::Replace { object, uid }] = operations.as_slice() else { panic!("{operations:?}") };
+    assert_eq!((&object.manifest["spec"]["clusterIP"], uid.as_str()), (&json!("10.96.3.5"), "s-1"));
+    for wanted in [asking("10.96.3.4"), wanted(json!({"infrastructure": {"labels": {"a": "b"}}}))] {
+        let operations = changes(&[wanted], [&there]);
+        assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
+    }
+}
+
+#[test]
 fn what_is_as_wanted_is_left_alone() {
     let wanted = wanted(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
     assert_eq!(changes(std::slice::from_ref(&wanted), [&applied(&wanted)]), []);
@@ -219,6 +233,7 @@ fn a_change_of_mode_makes_and_removes_what_it_takes() {
         let kind = |operation: &Operation| match operation {
             Operation::Apply(object) => object.kind,
             Operation::Delete { kind, .. } => *kind,
+            Operation::Replace { object, .. } => object.kind,
             Operation::Refuse { message, .. } => panic!("{message}"),
         };
         operations.iter().map(kind).collect()
