@@ -100,6 +100,15 @@ fn requests(registry: &mut Registry, traffic: &Stats) {
         "Requests that no listener or route took, or that were refused at the edge",
         traffic.unrouted,
     );
+    let answers = Family::<ReasonLabels, Counter>::default();
+    for (reason, count) in &traffic.answers {
+        answers.get_or_create(&ReasonLabels { reason: reason.name() }).inc_by(*count);
+    }
+    registry.register(
+        "http_server_own_answers",
+        "Requests that the gateway answered itself, by reason",
+        answers,
+    );
 }
 
 fn connections(registry: &mut Registry, traffic: &Stats) {
