@@ -19,6 +19,8 @@ const REPORT: &str = "target/ci/conformance.yaml";
 
 /// Each of these tests has an agent and objects of its own; more at once wait for one API server.
 const THREADS: &str = "--test-threads=3";
+/// Looks like a test and is none: other tests start it as a process.
+const NO_TEST: &str = "--skip=process::agent_of_another_test";
 
 /// Starts building the cluster's programs next to the steps that do not need them: minutes with empty Go caches. Whether that
 /// went well the step [`build`] sees.
@@ -53,7 +55,7 @@ pub(super) fn api_server_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = agent::cargo();
     cargo.args(["test", "--workspace", "--locked", "--no-fail-fast", "--test", "cluster"]);
     cargo.args(["--config", &runner]).env("PORTCULLIS_CLUSTER", directory());
-    tally.follow(cargo.args(["--", "--ignored", THREADS]))
+    tally.follow(cargo.args(["--", "--ignored", THREADS, NO_TEST]))
 }
 
 /// What an operator installs: a DaemonSet that serves traffic, and leaves nothing behind.
