@@ -174,7 +174,7 @@ async fn remove_leftovers(client: &Client) {
     }
 }
 
-fn resource(kind: &str) -> ApiResource {
+pub(crate) fn resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "Service" | "Secret" | "ConfigMap" | "Pod" | "ServiceAccount" => ("", "v1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),

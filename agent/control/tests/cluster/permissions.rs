@@ -1,11 +1,14 @@
 //! The chart's roles are enough for everything, and too little of it hurts only what is missing.
 
+use std::collections::BTreeSet;
+
+use portcullis_gateway::{GATEWAY_GROUP, Kind};
 use serde_json::{Value, json};
 
 use crate::account;
 use crate::agent::{Agent, until};
 use crate::crds::XMESH;
-use crate::fixture::{Fixture, condition};
+use crate::fixture::{Fixture, condition, resource};
 use crate::logs::Logs;
 use crate::meshes;
 
@@ -17,6 +20,25 @@ fn rules(kind: &str) -> Value {
     let documents = CHART.split("\n---\n").filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
     let mut roles = documents.filter(|it| it["kind"] == kind && it["metadata"]["name"] == "portcullis");
     roles.next().expect("the chart has the role")["rules"].clone()
+}
+
+/// What the chart's role allows on the Gateway API's kinds.
+fn granted(of_status: bool) -> BTreeSet<String> {
+    let rules = rules("ClusterRole");
+    let rules = rules.as_array().unwrap().iter().filter(|rule| rule["apiGroups"][0] == GATEWAY_GROUP);
+    let resources = rules.flat_map(|rule| rule["resources"].as_array().unwrap());
+    let resources = resources.map(|resource| resource.as_str().unwrap());
+    resources.filter(|resource| resource.ends_with("/status") == of_status).map(str::to_owned).collect()
+}
+
+/// Needs no cluster.
+#[test]
+fn there_are_no_rights_on_kinds_that_are_not_read() {
+    let kinds = Kind::ALL.iter().filter(|kind| kind.group() == GATEWAY_GROUP);
+    let read: BTreeSet<_> = kinds.map(|kind| resource(kind.as_str()).plural).collect();
+    assert_eq!(granted(false), read);
+    let told = read.iter().filter(|kind| *kind != "referencegrants");
+    assert_eq!(granted(true), told.map(|kind| format!("{kind}/status")).collect());
 }
 
 #[tokio::test]
