@@ -1,4 +1,4 @@
-//! `cargo xtask cluster`: a real Kubernetes of one node in namespaces of its own. `tests/cluster` holds its Go programs and
+//! `cargo xtask cluster`: a real Kubernetes of one or more nodes in namespaces of its own. `tests/cluster` holds its Go programs and
 //! configuration, `docs/test-cluster.md` says how to use it.
 //!
 //! Nothing here knows about the agent; `conformance` and tests start it inside with [`Cluster::command`].
@@ -11,6 +11,7 @@ mod credentials;
 mod holder;
 mod inside;
 mod layout;
+mod network;
 mod node;
 pub(crate) mod output;
 mod parts;
@@ -26,6 +27,7 @@ pub(crate) use artifacts::{Artifacts, check_go, suite_version};
 pub(crate) use boot::{Cluster, Options};
 pub(crate) use checks::{Check, holds};
 pub(crate) use layout::Layout;
+pub(crate) use node::Node;
 
 /// Relative to the workspace.
 const DEFAULT: &str = "target/cluster";
@@ -55,13 +57,24 @@ enum Command {
     },
     /// Run a command inside the cluster's namespaces, with KUBECONFIG set and kubectl in PATH
     Exec {
+        /// Where
+        #[arg(long, default_value_t = Node::FIRST)]
+        node: Node,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<String>,
     },
     /// Start a part of the control plane or node that was stopped: etcd, apiserver, kubelet …
-    Start { part: String },
+    Start {
+        part: String,
+        #[arg(long, default_value_t = Node::FIRST)]
+        node: Node,
+    },
     /// Stop a part, as if it had crashed; pods and the other parts go on
-    Stop { part: String },
+    Stop {
+        part: String,
+        #[arg(long, default_value_t = Node::FIRST)]
+        node: Node,
+    },
     /// Install CRDs from a directory or file and wait until they are served
     Crds {
         #[arg(default_value = "deploy/crds")]
@@ -79,7 +92,10 @@ enum Command {
     },
     /// Set up mounts and addresses, inside the namespaces
     #[command(hide = true)]
-    Prepare,
+    Prepare {
+        #[arg(long)]
+        node: Node,
+    },
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -88,15 +104,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Build => Artifacts::ensure().map(drop),
         Command::Up(options) => Cluster::up(layout, options),
         Command::Down => Cluster::down(layout),
-        Command::Kubectl { arguments } => inside::enter(&layout, "kubectl", arguments),
-        Command::Exec { command } => inside::enter(&layout, &command[0], &command[1..]),
-        Command::Start { part } => Cluster::running(layout)?.start(part),
-        Command::Stop { part } => Cluster::running(layout)?.stop(part),
+        Command::Kubectl { arguments } => inside::enter(&layout, Node::FIRST, "kubectl", arguments),
+        Command::Exec { node, command } => inside::enter(&layout, *node, &command[0], &command[1..]),
+        Command::Start { part, node } => Cluster::running(layout)?.start(part, *node),
+        Command::Stop { part, node } => Cluster::running(layout)?.stop(part, *node),
         Command::Crds { path } => Cluster::running(layout)?.install_crds(path),
         Command::Import { archive } => Cluster::running(layout)?.import_image(archive),
         Command::Test => checks::run(layout),
         Command::Hold { while_stdin } => inside::hold(&layout, *while_stdin),
-        Command::Prepare => inside::prepare(&layout),
+        Command::Prepare { node } => inside::prepare(&layout, *node),
     }
 }
 

@@ -11,23 +11,40 @@ use clap::ValueEnum;
 use super::artifacts::Artifacts;
 use super::holder::{self, Lifetime};
 use super::layout::Layout;
+use super::node::{self, Node};
 use super::parts::{Part, command_inside};
-use super::process::Process;
-use super::{credentials, node, output, wait};
+use super::{credentials, output, wait};
 use crate::shell;
 use crate::versions::CLUSTER_TOOLS;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const NEEDS: &[&str] = &["unshare", "nsenter", "setpriv", "ip"];
 
-#[derive(Clone, Copy, Default, clap::Args)]
+#[derive(Clone, Copy, clap::Args)]
 pub(crate) struct Options {
-    /// API server and controllers only: no node, so no pods
-    #[arg(long)]
-    pub(crate) without_node: bool,
+    /// How many nodes; without any there are API server and controllers only, and no pods
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=i64::from(Node::MOST)))]
+    pub(crate) nodes: u8,
     /// Without kube-proxy: Services have addresses that nothing serves
     #[arg(long)]
     pub(crate) without_proxy: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { nodes: 1, without_proxy: false }
+    }
+}
+
+impl Options {
+    fn nodes(&self) -> impl Iterator<Item = Node> {
+        Node::some(self.nodes)
+    }
+
+    /// The control plane needs a place, too.
+    fn places(&self) -> impl Iterator<Item = Node> {
+        Node::some(self.nodes.max(1))
+    }
 }
 
 /// A running cluster. One that this process started ends with it.
@@ -62,6 +79,7 @@ impl Cluster {
         let lock = Some(lock(&layout)?);
         if is_up(&layout) {
             println!("cluster: using the one at {}", layout.directory().display());
+            check_nodes(&layout, options)?;
             return Ok(Self { layout, owned: None, _lock: lock });
         }
         let pipe = start(&layout, options, Lifetime::Tied, &artifacts)?;
@@ -70,7 +88,7 @@ impl Cluster {
 
     /// A cluster that another command started.
     pub(crate) fn running(layout: Layout) -> Result<Self> {
-        if Process::recorded(&layout.holder()).is_none() {
+        if layout.holder_of(Node::FIRST).is_none() {
             bail!("no cluster is up at {}: run `cargo xtask cluster up`", layout.directory().display());
         }
         Ok(Self { layout, owned: None, _lock: None })
@@ -88,9 +106,17 @@ impl Cluster {
         &self.layout
     }
 
-    /// A command that will run inside, as an administrator.
+    /// A command that will run inside, on the first node, as an administrator.
     pub(crate) fn command(&self, program: &str) -> Command {
-        command_inside(&self.layout, program)
+        self.command_on(Node::FIRST, program)
+    }
+
+    pub(crate) fn command_on(&self, node: Node, program: &str) -> Command {
+        command_inside(&self.layout, node, program)
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> {
+        Node::running(&self.layout)
     }
 
     /// What kubectl prints.
@@ -98,17 +124,17 @@ impl Cluster {
         kubectl(&self.layout, arguments)
     }
 
-    pub(crate) fn start(&self, part: &str) -> Result<()> {
-        named(part)?.start(&self.layout)
+    pub(crate) fn start(&self, part: &str, node: Node) -> Result<()> {
+        named(part)?.start(&self.layout, node)
     }
 
-    pub(crate) fn stop(&self, part: &str) -> Result<()> {
-        named(part)?.stop(&self.layout)
+    pub(crate) fn stop(&self, part: &str, node: Node) -> Result<()> {
+        named(part)?.stop(&self.layout, node)
     }
 
-    /// Makes an image archive usable by pods.
+    /// Makes an image archive usable by pods, on every node.
     pub(crate) fn import_image(&self, archive: &Path) -> Result<()> {
-        node::import_image(&self.layout, archive)
+        self.nodes().try_for_each(|node| node::import_image(&self.layout, node, archive))
     }
 
     /// Installs the CRDs in a file or directory, and waits until the API server serves them.
@@ -142,9 +168,10 @@ fn lock(layout: &Layout) -> Result<File> {
     check_environment(layout)?;
     fs::create_dir_all(layout.directory())?;
     let file = File::options().create(true).append(true).open(layout.lock())?;
-    if file.try_lock().is_err() {
-        bail!("another command is using the cluster at {}", layout.directory().display());
-    }
+    // A child that a killed command was just starting has it until it becomes the program it is to be.
+    wait::until_true("the lock", Duration::from_secs(1), || file.try_lock().is_ok()).with_context(|| {
+        format!("another command is using the cluster at {}", layout.directory().display())
+    })?;
     Ok(file)
 }
 
@@ -160,7 +187,18 @@ fn check_environment(layout: &Layout) -> Result<()> {
 
 /// Only a cluster that was left running on purpose, and came up whole, is up. Anything else is a leftover.
 fn is_up(layout: &Layout) -> bool {
-    layout.ready().exists() && Process::recorded(&layout.holder()).is_some()
+    layout.ready().exists() && layout.holder_of(Node::FIRST).is_some()
+}
+
+fn check_nodes(layout: &Layout, options: &Options) -> Result<()> {
+    let (wanted, there) = (options.places().count(), Node::running(layout).count());
+    if there < wanted {
+        bail!(
+            "this needs {wanted} nodes, and the cluster has {there}; run `cargo xtask cluster down`, then without a cluster or \
+             after `cargo xtask cluster up --nodes {wanted}`"
+        );
+    }
+    Ok(())
 }
 
 fn end(layout: &Layout) -> Result<()> {
@@ -189,26 +227,24 @@ fn bring_up(
     lifetime: Lifetime,
     artifacts: &Artifacts,
 ) -> Result<Option<ChildStdin>> {
-    if Process::recorded(&layout.holder()).is_some() {
+    if layout.holder_of(Node::FIRST).is_some() {
         println!("cluster: removing what a run that was killed left behind");
     }
     let boot = Boot { layout, start: Instant::now() };
     holder::end(layout)?;
-    layout.recreate()?;
+    layout.recreate(options.places())?;
     layout.link_programs(artifacts.directory())?;
-    credentials::create(layout)?;
+    credentials::create(layout, options.nodes())?;
     let pipe = holder::start(layout, lifetime)?;
-    output::of(&mut prepare_inside(layout)?)?;
+    options.places().try_for_each(|node| prepare(layout, node))?;
     boot.control_plane(options)?;
-    if !options.without_node {
-        boot.node()?;
-    }
+    boot.nodes(options)?;
     Ok(pipe)
 }
 
 fn check_tools(options: &Options) -> Result<()> {
     let node: Vec<_> = CLUSTER_TOOLS.iter().map(|tool| tool.command).collect();
-    let node = if options.without_node { &[] } else { node.as_slice() };
+    let node = if options.nodes == 0 { &[] } else { node.as_slice() };
     let is_missing = |tool: &&&str| shell::find(tool).is_none();
     let missing: Vec<_> = NEEDS.iter().chain(node).filter(is_missing).copied().collect();
     if !missing.is_empty() {
@@ -217,11 +253,15 @@ fn check_tools(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn prepare_inside(layout: &Layout) -> Result<Command> {
+/// Makes a node's namespaces, and makes them look like one.
+fn prepare(layout: &Layout, node: Node) -> Result<()> {
+    if node != Node::FIRST {
+        holder::join(layout, node)?;
+    }
     let own = std::env::current_exe()?;
-    let mut command = command_inside(layout, &own.display().to_string());
-    command.args(["cluster", "prepare", "--dir"]).arg(layout.directory());
-    Ok(command)
+    let mut command = command_inside(layout, node, &own.display().to_string());
+    command.args(["cluster", "prepare", "--dir"]).arg(layout.directory()).args(["--node", &node.to_string()]);
+    output::of(&mut command).map(drop)
 }
 
 fn named(part: &str) -> Result<Part> {
@@ -229,7 +269,7 @@ fn named(part: &str) -> Result<Part> {
 }
 
 fn kubectl(layout: &Layout, arguments: &[&str]) -> Result<String> {
-    output::of(command_inside(layout, "kubectl").args(arguments))
+    output::of(command_inside(layout, Node::FIRST, "kubectl").args(arguments))
         .with_context(|| format!("kubectl {}", arguments.join(" ")))
 }
 
@@ -240,42 +280,47 @@ struct Boot<'a> {
 
 impl Boot<'_> {
     fn control_plane(&self, options: &Options) -> Result<()> {
-        if !options.without_node {
-            node::configure(self.layout)?;
-            Part::Containerd.start(self.layout)?;
+        for node in options.nodes() {
+            node::configure(self.layout, node)?;
+            Part::Containerd.start(self.layout, node)?;
         }
-        Part::Etcd.start(self.layout)?;
-        Part::Apiserver.start(self.layout)?;
-        if !options.without_node {
-            // Done while the API server starts.
-            self.images()?;
-        }
-        self.until(Part::Apiserver, "API server ready", || self.answers(&["get", "--raw", "/readyz"]))?;
-        Part::ControllerManager.start(self.layout)?;
-        Part::Scheduler.start(self.layout)?;
+        self.start(Part::Etcd)?;
+        self.start(Part::Apiserver)?;
+        // Done while the API server starts.
+        options.nodes().try_for_each(|node| self.images(node))?;
+        let ready = ["get", "--raw", "/readyz"];
+        self.until(Part::Apiserver, Node::FIRST, "API server ready", || self.answers(&ready))?;
+        self.start(Part::ControllerManager)?;
+        self.start(Part::Scheduler)?;
         if !options.without_proxy {
-            Part::Proxy.start(self.layout)?;
+            options.places().try_for_each(|node| Part::Proxy.start(self.layout, node))?;
         }
         let account = ["get", "serviceaccount", "default", "--namespace=default"];
-        self.until(Part::ControllerManager, "controllers working", || self.answers(&account))
+        self.until(Part::ControllerManager, Node::FIRST, "controllers working", || self.answers(&account))
     }
 
-    fn images(&self) -> Result<()> {
-        let layout = self.layout;
-        self.until(Part::Containerd, "containerd ready", || node::containerd_answers(layout))?;
-        node::import_images(layout)?;
-        self.say("images imported");
+    fn images(&self, node: Node) -> Result<()> {
+        let answers = || node::containerd_answers(self.layout, node);
+        self.until(Part::Containerd, node, &format!("containerd ready on {node}"), answers)?;
+        node::import_images(self.layout, node)?;
+        self.say(&format!("images imported on {node}"));
         Ok(())
     }
 
-    fn node(&self) -> Result<()> {
-        Part::Kubelet.start(self.layout)?;
+    fn nodes(&self, options: &Options) -> Result<()> {
+        options.nodes().try_for_each(|node| Part::Kubelet.start(self.layout, node))?;
         let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
-        let is_ready = || {
-            kubectl(self.layout, &["get", "node", node::NAME, "-o", ready])
+        let is_ready = |node: Node| {
+            kubectl(self.layout, &["get", "node", &node.to_string(), "-o", ready])
                 .is_ok_and(|status| status == "True")
         };
-        self.until(Part::Kubelet, "node Ready", is_ready)
+        options
+            .nodes()
+            .try_for_each(|node| self.until(Part::Kubelet, node, &format!("{node} Ready"), || is_ready(node)))
+    }
+
+    fn start(&self, part: Part) -> Result<()> {
+        part.start(self.layout, Node::FIRST)
     }
 
     fn answers(&self, arguments: &[&str]) -> bool {
@@ -283,12 +328,13 @@ impl Boot<'_> {
     }
 
     /// Waits for something that a part is to bring about, as long as that part lives.
-    fn until(&self, part: Part, what: &str, holds: impl Fn() -> bool) -> Result<()> {
-        let poll = || match part.process(self.layout) {
-            None => bail!("{what}: {}", part.last_words(self.layout)),
+    fn until(&self, part: Part, node: Node, what: &str, holds: impl Fn() -> bool) -> Result<()> {
+        let last_words = || part.last_words(self.layout, node);
+        let poll = || match part.process(self.layout, node) {
+            None => bail!("{what}: {}", last_words()),
             Some(_) => Ok(holds().then_some(())),
         };
-        wait::until(what, PATIENCE, poll).with_context(|| part.last_words(self.layout))?;
+        wait::until(what, PATIENCE, poll).with_context(last_words)?;
         self.say(what);
         Ok(())
     }

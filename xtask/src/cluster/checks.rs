@@ -8,24 +8,26 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::boot::{Cluster, Options};
 use super::layout::Layout;
-use super::process::Process;
-use super::{node, output, wait};
+use super::node::Node;
+use super::{output, wait};
 use crate::shell;
 
 const MANIFESTS: &str = "tests/cluster/smoke";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const SMALL: Options = Options { without_node: true, without_proxy: true };
+/// Pods are where the manifests want them.
+const WHOLE: Options = Options { nodes: 2, without_proxy: false };
+const SMALL: Options = Options { nodes: 0, without_proxy: true };
 
 pub(crate) type Check = fn(&Cluster) -> Result<()>;
 
 /// In this order: later ones use what earlier ones made.
 const CHECKS: &[(&str, Check)] = &[
-    ("the node is Ready, of the version in go.mod", node_is_ready),
-    ("a pod runs and becomes Ready", pod_runs),
-    ("the pod's Service answers on its ClusterIP, from the node", service_answers_the_node),
-    ("a pod reaches the Service", service_answers_a_pod),
-    ("kubectl logs and exec reach the pod", logs_and_exec_work),
+    ("the nodes are Ready, of the version in go.mod", nodes_are_ready),
+    ("a pod runs on each node and becomes Ready", pods_run),
+    ("a Service answers on its ClusterIP, from both nodes", service_answers_the_nodes),
+    ("a pod on the other node reaches the Service", service_answers_a_pod),
+    ("kubectl logs and exec reach both pods", logs_and_exec_work),
     ("our CRDs are served", crds_are_served),
     ("our additive fields are not pruned", additive_fields_are_kept),
     ("a field that no schema knows is pruned", unknown_fields_are_pruned),
@@ -36,7 +38,7 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 pub(super) fn run(layout: Layout) -> Result<()> {
-    let cluster = Cluster::obtain(layout, &Options::default())?;
+    let cluster = Cluster::obtain(layout, &WHOLE)?;
     remove_smoke(&cluster)?;
     let failed = CHECKS.iter().filter(|(name, check)| !holds(name, *check, &cluster)).count();
     remove_smoke(&cluster)?;
@@ -63,27 +65,30 @@ fn remove_smoke(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["delete", "namespace", "smoke", "--ignore-not-found"]).map(drop)
 }
 
-fn node_is_ready(cluster: &Cluster) -> Result<()> {
-    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "node", node::NAME])?;
-    let version = "jsonpath={.status.nodeInfo.kubeletVersion}";
-    let version = cluster.kubectl(&["get", "node", node::NAME, "-o", version])?;
+fn nodes_are_ready(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "nodes", "--all"])?;
+    let versions = "jsonpath={.items[*].status.nodeInfo.kubeletVersion}";
+    let versions = cluster.kubectl(&["get", "nodes", "-o", versions])?;
     let wanted = super::artifacts::required("k8s.io/kubernetes")?;
-    ensure!(version == wanted, "kubelet is {version}, not {wanted}");
+    ensure!(versions == format!("{wanted} {wanted}"), "two kubelets should be {wanted}: {versions}");
     Ok(())
 }
 
-fn pod_runs(cluster: &Cluster) -> Result<()> {
+fn pods_run(cluster: &Cluster) -> Result<()> {
     apply(cluster, "pods.yaml")?;
     let ready = ["wait", "--for=condition=Ready", "--timeout=60s", "--namespace=smoke", "pod", "--all"];
     cluster.kubectl(&ready).map(drop)
 }
 
-fn service_answers_the_node(cluster: &Cluster) -> Result<()> {
-    let url = format!("http://{}/from-the-node", field(cluster, "service/echo", "{.spec.clusterIP}")?);
-    let answer = wait::until("an answer from the Service", PATIENCE, || {
-        Ok(output::of(cluster.command("curl").args(["-sS", "--max-time", "2", &url])).ok())
-    })?;
-    ensure!(answer.contains("/from-the-node"), "unexpected answer: {answer}");
+fn service_answers_the_nodes(cluster: &Cluster) -> Result<()> {
+    let ip = field(cluster, "service/echo", "{.spec.clusterIP}")?;
+    for node in cluster.nodes() {
+        let url = format!("http://{ip}/from-{node}");
+        let answer = wait::until("an answer from the Service", PATIENCE, || {
+            Ok(output::of(cluster.command_on(node, "curl").args(["-sS", "--max-time", "2", &url])).ok())
+        })?;
+        ensure!(answer.contains(&format!("/from-{node}")), "unexpected answer: {answer}");
+    }
     Ok(())
 }
 
@@ -140,18 +145,18 @@ fn unknown_fields_are_pruned(cluster: &Cluster) -> Result<()> {
 }
 
 fn api_server_restarts(cluster: &Cluster) -> Result<()> {
-    cluster.stop("apiserver")?;
+    cluster.stop("apiserver", Node::FIRST)?;
     let ready = ["get", "--raw", "/readyz", "--request-timeout=2s"];
     ensure!(cluster.kubectl(&ready).is_err(), "the API server answers after it was stopped");
-    cluster.start("apiserver")?;
+    cluster.start("apiserver", Node::FIRST)?;
     wait::until_true("the API server's return", PATIENCE, || cluster.kubectl(&ready).is_ok())
 }
 
 fn deletion_cleans_up(cluster: &Cluster) -> Result<()> {
-    let before = cluster.netns_names()?.len();
+    let before = cluster.netns_names(Node::SECOND)?.len();
     cluster.kubectl(&["delete", "--namespace=smoke", "pod/client", "--timeout=60s"])?;
     wait::until_true("the end of the pod's namespace", PATIENCE, || {
-        cluster.netns_names().is_ok_and(|names| names.len() == before - 1)
+        cluster.netns_names(Node::SECOND).is_ok_and(|names| names.len() == before - 1)
     })
 }
 
@@ -159,10 +164,9 @@ fn deletion_cleans_up(cluster: &Cluster) -> Result<()> {
 fn leftovers_are_removed(cluster: &Cluster) -> Result<()> {
     let layout = second(cluster);
     let mut up = Command::new("/proc/self/exe");
-    up.args(["cluster", "up", "--without-node", "--dir"]).arg(layout.directory());
+    up.args(["cluster", "up", "--nodes=0", "--dir"]).arg(layout.directory());
     let mut up = up.stdout(Stdio::null()).spawn()?;
-    let leftover =
-        wait::until("the second cluster's holder", PATIENCE, || Ok(Process::recorded(&layout.holder())));
+    let leftover = wait::until("the second cluster's holder", PATIENCE, || Ok(layout.holder_of(Node::FIRST)));
     up.kill()?;
     up.wait()?;
     let leftover = leftover?;
@@ -177,7 +181,7 @@ fn second_cluster_is_apart(cluster: &Cluster) -> Result<()> {
     let other = Cluster::obtain(second.clone(), &SMALL)?;
     let nodes = other.kubectl(&["get", "nodes", "-o", "name"])?;
     ensure!(nodes.is_empty(), "the second cluster sees the first one's nodes: {nodes}");
-    let holder = Process::recorded(&second.holder()).context("the second cluster has no holder")?;
+    let holder = second.holder_of(Node::FIRST).context("the second cluster has no holder")?;
     drop(other);
     ensure!(!holder.is_alive(), "the second cluster's holder lives on");
     std::fs::remove_dir_all(second.directory()).context("cannot remove the second cluster's state")

@@ -15,21 +15,14 @@ use rcgen::{
 };
 
 use super::layout::Layout;
-use super::node;
+use super::node::Node;
 
 struct User {
     /// Its kubeconfig's name here.
-    file: &'static str,
-    name: &'static str,
+    file: String,
+    name: String,
     groups: &'static str,
 }
-
-const USERS: &[User] = &[
-    User { file: "admin", name: "admin", groups: "system:masters" },
-    User { file: "controller-manager", name: "system:kube-controller-manager", groups: "" },
-    User { file: "scheduler", name: "system:kube-scheduler", groups: "" },
-    User { file: "kubelet", name: "system:node:node", groups: "system:nodes" },
-];
 
 const API_SERVER_NAMES: &[&str] = &[
     "localhost",
@@ -40,9 +33,9 @@ const API_SERVER_NAMES: &[&str] = &[
 ];
 
 /// The first of the Services' addresses is the API server's.
-const API_SERVER_ADDRESSES: &[&str] = &["127.0.0.1", "10.96.0.1", node::ADDRESS];
+const API_SERVER_ADDRESSES: &[&str] = &["127.0.0.1", "10.96.0.1"];
 
-pub(super) fn create(layout: &Layout) -> Result<()> {
+pub(super) fn create(layout: &Layout, nodes: impl Iterator<Item = Node>) -> Result<()> {
     let pki = layout.path("pki");
     let authority = authority(&pki)?;
     issue(&pki, "apiserver", api_server()?, &authority)?;
@@ -50,7 +43,8 @@ pub(super) fn create(layout: &Layout) -> Result<()> {
     let accounts = KeyPair::generate()?;
     write(&pki.join("service-accounts.key"), &accounts.serialize_pem())?;
     write(&pki.join("service-accounts.pub"), &accounts.public_key_pem())?;
-    users(layout)
+    let users = users().into_iter().chain(nodes.map(kubelet));
+    admit(layout, users)
 }
 
 fn authority(pki: &Path) -> Result<CertifiedIssuer<'static, KeyPair>> {
@@ -67,7 +61,8 @@ fn authority(pki: &Path) -> Result<CertifiedIssuer<'static, KeyPair>> {
 fn api_server() -> Result<CertificateParams> {
     let names = API_SERVER_NAMES.iter().map(|&name| name.to_owned());
     let mut params = CertificateParams::new(names.collect::<Vec<_>>())?;
-    for address in API_SERVER_ADDRESSES {
+    let own = Node::FIRST.address();
+    for address in API_SERVER_ADDRESSES.iter().copied().chain([own.as_str()]) {
         params.subject_alt_names.push(SanType::IpAddress(address.parse::<IpAddr>()?));
     }
     params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
@@ -96,13 +91,29 @@ fn issue(
     write(&pki.join(format!("{name}.key")), &key.serialize_pem())
 }
 
-fn users(layout: &Layout) -> Result<()> {
+fn users() -> [User; 3] {
+    let user = |file: &str, name: &str, groups| User { file: file.to_owned(), name: name.to_owned(), groups };
+    [
+        user("admin", "admin", "system:masters"),
+        user("controller-manager", "system:kube-controller-manager", ""),
+        user("scheduler", "system:kube-scheduler", ""),
+    ]
+}
+
+/// By this name the API server knows what is the node's business.
+fn kubelet(node: Node) -> User {
+    User { file: node.to_string(), name: format!("system:node:{node}"), groups: "system:nodes" }
+}
+
+fn admit(layout: &Layout, users: impl Iterator<Item = User>) -> Result<()> {
     let mut tokens = String::new();
-    for user in USERS {
+    let server = Node::FIRST.address();
+    for user in users {
         let token = token()?;
         tokens.push_str(&format!("{token},{},{},\"{}\"\n", user.name, user.file, user.groups));
-        let place = layout.kubeconfig(user.file);
-        layout.fill("kubeconfig.yaml", &place, &[("USER", user.file), ("TOKEN", &token)])?;
+        let place = layout.kubeconfig(&user.file);
+        let values = [("USER", user.file.as_str()), ("TOKEN", &token), ("SERVER", &server)];
+        layout.fill("kubeconfig.yaml", &place, &values)?;
         private(&place)?;
     }
     write(&layout.path("pki/tokens.csv"), &tokens)

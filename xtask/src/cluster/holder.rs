@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 
 use super::cgroup::Cgroups;
 use super::layout::Layout;
+use super::node::Node;
+use super::parts::command_inside;
 use super::process::Process;
 use super::wait;
 
@@ -31,15 +33,28 @@ pub(super) fn start(layout: &Layout, lifetime: Lifetime) -> Result<Option<ChildS
     let holder = wait::until("the holder of the namespaces", Duration::from_secs(5), || {
         Ok(i32::try_from(child.id()).ok().and_then(Process::of).and_then(Process::child))
     })?;
-    holder.record(&layout.holder())?;
+    holder.record(&layout.holder(Node::FIRST))?;
     cgroups.join(child.id())?;
     cgroups.join(holder.pid.try_into()?)?;
     Ok(child.stdin.take())
 }
 
+/// Makes the namespaces of one more node, which end with those of the first: it has the same process and cgroup namespaces.
+pub(super) fn join(layout: &Layout, node: Node) -> Result<()> {
+    let log = layout.log(&format!("holder-{node}"));
+    let mut unshare = command_inside(layout, Node::FIRST, "unshare");
+    unshare.args(["--net", "--mount", "--propagation", "private"]).arg(layout.path("artifacts/pause"));
+    unshare.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?).process_group(0);
+    let mut child = unshare.spawn().with_context(|| format!("cannot start the holder of {node}"))?;
+    await_announcement(&mut child, &log)?;
+    let entered = Process::of(child.id().try_into()?);
+    let holder = entered.and_then(Process::child).context("the holder ended at once")?;
+    holder.record(&layout.holder(node))
+}
+
 /// Ends whatever is left of a cluster, whoever started it. Does nothing if there is nothing.
 pub(super) fn end(layout: &Layout) -> Result<()> {
-    if let Some(holder) = Process::recorded(&layout.holder()) {
+    if let Some(holder) = layout.holder_of(Node::FIRST) {
         holder.kill()?;
     }
     Cgroups::recorded(layout).remove()

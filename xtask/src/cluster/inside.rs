@@ -12,13 +12,13 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
 use super::cgroup::{self, Cgroups};
 use super::layout::{Layout, RUN};
-use super::node;
-use super::output;
-use super::process::Process;
+use super::network;
+use super::node::Node;
 use crate::shell;
 
-/// containerd, the CNI plugins and kubelet write here whatever their options say.
-const PRIVATE: &[&str] = &["/run", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers"];
+/// containerd, the CNI plugins and kubelet write here whatever their options say; so do agents that run in pods.
+const PRIVATE: &[&str] =
+    &["/run", "/var/lib/cni", "/var/lib/kubelet", "/var/lib/portcullis", "/var/log/containers"];
 
 /// What kubelet insists on. They are the machine's, so it is shown files of the cluster's own instead.
 const SYSCTLS: &[(&str, &str)] = &[
@@ -42,10 +42,16 @@ pub(super) fn hold(layout: &Layout, while_stdin: bool) -> Result<()> {
     Err(unshare.exec()).context("cannot run unshare")
 }
 
-/// Becomes a command inside.
-pub(super) fn enter(layout: &Layout, program: &str, arguments: &[impl AsRef<OsStr>]) -> Result<()> {
-    let Some(holder) = Process::recorded(&layout.holder()) else {
-        bail!("no cluster is up at {}: run `cargo xtask cluster up`", layout.directory().display());
+/// Becomes a command inside, on a node.
+pub(super) fn enter(
+    layout: &Layout,
+    node: Node,
+    program: &str,
+    arguments: &[impl AsRef<OsStr>],
+) -> Result<()> {
+    let Some(holder) = layout.holder_of(node) else {
+        let directory = layout.directory().display();
+        bail!("no cluster with {node} is up at {directory}: run `cargo xtask cluster up`");
     };
     Cgroups::recorded(layout).join(id())?;
     let mut nsenter = Command::new("nsenter");
@@ -59,8 +65,8 @@ pub(super) fn enter(layout: &Layout, program: &str, arguments: &[impl AsRef<OsSt
     Err(nsenter.exec()).context("cannot run nsenter")
 }
 
-/// Makes the namespaces what a node looks like. Runs inside, once.
-pub(super) fn prepare(layout: &Layout) -> Result<()> {
+/// Makes the namespaces what a node looks like. Runs inside, once for each node.
+pub(super) fn prepare(layout: &Layout, node: Node) -> Result<()> {
     for directory in PRIVATE {
         fs::create_dir_all(directory)?;
         mount_new("tmpfs", directory, c"mode=0755")?;
@@ -68,12 +74,13 @@ pub(super) fn prepare(layout: &Layout) -> Result<()> {
     for directory in [RUN, "/run/netns", "/run/containerd"] {
         fs::create_dir_all(directory)?;
     }
-    for (name, value) in SYSCTLS {
-        show_sysctl(layout, name, value)?;
-    }
-    mount_cgroups()?;
     mount_bpf()?;
-    network()
+    if node == Node::FIRST {
+        // The others see the same.
+        show_sysctls(layout)?;
+        mount_cgroups()?;
+    }
+    network::prepare(node)
 }
 
 /// Kernel programs pinned in the cluster are the cluster's, and go with it. Kernels without have no such directory.
@@ -82,11 +89,14 @@ fn mount_bpf() -> Result<()> {
     if place.is_dir() { mount_new("bpf", place, c"mode=0700") } else { Ok(()) }
 }
 
-fn show_sysctl(layout: &Layout, name: &str, value: &str) -> Result<()> {
-    let file = layout.path("sysctl").join(name.replace('/', "."));
-    fs::write(&file, format!("{value}\n"))?;
-    mount_bind(&file, Path::new("/proc/sys").join(name))
-        .with_context(|| format!("cannot cover sysctl {name}"))
+fn show_sysctls(layout: &Layout) -> Result<()> {
+    for (name, value) in SYSCTLS {
+        let file = layout.path("sysctl").join(name.replace('/', "."));
+        fs::write(&file, format!("{value}\n"))?;
+        mount_bind(&file, Path::new("/proc/sys").join(name))
+            .with_context(|| format!("cannot cover sysctl {name}"))?;
+    }
+    Ok(())
 }
 
 /// Mounts the hierarchies anew: a mount shows the cgroup namespace in which it was made.
@@ -119,17 +129,4 @@ fn mount_new(kind: &str, place: impl AsRef<Path>, options: &CStr) -> Result<()> 
     let place = place.as_ref();
     mount(kind, place, kind, MountFlags::empty(), options)
         .with_context(|| format!("cannot mount {kind} on {}", place.display()))
-}
-
-fn network() -> Result<()> {
-    fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
-    ip(&["link", "set", "lo", "up"])?;
-    ip(&["address", "add", &format!("{}/32", node::ADDRESS), "dev", "lo"])?;
-    // kube-proxy rewrites a Service's address on the way out; there must be a way out to start on.
-    ip(&["route", "add", node::SERVICES, "dev", "lo", "src", node::ADDRESS])
-}
-
-fn ip(arguments: &[&str]) -> Result<()> {
-    output::of(Command::new("ip").args(arguments)).with_context(|| format!("ip {}", arguments.join(" ")))?;
-    Ok(())
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
+use super::node::Node;
+use super::process::Process;
 use crate::shell;
 
 /// Sockets and other short-lived files. `/run` is the cluster's own, so every cluster may use the same short path: the path of
@@ -33,6 +35,11 @@ impl Layout {
         &self.directory
     }
 
+    /// Of one node.
+    pub(super) fn of(&self, node: Node, name: &str) -> PathBuf {
+        self.path(&node.to_string()).join(name)
+    }
+
     pub(crate) fn log(&self, part: &str) -> PathBuf {
         self.path(&format!("logs/{part}.log"))
     }
@@ -50,9 +57,13 @@ impl Layout {
         self.path("lock")
     }
 
-    /// The process that holds the namespaces.
-    pub(super) fn holder(&self) -> PathBuf {
-        self.path("holder")
+    /// Which process holds a node's namespaces. With the first one's everything ends.
+    pub(super) fn holder(&self, node: Node) -> PathBuf {
+        self.of(node, "holder")
+    }
+
+    pub(super) fn holder_of(&self, node: Node) -> Option<Process> {
+        Process::recorded(&self.holder(node))
     }
 
     /// There when the cluster came up whole.
@@ -78,10 +89,11 @@ impl Layout {
     }
 
     /// Empties the directory, and makes what every start needs.
-    pub(super) fn recreate(&self) -> Result<()> {
+    pub(super) fn recreate(&self, nodes: impl Iterator<Item = Node>) -> Result<()> {
         self.empty(&[])?;
-        for name in ["bin", "cni", "logs", "pki", "sysctl"] {
-            fs::create_dir(self.path(name))?;
+        let names = ["bin", "logs", "pki", "pod-logs", "sysctl"].map(str::to_owned);
+        for name in names.into_iter().chain(nodes.map(|node| node.to_string())) {
+            fs::create_dir(self.path(&name))?;
         }
         Ok(())
     }

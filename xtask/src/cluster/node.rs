@@ -1,8 +1,10 @@
-//! The node: its addresses, the configuration of containerd and kubelet, and the images that pods may use.
+//! The nodes: their names and addresses, the configuration of containerd and kubelet, and the images that pods may use.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 
@@ -10,43 +12,93 @@ use super::layout::{Layout, RUN};
 use super::output;
 use super::parts::command_inside;
 
-pub(crate) const NAME: &str = "node";
-/// The node's, the pods' and the Services' addresses exist in the cluster's own network namespace only. No route leads out.
-pub(crate) const ADDRESS: &str = "10.250.0.1";
-pub(crate) const PODS: &str = "10.244.0.0/24";
+/// All addresses exist in the cluster's own network namespaces only. No route leads out.
+pub(crate) const PODS: &str = "10.244.0.0/16";
 pub(crate) const SERVICES: &str = "10.96.0.0/16";
 
 /// Debian's place, and everybody else's.
 const CNI_PLUGINS: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
 
-pub(super) fn configure(layout: &Layout) -> Result<()> {
+/// By its number. The first one is where the control plane runs, and the way from any node to the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Node(u8);
+
+impl Node {
+    pub(crate) const FIRST: Self = Self(1);
+    pub(crate) const SECOND: Self = Self(2);
+    pub(crate) const MOST: u8 = 9;
+
+    /// As many as that, the first one first.
+    pub(crate) fn some(count: u8) -> impl Iterator<Item = Self> {
+        (1..=count).map(Self)
+    }
+
+    /// Those that run. The first has namespaces even in a cluster where it is no node.
+    pub(super) fn running(layout: &Layout) -> impl Iterator<Item = Self> {
+        Self::some(Self::MOST).take_while(|node| layout.holder_of(*node).is_some())
+    }
+
+    pub(crate) fn address(self) -> String {
+        format!("10.250.0.{}", self.0)
+    }
+
+    /// Its pods' addresses.
+    pub(crate) fn pods(self) -> String {
+        format!("10.244.{}.0/24", self.0 - 1)
+    }
+}
+
+/// `node-1`.
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node-{}", self.0)
+    }
+}
+
+impl FromStr for Node {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::some(Self::MOST).find(|node| node.to_string() == text).ok_or("nodes are node-1 to node-9")
+    }
+}
+
+pub(super) fn configure(layout: &Layout, node: Node) -> Result<()> {
     let plugins = CNI_PLUGINS.iter().find(|directory| Path::new(directory).join("bridge").is_file());
     let plugins = plugins.context("no CNI plugins: run `cargo xtask setup --cluster`")?;
-    layout.fill("containerd.toml", &layout.path("containerd.toml"), &[("CNI_PLUGINS", plugins)])?;
-    layout.fill("cni.conflist", &layout.path("cni/pods.conflist"), &[("PODS", PODS)])?;
-    layout.fill("kubelet.yaml", &layout.path("kubelet.yaml"), &[])
-}
-
-pub(super) fn containerd_answers(layout: &Layout) -> bool {
-    output::of(&mut ctr(layout, &["version"])).is_ok()
-}
-
-/// Every image in the artifacts. Pods have fixed tags and pull nothing.
-pub(super) fn import_images(layout: &Layout) -> Result<()> {
-    for image in fs::read_dir(layout.path("artifacts/images")).context("no images were built")? {
-        import_image(layout, &image?.path())?;
+    let (name, pods) = (node.to_string(), node.pods());
+    let values = [("NODE", name.as_str()), ("PODS", &pods), ("CNI_PLUGINS", plugins)];
+    fs::create_dir(layout.of(node, "cni"))?;
+    for (template, place) in [
+        ("containerd.toml", "containerd.toml"),
+        ("cni.conflist", "cni/pods.conflist"),
+        ("kubelet.yaml", "kubelet.yaml"),
+    ] {
+        layout.fill(template, &layout.of(node, place), &values)?;
     }
     Ok(())
 }
 
-pub(super) fn import_image(layout: &Layout, archive: &Path) -> Result<()> {
-    output::of(ctr(layout, &["images", "import"]).arg(archive))
-        .with_context(|| format!("cannot import {}", archive.display()))?;
+pub(super) fn containerd_answers(layout: &Layout, node: Node) -> bool {
+    output::of(&mut ctr(layout, node, &["version"])).is_ok()
+}
+
+/// Every image in the artifacts. Pods have fixed tags and pull nothing.
+pub(super) fn import_images(layout: &Layout, node: Node) -> Result<()> {
+    for image in fs::read_dir(layout.path("artifacts/images")).context("no images were built")? {
+        import_image(layout, node, &image?.path())?;
+    }
     Ok(())
 }
 
-fn ctr(layout: &Layout, arguments: &[&str]) -> Command {
-    let mut command = command_inside(layout, "ctr");
+pub(super) fn import_image(layout: &Layout, node: Node, archive: &Path) -> Result<()> {
+    output::of(ctr(layout, node, &["images", "import"]).arg(archive))
+        .with_context(|| format!("cannot import {} on {node}", archive.display()))?;
+    Ok(())
+}
+
+fn ctr(layout: &Layout, node: Node, arguments: &[&str]) -> Command {
+    let mut command = command_inside(layout, node, "ctr");
     command.args(["--address", &format!("{RUN}/containerd.sock"), "--namespace", "k8s.io"]).args(arguments);
     command
 }

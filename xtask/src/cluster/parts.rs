@@ -3,12 +3,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 use super::layout::Layout;
-use super::node;
+use super::node::{self, Node};
 use super::process::Process;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -35,24 +36,27 @@ impl Part {
         }
     }
 
-    /// Starts it inside, in the background.
-    pub(super) fn start(self, layout: &Layout) -> Result<()> {
-        if self.process(layout).is_some() {
+    /// Starts it inside, in the background. The control plane is on the first node.
+    pub(super) fn start(self, layout: &Layout, node: Node) -> Result<()> {
+        if !self.is_of_every_node() && node != Node::FIRST {
+            bail!("{} is on {}", self.name(), Node::FIRST);
+        }
+        if self.process(layout, node).is_some() {
             bail!("{} is running already", self.name());
         }
-        let log = File::options().create(true).append(true).open(layout.log(self.name()))?;
-        let mut command = command_inside(layout, self.program());
-        command.args(self.arguments(layout)).process_group(0);
+        let log = File::options().create(true).append(true).open(self.log(layout, node))?;
+        let mut command = command_inside(layout, node, self.program());
+        command.args(self.arguments(layout, node)).process_group(0);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("cannot start {}", self.name()))?;
         let process = Process::of(i32::try_from(child.id())?).context("it ended at once")?;
-        process.record(&layout.path(&format!("{}.pid", self.name())))
+        process.record(&layout.of(node, self.name()).with_extension("pid"))
     }
 
     /// Kills it: the way that tells it nothing.
-    pub(super) fn stop(self, layout: &Layout) -> Result<()> {
-        let Some(entered) = self.process(layout) else {
-            bail!("{} is not running", self.name());
+    pub(super) fn stop(self, layout: &Layout, node: Node) -> Result<()> {
+        let Some(entered) = self.process(layout, node) else {
+            bail!("{} is not running on {node}", self.name());
         };
         if let Some(program) = entered.child() {
             program.kill()?;
@@ -61,43 +65,53 @@ impl Part {
     }
 
     /// What entered the namespaces for it and lives as long as it does.
-    pub(super) fn process(self, layout: &Layout) -> Option<Process> {
-        Process::recorded(&layout.path(&format!("{}.pid", self.name())))
+    pub(super) fn process(self, layout: &Layout, node: Node) -> Option<Process> {
+        Process::recorded(&layout.of(node, self.name()).with_extension("pid"))
     }
 
     /// Its last words, for errors.
-    pub(super) fn last_words(self, layout: &Layout) -> String {
-        let path = layout.log(self.name());
+    pub(super) fn last_words(self, layout: &Layout, node: Node) -> String {
+        let path = self.log(layout, node);
         let log = fs::read_to_string(&path).unwrap_or_default();
         let lines: Vec<_> = log.lines().rev().take(15).collect();
         let lines: Vec<_> = lines.into_iter().rev().collect();
         format!("{}; the end of {}:\n{}", self.name(), path.display(), lines.join("\n"))
     }
 
+    fn log(self, layout: &Layout, node: Node) -> PathBuf {
+        let own = self.is_of_every_node().then(|| format!("-{node}"));
+        layout.log(&format!("{}{}", self.name(), own.unwrap_or_default()))
+    }
+
+    fn is_of_every_node(self) -> bool {
+        matches!(self, Self::Proxy | Self::Containerd | Self::Kubelet)
+    }
+
     fn program(self) -> &'static str {
         if self == Self::Containerd { "containerd" } else { "kubernetes" }
     }
 
-    fn arguments(self, layout: &Layout) -> Vec<String> {
+    fn arguments(self, layout: &Layout, node: Node) -> Vec<String> {
         let flags = match self {
             Self::Etcd => vec![format!("--data-dir={}", layout.path("etcd").display())],
             Self::Apiserver => apiserver(layout),
             Self::ControllerManager => controller_manager(layout),
             Self::Scheduler => controller("scheduler", layout),
-            Self::Proxy => proxy(layout),
-            Self::Containerd => vec![format!("--config={}", layout.path("containerd.toml").display())],
-            Self::Kubelet => kubelet(layout),
+            Self::Proxy => proxy(layout, node),
+            Self::Containerd => vec![format!("--config={}", layout.of(node, "containerd.toml").display())],
+            Self::Kubelet => kubelet(layout, node),
         };
         let part = (self != Self::Containerd).then(|| self.name().to_owned());
         part.into_iter().chain(flags).collect()
     }
 }
 
-/// A command that will run inside, in the current directory.
-pub(super) fn command_inside(layout: &Layout, program: &str) -> Command {
+/// A command that will run inside, on a node, in the current directory.
+pub(super) fn command_inside(layout: &Layout, node: Node, program: &str) -> Command {
     // Not the path of the running program: cargo may have replaced it.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["cluster", "exec", "--dir"]).arg(layout.directory()).arg("--").arg(program);
+    command.args(["cluster", "exec", "--dir"]).arg(layout.directory());
+    command.args(["--node", &node.to_string(), "--", program]);
     command
 }
 
@@ -116,7 +130,7 @@ fn apiserver(layout: &Layout) -> Vec<String> {
         "--profiling=false",
     ]);
     flags.extend([
-        format!("--advertise-address={}", node::ADDRESS),
+        format!("--advertise-address={}", Node::FIRST.address()),
         format!("--service-cluster-ip-range={}", node::SERVICES),
         pki("tls-cert-file", "apiserver.crt"),
         pki("tls-private-key-file", "apiserver.key"),
@@ -165,7 +179,7 @@ fn controller_manager(layout: &Layout) -> Vec<String> {
     flags
 }
 
-fn proxy(layout: &Layout) -> Vec<String> {
+fn proxy(layout: &Layout, node: Node) -> Vec<String> {
     let mut flags = words(&[
         "--proxy-mode=nftables",
         "--metrics-bind-address=127.0.0.1:10249",
@@ -178,20 +192,20 @@ fn proxy(layout: &Layout) -> Vec<String> {
     ]);
     flags.extend([
         format!("--kubeconfig={}", layout.kubeconfig("admin").display()),
-        format!("--hostname-override={}", node::NAME),
+        format!("--hostname-override={node}"),
         format!("--cluster-cidr={}", node::PODS),
     ]);
     flags
 }
 
-fn kubelet(layout: &Layout) -> Vec<String> {
+fn kubelet(layout: &Layout, node: Node) -> Vec<String> {
     vec![
-        format!("--config={}", layout.path("kubelet.yaml").display()),
-        format!("--kubeconfig={}", layout.kubeconfig("kubelet").display()),
-        format!("--hostname-override={}", node::NAME),
-        format!("--node-ip={}", node::ADDRESS),
-        format!("--root-dir={}", layout.path("kubelet").display()),
-        format!("--cert-dir={}", layout.pki("kubelet")),
+        format!("--config={}", layout.of(node, "kubelet.yaml").display()),
+        format!("--kubeconfig={}", layout.kubeconfig(&node.to_string()).display()),
+        format!("--hostname-override={node}"),
+        format!("--node-ip={}", node.address()),
+        format!("--root-dir={}", layout.of(node, "kubelet").display()),
+        format!("--cert-dir={}", layout.of(node, "pki").display()),
     ]
 }
 

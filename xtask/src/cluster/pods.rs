@@ -2,37 +2,40 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::boot::Cluster;
+use super::node::Node;
 use super::output;
 
 impl Cluster {
     /// A program of this machine, in the network namespace of a pod.
     pub(crate) fn command_of_pod(&self, namespace: &str, pod: &str, program: &str) -> Result<Command> {
-        let place = format!("--net=/run/netns/{}", self.netns_of(namespace, pod)?);
-        let mut command = self.command("nsenter");
+        let path = "jsonpath={.spec.nodeName} {.status.podIP}";
+        let found = self.kubectl(&["get", "--namespace", namespace, &format!("pod/{pod}"), "-o", path])?;
+        let (node, ip) = found.split_once(' ').with_context(|| format!("pod {pod} is nowhere"))?;
+        let node = node.parse().map_err(anyhow::Error::msg)?;
+        let place = format!("--net=/run/netns/{}", self.netns_with(node, ip)?);
+        let mut command = self.command_on(node, "nsenter");
         command.args([&place, program]);
         Ok(command)
     }
 
-    /// The network namespace with the pod's address.
-    fn netns_of(&self, namespace: &str, pod: &str) -> Result<String> {
-        let path = "jsonpath={.status.podIP}";
-        let ip = self.kubectl(&["get", "--namespace", namespace, &format!("pod/{pod}"), "-o", path])?;
+    /// The network namespace with a pod's address.
+    fn netns_with(&self, node: Node, ip: &str) -> Result<String> {
         let address = format!(" {ip}/");
-        for name in self.netns_names()? {
-            let shown = output::of(self.command("ip").args(["-netns", &name, "address"]))?;
+        for name in self.netns_names(node)? {
+            let shown = output::of(self.command_on(node, "ip").args(["-netns", &name, "address"]))?;
             if shown.contains(&address) {
                 return Ok(name);
             }
         }
-        bail!("no network namespace has the address{address}")
+        bail!("no network namespace on {node} has the address{address}")
     }
 
-    /// Those of pods that are there.
-    pub(super) fn netns_names(&self) -> Result<Vec<String>> {
-        let list = output::of(self.command("ip").args(["netns", "list"]))?;
+    /// Those of pods that are on a node.
+    pub(super) fn netns_names(&self, node: Node) -> Result<Vec<String>> {
+        let list = output::of(self.command_on(node, "ip").args(["netns", "list"]))?;
         Ok(list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::agent::cargo;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Node};
 
 const BENCH: &str = "apiserver";
 
@@ -66,8 +66,8 @@ fn attend(cluster: &Cluster, child: &mut Child) -> Result<String> {
 
 fn carry_out(cluster: &Cluster, request: &str) -> Result<()> {
     match request.split_once(' ') {
-        Some(("stop", part)) => cluster.stop(part),
-        Some(("start", part)) => cluster.start(part),
+        Some(("stop", part)) => cluster.stop(part, Node::FIRST),
+        Some(("start", part)) => cluster.start(part, Node::FIRST),
         _ => bail!("the measuring program asks for what nobody knows: {request}"),
     }
 }
