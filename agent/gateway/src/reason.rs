@@ -13,6 +13,8 @@ macro_rules! names {
         }
 
         impl $enum {
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant)),+ }
             }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::backoff::jittered;
 use super::merge;
 use super::pace::Pace;
 use super::refusal::Refusal;
@@ -22,6 +23,8 @@ use crate::status::{StatusSink, Statuses};
 
 /// Paces of more objects than this are not kept for nothing.
 const MANY: usize = 1024;
+/// How long a write rests that nobody answered: the API server may be back at any time.
+const UNANSWERED: Duration = Duration::from_secs(1);
 
 /// Shared by all who take part.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ struct Work {
     /// Being written (`None`), or written so recently that the next write waits.
     resting: BTreeMap<ObjectKey, Option<Instant>>,
     paces: BTreeMap<ObjectKey, Pace>,
+    /// How many paces there may be before those that are over are thrown away.
+    sweep_at: usize,
     /// Gateways that could not get their objects.
     refused: BTreeMap<ObjectName, Refusal>,
     /// What the plan and the observation were when there was nothing (more) to do, as a hash.
@@ -66,6 +71,8 @@ pub(super) struct Job {
     pub(super) observed: Observed,
     /// JSON text.
     planned: Option<Box<str>>,
+    /// If others make this write necessary, as they did before, that is worth a line in the log.
+    pub(super) becomes_notable: bool,
 }
 
 /// The applier's way to the board.
@@ -127,6 +134,7 @@ impl Board {
         work.observed.remove(key);
         work.settled.remove(key);
         work.dirty.remove(key);
+        work.paces.remove(key);
     }
 
     /// Which Gateways cannot have what is generated for them, all of them.
@@ -146,8 +154,8 @@ impl Board {
     pub(super) fn review(&self) {
         let mut work = self.work();
         work.settled.clear();
-        // Whoever was writing them when leadership was lost does not any more.
-        work.resting.retain(|_, until| until.is_some());
+        // Whoever was writing them when leadership was lost does not any more, and what kept others waiting may be over.
+        work.resting.clear();
         let ours =
             work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));
         let all: BTreeSet<ObjectKey> = ours.map(|(key, _)| key).chain(work.planned.keys()).cloned().collect();
@@ -176,24 +184,55 @@ impl Board {
         self.work().job(key)
     }
 
-    /// The writer is done with an object; if `settled`, what the job says was seen and planned needs no further write.
-    pub(super) fn settle(&self, job: &Job, settled: bool) {
+    /// What the job says was seen and planned needs no further write.
+    pub(super) fn settle(&self, job: &Job) {
         let mut work = self.work();
-        if settled {
-            let mark = mark(&self.hasher, Some(&job.observed), job.planned.as_deref());
-            work.settled.insert(job.key.clone(), mark);
-        }
-        let until = work.pace(&job.key).written();
+        let mark = mark(&self.hasher, Some(&job.observed), job.planned.as_deref());
+        work.settled.insert(job.key.clone(), mark);
+        let until = work.pace(&job.key).settled();
         work.resting.insert(job.key.clone(), Some(until));
         self.bell.notify_one();
     }
 
-    /// The writer could not: once more, later.
-    pub(super) fn postpone(&self, key: &ObjectKey, delay: Duration) {
+    /// The same after a write. Returns how often in a row others made it necessary.
+    pub(super) fn wrote(&self, job: &Job) -> u32 {
+        let plan = self.hasher.hash_one(job.planned.as_deref());
+        let restored = self.work().pace(&job.key).dispute.written(plan);
+        self.settle(job);
+        restored
+    }
+
+    /// There is no such object any more.
+    pub(super) fn gone(&self, key: &ObjectKey) {
+        self.forget(key);
+        self.work().resting.remove(key);
+        self.bell.notify_one();
+    }
+
+    /// Nobody answered: once more, soon.
+    pub(super) fn unanswered(&self, key: &ObjectKey) {
+        self.postpone(key, |_| UNANSWERED);
+    }
+
+    /// The API server would not take it: once more, later each time.
+    pub(super) fn refused_write(&self, key: &ObjectKey) {
+        self.postpone(key, Pace::refused);
+    }
+
+    fn postpone(&self, key: &ObjectKey, delay: impl FnOnce(&mut Pace) -> Duration) {
         let mut work = self.work();
         work.touch(key.clone());
+        let delay = jittered(delay(work.pace(key)));
         work.resting.insert(key.clone(), Some(Instant::now() + delay));
         self.bell.notify_one();
+    }
+
+    /// Whether this version of an object, or a newer one, was seen, and nothing is left to be written of it. What others
+    /// change of a status is dealt with then; what follows from other objects may still be on its way.
+    pub fn rests_at(&self, key: &ObjectKey, version: &str) -> bool {
+        let work = self.work();
+        let seen = work.observed.get(key).is_some_and(|seen| !is_older(&seen.version, version));
+        seen && !work.dirty.contains_key(key) && work.resting.get(key) != Some(&None)
     }
 
     fn plan(&self, statuses: Statuses) {
@@ -237,9 +276,9 @@ impl Work {
     fn take(&mut self, hasher: &RandomState) -> Result<Job, Option<Instant>> {
         let now = Instant::now();
         loop {
-            let due = |(key, since)| self.due(key, since).is_some_and(|due| due <= now);
+            let due = |(key, since)| self.due(key, since, hasher).is_some_and(|due| due <= now);
             let Some(key) = self.dirty.iter().find(|it| due(*it)).map(|(key, _)| key.clone()) else {
-                return Err(self.dirty.iter().filter_map(|(key, since)| self.due(key, since)).min());
+                return Err(self.dirty.iter().filter_map(|(key, since)| self.due(key, since, hasher)).min());
             };
             self.dirty.remove(&key);
             self.resting.remove(&key);
@@ -255,17 +294,23 @@ impl Work {
     }
 
     /// `None`: not before the write in flight is over.
-    fn due(&self, key: &ObjectKey, since: &Instant) -> Option<Instant> {
-        let Some(resting) = self.resting.get(key) else { return Some(*since) };
+    fn due(&self, key: &ObjectKey, since: &Instant, hasher: &RandomState) -> Option<Instant> {
         let pace = self.paces.get(key);
-        resting.map(|until| pace.map_or(until, |pace| pace.due(until, *since)))
+        let due = match self.resting.get(key) {
+            Some(resting) => resting.map(|until| pace.map_or(until, |pace| pace.due(until, *since)))?,
+            None => *since,
+        };
+        let plan = || hasher.hash_one(self.planned(key).as_deref());
+        let not_before = pace.and_then(|pace| pace.dispute.not_before(plan));
+        Some(not_before.map_or(due, |until| due.max(until)))
     }
 
     fn pace(&mut self, key: &ObjectKey) -> &mut Pace {
-        if self.paces.len() > MANY {
-            self.paces.retain(|_, pace| !pace.is_calm());
+        if self.paces.len() > self.sweep_at {
+            self.paces.retain(|_, pace| !pace.is_over());
             let now = Instant::now();
             self.resting.retain(|_, until| until.is_none_or(|until| until > now));
+            self.sweep_at = MANY.max(2 * self.paces.len());
         }
         self.paces.entry(key.clone()).or_default()
     }
@@ -282,7 +327,8 @@ impl Work {
         let observed = self.observed.get(key)?.clone();
         let planned = self.planned(key);
         let is_route = !matches!(key.kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet);
-        (planned.is_some() || is_route).then(|| Job { key: key.clone(), observed, planned })
+        let becomes_notable = self.paces.get(key).is_some_and(|pace| pace.dispute.becomes_notable());
+        (planned.is_some() || is_route).then(|| Job { key: key.clone(), observed, planned, becomes_notable })
     }
 }
 

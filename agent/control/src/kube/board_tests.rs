@@ -42,7 +42,7 @@ async fn an_object_rests_between_writes_but_not_before_the_first() {
     plan(&board, "r", Some(status("A")));
     let job = next(&board).await.unwrap();
     plan(&board, "r", Some(status("B")));
-    board.settle(&job, false);
+    board.wrote(&job);
     assert!(next(&board).await.is_none());
     let began = Instant::now();
     assert_eq!(board.next().await.planned(), Some(status("B")));
@@ -57,7 +57,7 @@ async fn what_is_settled_is_left_alone_until_something_changes() {
     let job = next(&board).await.unwrap();
     let job = Job { observed: observed("2", &status("A")), ..job };
     board.observe(&key("r"), job.observed.clone());
-    board.settle(&job, true);
+    board.wrote(&job);
     tokio::time::advance(FIRST_REST).await;
     assert!(next(&board).await.is_none());
     board.observe(&key("r"), observed("1", &json!({})));
@@ -96,7 +96,7 @@ async fn writes_while_changing(every: Duration, lasting: Duration) -> Vec<Durati
             }
             job = board.next() => {
                 writes.push(began.elapsed());
-                board.settle(&job, true);
+                board.wrote(&job);
             }
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }

@@ -1,51 +1,77 @@
-//! A planned status into the one that is there, pure. A route's status is a list that several controllers share: entries of
-//! others are put back as they were found, in their places. Nothing is planned when only time would change.
+//! A planned status into the one that is there, pure. Lists that several controllers share (a route's parents, conditions)
+//! keep what others put there, as it was found and in its place. Nothing is planned when only time would change.
 
+use portcullis_gateway::ConditionType;
 use serde_json::{Map, Value, json};
 
 use crate::status::times;
+
+const PARENTS: &str = "parents";
+const LISTENERS: &str = "listeners";
+const CONDITIONS: &str = "conditions";
+
+/// Fields that a plan may have, but for the shared ones; those that are there and not planned go.
+const PLANNED: [&str; 5] =
+    ["addresses", "attachedGateways", "attachedListenerSets", LISTENERS, "supportedFeatures"];
+
+/// Types that the Gateway API has or had for objects that have one controller, and that we never say.
+const NOT_SAID: [&str; 5] =
+    ["AttachedListenerSets", "Detached", "InsecureFrontendValidationMode", "Ready", "Scheduled"];
 
 /// The part of a status to write, as a JSON merge patch of `status`; `None` if what is there says it all.
 ///
 /// `planned` is `None` for an object that we have nothing to say about any more.
 pub(super) fn patch(observed: &Value, planned: Option<&Value>, controller: &str, now: &str) -> Option<Value> {
-    let merged = match planned {
-        Some(planned) if planned.get(PARENTS).is_none() => Some(with_conditions(observed, planned)),
-        planned => with_parents(observed, planned, controller),
-    }?;
-    let mut merged = merged;
+    let mut merged = match planned {
+        Some(planned) if planned.get(PARENTS).is_none() => whole(observed, planned),
+        planned => with_parents(observed, planned, controller)?,
+    };
     carry(&mut merged, observed, controller, now);
     difference(observed, merged)
 }
 
 /// Whether a status has entries of ours among its parents.
 pub(super) fn has_parents_of(status: &Value, controller: &str) -> bool {
-    parents(status).iter().any(|entry| is_ours(entry, controller))
+    list(status, PARENTS).iter().any(|entry| is_ours(entry, controller))
 }
 
-const PARENTS: &str = "parents";
-const CONDITIONS: &str = "conditions";
+fn list<'v>(holder: &'v Value, field: &str) -> &'v [Value] {
+    holder.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// What is planned, in the places where the same is there; new items come last. Of what is there and not planned, what others
+/// put there stays. An order of our own would be a dispute with whoever has another one.
+fn merge(
+    observed: &[Value],
+    mut planned: Vec<Value>,
+    is_same: impl Fn(&Value, &Value) -> bool,
+    is_others: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
+    let mut merged = Vec::with_capacity(observed.len() + planned.len());
+    for item in observed {
+        if is_others(item) {
+            merged.push(item.clone());
+        } else if let Some(at) = planned.iter().position(|planned| is_same(planned, item)) {
+            merged.push(planned.remove(at));
+        }
+    }
+    merged.append(&mut planned);
+    merged
+}
 
 // === routes ===
 
-/// Ours that are still planned stay in their places, new ones come last.
 fn with_parents(observed: &Value, planned: Option<&Value>, controller: &str) -> Option<Map<String, Value>> {
-    let mut new: Vec<Value> = planned.map(parents).unwrap_or_default().iter().map(completed).collect();
-    let mut merged = Vec::new();
-    for entry in parents(observed) {
-        if !is_ours(entry, controller) {
-            merged.push(entry.clone());
-        } else if let Some(at) = new.iter().position(|planned| is_same_parent(planned, entry)) {
-            merged.push(new.remove(at));
-        }
+    let there = list(observed, PARENTS);
+    let mut planned: Vec<Value> =
+        planned.map(|it| list(it, PARENTS)).unwrap_or_default().iter().map(completed).collect();
+    for entry in &mut planned {
+        let before = there.iter().find(|old| is_ours(old, controller) && is_same_parent(entry, old));
+        share_conditions(entry, before);
     }
-    merged.append(&mut new);
+    let merged = merge(there, planned, is_same_parent, |entry| !is_ours(entry, controller));
     let nothing_there = observed.get(PARENTS).is_none() && merged.is_empty();
     (!nothing_there).then(|| [(PARENTS.to_owned(), Value::Array(merged))].into_iter().collect())
-}
-
-fn parents(status: &Value) -> &[Value] {
-    status.get(PARENTS).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 fn is_ours(entry: &Value, controller: &str) -> bool {
@@ -69,54 +95,61 @@ fn completed(entry: &Value) -> Value {
 
 // === objects that are all ours ===
 
-/// Condition types with a domain are not the Gateway API's, but somebody's who looks at the same object: they stay.
-fn with_conditions(observed: &Value, planned: &Value) -> Map<String, Value> {
-    let mut merged = planned.as_object().cloned().unwrap_or_default();
-    let others = observed.get(CONDITIONS).and_then(Value::as_array).into_iter().flatten();
-    let others = others.filter(|condition| condition["type"].as_str().is_some_and(|name| name.contains('/')));
-    let others: Vec<Value> = others.cloned().collect();
-    if let Some(conditions) = merged.get_mut(CONDITIONS).and_then(Value::as_array_mut) {
-        conditions.extend(others);
+/// Nobody else has a say in them, but for conditions of types of their own.
+fn whole(observed: &Value, planned: &Value) -> Map<String, Value> {
+    let mut merged = planned.clone();
+    share_conditions(&mut merged, Some(observed));
+    let listeners = merged.get_mut(LISTENERS).and_then(Value::as_array_mut);
+    for listener in listeners.into_iter().flatten() {
+        let before = list(observed, LISTENERS).iter().find(|old| old["name"] == listener["name"]);
+        share_conditions(listener, before);
     }
-    merged
+    merged.as_object().cloned().unwrap_or_default()
 }
 
-// === both ===
+// === all ===
+
+fn share_conditions(planned: &mut Value, observed: Option<&Value>) {
+    let there = observed.map(|observed| list(observed, CONDITIONS)).unwrap_or_default();
+    if let Some(conditions) = planned.get_mut(CONDITIONS).and_then(Value::as_array_mut) {
+        let ours = std::mem::take(conditions);
+        *conditions = merge(there, ours, |a, b| a["type"] == b["type"], is_of_another_type);
+    }
+}
+
+/// The Gateway API's own types are the controller's to say, also those that it does not say; a former controller may have
+/// left them. "Implementations may add their own": others are somebody's who looks at the same object.
+fn is_of_another_type(condition: &Value) -> bool {
+    let r#type = condition["type"].as_str().unwrap_or_default();
+    !ConditionType::ALL.iter().any(|ours| ours.as_str() == r#type) && !NOT_SAID.contains(&r#type)
+}
 
 /// Entries of others keep their times, whatever they are.
 fn carry(merged: &mut Map<String, Value>, observed: &Value, controller: &str, now: &str) {
     for (name, value) in merged {
-        let old = observed.get(name);
         match value {
             Value::Array(entries) if name == PARENTS => {
                 for entry in entries.iter_mut().filter(|entry| is_ours(entry, controller)) {
-                    let before = parents(observed)
-                        .iter()
-                        .find(|old| is_ours(old, controller) && is_same_parent(entry, old));
+                    let there = list(observed, PARENTS).iter();
+                    let before =
+                        there.clone().find(|old| is_ours(old, controller) && is_same_parent(entry, old));
                     times::carry(entry, before, now);
                 }
             }
-            value => times::carry(value, old, now),
+            value => times::carry(value, observed.get(name), now),
         }
     }
 }
 
-/// The top-level fields that differ, and `null` for those that go. Only fields that the plan could have are ours to remove.
+/// The top-level fields that differ, and `null` for those that go.
 fn difference(observed: &Value, merged: Map<String, Value>) -> Option<Value> {
     let mut patch = Map::new();
-    let gone = ["addresses", "attachedGateways", "attachedListenerSets", "listeners", "supportedFeatures"];
     if !merged.contains_key(PARENTS) {
-        for field in
-            gone.into_iter().filter(|field| observed.get(field).is_some() && !merged.contains_key(*field))
-        {
-            patch.insert(field.to_owned(), Value::Null);
-        }
+        let gone =
+            PLANNED.into_iter().filter(|field| observed.get(field).is_some() && !merged.contains_key(*field));
+        patch.extend(gone.map(|field| (field.to_owned(), Value::Null)));
     }
-    for (field, value) in merged {
-        if observed.get(&field) != Some(&value) {
-            patch.insert(field, value);
-        }
-    }
+    patch.extend(merged.into_iter().filter(|(field, value)| observed.get(field) != Some(value)));
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
@@ -185,14 +218,30 @@ mod tests {
     }
 
     #[test]
-    fn conditions_with_a_domain_are_other_peoples() {
-        let theirs = json!({"type": "example.com/Scanned", "status": "True", "lastTransitionTime": "t"});
-        let pending = json!({"type": "Programmed", "status": "Unknown", "lastTransitionTime": "t"});
-        let observed = json!({"conditions": [condition("Pending", "t"), pending, theirs], "addresses": [1]});
+    fn conditions_of_other_types_stay_where_they_are() {
+        let of = |name: &str| json!({"type": name, "status": "True", "lastTransitionTime": "t"});
+        let (theirs, bare) = (of("example.com/Scanned"), of("Scanned"));
+        let observed = json!({"conditions": [theirs, of("Programmed"), of("Ready"), condition("Pending", "t"), bare], "addresses": [1]});
         let planned = json!({"conditions": [condition("A", "")]});
         assert_eq!(
             patch(&observed, Some(&planned), OURS, "now"),
-            Some(json!({"conditions": [condition("A", "now"), theirs], "addresses": null}))
+            Some(json!({"conditions": [theirs, condition("A", "now"), bare], "addresses": null}))
         );
+        let observed = json!({"conditions": [theirs, condition("A", "t")]});
+        assert_eq!(patch(&observed, Some(&planned), OURS, "now"), None, "another order is no difference");
+    }
+
+    #[test]
+    fn conditions_of_other_types_stay_in_listeners_and_entries_of_ours() {
+        let theirs = json!({"type": "example.com/Scanned", "status": "True", "lastTransitionTime": "t"});
+        let listener = |conditions: Value| json!({"listeners": [{"name": "http", "conditions": conditions}]});
+        let planned = listener(json!([condition("A", "")]));
+        let shared = listener(json!([theirs, condition("A", "t")]));
+        assert_eq!(patch(&shared, Some(&planned), OURS, "now"), None);
+
+        let mut shared = stored(&entry(OURS, "web", "A", "t"));
+        shared["conditions"].as_array_mut().unwrap().insert(0, theirs);
+        let planned = json!({"parents": [entry(OURS, "web", "A", "")]});
+        assert_eq!(patch(&json!({"parents": [shared]}), Some(&planned), OURS, "now"), None);
     }
 }

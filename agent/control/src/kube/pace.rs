@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::dispute::Dispute;
+
 /// An object rests after a write, after each twice as long.
 pub(super) const FIRST_REST: Duration = Duration::from_millis(25);
 const LONGEST_REST: Duration = Duration::from_millis(200);
@@ -14,26 +16,42 @@ const STILL: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// What was not written for this long starts anew.
 const CALM: Duration = Duration::from_secs(3);
+/// After the API server would not take a write, and so on, twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// When an object was written last, and how long it rested then.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Option<(Instant, Duration)>);
+pub(super) struct Pace {
+    /// When the object was looked at last, to be written, and how long it rested then.
+    last: Option<(Instant, Duration)>,
+    /// Attempts in a row that came to nothing.
+    failures: u32,
+    pub(super) dispute: Dispute,
+}
 
 impl Pace {
-    /// Takes note of a write; the object rests until the time returned.
-    pub(super) fn written(&mut self) -> Instant {
+    /// The object is as it should be; it rests until the time returned.
+    pub(super) fn settled(&mut self) -> Instant {
         let now = Instant::now();
-        let rest = match self.0 {
-            Some((_, rest)) if !self.is_calm() => (rest * 2).min(LONGEST_REST),
+        let rest = match self.last {
+            Some((last, rest)) if last.elapsed() < CALM => (rest * 2).min(LONGEST_REST),
             _ => FIRST_REST,
         };
-        self.0 = Some((now, rest));
+        self.last = Some((now, rest));
+        self.failures = 0;
         now + rest
+    }
+
+    /// The API server would not take a write; how long to wait before the next.
+    pub(super) fn refused(&mut self) -> Duration {
+        let wait = FIRST_RETRY.saturating_mul(1 << self.failures.min(16)).min(LONGEST_RETRY);
+        self.failures += 1;
+        wait
     }
 
     /// When to write what is as it is `since` then, and rests until `rested`.
     pub(super) fn due(&self, rested: Instant, since: Instant) -> Instant {
-        match self.0 {
+        match self.last {
             Some((last, rest)) if rest == LONGEST_REST => {
                 rested.max((since + STILL).min(last + LONGEST_WAIT))
             }
@@ -41,7 +59,10 @@ impl Pace {
         }
     }
 
-    pub(super) fn is_calm(&self) -> bool {
-        self.0.is_none_or(|(last, _)| last.elapsed() >= CALM)
+    /// Whether there is nothing to remember.
+    pub(super) fn is_over(&self) -> bool {
+        self.last.is_none_or(|(last, _)| last.elapsed() >= CALM)
+            && self.failures == 0
+            && self.dispute.is_over()
     }
 }

@@ -1,7 +1,8 @@
 //! Writes statuses while it leads: one request per object and change, from what was observed; after a conflict, from a
-//! fresh read. A write that can never succeed (the API server finds it invalid) is said once and blocks nothing.
+//! fresh read. A write that can never succeed (the API server finds it invalid) is said once and blocks nothing; one that
+//! others undo is put back, but not in a race.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::backoff::jittered;
 use super::board::{Board, Job, Observed};
+use super::said::Said;
 use super::served::served;
 use super::{FIELD_MANAGER, code, problem};
 
@@ -23,27 +25,32 @@ use super::{FIELD_MANAGER, code, problem};
 const CONCURRENCY: usize = 8;
 /// Attempts in a row when others write the same object.
 const ATTEMPTS: u32 = 5;
-const RETRY: Duration = Duration::from_secs(1);
+const CONFLICT_PAUSE: Duration = Duration::from_millis(20);
 
 pub struct StatusWriter {
     client: Client,
     board: Arc<Board>,
     leading: watch::Receiver<bool>,
     resources: Mutex<BTreeMap<Kind, ApiResource>>,
+    said: Said,
 }
 
 /// What became of a job.
 enum Written {
+    Yes,
     /// What is there is what was planned, or as near as the API server lets it.
-    Settled,
+    NotNeeded,
+    /// There is no such object, or no such kind, any more.
     Gone,
-    Later,
+    Unanswered,
+    /// The API server answered, but did not write; another time it may.
+    Refused,
 }
 
 impl StatusWriter {
     /// Writes only while `leading` is true.
     pub fn new(client: Client, board: Arc<Board>, leading: watch::Receiver<bool>) -> Self {
-        Self { client, board, leading, resources: Mutex::default() }
+        Self { client, board, leading, resources: Mutex::default(), said: Said::default() }
     }
 
     /// Writes until the future is dropped.
@@ -80,69 +87,84 @@ impl StatusWriter {
     }
 
     async fn finish(&self, mut job: Job) {
+        // A write hides who wrote before.
+        let others = if job.becomes_notable { self.others(&job.key).await } else { BTreeSet::new() };
         match self.write(&mut job).await {
-            Written::Settled => self.board.settle(&job, true),
-            Written::Gone => {
-                self.board.forget(&job.key);
-                self.board.settle(&job, false);
-            }
-            Written::Later => self.board.postpone(&job.key, jittered(RETRY)),
+            Written::Yes => self.said.wrote(&job.key, self.board.wrote(&job), &others),
+            Written::NotNeeded => self.board.settle(&job),
+            Written::Gone => self.board.gone(&job.key),
+            Written::Unanswered => self.board.unanswered(&job.key),
+            Written::Refused => self.board.refused_write(&job.key),
         }
+    }
+
+    /// Who else writes its status, as the API server keeps account of it.
+    async fn others(&self, key: &ObjectKey) -> BTreeSet<String> {
+        let Some(object) = self.read(key).await else { return BTreeSet::new() };
+        let entries = object.metadata.managed_fields.into_iter().flatten();
+        let of_status = entries.filter(|entry| entry.subresource.as_deref() == Some("status"));
+        let managers = of_status.filter_map(|entry| entry.manager);
+        managers.filter(|manager| manager != FIELD_MANAGER).collect()
     }
 
     async fn write(&self, job: &mut Job) -> Written {
         for attempt in 0..ATTEMPTS {
             let Some(patch) = job.patch(self.board.controller_name(), &now()) else {
-                return Written::Settled;
+                return Written::NotNeeded;
             };
             match self.send(job, patch).await {
-                Ok(true) => return Written::Settled,
-                Ok(false) => return Written::Later,
-                Err(error) => match code(&error) {
-                    Some(404) => return Written::Gone,
-                    Some(409) => {
-                        tokio::time::sleep(jittered(Duration::from_millis(20) * attempt)).await;
-                        let Some(fresh) = self.read_again(&job.key).await else { return Written::Later };
-                        *job = fresh;
-                    }
-                    Some(400 | 422) => {
-                        let error = problem(&error);
-                        tracing::warn!(
-                            error,
-                            "{}: the API server refuses its status; the object is served as it is",
-                            job.key
-                        );
-                        return Written::Settled;
-                    }
-                    _ => {
-                        let error = problem(&error);
-                        tracing::warn!(error, "{}: cannot write its status; tried again shortly", job.key);
-                        return Written::Later;
-                    }
-                },
+                Ok(written) => return written,
+                Err(error) if code(&error) == Some(409) => {
+                    tokio::time::sleep(jittered(CONFLICT_PAUSE * attempt)).await;
+                    let Some(fresh) = self.read_again(&job.key).await else { return Written::Unanswered };
+                    *job = fresh;
+                }
+                Err(error) => return self.failed(&job.key, &error),
             }
         }
-        Written::Later
+        Written::Refused
     }
 
-    /// `Ok(false)`: the kind is not served now.
-    async fn send(&self, job: &mut Job, status: Value) -> kube::Result<bool> {
-        let Some(api) = self.api(&job.key).await? else { return Ok(false) };
+    fn failed(&self, key: &ObjectKey, error: &kube::Error) -> Written {
+        match code(error) {
+            Some(404) => Written::Gone,
+            Some(400 | 422) => {
+                self.said.invalid(key, problem(error));
+                Written::NotNeeded
+            }
+            code => {
+                self.said.cannot_write(key, code, &problem(error));
+                code.map_or(Written::Unanswered, |_| Written::Refused)
+            }
+        }
+    }
+
+    async fn send(&self, job: &mut Job, status: Value) -> kube::Result<Written> {
+        // A kind that is not served now may be a moment later.
+        let Some(api) = self.api(&job.key).await? else { return Ok(Written::Refused) };
         let patch = json!({"metadata": {"resourceVersion": job.observed.version}, "status": status});
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = api.patch_status(&job.key.name.name, &parameters, &Patch::Merge(patch)).await?;
-        tracing::debug!("{}: status written", job.key);
-        job.observed = observed(&written);
+        let before = std::mem::replace(&mut job.observed, observed(&written));
         self.board.observe(&job.key, job.observed.clone());
-        Ok(true)
+        if before.version == job.observed.version {
+            // The API server left out what the CRD does not have, and nothing was left.
+            return Ok(Written::NotNeeded);
+        }
+        tracing::debug!("{}: status written", job.key);
+        Ok(Written::Yes)
     }
 
     /// After a conflict: what is there now, and what is planned now.
     async fn read_again(&self, key: &ObjectKey) -> Option<Job> {
-        let fresh = self.api(key).await.ok()??.get(&key.name.name).await.ok()?;
+        let fresh = self.read(key).await?;
         self.board.observe(key, observed(&fresh));
         self.board.again(key)
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Option<DynamicObject> {
+        self.api(key).await.ok()??.get(&key.name.name).await.ok()
     }
 
     async fn api(&self, key: &ObjectKey) -> kube::Result<Option<Api<DynamicObject>>> {

@@ -1,5 +1,6 @@
 //! An agent without a data plane: everything that talks with the API server, and a data plane that takes all.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use portcullis_control::kube::{
     Board, Elector, Generator, KubeSource, LastGood, Refusal, SourceOptions, StatusWriter, Timing,
 };
 use portcullis_control::status::Acknowledgement;
-use portcullis_gateway::{Settings, Translator};
-use portcullis_model::Snapshot;
+use portcullis_gateway::{Kind, ObjectKey, Settings, Translator};
+use portcullis_model::{ObjectName, Snapshot};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::fixture::{DEADLINE, Fixture};
+use crate::fixture::{DEADLINE, Fixture, version};
 
 /// Short enough for tests; the API knows whole seconds.
 pub(crate) const TIMING: Timing = Timing {
@@ -30,7 +33,8 @@ pub(crate) struct Agent {
     pub(crate) leading: watch::Receiver<bool>,
     /// Whether everything was read and applied.
     pub(crate) current: watch::Receiver<bool>,
-    pub(crate) refused: watch::Receiver<std::collections::BTreeMap<portcullis_model::ObjectName, Refusal>>,
+    pub(crate) refused: watch::Receiver<BTreeMap<ObjectName, Refusal>>,
+    board: Arc<Board>,
     _tasks: JoinSet<()>,
 }
 
@@ -77,14 +81,29 @@ impl Agent {
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
         let current = board.current();
-        let generator = Generator::new(client(), board, leading.clone(), None);
+        let generator = Generator::new(client(), board.clone(), leading.clone(), None);
         let (state, refused) = (applier.state(), generator.refused());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });
         tasks.spawn(elector.run(std::future::pending()));
         tasks.spawn(writer.run());
         tasks.spawn(generator.run());
-        Self { state, leading, current, refused, _tasks: tasks }
+        Self { state, leading, current, refused, board, _tasks: tasks }
+    }
+
+    /// The object once the agent has seen it as it is and has nothing to write of it.
+    pub(crate) async fn at_rest(&self, fixture: &Fixture, kind: Kind, name: &str) -> Value {
+        let namespace = if kind == Kind::GatewayClass { "" } else { &fixture.name };
+        let key = ObjectKey::new(kind, ObjectName::new(namespace, name));
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let object = fixture.get(kind.as_str(), name).await;
+            if self.board.rests_at(&key, &version(&object)) {
+                return object;
+            }
+            assert!(Instant::now() < deadline, "{key} is not left alone");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }
 

@@ -85,3 +85,32 @@ async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
     drop(agent);
     fixture.remove().await;
 }
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn statuses_that_may_not_be_written_are_one_line_in_the_log_and_written_once_they_may() {
+    let fixture = Fixture::new().await;
+    let mut too_few = rules("ClusterRole");
+    for rule in too_few.as_array_mut().unwrap() {
+        rule["resources"].as_array_mut().unwrap().retain(|resource| resource != "httproutes/status");
+    }
+    let account = account::with_rules(&fixture, too_few, rules("Role")).await;
+    let (logs, agent) = (Logs::capture(), Agent::start(&account, "a"));
+    for name in ["one", "two", "three"] {
+        fixture.route(name, "web").await;
+    }
+    fixture.gateway("web", json!({})).await;
+    let has_routes = |gateway: &Value| gateway["status"]["listeners"][0]["attachedRoutes"] == 3;
+    fixture.until("Gateway", "web", has_routes).await;
+
+    account::set_rules(&fixture, rules("ClusterRole")).await;
+    for name in ["one", "two", "three"] {
+        let is_told = |route: &Value| !route["status"]["parents"][0].is_null();
+        fixture.until("HTTPRoute", name, is_told).await;
+    }
+    let told = logs.with("cannot write its status");
+    assert!(told.len() == 1 && told[0].contains("clusterrole"), "{told:?}");
+    assert_eq!(logs.with("httproute: statuses are written again").len(), 1);
+    drop(agent);
+    fixture.remove().await;
+}

@@ -4,18 +4,19 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
+use portcullis_gateway::Kind;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::fixture::{Fixture, condition, version};
 
-fn entry_of<'v>(route: &'v Value, controller: &str) -> &'v Value {
+pub(crate) fn entry_of<'v>(route: &'v Value, controller: &str) -> &'v Value {
     static NONE: Value = Value::Null;
     let parents = route["status"]["parents"].as_array();
     parents.into_iter().flatten().find(|parent| parent["controllerName"] == controller).unwrap_or(&NONE)
 }
 
-fn foreign() -> Value {
+pub(crate) fn foreign() -> Value {
     json!({"parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "theirs"},
         "controllerName": "example.com/theirs", "conditions": [{"type": "example.com/Odd", "status": "Unknown",
         "reason": "Odd", "message": "left alone", "lastTransitionTime": "2020-01-01T00:00:00Z"}]})
@@ -68,7 +69,7 @@ async fn entries_of_others_stay_and_ours_come_back() {
     assert_eq!(route["status"]["parents"][0], foreign());
     assert_eq!(route["status"]["parents"][0].to_string(), foreign().to_string(), "byte for byte");
     assert_eq!(route["status"]["parents"].as_array().unwrap().len(), 2);
-    assert!(!fixture.writes_during("HTTPRoute", "shop", Duration::from_secs(1)).await);
+    assert_eq!(agent.at_rest(&fixture, Kind::HttpRoute, "shop").await, route);
     drop(agent);
     fixture.remove().await;
 }
@@ -92,8 +93,9 @@ async fn conflicts_are_resolved_from_a_fresh_read_and_then_there_is_peace() {
         let accepted = condition(entry_of(route, &fixture.controller_name), "Accepted");
         accepted["observedGeneration"] == route["metadata"]["generation"]
     });
-    assert_eq!(route.await["status"]["parents"][0], foreign());
-    assert!(!fixture.writes_during("HTTPRoute", "shop", Duration::from_secs(1)).await);
+    let route = route.await;
+    assert_eq!(route["status"]["parents"][0], foreign());
+    assert_eq!(agent.at_rest(&fixture, Kind::HttpRoute, "shop").await, route);
     drop(agent);
     fixture.remove().await;
 }
@@ -163,12 +165,13 @@ async fn two_controllers_of_a_route_leave_each_others_entries_alone() {
         [&fixture, &other].iter().all(|seen| !entry_of(route, &seen.controller_name).is_null())
     };
     for n in 0..20 {
-        fixture.until("HTTPRoute", &format!("r{n}"), both).await;
+        let name = format!("r{n}");
+        let route = fixture.until("HTTPRoute", &name, both).await;
+        assert_eq!(route["status"]["parents"].as_array().unwrap().len(), 2);
+        for agent in &agents {
+            assert_eq!(agent.at_rest(&fixture, Kind::HttpRoute, &name).await, route);
+        }
     }
-    assert!(!fixture.writes_during("HTTPRoute", "r0", Duration::from_secs(2)).await);
-    let route = fixture.get("HTTPRoute", "r19").await;
-    assert_eq!(route["status"]["parents"].as_array().unwrap().len(), 2);
-    assert!(!fixture.writes_during("HTTPRoute", "r19", Duration::from_millis(500)).await);
     drop(agents);
     fixture.remove().await;
 }

@@ -1,0 +1,99 @@
+//! Statuses that somebody else keeps undoing. The first times ours is put back at once: people slip. Two controllers that
+//! answer each other would write as fast as the API server lets them, so after that it is put back ever more rarely.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How often in a row a status is put back without waiting.
+const AT_ONCE: u32 = 4;
+/// How often in a row it is put back before that is worth a line in the log.
+pub(super) const NOTABLE: u32 = 5;
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// What was left alone for so long is not disputed any more.
+const PEACE: Duration = Duration::from_secs(60);
+
+/// How it stands with one object.
+#[derive(Debug, Default)]
+pub(super) struct Dispute {
+    /// The plan that was written last, as a hash, and when.
+    last: Option<(u64, Instant)>,
+    /// How often in a row the same plan was written again.
+    restored: u32,
+}
+
+impl Dispute {
+    /// Takes note of a write. Returns how often in a row the same was put back.
+    pub(super) fn written(&mut self, plan: u64) -> u32 {
+        match self.last {
+            Some((_, when)) if when.elapsed() >= PEACE => self.restored = 0,
+            Some((last, _)) if last == plan => self.restored += 1,
+            // A change of plan is nobody's fault, and settles nothing.
+            _ => {}
+        }
+        self.last = Some((plan, Instant::now()));
+        self.restored
+    }
+
+    /// Whether the next time in a row is worth a line in the log.
+    pub(super) fn becomes_notable(&self) -> bool {
+        self.restored + 1 == NOTABLE
+    }
+
+    /// Before when this plan must not be put back.
+    pub(super) fn not_before(&self, plan: impl FnOnce() -> u64) -> Option<Instant> {
+        let waits = self.restored.checked_sub(AT_ONCE)?;
+        let (last, when) = self.last?;
+        let wait = SHORTEST_WAIT.saturating_mul(1 << waits.min(16)).min(LONGEST_WAIT);
+        (last == plan()).then(|| when + wait)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.last.is_none_or(|(_, when)| when.elapsed() >= PEACE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plan 1 is written, undone after `held`, and put back as soon as it may be; returns how often.
+    async fn writes(held: Duration, during: Duration) -> usize {
+        let (mut dispute, began, mut writes) = (Dispute::default(), Instant::now(), 0);
+        while began.elapsed() < during {
+            dispute.written(1);
+            writes += 1;
+            tokio::time::sleep(held).await;
+            if let Some(until) = dispute.not_before(|| 1) {
+                tokio::time::sleep_until(until).await;
+            }
+        }
+        writes
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rival_that_never_rests_is_answered_twice_a_minute() {
+        assert_eq!(writes(Duration::from_millis(1), Duration::from_secs(31)).await, 9);
+        assert!(writes(Duration::from_millis(1), Duration::from_secs(3600)).await < 130);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rival_that_comes_now_and_then_is_answered_each_time() {
+        assert_eq!(writes(Duration::from_secs(40), Duration::from_secs(400)).await, 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_plan_does_not_wait_and_peace_forgets() {
+        let mut dispute = Dispute::default();
+        for restored in 0..=NOTABLE {
+            assert_eq!(dispute.written(1), restored);
+        }
+        assert!(dispute.not_before(|| 1).is_some());
+        assert_eq!(dispute.not_before(|| 2), None);
+        assert_eq!(dispute.written(2), NOTABLE);
+        tokio::time::advance(PEACE).await;
+        assert!(dispute.is_over());
+        assert_eq!(dispute.written(2), 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! What the writer of statuses complained about, so that the log has it once: not once per object when the reason is one for
+//! all, and not at every attempt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use portcullis_gateway::{Kind, ObjectKey};
+
+use super::dispute::{LONGEST_WAIT, NOTABLE};
+
+/// How many objects' complaints are remembered.
+const MANY: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Said(Mutex<Complaints>);
+
+#[derive(Debug, Default)]
+struct Complaints {
+    /// What the API server last answered instead of taking statuses of the kind; `None`: nothing.
+    kinds: BTreeMap<Kind, Option<u16>>,
+    invalid: BTreeMap<ObjectKey, String>,
+}
+
+impl Said {
+    /// Statuses of this kind cannot be written now.
+    pub(super) fn cannot_write(&self, key: &ObjectKey, code: Option<u16>, problem: &str) {
+        if self.complaints().kinds.insert(key.kind, code) == Some(code) {
+            return;
+        }
+        let advice = match code {
+            Some(401 | 403) => "give the agents the rights of the chart's ClusterRole",
+            _ => "the API server's own log may say why",
+        };
+        tracing::warn!(
+            "{key}: cannot write its status: {problem}; {advice}. Tried again, like other statuses of the kind"
+        );
+    }
+
+    /// It never will be as it is.
+    pub(super) fn invalid(&self, key: &ObjectKey, problem: String) {
+        let mut complaints = self.complaints();
+        if complaints.invalid.get(key) == Some(&problem) {
+            return;
+        }
+        tracing::warn!(
+            "{key}: the API server refuses its status: {problem}; the object is served as it is. Has it more parents or \
+             conditions than a status may have?"
+        );
+        if complaints.invalid.len() >= MANY {
+            complaints.invalid.clear();
+        }
+        complaints.invalid.insert(key.clone(), problem);
+    }
+
+    /// A status was written, for the so many-th time in a row because somebody else had changed it.
+    pub(super) fn wrote(&self, key: &ObjectKey, restored: u32, others: &BTreeSet<String>) {
+        let mut complaints = self.complaints();
+        complaints.invalid.remove(key);
+        if complaints.kinds.remove(&key.kind).is_some() {
+            tracing::info!("{}: statuses are written again", key.kind);
+        }
+        if restored == NOTABLE {
+            tracing::warn!("{}", disputed(key, others));
+        }
+    }
+
+    fn complaints(&self) -> MutexGuard<'_, Complaints> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn disputed(key: &ObjectKey, others: &BTreeSet<String>) -> String {
+    let names: Vec<_> = others.iter().map(String::as_str).collect();
+    let who = match &*names {
+        [] => "somebody who gives no name".to_owned(),
+        names => format!("field manager {}", names.join(" or ")),
+    };
+    let seconds = LONGEST_WAIT.as_secs();
+    format!(
+        "{key}: what Portcullis writes into its status was undone {NOTABLE} times in a row, it seems by {who}. It is put back ever \
+         more rarely, at the end every {seconds} s. Find that controller: it must leave entries of others alone, and not have \
+         this one's controllerName"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_model::ObjectName;
+
+    #[test]
+    fn a_disputed_object_is_named_with_whoever_disputes_it() {
+        let key = ObjectKey::new(Kind::HttpRoute, ObjectName::new("shop", "web"));
+        let line = disputed(&key, &BTreeSet::from(["rival".to_owned()]));
+        assert!(line.starts_with("HTTPRoute shop/web: "), "{line}");
+        assert!(line.contains("by field manager rival. ") && line.contains("every 30 s"), "{line}");
+        assert!(disputed(&key, &BTreeSet::new()).contains("by somebody who gives no name"));
+    }
+}
