@@ -15,6 +15,13 @@ pub(crate) fn build_release() -> Result<PathBuf> {
     Ok(target_directory().join("release/portcullis"))
 }
 
+/// Builds kernel programs and agent in a quarter of the time; it serves the same, slower.
+pub(crate) fn build_debug() -> Result<PathBuf> {
+    build_ebpf::run(&build_ebpf::Args::default())?;
+    shell::run(cargo().args(["build", "--locked", "--package", "portcullis"]))?;
+    Ok(debug())
+}
+
 /// Where `cargo build` puts the agent.
 pub(crate) fn debug() -> PathBuf {
     target_directory().join("debug/portcullis")

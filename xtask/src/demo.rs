@@ -31,8 +31,11 @@ pub(crate) struct Args {
     /// How connections find their listener
     #[arg(long, value_enum, default_value_t)]
     datapath: Datapath,
+    /// Build the agent as it is shipped, which takes three times as long
+    #[arg(long)]
+    release: bool,
     /// An agent that is built already
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "release")]
     binary: Option<PathBuf>,
 }
 
@@ -46,7 +49,7 @@ pub(crate) enum Datapath {
 
 impl Args {
     pub(crate) fn once(datapath: Datapath, binary: PathBuf) -> Self {
-        Self { once: true, datapath, binary: Some(binary) }
+        Self { once: true, datapath, release: false, binary: Some(binary) }
     }
 }
 
@@ -89,7 +92,7 @@ fn program(args: &Args) -> Result<PathBuf> {
         return Ok(binary.clone());
     }
     setup::run(&setup::Args::default())?;
-    agent::build_release()
+    if args.release { agent::build_release() } else { agent::build_debug() }
 }
 
 impl Demo {
