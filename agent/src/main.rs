@@ -11,6 +11,7 @@ mod explain;
 mod metrics;
 mod offline;
 mod output;
+mod panics;
 mod plane;
 mod ready;
 mod routes;

@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::cluster::Standing;
+use crate::panics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ListenerLabels {
@@ -81,6 +82,8 @@ fn agent(registry: &mut Registry, is_kernel: bool) {
     let datapath = if is_kernel { "ebpf" } else { "userspace" };
     info.get_or_create(&AgentLabels { version: env!("CARGO_PKG_VERSION"), datapath }).set(1);
     registry.register("portcullis_agent_info", "This agent", info);
+    let help = "Panics (bugs) that cost a connection or a change; the log has each";
+    counter(registry, "portcullis_panics", help, panics::survived());
 }
 
 fn requests(registry: &mut Registry, traffic: &Stats) {

@@ -17,6 +17,7 @@ use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
 use crate::offline::BUILT_IN;
+use crate::panics;
 use crate::plane::Plane;
 use crate::telemetry;
 
@@ -25,6 +26,7 @@ const CONTROL_THREADS: usize = 2;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     telemetry::start(&args.log, args.log_format)?;
+    panics::watch();
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     let plane = Plane::start(args)?;
@@ -75,7 +77,7 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
 async fn attend<S, W>(
     args: &RunArgs,
     admin: Admin,
-    mut applier: Applier<S, Plane, W>,
+    mut applier: Applier<S, Translator, Plane, W>,
     reread: impl Fn(),
 ) -> Result<()>
 where

@@ -1,6 +1,7 @@
 //! The loop: a source's changes are translated, the data plane takes the snapshot and says what it could not take, and
-//! statuses follow from both. Generic over all three ends, so that a directory and an API server differ only there.
+//! statuses follow from both. Generic over all ends, so that a directory and an API server differ only there.
 
+mod guarded;
 mod teller;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_gateway::{ObjectKey, Status, Translator};
+use portcullis_gateway::{ObjectKey, Status};
 use portcullis_model::{FrontendKey, Snapshot};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -16,6 +17,8 @@ use tokio::sync::watch;
 use crate::source::{Problem, Source, Update};
 use crate::status::{Acknowledgement, Refusals, StatusSink};
 use teller::Teller;
+
+pub use guarded::{Translate, is_translating};
 
 /// What the data plane refused may have been somebody else's port for a moment.
 const RETRY: Duration = Duration::from_secs(5);
@@ -41,17 +44,19 @@ pub struct State {
     pub last_applied: Option<SystemTime>,
 }
 
-pub struct Applier<S, D, W> {
+pub struct Applier<S, T, D, W> {
     source: S,
-    translator: Translator,
+    translator: T,
     data_plane: D,
     teller: Teller<W>,
     state: watch::Sender<State>,
     refusals: Arc<Refusals>,
+    /// The next outcome is all there is.
+    is_from_scratch: bool,
 }
 
-impl<S: Source, D: DataPlane, W: StatusSink + 'static> Applier<S, D, W> {
-    pub fn new(source: S, translator: Translator, data_plane: D, sink: W) -> Self {
+impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, T, D, W> {
+    pub fn new(source: S, translator: T, data_plane: D, sink: W) -> Self {
         Self {
             source,
             translator,
@@ -59,6 +64,7 @@ impl<S: Source, D: DataPlane, W: StatusSink + 'static> Applier<S, D, W> {
             teller: Teller::new(sink),
             state: watch::Sender::default(),
             refusals: Arc::default(),
+            is_from_scratch: true,
         }
     }
 
@@ -84,16 +90,23 @@ impl<S: Source, D: DataPlane, W: StatusSink + 'static> Applier<S, D, W> {
     async fn step(&mut self, update: Update) {
         let started = Instant::now();
         report(&self.state.borrow().problems, update.problems.as_deref());
-        let mut outcome = self.translator.apply(update.changes);
+        let Some(mut outcome) = guarded::translate(&mut self.translator, update.changes) else {
+            self.is_from_scratch = true;
+            return self.note_problems(update.problems);
+        };
         let translated = started.elapsed();
         let snapshot = outcome.snapshot.clone();
         let answer = self.serve(&snapshot).await;
         let took = started.elapsed();
         tracing::debug!(?translated, ?took, generation = snapshot.generation, "applied");
         self.note_unsaid(std::mem::take(&mut outcome.problems));
-        self.teller.news().add(outcome);
+        match std::mem::take(&mut self.is_from_scratch) {
+            true => self.teller.news().add_everything(outcome),
+            false => self.teller.news().add(outcome),
+        }
         self.hear(&answer, &snapshot);
-        self.publish(snapshot, answer, update.problems, took);
+        self.note_problems(update.problems);
+        self.publish(snapshot, answer, took);
     }
 
     /// Many changes concern statuses only: what is served as it should be is not disturbed.
@@ -136,20 +149,17 @@ impl<S: Source, D: DataPlane, W: StatusSink + 'static> Applier<S, D, W> {
         self.refusals = refusals;
     }
 
-    fn publish(
-        &self,
-        snapshot: Arc<Snapshot>,
-        answer: Acknowledgement,
-        problems: Option<Vec<Problem>>,
-        took: Duration,
-    ) {
+    fn note_problems(&self, problems: Option<Vec<Problem>>) {
+        if let Some(problems) = problems {
+            self.state.send_modify(|state| state.problems = problems.into());
+        }
+    }
+
+    fn publish(&self, snapshot: Arc<Snapshot>, answer: Acknowledgement, took: Duration) {
         report_frontends(&self.state.borrow(), &snapshot, &answer);
         self.state.send_modify(|state| {
             state.snapshot = snapshot;
             state.refused = answer.refused;
-            if let Some(problems) = problems {
-                state.problems = problems.into();
-            }
             state.applied += 1;
             state.apply_time += took;
             state.last_applied = Some(SystemTime::now());

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use portcullis_gateway::{Change, Kind, Object, Settings};
+use portcullis_gateway::{Change, Kind, Object, Outcome, Settings, Translator};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -72,9 +72,9 @@ fn class() -> Change {
     )
 }
 
-fn gateway() -> Change {
-    set(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "g"},
-        "spec": {"gatewayClassName": "c", "addresses": [{"value": "192.0.2.1"}],
+fn gateway(name: &str, address: &str) -> Change {
+    set(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
+        "spec": {"gatewayClassName": "c", "addresses": [{"value": address}],
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}}))
 }
 
@@ -86,9 +86,16 @@ fn programmed(statuses: &Statuses) -> Option<String> {
 }
 
 fn start(updates: Vec<Vec<Change>>, data_plane: Reluctant) -> (Recorded, watch::Receiver<State>) {
+    start_with(Translator::new(Settings::default()), updates, data_plane)
+}
+
+fn start_with(
+    translator: impl Translate + 'static,
+    updates: Vec<Vec<Change>>,
+    data_plane: Reluctant,
+) -> (Recorded, watch::Receiver<State>) {
     let updates = updates.into_iter().map(|changes| Update { changes, problems: None });
     let recorded = Recorded::default();
-    let translator = Translator::new(Settings::default());
     let mut applier = Applier::new(Scripted(updates.collect()), translator, data_plane, recorded.clone());
     let state = applier.state();
     tokio::spawn(async move { applier.run().await });
@@ -97,7 +104,7 @@ fn start(updates: Vec<Vec<Change>>, data_plane: Reluctant) -> (Recorded, watch::
 
 #[tokio::test(start_paused = true)]
 async fn programmed_follows_the_data_plane() {
-    let (recorded, state) = start(vec![vec![class(), gateway()]], Reluctant { refusals: 1 });
+    let (recorded, state) = start(vec![vec![class(), gateway("g", "192.0.2.1")]], Reluctant { refusals: 1 });
     assert_eq!(programmed(&recorded.write(0).await).unwrap(), "False AddressNotUsable");
     assert_eq!(state.borrow().refused.len(), 1);
     let retried = recorded.write(1).await;
@@ -108,11 +115,55 @@ async fn programmed_follows_the_data_plane() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_object_takes_its_status_with_it() {
-    let Change::Set(object) = gateway() else { unreachable!("set makes nothing else") };
+    let Change::Set(object) = gateway("g", "192.0.2.1") else { unreachable!("set makes nothing else") };
     let delete = Change::Delete(object.key());
-    let (recorded, state) = start(vec![vec![class(), gateway()], vec![delete]], Reluctant::default());
+    let (recorded, state) =
+        start(vec![vec![class(), gateway("g", "192.0.2.1")], vec![delete]], Reluctant::default());
     assert_eq!(programmed(&recorded.write(0).await).unwrap(), "True Programmed");
     let second = recorded.write(1).await;
     assert_eq!(second.get(&object.key()), Some(&None));
     assert_eq!((state.borrow().snapshot.frontends.len(), state.borrow().applied), (0, 2));
+}
+
+/// Has a bug: half-way through a Gateway named `poison` it panics.
+struct Fragile(Translator);
+
+impl Translate for Fragile {
+    fn apply(&mut self, changes: Vec<Change>) -> Outcome {
+        let outcome = self.0.apply(changes);
+        let is_poison = |object: &Object| object.key().name.name.as_ref() == "poison";
+        assert!(!self.0.objects().iter().any(|object| is_poison(&object)), "the bug");
+        outcome
+    }
+
+    fn status_of(&self, key: &ObjectKey) -> Option<Status> {
+        self.0.status_of(key)
+    }
+
+    fn begin_again(&mut self, changes: Vec<Change>) {
+        self.0.begin_again(changes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_translation_freezes_what_is_served_until_its_cause_is_gone() {
+    let poison = gateway("poison", "192.0.2.2");
+    let remove = Change::Delete(poison.key());
+    let updates = vec![
+        vec![class(), gateway("g", "192.0.2.1")],
+        vec![poison],
+        vec![gateway("h", "192.0.2.3")],
+        vec![remove],
+    ];
+    let (recorded, state) =
+        start_with(Fragile(Translator::new(Settings::default())), updates, Reluctant::default());
+    assert_eq!(recorded.write(0).await.len(), 2);
+    let after = recorded.write(1).await;
+    let names: Vec<_> = after.keys().map(|key| key.name.name.to_string()).collect();
+    assert_eq!(
+        names,
+        ["c", "g", "h"],
+        "everything is told again, and the change that came meanwhile is in it"
+    );
+    assert_eq!((state.borrow().snapshot.frontends.len(), state.borrow().applied), (2, 2));
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::connection;
 use crate::core::Core;
+use crate::vital::vital;
 
 /// Out of descriptors or memory: give connections time to close.
 const EXHAUSTED: Duration = Duration::from_millis(50);
@@ -18,7 +19,7 @@ const EXHAUSTED: Duration = Duration::from_millis(50);
 /// When the runtime cannot watch the socket.
 pub(crate) fn spawn(core: &Rc<Core>, listener: StdListener) -> io::Result<JoinHandle<()>> {
     let listener = TcpListener::from_std(listener)?;
-    Ok(tokio::task::spawn_local(accept_forever(core.clone(), listener)))
+    Ok(tokio::task::spawn_local(vital(accept_forever(core.clone(), listener))))
 }
 
 async fn accept_forever(core: Rc<Core>, listener: TcpListener) {

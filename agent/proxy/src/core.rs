@@ -17,6 +17,7 @@ use crate::settings::{Settings, SocketMode};
 use crate::socket::{self, CoreSockets};
 use crate::stats::{CoreCounters, Stats};
 use crate::tls::TlsFactory;
+use crate::vital::vital;
 use crate::worker::Workers;
 use crate::{accept, clock};
 
@@ -96,13 +97,13 @@ pub(crate) fn group(snapshot: &Snapshot, local: SocketAddr) -> Option<&Arc<Liste
 /// Keeps the core's clock and sweeps its connections by it.
 fn tick_forever(core: &Rc<Core>) {
     let core = Rc::downgrade(core);
-    tokio::task::spawn_local(async move {
+    tokio::task::spawn_local(vital(async move {
         loop {
             clock::tick().await;
             let Some(core) = core.upgrade() else { return };
             core.clients.sweep(&core.settings.limits);
         }
-    });
+    }));
 }
 
 // === impl Core ===

@@ -32,12 +32,13 @@ mod stats;
 mod tls;
 mod upgrade;
 mod upload;
+mod vital;
 mod wire;
 mod worker;
 
 pub use crate::core::Unbound;
 pub use path::normalise as normalise_path;
-pub use proxy::{Proxy, StartError};
+pub use proxy::{CORE_THREAD, Proxy, StartError};
 pub use reason::Reason;
 pub use settings::{Limits, Settings, Slashes, SocketMode};
 pub use socket::CoreSockets;

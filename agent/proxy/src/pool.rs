@@ -13,6 +13,7 @@ use portcullis_model::{Backend, BackendName};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::settings::Limits;
+use crate::vital::vital;
 
 const SWEEP: Duration = Duration::from_secs(10);
 
@@ -31,13 +32,13 @@ struct Pool {
 /// Drops connections that have been idle for too long, on every pool of the core, for ever.
 pub(crate) fn sweep_forever(core: &Rc<Core>) {
     let core = Rc::downgrade(core);
-    tokio::task::spawn_local(async move {
+    tokio::task::spawn_local(vital(async move {
         loop {
             tokio::time::sleep(SWEEP).await;
             let Some(core) = core.upgrade() else { return };
             core.pools.sweep(&core);
         }
-    });
+    }));
 }
 
 // === impl Pools ===

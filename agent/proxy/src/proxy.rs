@@ -13,6 +13,11 @@ use crate::settings::{Settings, SocketMode};
 use crate::socket::CoreSockets;
 use crate::stats::Stats;
 use crate::tls::TlsFactory;
+use crate::vital::vital;
+
+/// What the names of the threads that serve connections begin with. A panic there ends the connection it came up in, or else
+/// the process, by itself.
+pub const CORE_THREAD: &str = "core-";
 
 /// Dropping it stops the data plane at once; [`Proxy::drain`] is the polite way.
 #[derive(Debug)]
@@ -94,7 +99,7 @@ impl Proxy {
         let (sender, commands) = mpsc::unbounded_channel();
         let settings = settings.clone();
         let thread = std::thread::Builder::new()
-            .name(format!("core-{core}"))
+            .name(format!("{CORE_THREAD}{core}"))
             .spawn(move || run_pinned(core, core::run(settings, tls, for_thread, commands)))
             .map_err(|problem| StartError::Thread { core, problem })?;
         self.sockets.extend(sockets);
@@ -122,7 +127,7 @@ impl Proxy {
 fn run_pinned(core: usize, body: impl Future<Output = ()>) {
     pin_to_cpu(core);
     match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-        Ok(runtime) => runtime.block_on(body),
+        Ok(runtime) => runtime.block_on(vital(body)),
         Err(error) => tracing::error!(core, %error, "cannot start the core's runtime: it serves nothing"),
     }
 }

@@ -49,8 +49,10 @@ struct Desk<W> {
 // === impl News ===
 
 impl News {
-    pub(super) fn everything() -> Self {
-        Self { is_everything: true, ..Self::default() }
+    /// Adds an outcome that is all there is.
+    pub(super) fn add_everything(&mut self, outcome: Outcome) {
+        self.is_everything = true;
+        self.add(outcome);
     }
 
     /// Adds what changed; newer words replace older ones.
@@ -86,7 +88,7 @@ impl News {
 impl<W: StatusSink + 'static> Teller<W> {
     pub(super) fn new(sink: W) -> Self {
         let desk = Desk { sink, complaints: Complaints::default() };
-        Self { news: News::everything(), work: Work::Idle(Box::new(desk)) }
+        Self { news: News::default(), work: Work::Idle(Box::new(desk)) }
     }
 
     pub(super) fn news(&mut self) -> &mut News {

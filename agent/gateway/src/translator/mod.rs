@@ -82,6 +82,8 @@ pub struct Translator {
     problems: BTreeMap<ObjectKey, Vec<String>>,
     generated: BTreeMap<ObjectName, Wanted>,
     dirty: Dirty,
+    /// To be applied before the next changes.
+    backlog: Vec<Change>,
 }
 
 /// Translates objects from scratch.
@@ -97,7 +99,7 @@ impl Translator {
     }
 
     pub fn apply(&mut self, changes: Vec<Change>) -> Outcome {
-        for change in changes {
+        for change in std::mem::take(&mut self.backlog).into_iter().chain(changes) {
             self.note(change);
         }
         self.declare();
@@ -114,6 +116,14 @@ impl Translator {
             self.snapshot = Arc::new(snapshot);
         }
         self.plan()
+    }
+
+    /// After a panic in `apply`, which leaves what was computed in an unknown state: forgets everything but the objects. The next
+    /// `apply` takes these changes first, and translates from scratch.
+    pub fn begin_again(&mut self, changes: Vec<Change>) {
+        let mut backlog: Vec<_> = self.objects.iter().map(Change::Set).collect();
+        backlog.extend(changes);
+        *self = Self { settings: std::mem::take(&mut self.settings), backlog, ..Self::default() };
     }
 
     pub fn objects(&self) -> &Objects {
