@@ -191,15 +191,18 @@ fn object_name(text: &str) -> Result<ObjectName, &'static str> {
 }
 
 impl Agents {
-    /// Stops writing and gives the Lease up, so that another agent writes at once. Returns whether the agents were uninstalled,
-    /// and nobody takes over what this one leaves on the node.
-    pub(crate) async fn stop(mut self) -> bool {
+    /// Stops writing and gives the Lease up, so that another agent writes at once. A second time does nothing.
+    pub(crate) async fn resign(&mut self) {
         self.tasks.shutdown().await;
-        if let Some((election, resign)) = self.election {
+        if let Some((election, resign)) = self.election.take() {
             let _ = resign.send(());
             let _ = election.await;
         }
-        match self.succession {
+    }
+
+    /// Whether the agents were uninstalled, and nobody takes over what this one leaves on the node.
+    pub(crate) async fn are_uninstalled(&self) -> bool {
+        match &self.succession {
             Some(succession) => succession.is_over().await,
             None => false,
         }

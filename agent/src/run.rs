@@ -55,30 +55,32 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
     let sink = StatusFiles::open(&status_dir);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     let admin = Admin { state: applier.state(), plane, status_dir, standing: None };
-    attend(args, admin, applier, || reread.now()).await
+    attend(args, admin, applier, || reread.now(), async {}).await
 }
 
 /// What is written to the API server is also written to files: what this very agent thinks.
 async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
-    let Cluster { source, statuses, standing, agents } =
+    let Cluster { source, statuses, standing, mut agents } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.status_dir());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
-    let result = attend(args, admin, applier, || {}).await;
-    if agents.stop().await {
+    let result = attend(args, admin, applier, || {}, agents.resign()).await;
+    agents.resign().await;
+    if agents.are_uninstalled().await {
         cleanup::leave(&args.pin_dir);
     }
     result
 }
 
-/// Applies until a signal comes, then drains.
+/// Applies until a signal comes, then drains. Whoever writes next must not wait for our clients: it resigns at once.
 async fn attend<S, W>(
     args: &RunArgs,
     admin: Admin,
     mut applier: Applier<S, Translator, Plane, W>,
     reread: impl Fn(),
+    resign: impl Future<Output = ()>,
 ) -> Result<()>
 where
     S: Source + 'static,
@@ -97,10 +99,13 @@ where
             ended = &mut applying => bail!("the control loop ended, which is a bug: {ended:?}"),
         }
     }
-    applying.abort();
-    let _ = applying.await;
-    endpoints.close().await;
-    plane.drain().await;
+    let drain = async {
+        applying.abort();
+        let _ = applying.await;
+        endpoints.close().await;
+        plane.drain().await;
+    };
+    tokio::join!(resign, drain);
     tracing::info!("stopped");
     Ok(())
 }

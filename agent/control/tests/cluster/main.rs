@@ -17,6 +17,7 @@ mod logs;
 mod process;
 mod wire;
 
+mod draining;
 mod generated;
 mod leadership;
 mod meshes;
