@@ -13,7 +13,7 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 
 pub(crate) use archive::{Image, User};
 
-use crate::{agent, shell};
+use crate::{agent, build_ebpf, shell};
 
 /// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and most others keep them.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -78,8 +78,9 @@ pub(crate) enum Profile {
     Dev,
 }
 
-/// The agent with the C library linked in. The explicit target keeps build scripts and procedural macros dynamic.
+/// The agent with the kernel programs and the C library linked in. The explicit target keeps build scripts and procedural macros dynamic.
 pub(crate) fn build_agent(profile: Profile) -> Result<PathBuf> {
+    build_ebpf::run(&build_ebpf::Args::default())?;
     let (name, directory) = match profile {
         Profile::Release => ("release", "release"),
         Profile::Dev => ("dev", "debug"),
