@@ -177,6 +177,8 @@ async fn remove_leftovers(client: &Client) {
 pub(crate) fn resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "Service" | "Secret" | "ConfigMap" | "Pod" | "ServiceAccount" => ("", "v1"),
+        "Deployment" => ("apps", "v1"),
+        "GatewayParameters" => ("portcullis.dev", "v1alpha1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Lease" => ("coordination.k8s.io", "v1"),
         "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
@@ -187,6 +189,7 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
     let plural = match kind {
         "GatewayClass" => "gatewayclasses".to_owned(),
         "XMesh" => "xmeshes".to_owned(),
+        "GatewayParameters" => "gatewayparameters".to_owned(),
         _ => format!("{}s", kind.to_lowercase()),
     };
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), &plural)

@@ -23,6 +23,7 @@ mod leadership;
 mod meshes;
 mod outages;
 mod permissions;
+mod provisioned;
 mod rivals;
 mod sources;
 mod statuses;

@@ -1,0 +1,349 @@
+//! What GatewayParameters decide about what is generated (GEP-1762), on all kinds of it: pods of a Gateway's own above all. No
+//! image is there, so the pods never start; `cargo xtask chart test` has them serve.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::ListParams;
+use portcullis_control::applier::{Applier, DataPlane};
+use portcullis_control::kube::{Board, Elector, Generator, KubeSource, SourceOptions, StatusWriter};
+use portcullis_control::status::Acknowledgement;
+use portcullis_gateway::infra::Parameters;
+use portcullis_gateway::{Settings, Translator};
+use portcullis_model::Snapshot;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::agent::TIMING;
+use crate::fixture::{Fixture, condition};
+
+const IMAGE: &str = "portcullis.test/no-such-image:1";
+const KINDS: [&str; 3] = ["ServiceAccount", "Deployment", "Service"];
+/// The garbage collector asks every 30 s which kinds there are.
+const COLLECTED: Duration = Duration::from_secs(90);
+
+/// An agent that may make pods. Ends, as if it had crashed, when it is dropped.
+struct Provider {
+    _tasks: JoinSet<()>,
+}
+
+/// Takes nothing that serves traffic before it is told to.
+struct Gated(watch::Receiver<bool>);
+
+impl DataPlane for Gated {
+    async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
+        if !snapshot.frontends.is_empty() {
+            self.0.wait_for(|open| *open).await.unwrap();
+        }
+        Acknowledgement::default()
+    }
+}
+
+impl Provider {
+    async fn start(fixture: &Fixture) -> Self {
+        Self::start_gated(fixture, watch::Sender::new(true).subscribe()).await
+    }
+
+    async fn start_gated(fixture: &Fixture, gate: watch::Receiver<bool>) -> Self {
+        let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
+        let board = Board::new(&controller_name);
+        let options = SourceOptions {
+            controller_name: controller_name.clone(),
+            only: None,
+            last_good: None,
+            patience: Duration::from_secs(2),
+        };
+        let source = KubeSource::new(client(), board.clone(), options);
+        let generated = Parameters { image: Some(IMAGE.to_owned()), ..Parameters::default() };
+        let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
+        let mut applier = Applier::new(source, translator, Gated(gate), board.statuses());
+        let elector = Elector::new(client(), &fixture.name, "lease", "provider", TIMING);
+        let leading = elector.leading();
+        let writer = StatusWriter::new(client(), board.clone(), leading.clone());
+        let generator = Generator::new(client(), board, leading, Some(binding(fixture).await));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { applier.run().await });
+        tasks.spawn(elector.run(std::future::pending()));
+        tasks.spawn(writer.run());
+        tasks.spawn(generator.run());
+        Self { _tasks: tasks }
+    }
+}
+
+/// As the chart makes it: without subjects.
+async fn binding(fixture: &Fixture) -> String {
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": fixture.name});
+    fixture.create("ClusterRole", &fixture.name, json!({"rules": []})).await;
+    fixture.create("ClusterRoleBinding", &fixture.name, json!({"roleRef": role})).await;
+    fixture.name.clone()
+}
+
+fn reference(fixture: &Fixture) -> Value {
+    json!({"group": "portcullis.dev", "kind": "GatewayParameters", "name": "parameters", "namespace": fixture.name})
+}
+
+/// All Gateways of the test's class are provided like this.
+async fn of_the_class(fixture: &Fixture, parameters: Value) {
+    fixture.create("GatewayParameters", "parameters", json!({"spec": parameters})).await;
+    let spec = json!({"spec": {"parametersRef": reference(fixture)}});
+    fixture.patch("GatewayClass", &fixture.name, spec).await;
+}
+
+fn programmed(gateway: &Value) -> &Value {
+    condition(&gateway["status"], "Programmed")
+}
+
+fn generated_name(fixture: &Fixture, gateway: &str) -> String {
+    format!("{gateway}-{}", fixture.name)
+}
+
+/// Where labels and annotations are, below an object.
+fn metadata<'v>(kind: &str, object: &'v Value) -> Vec<&'v Value> {
+    let mut all = vec![&object["metadata"]];
+    all.extend((kind == "Deployment").then(|| &object["spec"]["template"]["metadata"]));
+    all
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn labels_and_annotations_of_class_and_gateway_are_on_everything_and_withdrawn() {
+    let fixture = Fixture::new().await;
+    let of_class = json!({"labels": {"team": "edge", "tier": "class"}, "annotations": {"note": "class", "only": "class"}});
+    of_the_class(&fixture, json!({"mode": "Dedicated", "infrastructure": of_class})).await;
+    let provider = Provider::start(&fixture).await;
+    let own = json!({"labels": {"team": "blue"}, "annotations": {"note": "gateway"}});
+    let gateway = fixture.gateway("web", json!({"infrastructure": own})).await;
+    let name = generated_name(&fixture, "web");
+    let mut labels = json!({"team": "blue", "tier": "class"});
+    labels["gateway.networking.k8s.io/gateway-name"] = "web".into();
+    labels["gateway.networking.k8s.io/gateway-class-name"] = fixture.name.as_str().into();
+    let has = |holder: &Value, wanted: &Value| {
+        wanted.as_object().unwrap().iter().all(|(key, value)| holder[key] == *value)
+    };
+    for kind in KINDS {
+        let object = fixture.until(kind, &name, |object| !object.is_null()).await;
+        assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], gateway["metadata"]["uid"], "{kind}");
+        for metadata in metadata(kind, &object) {
+            assert!(has(&metadata["labels"], &labels), "{kind}: {metadata:#}");
+            let annotations = json!({"note": "gateway", "only": "class"});
+            assert!(has(&metadata["annotations"], &annotations), "{kind}: {metadata:#}");
+        }
+    }
+    fixture.patch("Gateway", "web", json!({"spec": {"infrastructure": null}})).await;
+    fixture.patch("GatewayParameters", "parameters", json!({"spec": {"infrastructure": null}})).await;
+    labels.as_object_mut().unwrap().retain(|key, _| key.contains('/'));
+    let is_bare = |metadata: &Value| {
+        let (all, notes) = (&metadata["labels"], &metadata["annotations"]);
+        let left = [&all["team"], &all["tier"], &notes["note"], &notes["only"]];
+        left.into_iter().all(Value::is_null) && has(all, &labels)
+    };
+    for kind in KINDS {
+        fixture.until(kind, &name, |object| metadata(kind, object).into_iter().all(is_bare)).await;
+    }
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn pods_have_the_labels_that_disruption_budgets_select_by() {
+    let fixture = Fixture::new().await;
+    of_the_class(&fixture, json!({"mode": "Dedicated", "dedicated": {"replicas": 2}})).await;
+    let provider = Provider::start(&fixture).await;
+    fixture.gateway("web", json!({})).await;
+    let name = generated_name(&fixture, "web");
+    let both = |deployment: &Value| deployment["status"]["replicas"] == 2;
+    fixture.until("Deployment", &name, both).await;
+    // GEP-1762's example; the other is what every generated resource has.
+    for label in ["metadata.name", "gateway-name"] {
+        let selected = ListParams::default().labels(&format!("gateway.networking.k8s.io/{label}=web"));
+        assert_eq!(fixture.api("Pod").list(&selected).await.unwrap().items.len(), 2, "{label}");
+    }
+    let told = |gateway: &Value| programmed(gateway)["reason"] == "Pending";
+    let gateway = fixture.until("Gateway", "web", told).await;
+    let message = programmed(&gateway)["message"].as_str().unwrap();
+    assert!(message.contains(&name) && message.contains("no available pod"), "{message}");
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn no_foreign_object_of_any_kind_is_taken_over() {
+    let fixture = Fixture::new().await;
+    of_the_class(&fixture, json!({"mode": "Dedicated"})).await;
+    let labels = json!({"app": "theirs"});
+    let template =
+        json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": IMAGE}]}});
+    let deployment =
+        json!({"spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}});
+    let provider = Provider::start(&fixture).await;
+    for (kind, gateway, theirs) in [
+        ("Deployment", "web", deployment),
+        ("ServiceAccount", "more", json!({"metadata": {"labels": labels}})),
+    ] {
+        let name = generated_name(&fixture, gateway);
+        let before = fixture.create(kind, &name, theirs).await;
+        fixture.gateway(gateway, json!({})).await;
+        let reason = format!("{kind} {}/{name} was not generated", fixture.name);
+        let is_told = |gateway: &Value| {
+            programmed(gateway)["reason"] == "AddressNotAssigned"
+                && programmed(gateway)["message"].as_str().is_some_and(|text| text.contains(&reason))
+        };
+        fixture.until("Gateway", gateway, is_told).await;
+        let after = fixture.get(kind, &name).await;
+        for field in ["uid", "generation", "labels", "ownerReferences"] {
+            assert_eq!(after["metadata"][field], before["metadata"][field], "{kind}: {field}");
+        }
+        assert_eq!(after["spec"], before["spec"]);
+    }
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn another_mode_keeps_the_address_and_removes_the_pods() {
+    let fixture = Fixture::new().await;
+    of_the_class(&fixture, json!({"mode": "Dedicated"})).await;
+    let provider = Provider::start(&fixture).await;
+    fixture.gateway("web", json!({})).await;
+    let name = generated_name(&fixture, "web");
+    let selects = |service: &Value| service["spec"]["selector"].is_object();
+    let service = fixture.until("Service", &name, selects).await;
+    fixture.until("Deployment", &name, |deployment| !deployment.is_null()).await;
+    let binding = fixture.get("ClusterRoleBinding", &fixture.name).await;
+    assert_eq!(binding["subjects"][0]["name"], name.as_str());
+
+    fixture.patch("GatewayParameters", "parameters", json!({"spec": {"mode": "Node"}})).await;
+    for kind in ["Deployment", "ServiceAccount"] {
+        fixture.until(kind, &name, Value::is_null).await;
+    }
+    let is_ours = |service: &Value| {
+        let labels = &service["metadata"]["labels"];
+        labels["service.kubernetes.io/service-proxy-name"] == "portcullis" && !selects(service)
+    };
+    let after = fixture.until("Service", &name, is_ours).await;
+    assert_eq!(after["spec"]["clusterIP"], service["spec"]["clusterIP"]);
+    fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
+    let nobody = |binding: &Value| binding["subjects"].as_array().is_none_or(Vec::is_empty);
+    fixture.until("ClusterRoleBinding", &fixture.name, nobody).await;
+    drop(provider);
+    fixture.remove().await;
+}
+
+/// By their ownerReferences.
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn nothing_is_left_of_a_gateway_that_goes_while_no_agent_runs() {
+    let fixture = Fixture::new().await;
+    of_the_class(&fixture, json!({"mode": "Dedicated"})).await;
+    let provider = Provider::start(&fixture).await;
+    fixture.gateway("web", json!({})).await;
+    let name = generated_name(&fixture, "web");
+    for kind in KINDS {
+        fixture.until(kind, &name, |object| !object.is_null()).await;
+    }
+    drop(provider);
+    fixture.delete("Gateway", "web").await;
+    let deadline = Instant::now() + COLLECTED;
+    for kind in KINDS {
+        while !fixture.get(kind, &name).await.is_null() {
+            assert!(Instant::now() < deadline, "{kind} {name} stays");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_load_balancer_is_asked_for_the_address() {
+    let fixture = Fixture::new().await;
+    let service = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"});
+    of_the_class(&fixture, json!({"service": service})).await;
+    let provider = Provider::start(&fixture).await;
+    let address = json!([{"type": "IPAddress", "value": "203.0.113.9"}]);
+    fixture.gateway("web", json!({"addresses": address})).await;
+    let name = generated_name(&fixture, "web");
+    let service = fixture.until("Service", &name, |service| !service.is_null()).await;
+    let spec = &service["spec"];
+    assert_eq!(spec["type"], "LoadBalancer");
+    assert_eq!(
+        (&spec["loadBalancerIP"], &spec["externalTrafficPolicy"]),
+        (&json!("203.0.113.9"), &json!("Local"))
+    );
+    assert_ne!(spec["clusterIP"], "203.0.113.9");
+    let is_missing = |gateway: &Value| programmed(gateway)["status"] == "False";
+    fixture.until("Gateway", "web", is_missing).await;
+
+    // As a load balancer would.
+    let ingress = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}});
+    fixture.patch_status("Service", &name, ingress).await;
+    let is_there = |gateway: &Value| {
+        programmed(gateway)["status"] == "True" && gateway["status"]["addresses"] == address
+    };
+    fixture.until("Gateway", "web", is_there).await;
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn parameters_that_cannot_be_used_are_told_to_class_and_gateway() {
+    let fixture = Fixture::new().await;
+    let provider = Provider::start(&fixture).await;
+    fixture.gateway("web", json!({})).await;
+    fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
+    let accepted = |object: &Value| condition(&object["status"], "Accepted").clone();
+    let is_invalid = |object: &Value| {
+        accepted(object)["reason"] == "InvalidParameters"
+            && accepted(object)["observedGeneration"] == object["metadata"]["generation"]
+    };
+    let is_valid = |object: &Value| accepted(object)["status"] == "True";
+    let spec = json!({"spec": {"parametersRef": reference(&fixture)}});
+    fixture.patch("GatewayClass", &fixture.name, spec).await;
+    let class = fixture.until("GatewayClass", &fixture.name, is_invalid).await;
+    let message = accepted(&class)["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("there is no GatewayParameters"), "{message}");
+    fixture.until("Gateway", "web", is_invalid).await;
+    let service = fixture.get("Service", &generated_name(&fixture, "web")).await;
+    assert!(service.is_object(), "what was generated stays");
+
+    let contradiction = json!({"spec": {"service": {"externalTrafficPolicy": "Local"}}});
+    fixture.create("GatewayParameters", "parameters", contradiction).await;
+    fixture.until("GatewayClass", &fixture.name, is_valid).await;
+    let gateway = fixture.until("Gateway", "web", is_invalid).await;
+    let says = |gateway: &Value| {
+        accepted(gateway)["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("needs service.type LoadBalancer"))
+    };
+    if !says(&gateway) {
+        fixture.until("Gateway", "web", says).await;
+    }
+    fixture.patch("GatewayParameters", "parameters", json!({"spec": {"service": null}})).await;
+    fixture.until("Gateway", "web", is_valid).await;
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_gateway_is_not_programmed_before_the_data_plane_has_it() {
+    let fixture = Fixture::new().await;
+    let gate = watch::Sender::new(false);
+    let provider = Provider::start_gated(&fixture, gate.subscribe()).await;
+    fixture.gateway("web", json!({})).await;
+    let name = generated_name(&fixture, "web");
+    fixture.until("Service", &name, |service| service["spec"]["clusterIP"].is_string()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let gateway = fixture.get("Gateway", "web").await;
+    assert_ne!(programmed(&gateway)["status"], "True", "{gateway:#}");
+    gate.send_replace(true);
+    fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
+    drop(provider);
+    fixture.remove().await;
+}
