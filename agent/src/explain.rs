@@ -95,7 +95,10 @@ impl Answer<'_> {
     fn group(&mut self, frontends: &[FrontendKey], group: &ListenerGroup) -> Result<()> {
         let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let protocol = if group.tls { "HTTPS" } else { "HTTP" };
-        self.line("gateway", &format!("{} port {} ({protocol}) on {addresses}", group.gateway, group.port))?;
+        self.line(
+            "gateway",
+            &format!("{} port {} ({protocol}) on {addresses}", group.gateway.name, group.port),
+        )?;
         if group.tls != self.request.tls {
             let scheme = if group.tls { "https" } else { "http" };
             return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));

@@ -18,6 +18,18 @@ use crate::cluster::Standing;
 use crate::panics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GatewayLabels {
+    gateway: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    gateway: String,
+    /// The field of `limits`.
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ListenerLabels {
     gateway: String,
     /// `Gateway` or `ListenerSet`.
@@ -116,7 +128,7 @@ fn requests(registry: &mut Registry, traffic: &Stats) {
 
 fn connections(registry: &mut Registry, traffic: &Stats) {
     counter(registry, "network_server_connections", "Accepted client connections", traffic.accepted);
-    gauge(registry, "network_server_connections_open", "Client connections open now", traffic.open);
+    gateways(registry, traffic);
     counter(
         registry,
         "network_server_accept_errors",
@@ -128,6 +140,22 @@ fn connections(registry: &mut Registry, traffic: &Stats) {
         failures.get_or_create(&ErrorLabels { error_type: failure_name(*failure) }).inc_by(*count);
     }
     registry.register("tls_server_handshake_failures", "TLS handshakes that failed, by cause", failures);
+}
+
+fn gateways(registry: &mut Registry, traffic: &Stats) {
+    let open = Family::<GatewayLabels, Gauge>::default();
+    let refused = Family::<RefusalLabels, Counter>::default();
+    for (name, stats) in &traffic.gateways {
+        let gateway = name.to_string();
+        for (refusal, count) in &stats.refused {
+            let labels = RefusalLabels { gateway: gateway.clone(), reason: refusal.name() };
+            refused.get_or_create(&labels).inc_by(*count);
+        }
+        open.get_or_create(&GatewayLabels { gateway }).set(i64::try_from(stats.open).unwrap_or(i64::MAX));
+    }
+    registry.register("network_server_connections_open", "Client connections open now, by Gateway", open);
+    let help = "Client connections that a limit of their Gateway ended, by the limit";
+    registry.register("network_server_connections_refused", help, refused);
 }
 
 fn upstream(registry: &mut Registry, traffic: &Stats) {

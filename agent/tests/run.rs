@@ -166,7 +166,7 @@ fn sigterm_lets_open_requests_finish() {
         let slow = scope.spawn(|| agent.http("any.example", "/slow"));
         eventually("the request is under way", || {
             let metrics = agent.admin("/metrics").unwrap().body;
-            metrics.contains("network_server_connections_open 1")
+            metrics.contains(r#"network_server_connections_open{gateway="infra/web"} 1"#)
         });
         agent.signal("TERM");
         assert_eq!(slow.join().unwrap(), from("blue"));

@@ -200,18 +200,18 @@ fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgemen
     for (frontend, group) in &snapshot.frontends {
         match answer.refused.get(frontend) {
             Some(why) if before.refused.get(frontend) != Some(why) => {
-                tracing::error!("Gateway {} cannot be served on {frontend}: {why}", group.gateway);
+                tracing::error!("Gateway {} cannot be served on {frontend}: {why}", group.gateway.name);
             }
             None if !served(before, frontend) => {
                 let scheme = if group.tls { "HTTPS" } else { "HTTP" };
-                tracing::info!("Gateway {} is served on {frontend} ({scheme})", group.gateway);
+                tracing::info!("Gateway {} is served on {frontend} ({scheme})", group.gateway.name);
             }
             _ => {}
         }
     }
     for (frontend, group) in &before.snapshot.frontends {
         if !snapshot.frontends.contains_key(frontend) {
-            tracing::info!("Gateway {} is no longer served on {frontend}", group.gateway);
+            tracing::info!("Gateway {} is no longer served on {frontend}", group.gateway.name);
         }
     }
 }

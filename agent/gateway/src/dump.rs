@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_model::{
-    Action, Backend, BackendTarget, Entry, FrontendKey, Listener, ListenerGroup, ListenerProtocol,
+    Action, Backend, BackendTarget, Entry, FrontendKey, Limits, Listener, ListenerGroup, ListenerProtocol,
     RouteMatch, RouteTable, Rule, Snapshot, Split, Timeouts, ValueMatch,
 };
 use serde_json::{Map, Value, json};
@@ -44,7 +44,35 @@ pub fn dump_status(status: &Status) -> Value {
 fn dump_group(group: &ListenerGroup) -> Value {
     let listeners = group.listeners.sorted().into_iter();
     let listeners: Vec<_> = listeners.map(|(_, listener)| dump_listener(listener)).collect();
-    json!({"gateway": group.gateway, "tls": group.tls, "listeners": listeners})
+    let mut value = object([("gateway", json!(group.gateway.name)), ("tls", json!(group.tls))]);
+    value.extend(object([("listeners", json!(listeners))]));
+    let limits = dump_limits(&group.gateway.limits);
+    if !limits.is_empty() {
+        value.insert("limits".to_owned(), Value::Object(limits));
+    }
+    Value::Object(value)
+}
+
+/// Those that are not the default.
+fn dump_limits(limits: &Limits) -> Map<String, Value> {
+    let usual = all_limits(&Limits::default());
+    let all = all_limits(limits).into_iter().zip(usual);
+    all.filter(|(now, usual)| now != usual).map(|((name, value), _)| (name.to_owned(), value)).collect()
+}
+
+fn all_limits(limits: &Limits) -> [(&'static str, Value); 9] {
+    let text = |limit: Duration| json!(format!("{limit:?}"));
+    [
+        ("connections", json!(limits.connections)),
+        ("tlsHandshakeTimeout", text(limits.tls_handshake_timeout)),
+        ("headerTimeout", text(limits.header_timeout)),
+        ("idleTimeout", text(limits.idle_timeout)),
+        ("http2IdleTimeout", text(limits.http2_idle_timeout)),
+        ("http2Streams", json!(limits.http2_streams)),
+        ("targetBytes", json!(limits.target_bytes)),
+        ("headerBytes", json!(limits.header_bytes)),
+        ("headerFields", json!(limits.header_fields)),
+    ]
 }
 
 fn dump_listener(listener: &Listener) -> Value {

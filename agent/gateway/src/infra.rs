@@ -3,6 +3,7 @@
 
 mod address;
 mod diff;
+mod limits;
 mod name;
 mod object;
 mod parameters;

@@ -9,6 +9,7 @@ mod backend;
 mod certificate;
 mod filter;
 mod frontend;
+mod gateway;
 mod hostname;
 mod listener;
 mod precedence;
@@ -23,6 +24,7 @@ pub use backend::{Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
 pub use frontend::{FrontendKey, L4Protocol};
+pub use gateway::{Gateway, Limits};
 pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use listener::{
     Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, TlsTermination,

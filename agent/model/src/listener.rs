@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Certificate, HostMap, HostPattern, RouteTable};
+use crate::{Certificate, Gateway, HostMap, HostPattern, RouteTable};
 
 /// `namespace/name` of a Kubernetes object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,7 +56,8 @@ pub struct TlsTermination {
 /// matches, and to no other (listener isolation).
 #[derive(Clone, Debug)]
 pub struct ListenerGroup {
-    pub gateway: ObjectName,
+    /// Shared by successive versions of the group as long as nothing of it changes.
+    pub gateway: Arc<Gateway>,
     pub port: u16,
     /// All listeners of a group agree: the port speaks TLS or it does not.
     pub tls: bool,

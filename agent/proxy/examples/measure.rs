@@ -28,10 +28,10 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use portcullis_model::{
-    Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, FrontendKey, HostMap,
-    HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind,
-    PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Snapshot, Split,
-    Timeouts, TlsTermination, WeightedBackend,
+    Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, FrontendKey, Gateway,
+    HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName,
+    ParentKind, PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId,
+    Snapshot, Split, Timeouts, TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings};
 use rustls::ServerConfig;
@@ -134,6 +134,7 @@ fn frontend(
     let listener = Listener { id, hostname: HostPattern::Any, protocol, routes };
     listeners.insert(&HostPattern::Any, Arc::new(listener));
     let key = FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() };
+    let gateway = Arc::new(Gateway::new(gateway));
     (key, Arc::new(ListenerGroup { gateway, port: address.port(), tls, listeners }))
 }
 

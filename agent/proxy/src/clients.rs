@@ -11,11 +11,13 @@ use std::task::{Context, Poll, Waker};
 
 use foldhash::fast::RandomState;
 use http::HeaderValue;
+use portcullis_model::Limits;
 
 use crate::clock;
 use crate::core::Core;
+use crate::gate::Admitted;
 use crate::guard::Pulse;
-use crate::settings::Limits;
+use crate::stats::Refusal;
 use crate::worker::Worker;
 
 /// What all requests of a connection have in common.
@@ -28,6 +30,7 @@ pub(crate) struct Client {
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<Rc<Worker>>,
     pub pulse: Arc<Pulse>,
+    admitted: Admitted,
     /// Ticks that may pass between requests.
     patience: u32,
     order: Cell<Order>,
@@ -65,6 +68,7 @@ impl Client {
         peer: SocketAddr,
         local: SocketAddr,
         tls: Option<Rc<Worker>>,
+        admitted: Admitted,
         patience: std::time::Duration,
     ) -> Self {
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
@@ -74,10 +78,16 @@ impl Client {
             local,
             tls,
             pulse: Arc::new(Pulse::new()),
+            admitted,
             patience: clock::ticks(patience),
             order: Cell::new(Order::Serve),
             waker: RefCell::default(),
         }
+    }
+
+    /// Of the Gateway, when the connection began.
+    pub(crate) fn limits(&self) -> &Limits {
+        self.admitted.limits()
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -118,9 +128,11 @@ impl Client {
         }
     }
 
-    fn sweep(&self, limits: &Limits) {
-        if self.pulse.head_age().is_some_and(|age| age > clock::ticks(limits.header_read)) {
+    fn sweep(&self) {
+        let patience = self.limits().header_timeout;
+        if self.pulse.head_age().is_some_and(|age| age > clock::ticks(patience)) {
             tracing::debug!(client = %self.peer, "closed: the request head did not arrive in time");
+            self.admitted.refused(Refusal::HeaderTimeout);
             self.tell(Order::Abort);
         } else if self.pulse.idle_age().is_some_and(|age| age > self.patience) {
             self.tell(Order::Finish);
@@ -153,8 +165,8 @@ impl Clients {
         self.finish(|_| true);
     }
 
-    pub(crate) fn sweep(&self, limits: &Limits) {
-        self.open.borrow().values().for_each(|client| client.sweep(limits));
+    pub(crate) fn sweep(&self) {
+        self.open.borrow().values().for_each(|client| client.sweep());
     }
 }
 

@@ -3,12 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use portcullis_model::ListenerGroup;
+use portcullis_model::{Limits, ListenerGroup};
 use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -19,10 +20,11 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 use crate::clients::{Client, Clients};
 use crate::core::{self, Core};
 use crate::frames::FrameBudget;
+use crate::gate::Admitted;
 use crate::guard::{Check, Guarded, Transport};
 use crate::outbox::{Gathering, Outbox};
 use crate::service;
-use crate::settings::Limits;
+use crate::stats::Refusal;
 use crate::tls::UNRECOGNIZED_NAME;
 use crate::wire::Framing;
 use crate::worker::Worker;
@@ -31,6 +33,11 @@ use crate::worker::Worker;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What the first read of a plain connection takes: most request heads whole.
 const FIRST_READ: usize = 2048;
+/// The HTTP library takes no smaller limit for a head; what is left of it is ours to enforce.
+const SMALLEST_BUFFER: usize = 8 << 10;
+
+/// What HTTP/2 counts for a field besides its bytes (RFC 9113 section 6.5.2).
+const HTTP2_FIELD: u32 = 32;
 
 /// HTTP/2 flow control: what a client may send before we have passed it on.
 const STREAM_WINDOW: u32 = 256 << 10;
@@ -65,26 +72,33 @@ struct Ready {
 pub(crate) async fn serve(core: Rc<Core>, stream: TcpStream, peer: SocketAddr) {
     let Ok(local) = stream.local_addr() else { return };
     let _ = stream.set_nodelay(true);
-    core.counters.open.increment();
-    let ready = match core::group(&core.current().snapshot, local).cloned() {
-        Some(group) if group.tls => start_tls(&core, &group, stream).await,
-        Some(_) => start_plain(&core, stream).await,
-        None => {
-            tracing::debug!(%local, "connection to a port without listener");
-            None
-        }
+    let Some((admitted, terminating)) = enter(&core, local) else { return };
+    let ready = match terminating {
+        Some(group) => start_tls(&core, &group, admitted.limits(), stream).await,
+        None => start_plain(&admitted, stream).await,
     };
     if let Some(ready) = ready {
-        serve_http(&core, ready, peer, local).await;
+        serve_http(&core, ready, admitted, peer, local).await;
     }
-    core.counters.open.decrement();
+}
+
+/// Lets a connection in, if its port is a Gateway's that has room for it; with the listeners to choose from, if they speak TLS.
+/// The address and port that it came to say which Gateway's limits hold, before a byte is read.
+fn enter(core: &Core, local: SocketAddr) -> Option<(Admitted, Option<Arc<ListenerGroup>>)> {
+    let current = core.current();
+    let Some(group) = core::group(&current.snapshot, local) else {
+        tracing::debug!(%local, "connection to a port without listener");
+        return None;
+    };
+    let admitted = core.gates.admit(&group.gateway)?;
+    Some((admitted, group.tls.then(|| group.clone())))
 }
 
 // --- before HTTP ---
 
-async fn start_plain(core: &Core, stream: TcpStream) -> Option<Ready> {
-    let start = timeout(core.settings.limits.header_read, first_bytes(&stream)).await;
-    let replay = start.ok()?.ok()?;
+async fn start_plain(admitted: &Admitted, stream: TcpStream) -> Option<Ready> {
+    let start = timeout(admitted.limits().header_timeout, first_bytes(&stream)).await;
+    let replay = start.inspect_err(|_| admitted.refused(Refusal::HeaderTimeout)).ok()?.ok()?;
     let version = if replay.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
     Some(Ready { transport: Transport::Plain(stream), replay, version, tls: None })
 }
@@ -104,8 +118,13 @@ async fn first_bytes(stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-async fn start_tls(core: &Rc<Core>, group: &ListenerGroup, stream: TcpStream) -> Option<Ready> {
-    match timeout(core.settings.limits.handshake, handshake(core, group, stream)).await {
+async fn start_tls(
+    core: &Rc<Core>,
+    group: &ListenerGroup,
+    limits: &Limits,
+    stream: TcpStream,
+) -> Option<Ready> {
+    match timeout(limits.tls_handshake_timeout, handshake(core, group, stream)).await {
         Ok(Some((stream, worker))) => {
             let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             let version = if http2 { Version::Http2 } else { Version::Http1 };
@@ -163,13 +182,14 @@ async fn refuse_name(
 
 // --- HTTP ---
 
-async fn serve_http(core: &Rc<Core>, ready: Ready, peer: SocketAddr, local: SocketAddr) {
-    let limits = &core.settings.limits;
+async fn serve_http(core: &Rc<Core>, ready: Ready, admitted: Admitted, peer: SocketAddr, local: SocketAddr) {
+    let limits = admitted.limits();
     let (check, patience) = match ready.version {
-        Version::Http1 => (Check::Http1(Framing::default()), limits.client_idle),
-        Version::Http2 => (Check::Http2(FrameBudget::default()), limits.http2_idle),
+        Version::Http1 => (Check::Http1(Framing::default()), limits.idle_timeout),
+        Version::Http2 => (Check::Http2(FrameBudget::default()), limits.http2_idle_timeout),
     };
-    let client = Rc::new(Client::new(peer, local, ready.tls, patience));
+    let client = Rc::new(Client::new(peer, local, ready.tls, admitted, patience));
+    let limits = client.limits();
     let _registered = Clients::register(core, &client);
     let stream = Guarded::new(ready.transport, ready.replay, check, client.pulse.clone());
     let for_service = (core.clone(), client.clone());
@@ -199,15 +219,22 @@ async fn serve_http(core: &Rc<Core>, ready: Ready, peer: SocketAddr, local: Sock
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.header_read_timeout(None).half_close(false);
-    builder.max_buf_size(limits.header_bytes.max(8192)).max_headers(limits.headers);
+    builder.max_buf_size(head_bytes(limits).max(SMALLEST_BUFFER)).max_headers(limits.header_fields as usize);
     builder
+}
+
+/// What the HTTP library may take in before we look at target and fields on their own.
+fn head_bytes(limits: &Limits) -> usize {
+    limits.target_bytes as usize + limits.header_bytes as usize
 }
 
 fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
     let mut builder = http2::Builder::new(LocalExecutor);
     builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT);
-    builder.max_concurrent_streams(limits.streams);
-    builder.max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+    builder.max_concurrent_streams(limits.http2_streams);
+    let fields = limits.header_fields * HTTP2_FIELD;
+    builder
+        .max_header_list_size(u32::try_from(head_bytes(limits)).unwrap_or(u32::MAX).saturating_add(fields));
     builder.max_pending_accept_reset_streams(PENDING_RESETS).max_local_error_reset_streams(PROVOKED_RESETS);
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     builder.max_send_buf_size(SEND_BUFFER);

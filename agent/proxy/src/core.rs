@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::{Client, Clients};
+use crate::gate::{Crowds, Gates};
 use crate::pool::Pools;
 use crate::settings::{Settings, SocketMode};
 use crate::socket::{self, CoreSockets};
@@ -37,6 +38,7 @@ pub(crate) enum Command {
 /// What a core's connections see.
 pub(crate) struct Core {
     pub settings: Arc<Settings>,
+    pub gates: Gates,
     pub workers: Workers,
     pub pools: Pools,
     pub counters: CoreCounters,
@@ -65,10 +67,11 @@ struct Acceptors {
 pub(crate) async fn run(
     settings: Arc<Settings>,
     tls: TlsFactory,
+    crowds: Crowds,
     sockets: Option<CoreSockets>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Rc::new(Core::new(settings, tls));
+    let core = Rc::new(Core::new(settings, tls, crowds));
     let mut acceptors = Acceptors::new(sockets);
     crate::pool::sweep_forever(&core);
     tick_forever(&core);
@@ -101,7 +104,7 @@ fn tick_forever(core: &Rc<Core>) {
         loop {
             clock::tick().await;
             let Some(core) = core.upgrade() else { return };
-            core.clients.sweep(&core.settings.limits);
+            core.clients.sweep();
         }
     }));
 }
@@ -109,10 +112,11 @@ fn tick_forever(core: &Rc<Core>) {
 // === impl Core ===
 
 impl Core {
-    fn new(settings: Arc<Settings>, tls: TlsFactory) -> Self {
+    fn new(settings: Arc<Settings>, tls: TlsFactory, crowds: Crowds) -> Self {
         Self {
-            pools: Pools::new(settings.limits.clone()),
+            pools: Pools::new(settings.upstream.clone()),
             settings,
+            gates: Gates::new(crowds),
             workers: Workers::new(tls),
             counters: CoreCounters::default(),
             connections: TaskTracker::new(),
@@ -130,6 +134,7 @@ impl Core {
     }
 
     fn apply(self: &Rc<Self>, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
+        self.gates.retain(snapshot.frontends.values());
         self.workers.retain(snapshot.frontends.values());
         let unbound = match self.settings.sockets {
             SocketMode::Steered => {
@@ -151,6 +156,7 @@ impl Core {
 
     fn read(&self) -> Stats {
         let mut stats = self.counters.read();
+        self.gates.read_into(&mut stats);
         self.workers.read_into(&mut stats);
         stats
     }
@@ -158,7 +164,7 @@ impl Core {
     async fn drain(&self) {
         self.clients.finish_all();
         self.connections.close();
-        let left = tokio::time::timeout(self.settings.limits.drain, self.connections.wait()).await;
+        let left = tokio::time::timeout(self.settings.drain, self.connections.wait()).await;
         if left.is_err() {
             tracing::warn!(
                 connections = self.connections.len(),

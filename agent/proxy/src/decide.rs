@@ -55,7 +55,7 @@ pub(crate) fn decide<'s>(
     snapshot: &'s Snapshot,
     parts: &Parts,
 ) -> (Decision<'s>, Option<Rc<Worker>>) {
-    let target = match edge::admit(parts, &core.settings) {
+    let target = match edge::admit(parts, client.limits(), &core.settings) {
         Ok(target) => target,
         Err(reason) => return (reason.into(), None),
     };

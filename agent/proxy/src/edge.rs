@@ -6,9 +6,10 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Version, header};
+use portcullis_model::Limits;
 
 use crate::reason::Reason;
-use crate::settings::{Limits, Settings};
+use crate::settings::Settings;
 use crate::{headers, path};
 
 /// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two (CVE-2026-49975).
@@ -24,9 +25,13 @@ pub(crate) struct Target<'r> {
 }
 
 /// Checks a request and normalises its target.
-pub(crate) fn admit<'r>(parts: &'r Parts, settings: &Settings) -> Result<Target<'r>, Reason> {
+pub(crate) fn admit<'r>(
+    parts: &'r Parts,
+    limits: &Limits,
+    settings: &Settings,
+) -> Result<Target<'r>, Reason> {
     check_method(&parts.method)?;
-    check_size(parts, &settings.limits)?;
+    check_size(parts, limits)?;
     check_fields(parts)?;
     let path = path::normalise(parts.uri.path(), settings.slashes)?;
     Ok(Target { host: host(parts)?, path })
@@ -40,11 +45,11 @@ fn check_method(method: &Method) -> Result<(), Reason> {
 }
 
 fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Reason> {
-    if parts.uri.path().len() + parts.uri.query().map_or(0, str::len) > limits.uri {
+    if parts.uri.path().len() + parts.uri.query().map_or(0, str::len) > limits.target_bytes as usize {
         return Err(Reason::TargetTooLong);
     }
     let bytes: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if bytes > limits.header_bytes || parts.headers.len() > limits.headers {
+    if bytes > limits.header_bytes as usize || parts.headers.len() > limits.header_fields as usize {
         return Err(Reason::FieldsTooLarge);
     }
     Ok(())

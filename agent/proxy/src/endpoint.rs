@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use crate::clock;
 use crate::connection::LocalExecutor;
 use crate::core::Core;
-use crate::settings::Limits;
+use crate::settings::Upstream;
 use crate::upload::Upload;
 
 /// An endpoint that refused a connection is asked last for so long.
@@ -28,7 +28,7 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 pub(crate) struct Endpoint {
     pub address: SocketAddr,
     pub protocol: BackendProtocol,
-    limits: Limits,
+    budget: Upstream,
     idle: RefCell<Vec<Idle>>,
     shared: RefCell<Option<http2::SendRequest<Upload>>>,
     /// Held while the shared connection is made, so that a burst of requests makes one.
@@ -81,11 +81,11 @@ pub(crate) enum Freshness {
 // === impl Endpoint ===
 
 impl Endpoint {
-    pub(crate) fn new(address: SocketAddr, protocol: BackendProtocol, limits: &Limits) -> Rc<Self> {
+    pub(crate) fn new(address: SocketAddr, protocol: BackendProtocol, budget: &Upstream) -> Rc<Self> {
         Rc::new(Self {
             address,
             protocol,
-            limits: limits.clone(),
+            budget: budget.clone(),
             idle: RefCell::default(),
             shared: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -127,7 +127,7 @@ impl Endpoint {
 
     /// Drops what nobody used for too long, or the peer has closed.
     pub(crate) fn sweep(&self) {
-        let limit = clock::ticks(self.limits.idle);
+        let limit = clock::ticks(self.budget.idle);
         let live = |it: &Idle| !it.sender.is_closed() && clock::now() - it.since <= limit;
         self.idle.borrow_mut().retain(live);
     }
@@ -161,7 +161,7 @@ impl Endpoint {
 
     async fn dial(&self, core: &Core) -> io::Result<TcpStream> {
         core.counters.connects.increment();
-        let connecting = tokio::time::timeout(self.limits.connect, TcpStream::connect(self.address));
+        let connecting = tokio::time::timeout(self.budget.connect, TcpStream::connect(self.address));
         let stream = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.set_nodelay(true)?;
         self.failed.set(None);
@@ -170,7 +170,7 @@ impl Endpoint {
 
     fn put_back(&self, sender: http1::SendRequest<Upload>) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.limits.idle_connections && !sender.is_closed() {
+        if idle.len() < self.budget.idle_connections && !sender.is_closed() {
             idle.push(Idle { sender, since: clock::now() });
         }
     }

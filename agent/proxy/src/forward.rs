@@ -24,7 +24,7 @@ use crate::{headers, upgrade};
 /// Sends the request where the plan says and returns what the client gets, or why there is nothing.
 pub(crate) async fn forward(
     core: &Rc<Core>,
-    client: &Client,
+    client: &Rc<Client>,
     plan: Forward<'_>,
     mut parts: Parts,
     body: Incoming,
@@ -43,7 +43,7 @@ pub(crate) async fn forward(
         Some(deadline) => Box::pin(timeout_at(deadline, attempt::send(core, plan.name, request))).await,
     };
     match sent {
-        Ok(Ok(answered)) => respond(core, &plan, answered, &deadlines, switch),
+        Ok(Ok(answered)) => respond((core, client), &plan, answered, &deadlines, switch),
         Ok(Err(trouble)) => Err(failed(&plan, trouble.reason(), &trouble)),
         Err(_) => Err(failed(&plan, Reason::Timeout, &"the rule's time-out")),
     }
@@ -113,7 +113,7 @@ fn filters<'p>(rule: &'p Rule, backend: &'p WeightedBackend) -> impl Iterator<It
 // --- the response ---
 
 fn respond(
-    core: &Rc<Core>,
+    (core, client): (&Rc<Core>, &Rc<Client>),
     plan: &Forward<'_>,
     (mut response, lease): Answered,
     deadlines: &Deadlines,
@@ -121,7 +121,7 @@ fn respond(
 ) -> Result<Response, Reason> {
     let tunnel = match switch {
         _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
-        Some(switch) => Some(switch.tunnel(core, &mut response)),
+        Some(switch) => Some(switch.tunnel(core, client, &mut response)),
         None => return Err(failed(plan, Reason::BackendBroken, &"the backend switched protocols unasked")),
     };
     let (mut parts, incoming) = response.into_parts();

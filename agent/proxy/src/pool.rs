@@ -12,13 +12,13 @@ use portcullis_model::{Backend, BackendName};
 
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::settings::Limits;
+use crate::settings::Upstream;
 use crate::vital::vital;
 
 const SWEEP: Duration = Duration::from_secs(10);
 
 pub(crate) struct Pools {
-    limits: Limits,
+    budget: Upstream,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
 }
 
@@ -44,8 +44,8 @@ pub(crate) fn sweep_forever(core: &Rc<Core>) {
 // === impl Pools ===
 
 impl Pools {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, backends: RefCell::default() }
+    pub(crate) fn new(budget: Upstream) -> Self {
+        Self { budget, backends: RefCell::default() }
     }
 
     /// The endpoint for the next request: of two at random, the one with fewer requests in flight; of all, if the last
@@ -101,7 +101,7 @@ impl Pools {
         let endpoints =
             backend.endpoints.iter().map(|address| match old.get(&(*address, backend.protocol)) {
                 Some(stays) => Rc::clone(stays),
-                None => Endpoint::new(*address, backend.protocol, &self.limits),
+                None => Endpoint::new(*address, backend.protocol, &self.budget),
             });
         let endpoints = endpoints.collect();
         let pool =

@@ -9,6 +9,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::{self, Command, Unbound};
+use crate::gate::Crowds;
 use crate::settings::{Settings, SocketMode};
 use crate::socket::CoreSockets;
 use crate::stats::Stats;
@@ -46,10 +47,11 @@ impl Proxy {
     /// When sockets or threads cannot be had.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
+        let crowds = Crowds::default();
         let settings = Arc::new(settings);
         let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new() };
         for core in 0..settings.cores.max(1) {
-            proxy.start_core(core, &settings, tls.clone())?;
+            proxy.start_core(core, &settings, tls.clone(), crowds.clone())?;
         }
         Ok(proxy)
     }
@@ -89,6 +91,7 @@ impl Proxy {
         core: usize,
         settings: &Arc<Settings>,
         tls: TlsFactory,
+        crowds: Crowds,
     ) -> Result<(), StartError> {
         let sockets = match settings.sockets {
             SocketMode::Steered => Some(CoreSockets::open().map_err(StartError::Socket)?),
@@ -100,7 +103,7 @@ impl Proxy {
         let settings = settings.clone();
         let thread = std::thread::Builder::new()
             .name(format!("{CORE_THREAD}{core}"))
-            .spawn(move || run_pinned(core, core::run(settings, tls, for_thread, commands)))
+            .spawn(move || run_pinned(core, core::run(settings, tls, crowds, for_thread, commands)))
             .map_err(|problem| StartError::Thread { core, problem })?;
         self.sockets.extend(sockets);
         self.cores.push(sender);

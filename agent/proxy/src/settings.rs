@@ -7,7 +7,9 @@ pub struct Settings {
     /// Threads, each with sockets, pools and counters of its own.
     pub cores: usize,
     pub sockets: SocketMode,
-    pub limits: Limits,
+    pub upstream: Upstream,
+    /// How long open connections may finish after a drain began.
+    pub drain: Duration,
     /// Proxies in front of this one whose `X-Forwarded-For` is believed. 0: what the client sent is replaced.
     pub trusted_hops: usize,
     pub slashes: Slashes,
@@ -32,29 +34,14 @@ pub enum Slashes {
     Keep,
 }
 
-/// Budgets of one client connection and of the pools behind it.
+/// Budgets of the connections to backends. What clients may do is each Gateway's own affair
+/// ([`Limits`](portcullis_model::Limits)).
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// Time for the request head, from the connection or from the head's first byte.
-    pub header_read: Duration,
-    pub handshake: Duration,
-    /// Time between requests on an HTTP/1 connection.
-    pub client_idle: Duration,
-    /// Time without streams on an HTTP/2 connection.
-    pub http2_idle: Duration,
-    /// Bytes of the request target.
-    pub uri: usize,
-    /// Bytes of all header fields.
-    pub header_bytes: usize,
-    pub headers: usize,
-    /// Concurrent HTTP/2 streams per connection.
-    pub streams: u32,
+pub struct Upstream {
     pub connect: Duration,
-    /// Idle upstream connections per endpoint and core.
+    /// Idle connections per endpoint and core.
     pub idle_connections: usize,
     pub idle: Duration,
-    /// How long open connections may finish after a drain began.
-    pub drain: Duration,
 }
 
 // === impl Settings ===
@@ -64,7 +51,8 @@ impl Default for Settings {
         Self {
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             sockets: SocketMode::Bound,
-            limits: Limits::default(),
+            upstream: Upstream::default(),
+            drain: Duration::from_secs(30),
             trusted_hops: 0,
             slashes: Slashes::Merge,
             forwarded: false,
@@ -72,23 +60,10 @@ impl Default for Settings {
     }
 }
 
-// === impl Limits ===
+// === impl Upstream ===
 
-impl Default for Limits {
+impl Default for Upstream {
     fn default() -> Self {
-        Self {
-            header_read: Duration::from_secs(10),
-            handshake: Duration::from_secs(10),
-            client_idle: Duration::from_secs(60),
-            http2_idle: Duration::from_secs(300),
-            uri: 8 << 10,
-            header_bytes: 32 << 10,
-            headers: 100,
-            streams: 100,
-            connect: Duration::from_secs(5),
-            idle_connections: 256,
-            idle: Duration::from_secs(60),
-            drain: Duration::from_secs(30),
-        }
+        Self { connect: Duration::from_secs(5), idle_connections: 256, idle: Duration::from_secs(60) }
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use portcullis_model::ListenerId;
+use portcullis_model::{ListenerId, ObjectName};
 
 use crate::reason::Reason;
 
@@ -17,14 +17,20 @@ pub enum HandshakeFailure {
     Timeout,
 }
 
+/// Which limit of its Gateway ended a connection, or kept it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    Connections,
+    HeaderTimeout,
+}
+
 /// Totals since start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
+    pub gateways: BTreeMap<ObjectName, GatewayStats>,
     pub listeners: BTreeMap<ListenerId, ListenerStats>,
     /// Connections that were accepted, whatever became of them.
     pub accepted: u64,
-    /// Client connections open now.
-    pub open: u64,
     pub accept_errors: u64,
     pub handshake_failures: BTreeMap<HandshakeFailure, u64>,
     /// Answers of ours because no listener or route took the request, or because it was refused at the edge.
@@ -34,6 +40,14 @@ pub struct Stats {
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatewayStats {
+    /// Client connections open now, tunnels included.
+    pub open: u64,
+    /// By the limit that ended them; those that never did are missing.
+    pub refused: BTreeMap<Refusal, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +63,6 @@ pub struct ListenerStats {
 pub(crate) struct CoreCounters {
     pub accepted: Counter,
     pub accept_errors: Counter,
-    pub open: Counter,
     pub unknown_name: Counter,
     pub handshake_protocol: Counter,
     pub handshake_timeout: Counter,
@@ -59,6 +72,12 @@ pub(crate) struct CoreCounters {
     pub retries: Counter,
     /// By reason.
     answers: [Counter; Reason::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct GatewayCounters {
+    pub open: Counter,
+    refused: [Counter; Refusal::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +93,9 @@ pub(crate) struct Counter(Cell<u64>);
 
 impl Stats {
     pub(crate) fn add(&mut self, other: Self) {
+        for (name, stats) in other.gateways {
+            self.gateways.entry(name).or_default().add(&stats);
+        }
         for (id, stats) in other.listeners {
             self.listeners.entry(id).or_default().add(&stats);
         }
@@ -84,12 +106,36 @@ impl Stats {
             *self.answers.entry(reason).or_default() += count;
         }
         self.accepted += other.accepted;
-        self.open += other.open;
         self.accept_errors += other.accept_errors;
         self.unrouted += other.unrouted;
         self.upstream_connects += other.upstream_connects;
         self.upstream_connect_failures += other.upstream_connect_failures;
         self.upstream_retries += other.upstream_retries;
+    }
+}
+
+// === impl GatewayStats ===
+
+impl GatewayStats {
+    fn add(&mut self, other: &Self) {
+        self.open += other.open;
+        for (refusal, count) in &other.refused {
+            *self.refused.entry(*refusal).or_default() += count;
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    const ALL: [Self; 2] = [Self::Connections, Self::HeaderTimeout];
+
+    /// The field of GatewayParameters' `limits`, which is also the label of the metric.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::HeaderTimeout => "headerTimeout",
+        }
     }
 }
 
@@ -116,9 +162,9 @@ impl CoreCounters {
 
     pub(crate) fn read(&self) -> Stats {
         Stats {
+            gateways: BTreeMap::new(),
             listeners: BTreeMap::new(),
             accepted: self.accepted.get(),
-            open: self.open.get(),
             accept_errors: self.accept_errors.get(),
             handshake_failures: BTreeMap::from([
                 (HandshakeFailure::UnknownName, self.unknown_name.get()),
@@ -131,6 +177,19 @@ impl CoreCounters {
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),
         }
+    }
+}
+
+// === impl GatewayCounters ===
+
+impl GatewayCounters {
+    pub(crate) fn refused(&self, refusal: Refusal) {
+        self.refused[refusal as usize].increment();
+    }
+
+    pub(crate) fn read(&self) -> GatewayStats {
+        let refused = Refusal::ALL.iter().map(|refusal| (*refusal, self.refused[*refusal as usize].get()));
+        GatewayStats { open: self.open.get(), refused: refused.filter(|(_, count)| *count > 0).collect() }
     }
 }
 

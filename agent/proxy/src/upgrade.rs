@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
+use crate::clients::Client;
 use crate::core::Core;
 use crate::guard::{Guarded, Transport};
 use crate::headers;
@@ -39,9 +40,14 @@ impl Pending {
     }
 
     /// Joins both sides once the client has its 101; returns what the response must announce.
-    pub(crate) fn tunnel(self, core: &Rc<Core>, response: &mut Response<Incoming>) -> Protocol {
+    pub(crate) fn tunnel(
+        self,
+        core: &Rc<Core>,
+        client: &Rc<Client>,
+        response: &mut Response<Incoming>,
+    ) -> Protocol {
         let backend = hyper::upgrade::on(&mut *response);
-        core.connections.spawn_local(join(self.client, backend));
+        core.connections.spawn_local(join(self.client, backend, client.clone()));
         Protocol(response.headers().get(header::UPGRADE).cloned().unwrap_or(self.protocol.0))
     }
 }
@@ -66,7 +72,8 @@ fn bare(client: Upgraded) -> Option<Transport> {
     Some(parts.io.into_inner().into_transport())
 }
 
-async fn join(client: OnUpgrade, backend: OnUpgrade) {
+/// The tunnel counts as the connection that it was.
+async fn join(client: OnUpgrade, backend: OnUpgrade, _counted: Rc<Client>) {
     let Ok((client, backend)) = tokio::try_join!(client, backend) else { return };
     let Some(mut client) = bare(client) else { return };
     let mut backend = TokioIo::new(backend);

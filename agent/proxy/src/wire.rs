@@ -10,7 +10,7 @@ use memchr::memchr;
 /// A chunk-size line with its extensions.
 const CHUNK_LINE: usize = 4 << 10;
 /// More than the library buffers of a head; it has answered 431 by then.
-const HEAD_LINE: usize = 64 << 10;
+const HEAD_LINE: usize = 128 << 10;
 
 /// Follows the requests of one connection.
 #[derive(Debug, Default)]

@@ -6,8 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use portcullis_model::BackendProtocol;
-use portcullis_proxy::{Limits, Settings};
+use portcullis_model::{BackendProtocol, Limits};
 use support::client::raw;
 use support::origin::Origin;
 use support::rules::rule;
@@ -182,8 +181,8 @@ async fn cookie_crumbs_are_joined_and_limited() {
 
 #[tokio::test]
 async fn clients_that_dawdle_over_a_head_are_closed() {
-    let limits = Limits { header_read: Duration::from_millis(500), ..Limits::default() };
-    let mut world = World::with(Settings { limits, ..Settings::default() });
+    let mut world = World::new();
+    world.limit(Limits { header_timeout: Duration::from_millis(500), ..Limits::default() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule()]);
@@ -204,12 +203,9 @@ async fn clients_that_dawdle_over_a_head_are_closed() {
 
 #[tokio::test]
 async fn idle_connections_are_closed() {
-    let limits = Limits {
-        client_idle: Duration::from_millis(300),
-        http2_idle: Duration::from_millis(300),
-        ..Limits::default()
-    };
-    let mut world = World::with(Settings { limits, ..Settings::default() });
+    let mut world = World::new();
+    let idle_timeout = Duration::from_millis(300);
+    world.limit(Limits { idle_timeout, http2_idle_timeout: idle_timeout, ..Limits::default() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule()]);

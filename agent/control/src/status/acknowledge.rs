@@ -60,7 +60,7 @@ impl Refusals {
 
     fn add(&mut self, frontend: &FrontendKey, line: &str, snapshot: &Snapshot) {
         let Some(group) = snapshot.frontends.get(frontend) else { return };
-        let gateway = ObjectKey::new(Kind::Gateway, group.gateway.clone());
+        let gateway = ObjectKey::new(Kind::Gateway, group.gateway.name.clone());
         self.0.entry(gateway).or_default().whole.push(line.to_owned());
         for listener in group.listeners.values() {
             let kind = match listener.id.kind {
@@ -88,7 +88,8 @@ fn deny(holder: &mut Value, reason: Reason, lines: &[String]) {
 mod tests {
     use super::*;
     use portcullis_model::{
-        HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName,
+        Gateway, HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol,
+        ObjectName,
     };
     use std::sync::Arc;
 
@@ -112,6 +113,7 @@ mod tests {
         };
         let mut listeners = HostMap::default();
         listeners.insert(&HostPattern::Any, Arc::new(listener));
+        let gateway = Arc::new(Gateway::new(gateway));
         let group = Arc::new(ListenerGroup { gateway, port: 80, tls: false, listeners });
         Snapshot { frontends: [(frontend(80), group)].into(), ..Snapshot::default() }
     }

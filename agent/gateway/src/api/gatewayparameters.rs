@@ -24,6 +24,8 @@ pub struct GatewayParametersSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub infrastructure: Option<GatewayParametersInfrastructure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<GatewayParametersLimits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<GatewayParametersService>,
@@ -51,6 +53,28 @@ pub struct GatewayParametersInfrastructure {
     pub annotations: Option<BTreeMap<String, String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct GatewayParametersLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerBytes")]
+    pub header_bytes: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerFields")]
+    pub header_fields: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerTimeout")]
+    pub header_timeout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "http2IdleTimeout")]
+    pub http2_idle_timeout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "http2Streams")]
+    pub http2_streams: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "idleTimeout")]
+    pub idle_timeout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "targetBytes")]
+    pub target_bytes: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "tlsHandshakeTimeout")]
+    pub tls_handshake_timeout: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_model::ObjectName;
+use portcullis_model::{Limits, ObjectName};
 
+use super::limits;
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::gatewayparameters::GatewayParametersSpec;
 use crate::api::gateways::Gateway;
@@ -21,8 +22,10 @@ pub struct Parameters {
     pub host_ports: HostPorts,
     /// Of the Deployment in mode Dedicated; `None` leaves it to an autoscaler.
     pub replicas: Option<i32>,
-    pub requests: BTreeMap<String, String>,
-    pub limits: BTreeMap<String, String>,
+    pub resource_requests: BTreeMap<String, String>,
+    pub resource_limits: BTreeMap<String, String>,
+    /// Of the Gateway's clients.
+    pub limits: Limits,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     /// The agents' own image, which pods of mode Dedicated run. `None`: nobody told them.
@@ -97,8 +100,11 @@ impl Parameters {
         if let Some(dedicated) = &spec.dedicated {
             over(&mut self.replicas, dedicated.replicas.as_ref());
             let resources = dedicated.resources.as_ref();
-            extend(&mut self.requests, resources.and_then(|resources| resources.requests.as_ref()));
-            extend(&mut self.limits, resources.and_then(|resources| resources.limits.as_ref()));
+            extend(&mut self.resource_requests, resources.and_then(|resources| resources.requests.as_ref()));
+            extend(&mut self.resource_limits, resources.and_then(|resources| resources.limits.as_ref()));
+        }
+        if let Some(limits) = &spec.limits {
+            limits::overlay(&mut self.limits, limits)?;
         }
         let infrastructure = spec.infrastructure.as_ref();
         extend(&mut self.labels, infrastructure.and_then(|it| it.labels.as_ref()));
@@ -198,6 +204,6 @@ fn extend(map: &mut BTreeMap<String, String>, more: Option<&BTreeMap<String, Str
     map.extend(more.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
 }
 
-fn invalid(message: impl Into<String>) -> Trouble {
+pub(super) fn invalid(message: impl Into<String>) -> Trouble {
     Trouble::new(Reason::InvalidParameters, message)
 }

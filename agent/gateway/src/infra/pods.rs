@@ -114,7 +114,7 @@ fn container_port(port: &Port) -> Value {
 
 /// The API server drops what is empty.
 fn resources(parameters: &Parameters) -> Value {
-    let parts = [("requests", &parameters.requests), ("limits", &parameters.limits)];
+    let parts = [("requests", &parameters.resource_requests), ("limits", &parameters.resource_limits)];
     let parts = parts.into_iter().filter(|(_, amounts)| !amounts.is_empty());
     parts.map(|(name, amounts)| (name.to_owned(), json!(amounts))).collect::<Map<_, _>>().into()
 }

@@ -81,6 +81,9 @@ impl Translator {
         let parameters = parameters.unwrap_or_default();
         let Some(root) = self.roots.get_mut(name) else { return };
         if root.parameters != parameters {
+            if root.parameters.limits != parameters.limits {
+                self.dirty.limits.insert(name.clone());
+            }
             root.parameters = parameters;
             self.dirty.generated.insert(name.clone());
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, RouteTable, Snapshot, TlsTermination,
+    Gateway, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, RouteTable, Snapshot,
+    TlsTermination,
 };
 
 use super::Translator;
@@ -43,6 +44,12 @@ impl Translator {
         let mut changes: BTreeMap<GroupKey, GroupChange> = BTreeMap::new();
         for key in std::mem::take(&mut self.dirty.listeners) {
             self.refresh(&key, &mut changes);
+        }
+        for name in std::mem::take(&mut self.dirty.limits) {
+            let groups = self.serving.groups.range((name.clone(), 0)..=(name, u16::MAX));
+            groups.for_each(|(group, _)| {
+                changes.entry(group.clone()).or_default();
+            });
         }
         for (group, change) in changes {
             self.change_group(&group, change);
@@ -99,6 +106,15 @@ impl Translator {
             .map_or_else(|| self.serving.no_routes.clone(), |attached| attached.table.clone())
     }
 
+    /// The Gateway as it was, unless it has other limits now.
+    fn gateway(&self, name: &ObjectName, before: Option<&Arc<Gateway>>) -> Arc<Gateway> {
+        let limits = self.roots.get(name).map(|root| &root.parameters.limits);
+        match before.filter(|before| Some(&before.limits) == limits) {
+            Some(same) => same.clone(),
+            None => Arc::new(Gateway { name: name.clone(), limits: limits.cloned().unwrap_or_default() }),
+        }
+    }
+
     /// Removals come first: a hostname may pass from one listener to another.
     fn change_group(&mut self, key: &GroupKey, change: GroupChange) {
         let before = self.serving.groups.get(key);
@@ -114,7 +130,8 @@ impl Translator {
             return;
         };
         let tls = matches!(any.protocol, ListenerProtocol::Https(_));
-        let group = ListenerGroup { gateway: key.0.clone(), port: key.1, tls, listeners };
+        let gateway = self.gateway(&key.0, before.map(|group| &group.gateway));
+        let group = ListenerGroup { gateway, port: key.1, tls, listeners };
         self.serving.groups.insert(key.clone(), Arc::new(group));
     }
 }

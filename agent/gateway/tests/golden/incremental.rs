@@ -103,14 +103,15 @@ fn object(kind: u8, dice: &mut Dice) -> Object {
         7 => secret(namespace, dice),
         8 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice])(namespace, dice),
         9 => grant(namespace, dice),
-        _ => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class])(namespace, dice),
+        _ => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
     };
     support::object(without_nulls(manifest))
 }
 
 fn gateway(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["one", "two"]);
-    let infrastructure = match dice.roll(4) {
+    let infrastructure = match dice.roll(5) {
+        2 => json!({"parametersRef": {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "p"}}),
         0 => json!({"allowedChildren": {"namespaces": from(dice)}}),
         1 => json!({"attachTo": {"name": dice.pick(&["one", "two"]), "namespace": dice.pick(&NAMESPACES)}}),
         _ => Value::Null,
@@ -227,6 +228,13 @@ fn class(_: &str, dice: &mut Dice) -> Value {
     let controller = dice.pick(&["portcullis.dev/gateway", "portcullis.dev/gateway", "example.com/other"]);
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
         "metadata": {"name": dice.pick(&["portcullis", "second"])}, "spec": {"controllerName": controller}})
+}
+
+fn parameters(namespace: &str, dice: &mut Dice) -> Value {
+    let limits = json!({"connections": dice.maybe(|dice| json!(dice.roll(3)))});
+    json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": {"limits": limits, "hostPorts": dice.maybe(|_| json!(true))}})
 }
 
 fn manifest(version: &str, kind: &str, namespace: &str, name: &str, dice: &mut Dice, rest: Value) -> Value {

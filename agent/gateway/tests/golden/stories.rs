@@ -1,14 +1,14 @@
 //! Stories: `stories/NAME.yaml` is a list of steps, each with what it `does`, objects it `set`s and names of objects it
 //! `delete`s; `stories/NAME.expected.yaml` says what every step changed, and nothing else may change: statuses field by
-//! field, and the listeners that the data plane has to replace. `PORTCULLIS_BLESS=1` writes the expectations.
+//! field, the listeners that the data plane has to replace, and limits. `PORTCULLIS_BLESS=1` writes the expectations.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_gateway::{Change, Kind, ObjectKey, Outcome, Translator, dump_status};
-use portcullis_model::{Listener, ObjectName, Snapshot};
+use portcullis_gateway::{Change, Kind, ObjectKey, Outcome, Translator, dump_snapshot, dump_status};
+use portcullis_model::{Gateway, Listener, ObjectName, Snapshot};
 use serde_json::{Map, Value, json};
 
 use crate::support;
@@ -48,11 +48,15 @@ fn tell(story: &Path) -> Value {
     let mut told = Vec::new();
     for step in steps {
         let outcome = translator.apply(changes(&step));
-        let difference = json!({
+        let mut difference = json!({
             "does": step["does"],
             "statuses": status_differences(&mut statuses, &outcome),
             "listeners": listener_differences(&before.snapshot, &outcome.snapshot),
         });
+        let limits = limit_differences(&before.snapshot, &outcome.snapshot);
+        if !limits.is_empty() {
+            difference["limits"] = limits.into();
+        }
         told.push(difference);
         before = outcome;
     }
@@ -122,6 +126,19 @@ fn flatten(path: &str, value: &Value, fields: &mut Fields) {
         Value::String(text) => drop(fields.insert(path.to_owned(), text.clone())),
         other => drop(fields.insert(path.to_owned(), other.to_string())),
     }
+}
+
+// === limits ===
+
+/// Where a served Gateway has become another version of itself, and the limits that it has now.
+fn limit_differences(before: &Snapshot, now: &Snapshot) -> Map<String, Value> {
+    let dumped = dump_snapshot(now);
+    let other = |before: &Gateway, now: &Gateway| !std::ptr::eq(before, now) && before.name == now.name;
+    let replaced = now.frontends.iter().filter(|(key, group)| {
+        before.frontends.get(key).is_some_and(|before| other(&before.gateway, &group.gateway))
+    });
+    let names = replaced.map(|(key, _)| key.to_string());
+    names.map(|name| (name.clone(), dumped["frontends"][&name]["limits"].clone())).collect()
 }
 
 // === listeners ===

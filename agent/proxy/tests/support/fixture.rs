@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use portcullis_model as model;
 use portcullis_model::{
     Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, Filter, FrontendKey,
     HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName,
     ParentKind, PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId,
     Snapshot, Split, Timeouts, TlsTermination, WeightedBackend,
 };
-use portcullis_proxy::{Limits, Proxy, Settings, SocketMode};
+use portcullis_proxy::{Proxy, Settings, SocketMode};
 
 pub struct Gateway {
     pub proxy: Proxy,
@@ -35,11 +36,7 @@ pub struct ListenerSpec {
 
 impl Gateway {
     pub fn start() -> Self {
-        Self::with(Limits::default())
-    }
-
-    pub fn with(limits: Limits) -> Self {
-        let settings = Settings { cores: 1, sockets: SocketMode::Steered, limits, ..Settings::default() };
+        let settings = Settings { cores: 1, sockets: SocketMode::Steered, ..Settings::default() };
         let proxy = Proxy::start(settings).unwrap();
         let address = proxy.sockets()[0].v4.local_addr().unwrap();
         Self { proxy, address }
@@ -62,8 +59,8 @@ pub fn snapshot(
         tls |= matches!(listener.protocol, ListenerProtocol::Https(_));
         hosts.insert(&listener.hostname.clone(), Arc::new(listener));
     }
-    let group =
-        ListenerGroup { gateway: ObjectName::new("infra", "web"), port: at.port(), tls, listeners: hosts };
+    let gateway = Arc::new(model::Gateway::new(ObjectName::new("infra", "web")));
+    let group = ListenerGroup { gateway, port: at.port(), tls, listeners: hosts };
     let key = FrontendKey { protocol: L4Protocol::Tcp, address: at.ip(), port: at.port() };
     let backends = backends.iter().map(|(name, endpoints)| {
         let name = BackendName((*name).into());

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Backend, BackendProtocol, Certificate, FrontendKey, HostMap, HostPattern, L4Protocol, Listener,
-    ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, Snapshot, TlsTermination,
+    Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostMap, HostPattern, L4Protocol, Limits,
+    Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, Snapshot, TlsTermination,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -23,6 +23,8 @@ pub struct World {
     pub tls: SocketAddr,
     pub listeners: Vec<ListenerSpec>,
     pub backends: Vec<Backend>,
+    /// Whose the plain and the TLS port are.
+    pub gateways: [Gateway; 2],
     generation: u64,
 }
 
@@ -46,7 +48,8 @@ impl World {
         let settings = Settings { cores: 2, sockets: SocketMode::Steered, ..settings };
         let proxy = Proxy::start(settings).unwrap();
         let [plain, tls] = [0, 1].map(|core| proxy.sockets()[core].v4.local_addr().unwrap());
-        Self { proxy, plain, tls, listeners: Vec::new(), backends: Vec::new(), generation: 0 }
+        let gateways = ["gateway"; 2].map(|name| Gateway::new(ObjectName::new("test", name)));
+        Self { proxy, plain, tls, listeners: Vec::new(), backends: Vec::new(), gateways, generation: 0 }
     }
 
     pub fn http(&mut self, host: &'static str, rules: Vec<RuleSpec>) {
@@ -75,6 +78,13 @@ impl World {
         (world, backend)
     }
 
+    /// The same for both ports.
+    pub fn limit(&mut self, limits: Limits) {
+        for gateway in &mut self.gateways {
+            gateway.limits = limits.clone();
+        }
+    }
+
     pub async fn apply(&mut self) {
         self.generation += 1;
         let snapshot = self.snapshot();
@@ -83,9 +93,11 @@ impl World {
 
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot { generation: self.generation, ..Snapshot::default() };
-        for (address, tls, port) in [(self.plain, false, 80), (self.tls, true, 443)] {
+        let [plain, tls] = self.gateways.each_ref();
+        let ports = [(self.plain, plain, false, 80), (self.tls, tls, true, 443)];
+        for (address, gateway, tls, port) in ports {
             let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
-            let group = group(specs, tls, port);
+            let group = group(gateway, specs, tls, port);
             if !group.listeners.is_empty() {
                 snapshot.frontends.insert(frontend(address), Arc::new(group));
             }
@@ -109,13 +121,18 @@ pub fn frontend(address: SocketAddr) -> FrontendKey {
     FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() }
 }
 
-pub fn group<'s>(specs: impl Iterator<Item = &'s ListenerSpec>, tls: bool, port: u16) -> ListenerGroup {
+pub fn group<'s>(
+    gateway: &Gateway,
+    specs: impl Iterator<Item = &'s ListenerSpec>,
+    tls: bool,
+    port: u16,
+) -> ListenerGroup {
     let mut listeners = HostMap::default();
     for spec in specs {
         let hostname = HostPattern::parse(spec.host).unwrap_or(HostPattern::Any);
         listeners.insert(&hostname, Arc::new(listener(spec, hostname.clone())));
     }
-    ListenerGroup { gateway: ObjectName::new("test", "gateway"), port, tls, listeners }
+    ListenerGroup { gateway: Arc::new(gateway.clone()), port, tls, listeners }
 }
 
 fn listener(spec: &ListenerSpec, hostname: HostPattern) -> Listener {

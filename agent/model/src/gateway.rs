@@ -1,0 +1,61 @@
+//! A Gateway as a whole, as far as it matters to traffic: what holds on each of its ports.
+
+use std::time::Duration;
+
+use crate::ObjectName;
+
+/// The Gateway whose addresses are served: after merging, the parent. What is attached to it is held to its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    pub name: ObjectName,
+    pub limits: Limits,
+}
+
+/// What a Gateway allows its clients. The defaults are safe at the edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections open at a time, on all cores of the agent together.
+    pub connections: Option<u32>,
+    /// Time for the TLS handshake.
+    pub tls_handshake_timeout: Duration,
+    /// Time for the request head, from the connection or from the head's first byte.
+    pub header_timeout: Duration,
+    /// Time between requests on an HTTP/1 connection.
+    pub idle_timeout: Duration,
+    /// Time without streams on an HTTP/2 connection.
+    pub http2_idle_timeout: Duration,
+    /// Streams at a time on an HTTP/2 connection.
+    pub http2_streams: u32,
+    /// Bytes of the request target.
+    pub target_bytes: u32,
+    /// Bytes of all header fields.
+    pub header_bytes: u32,
+    pub header_fields: u32,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// With the default limits.
+    pub fn new(name: ObjectName) -> Self {
+        Self { name, limits: Limits::default() }
+    }
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: None,
+            tls_handshake_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            http2_idle_timeout: Duration::from_secs(300),
+            http2_streams: 100,
+            target_bytes: 8 << 10,
+            header_bytes: 32 << 10,
+            header_fields: 100,
+        }
+    }
+}
