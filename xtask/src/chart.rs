@@ -18,6 +18,8 @@ pub(crate) use install::install;
 pub(super) const CHART: &str = "deploy/helm/portcullis";
 pub(super) const RELEASE: &str = "portcullis";
 pub(super) const NAMESPACE: &str = "portcullis-system";
+/// Where `test` has its objects.
+const TESTED: &str = "chart-test";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -35,7 +37,7 @@ enum Command {
     Install(Target),
     /// Remove it again, as an operator would
     Uninstall(Target),
-    /// Prove on a cluster that the DaemonSet serves traffic, and that removing it leaves nothing behind
+    /// Prove on a cluster of two nodes that the DaemonSet serves traffic, and that removing it leaves nothing behind
     Test(Target),
 }
 
@@ -75,6 +77,7 @@ impl Target {
     }
 
     fn obtain(&self) -> Result<Cluster> {
-        Cluster::obtain(cluster::layout(self.dir.as_ref())?, &Options::default())
+        let options = Options { nodes: 2, ..Options::default() };
+        Cluster::obtain(cluster::layout(self.dir.as_ref())?, &options)
     }
 }

@@ -1,0 +1,89 @@
+//! A Service of type LoadBalancer, with these checks as the load balancer: they give it addresses and lead traffic to a node.
+
+use anyhow::{Result, ensure};
+
+use super::client::{Client, Conversation, PODS};
+use super::outside;
+use super::words::{PATIENCE, await_field, field, is_local, patch};
+use crate::chart::TESTED;
+use crate::cluster::{Check, Cluster, wait};
+
+const FIRST: &str = "198.51.100.1";
+const SECOND: &str = "198.51.100.2";
+const ASKED_FOR: &str = "198.51.100.7";
+
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("a Gateway's Service is a LoadBalancer, with the policy and without node ports", service_is_balanced),
+    ("the address that a load balancer gives is the Gateway's", address_is_published),
+    ("a client outside reaches it through either node, and its address is kept", outside_reaches_it),
+    ("addresses come and go, and connections to those that stay live on", addresses_change),
+    ("an address that the Gateway asks for is asked of the load balancer", address_is_asked_for),
+];
+
+fn service_is_balanced(cluster: &Cluster) -> Result<()> {
+    for (path, value) in [
+        ("{.spec.type}", "LoadBalancer"),
+        ("{.spec.externalTrafficPolicy}", "Local"),
+        ("{.spec.allocateLoadBalancerNodePorts}", "false"),
+    ] {
+        await_field(cluster, "service/balanced-portcullis", path, value)?;
+    }
+    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &cluster_ip)
+}
+
+fn address_is_published(cluster: &Cluster) -> Result<()> {
+    give(cluster, &[FIRST])?;
+    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
+    let both = format!("{FIRST} {cluster_ip}");
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &both)?;
+    let programmed = "{.status.conditions[?(@.type=='Programmed')].status}";
+    await_field(cluster, "gateway/balanced", programmed, "True")
+}
+
+fn outside_reaches_it(cluster: &Cluster) -> Result<()> {
+    for node in cluster.nodes() {
+        outside::balance_to(cluster, node)?;
+        let answer = Client::Outside.await_answer(cluster, &format!("http://{FIRST}/through-{node}"))?;
+        ensure!(answer.contains(&format!("/through-{node}")), "unexpected answer: {answer}");
+        ensure!(answer.contains(outside::ADDRESS), "the backend does not see the client: {answer}");
+    }
+    Ok(())
+}
+
+fn addresses_change(cluster: &Cluster) -> Result<()> {
+    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
+    let within = Conversation::begin(cluster, PODS[0], &cluster_ip, 80)?;
+    let to_first = Conversation::begin(cluster, Client::Outside, FIRST, 80)?;
+    give(cluster, &[FIRST, SECOND])?;
+    Client::Outside.await_answer(cluster, &format!("http://{SECOND}/"))?;
+    to_first.go_on()?;
+    let to_second = Conversation::begin(cluster, Client::Outside, SECOND, 80)?;
+    give(cluster, &[SECOND])?;
+    for node in cluster.nodes() {
+        wait::until_true(&format!("{FIRST} gone from {node}"), PATIENCE, || !is_local(cluster, node, FIRST))?;
+    }
+    to_second.go_on()?;
+    within.go_on()
+}
+
+/// It has what it asks for when the load balancer gives it, and nothing else then.
+fn address_is_asked_for(cluster: &Cluster) -> Result<()> {
+    let asked = format!(r#"{{"spec":{{"addresses":[{{"type":"IPAddress","value":"{ASKED_FOR}"}}]}}}}"#);
+    patch(cluster, "gateway/balanced", &asked)?;
+    await_field(cluster, "service/balanced-portcullis", "{.spec.loadBalancerIP}", ASKED_FOR)?;
+    let reason = "{.status.conditions[?(@.type=='Programmed')].reason}";
+    await_field(cluster, "gateway/balanced", reason, "AddressNotAssigned")?;
+    give(cluster, &[ASKED_FOR])?;
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", ASKED_FOR)?;
+    await_field(cluster, "gateway/balanced", reason, "Programmed")?;
+    Client::Outside.await_answer(cluster, &format!("http://{ASKED_FOR}/")).map(drop)
+}
+
+/// What a load balancer's controller does.
+fn give(cluster: &Cluster, addresses: &[&str]) -> Result<()> {
+    let ingress: Vec<_> = addresses.iter().map(|ip| format!(r#"{{"ip":"{ip}"}}"#)).collect();
+    let status = format!(r#"{{"status":{{"loadBalancer":{{"ingress":[{}]}}}}}}"#, ingress.join(","));
+    let service = ["-n", TESTED, "service/balanced-portcullis", "--subresource=status", "--type=merge"];
+    cluster.kubectl(&[&["patch"], &service[..], &["--patch", &status]].concat()).map(drop)
+}
