@@ -70,16 +70,17 @@ impl Plane {
 }
 
 impl DataPlane for Plane {
-    /// Addresses come first: an ordinary socket can only be bound to one that is local.
+    /// Addresses come first, because an ordinary socket can only be bound to one that is local, and go last.
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
-        let homeless = lock(&self.vips).serve(&wanted);
+        let homeless = lock(&self.vips).add(&wanted);
         let unbound = self.proxy.apply(snapshot).await;
         let mut refused: BTreeMap<_, _> = unbound.into_iter().map(|it| (it.frontend, it.problem)).collect();
         refused.extend(homeless);
         if let Some(kernel) = &self.kernel {
             refused.extend(lock(kernel).apply(wanted, &lock(&self.vips)));
         }
+        lock(&self.vips).remove_others();
         Acknowledgement { refused }
     }
 }

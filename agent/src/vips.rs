@@ -21,6 +21,8 @@ pub(crate) struct Vips {
     local: Option<BTreeSet<IpAddr>>,
     /// Those on which nobody else lives.
     ours: BTreeSet<IpAddr>,
+    /// Others may still be local, because they were wanted before.
+    moving: bool,
     untracked: Option<BTreeSet<IpAddr>>,
     /// What was said last about tracking.
     complaint: Option<String>,
@@ -30,11 +32,11 @@ impl Vips {
     /// Outside of a cluster several agents may share a node: one that never had a VIP leaves those of others in peace.
     pub(crate) fn new(tracking: Tracking) -> Self {
         let local = (tracking == Tracking::On).then(BTreeSet::new);
-        Self { tracking, local, ours: BTreeSet::new(), untracked: None, complaint: None }
+        Self { tracking, local, ours: BTreeSet::new(), moving: false, untracked: None, complaint: None }
     }
 
-    /// Returns the frontends that have no address, and why. Nothing happens while the addresses stay the same.
-    pub(crate) fn serve(&mut self, frontends: &BTreeSet<FrontendKey>) -> BTreeMap<FrontendKey, String> {
+    /// Adds what is missing. Returns the frontends that have no address, and why. Nothing happens while the addresses stay the same.
+    pub(crate) fn add(&mut self, frontends: &BTreeSet<FrontendKey>) -> BTreeMap<FrontendKey, String> {
         let addresses = frontends.iter().map(|frontend| frontend.address);
         let wanted: BTreeSet<_> = addresses.filter(|address| !address.is_unspecified()).collect();
         if self.local.as_ref() == Some(&wanted) {
@@ -46,10 +48,20 @@ impl Vips {
             problems.iter().flat_map(|problem| without_address(problem, frontends)).collect();
         let is_local = |address: &IpAddr| !refused.keys().any(|frontend| frontend.address == *address);
         self.local = Some(wanted.into_iter().filter(is_local).collect());
-        if self.tracking == Tracking::Off {
-            self.untrack();
-        }
+        self.moving = true;
+        let before = self.untracked.iter().flatten();
+        self.untrack(before.chain(&self.ours).copied().collect());
         refused
+    }
+
+    /// Takes away what is not wanted any more, when the data plane serves what is.
+    pub(crate) fn remove_others(&mut self) {
+        let Some(local) = self.local.as_ref().filter(|_| self.moving) else { return };
+        for problem in vip::retain(local).problems {
+            tracing::warn!("{problem}");
+        }
+        self.moving = false;
+        self.untrack(self.ours.clone());
     }
 
     /// How the packet guard is to treat each.
@@ -59,12 +71,12 @@ impl Vips {
     }
 
     /// Without it, most works; what does not is said once.
-    fn untrack(&mut self) {
-        if self.untracked.as_ref() == Some(&self.ours) {
+    fn untrack(&mut self, vips: BTreeSet<IpAddr>) {
+        if self.tracking == Tracking::On || self.untracked.as_ref() == Some(&vips) {
             return;
         }
-        match notrack::set(&self.ours) {
-            Ok(()) => self.untracked = Some(self.ours.clone()),
+        match notrack::set(&vips) {
+            Ok(()) => self.untracked = Some(vips),
             Err(error) if self.complaint.as_ref() != Some(&error.to_string()) => {
                 tracing::warn!(
                     "connections to VIPs are tracked, because nftables cannot be used ({error}): where kube-proxy runs in \

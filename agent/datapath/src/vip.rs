@@ -32,8 +32,22 @@ pub enum Problem {
     Remove { address: IpAddr, source: io::Error },
 }
 
-/// Makes these VIPs local and takes away those that were added here earlier and are no longer wanted.
+/// Makes these VIPs local. Others that were added here earlier stay: what is to replace them need not be served yet.
 pub fn make_local(vips: &BTreeSet<IpAddr>) -> Changes {
+    change(vips, missing)
+}
+
+/// Takes away those VIPs that were added here and are not among these.
+pub fn retain(vips: &BTreeSet<IpAddr>) -> Changes {
+    change(vips, stale)
+}
+
+/// Takes away every VIP that was added here.
+pub fn remove_all() -> Changes {
+    retain(&BTreeSet::new())
+}
+
+fn change(vips: &BTreeSet<IpAddr>, plan: fn(&[LocalAddress], &BTreeSet<IpAddr>) -> Vec<Op>) -> Changes {
     let mut changes = Changes::default();
     let opened = Addresses::open().and_then(|mut addresses| Ok((addresses.list()?, addresses)));
     match opened {
@@ -48,25 +62,22 @@ pub fn make_local(vips: &BTreeSet<IpAddr>) -> Changes {
     changes
 }
 
-/// Takes away every VIP that was added here.
-pub fn remove_all() -> Changes {
-    make_local(&BTreeSet::new())
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Op {
     Add(IpAddr),
     Remove(IpAddr),
 }
 
-/// The diff: additions first, so that a VIP on the move is never absent.
-fn plan(present: &[LocalAddress], vips: &BTreeSet<IpAddr>) -> Vec<Op> {
+fn missing(present: &[LocalAddress], vips: &BTreeSet<IpAddr>) -> Vec<Op> {
     let is_present = |vip: &&IpAddr| present.iter().any(|local| local.address == **vip);
     // All of 127.0.0.0/8 is local from the start.
     let is_given = |vip: &&IpAddr| vip.is_unspecified() || vip.is_loopback();
-    let missing = vips.iter().filter(|vip| !is_present(vip) && !is_given(vip));
+    vips.iter().filter(|vip| !is_present(vip) && !is_given(vip)).map(|vip| Op::Add(*vip)).collect()
+}
+
+fn stale(present: &[LocalAddress], vips: &BTreeSet<IpAddr>) -> Vec<Op> {
     let stale = present.iter().filter(|local| local.ours && !vips.contains(&local.address));
-    missing.map(|vip| Op::Add(*vip)).chain(stale.map(|local| Op::Remove(local.address))).collect()
+    stale.map(|local| Op::Remove(local.address)).collect()
 }
 
 impl Changes {
@@ -102,12 +113,14 @@ mod tests {
     fn only_missing_addresses_are_added_and_only_ours_removed() {
         let present = [local("10.0.0.1", false), local("10.0.0.2", true), local("10.0.0.3", true)];
         let vips = BTreeSet::from(["10.0.0.1", "10.0.0.2", "10.0.0.4", "127.0.0.9", "0.0.0.0"].map(ip));
-        assert_eq!(plan(&present, &vips), [Op::Add(ip("10.0.0.4")), Op::Remove(ip("10.0.0.3"))]);
+        assert_eq!(missing(&present, &vips), [Op::Add(ip("10.0.0.4"))]);
+        assert_eq!(stale(&present, &vips), [Op::Remove(ip("10.0.0.3"))]);
     }
 
     #[test]
     fn a_satisfied_wish_is_no_plan() {
         let present = [local("10.0.0.1", true), local("fd00::1", true)];
-        assert_eq!(plan(&present, &BTreeSet::from(["10.0.0.1", "fd00::1"].map(ip))), []);
+        let vips = BTreeSet::from(["10.0.0.1", "fd00::1"].map(ip));
+        assert_eq!((missing(&present, &vips), stale(&present, &vips)), (vec![], vec![]));
     }
 }
