@@ -18,6 +18,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a client outside reaches it through either node, and its address is kept", outside_reaches_it),
     ("addresses come and go, and connections to those that stay live on", addresses_change),
     ("an address that the Gateway asks for is asked of the load balancer", address_is_asked_for),
+    ("without a load balancer its addresses go, and the cluster's stays", balancer_is_given_up),
 ];
 
 fn service_is_balanced(cluster: &Cluster) -> Result<()> {
@@ -78,6 +79,23 @@ fn address_is_asked_for(cluster: &Cluster) -> Result<()> {
     await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", ASKED_FOR)?;
     await_field(cluster, "gateway/balanced", reason, "Programmed")?;
     Client::Outside.await_answer(cluster, &format!("http://{ASKED_FOR}/")).map(drop)
+}
+
+fn balancer_is_given_up(cluster: &Cluster) -> Result<()> {
+    patch(cluster, "gateway/balanced", r#"{"spec":{"addresses":null}}"#)?;
+    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
+    let both = format!("{ASKED_FOR} {cluster_ip}");
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &both)?;
+    let conversation = Conversation::begin(cluster, PODS[1], &cluster_ip, 80)?;
+    patch(cluster, "gatewayparameters/balanced", r#"{"spec":{"service":null}}"#)?;
+    await_field(cluster, "service/balanced-portcullis", "{.spec.type}", "ClusterIP")?;
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &cluster_ip)?;
+    for node in cluster.nodes() {
+        wait::until_true(&format!("{ASKED_FOR} gone from {node}"), PATIENCE, || {
+            !is_local(cluster, node, ASKED_FOR)
+        })?;
+    }
+    conversation.go_on()
 }
 
 /// What a load balancer's controller does.
