@@ -83,6 +83,22 @@ pub fn plan<'c>(
     }
 }
 
+/// The status of a resource of another name, if it is ours to write: "Implementations MUST populate status on all Mesh resources
+/// which specify their controller name". Only while nobody has decided about its current generation, so that installations which
+/// expect different names never undo each other's words.
+pub fn plan_unexpected(mesh: &XMesh, instance: &Instance, settings: &MeshSettings) -> Option<ClassStatus> {
+    if mesh.spec.controller_name != settings.controller_name || is_decided(mesh) {
+        return None;
+    }
+    let message = format!(
+        "Portcullis {} in namespace {} uses XMesh {} and not this one: delete it, or choose it with --mesh-name",
+        instance.version, instance.namespace, settings.name
+    );
+    let generation = generation(&mesh.metadata);
+    let accepted = condition(ConditionType::Accepted, false, Reason::UnexpectedName, message, generation);
+    Some(ClassStatus { conditions: Some(conditions(mesh, accepted)), supported_features: Some(Vec::new()) })
+}
+
 /// The ConfigMap that a Mesh resource refers to, if the reference can be followed.
 pub fn parameters_of(mesh: &XMesh) -> Option<ObjectName> {
     mesh.spec.parameters_ref.as_ref().and_then(|reference| config_map_name(reference).ok())
@@ -122,6 +138,16 @@ fn plan_status<'c>(
         MeshStep::WriteStatus(status)
     };
     MeshPlan { step, parameters }
+}
+
+fn is_decided(mesh: &XMesh) -> bool {
+    let conditions = mesh.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let accepted = conditions.into_iter().find(|it| it.type_ == ConditionType::Accepted.as_str());
+    accepted.is_some_and(|accepted| {
+        let is_outdated = accepted.observed_generation != Some(generation(&mesh.metadata));
+        let is_refusal = accepted.reason == Reason::UnexpectedName.as_str();
+        accepted.status != "Unknown" && !(is_refusal && is_outdated)
+    })
 }
 
 /// Rejected resources set `Reason` to `InvalidParameters`.

@@ -152,3 +152,34 @@ fn report_agents_decides_whether_the_message_counts() {
     assert!(!plan.parameters.report_agents);
     assert_eq!(status_of(plan)["conditions"][0]["message"], "Accepted by Portcullis 1.2.3 in namespace edge");
 }
+
+/// As it would be written to an XMesh that Portcullis does not look for.
+fn unexpected(mesh: &XMesh) -> Option<Value> {
+    let settings = MeshSettings { name: "blue".to_owned(), ..MeshSettings::default() };
+    plan_unexpected(mesh, &instance(), &settings).map(|status| serde_json::to_value(status).unwrap())
+}
+
+#[test]
+fn ours_of_another_name_is_told_that_it_is_not_used() {
+    let status = unexpected(&ours(default_status())).unwrap();
+    let conditions = status["conditions"].as_array().unwrap();
+    assert_eq!(conditions.len(), 1, "{status}");
+    let accepted = &conditions[0];
+    assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("UnexpectedName")));
+    let message = accepted["message"].as_str().unwrap();
+    assert!(message.contains("XMesh blue") && message.contains("--mesh-name"), "{message}");
+    assert_eq!(unexpected(&ours(status)), None, "said once");
+}
+
+#[test]
+fn what_another_installation_says_of_its_own_is_left_to_it() {
+    let claimed = |status: &str, reason: &str, generation: u32| {
+        json!({"conditions": [{"type": "Accepted", "status": status, "reason": reason, "message": "",
+            "observedGeneration": generation, "lastTransitionTime": "1970-01-01T00:00:00Z"}]})
+    };
+    assert_eq!(unexpected(&ours(claimed("True", "Accepted", 3))), None);
+    assert_eq!(unexpected(&ours(claimed("True", "Accepted", 2))), None, "they will see to it");
+    assert_eq!(unexpected(&ours(claimed("False", "InvalidParameters", 2))), None);
+    assert!(unexpected(&ours(claimed("False", "UnexpectedName", 2))).is_some());
+    assert_eq!(unexpected(&mesh(json!({"controllerName": "example.com/other"}), default_status())), None);
+}

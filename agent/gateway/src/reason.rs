@@ -60,6 +60,8 @@ names! {
         // GatewayClass
         InvalidParameters,
         UnsupportedVersion,
+        /// XMesh: ours, and not the one that is looked for. The specification has no reason for it.
+        UnexpectedName,
         // Gateway
         AddressNotAssigned,
         AddressNotUsable,

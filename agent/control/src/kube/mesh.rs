@@ -1,14 +1,15 @@
 //! Carries out the plan for the Mesh resource (GEP-3949), and asks for the next whenever the resource, its parameters, the
 //! number of agents or the leader changes. Without the CRD, or with a resource that is another's, it does nothing and says so.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
+use kube::{Client, ResourceExt};
 use portcullis_gateway::api::shared::ClassStatus;
 use portcullis_gateway::api::xmeshes::XMesh;
 use portcullis_gateway::mesh::{self, Instance, MeshParameters, MeshSettings, MeshStep};
@@ -36,6 +37,8 @@ pub struct Mesh {
     agents: String,
     leading: watch::Receiver<bool>,
     state: watch::Sender<MeshState>,
+    /// Of resources of other names, the versions that a status was written to, or tried to.
+    answered: BTreeMap<String, Option<String>>,
 }
 
 /// For metrics and the admin endpoints.
@@ -46,11 +49,11 @@ pub struct MeshState {
     pub warning: Option<String>,
 }
 
-/// The resource and its parameters as they are.
-#[derive(Default)]
+/// The resources, and the parameters of the one of the expected name.
 struct Observed {
+    expected: String,
     listed: bool,
-    mesh: Option<XMesh>,
+    meshes: BTreeMap<String, XMesh>,
     parameters: Option<Parameters>,
 }
 
@@ -71,7 +74,15 @@ impl Mesh {
         leading: watch::Receiver<bool>,
     ) -> Self {
         let state = watch::Sender::default();
-        Self { client, settings, instance, agents: agents.to_owned(), leading, state }
+        Self {
+            client,
+            settings,
+            instance,
+            agents: agents.to_owned(),
+            leading,
+            state,
+            answered: BTreeMap::new(),
+        }
     }
 
     pub fn state(&self) -> watch::Receiver<MeshState> {
@@ -98,15 +109,16 @@ impl Mesh {
 
     /// Until the kind is not served any more.
     async fn follow(&mut self) {
-        let mut meshes = named(Api::all(self.client.clone()), &self.settings.name);
+        let mut meshes = events(Api::all(self.client.clone()), watcher::Config::default());
         let mut parameters: BoxStream<'_, _> = futures::stream::pending().boxed();
-        let mut observed = Observed::default();
+        let mut observed = Observed::new(&self.settings.name);
         let mut leading = self.leading.clone();
         let mut trouble = Trouble::new("XMesh");
         loop {
             if let Some(name) = observed.follow_parameters() {
                 let api = Api::namespaced(self.client.clone(), &name.namespace);
-                parameters = named(api, &name.name);
+                parameters =
+                    events(api, watcher::Config::default().fields(&format!("metadata.name={}", name.name)));
             }
             self.step(&observed).await;
             tokio::select! {
@@ -124,7 +136,11 @@ impl Mesh {
                 },
                 event = parameters.next() => match event {
                     Some(Ok(event)) => observed.take_parameters(event),
-                    _ => tokio::time::sleep(jittered(Duration::from_secs(1))).await,
+                    Some(Err(error)) => {
+                        self.warn_of_parameters(&observed, &error);
+                        tokio::time::sleep(jittered(Duration::from_secs(1))).await;
+                    }
+                    None => return,
                 },
                 changed = leading.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(jittered(RECHECK)) => self.count_agents().await,
@@ -136,12 +152,9 @@ impl Mesh {
         if !observed.is_complete() {
             return;
         }
-        let plan = mesh::plan(
-            observed.mesh.as_ref(),
-            |name| observed.config_map(name),
-            &self.instance,
-            &self.settings,
-        );
+        self.answer_unexpected(observed).await;
+        let plan =
+            mesh::plan(observed.mesh(), |name| observed.config_map(name), &self.instance, &self.settings);
         self.state.send_if_modified(|state| {
             std::mem::replace(&mut state.parameters, plan.parameters.clone()) != plan.parameters
         });
@@ -149,7 +162,7 @@ impl Mesh {
         match plan.step {
             MeshStep::Warn(message) => self.warn(message),
             MeshStep::Create(mesh) if leads => self.create(&mesh).await,
-            MeshStep::WriteStatus(status) if leads => self.write(observed, &status).await,
+            MeshStep::WriteStatus(status) if leads => self.claim(observed, &status).await,
             MeshStep::Nothing => self.well(),
             MeshStep::Create(_) | MeshStep::WriteStatus(_) => {}
         }
@@ -169,8 +182,34 @@ impl Mesh {
         }
     }
 
-    async fn write(&self, observed: &Observed, status: &ClassStatus) {
-        let Some(mesh) = &observed.mesh else { return };
+    async fn claim(&self, observed: &Observed, status: &ClassStatus) {
+        let Some(mesh) = observed.mesh() else { return };
+        match self.write(&self.settings.name, mesh, status).await {
+            Ok(()) => self.well(),
+            Err(problem) => self.warn(problem),
+        }
+    }
+
+    /// Once for each version of a resource: whatever comes of it, there is nothing to be gained by trying again.
+    async fn answer_unexpected(&mut self, observed: &Observed) {
+        self.answered.retain(|name, _| observed.meshes.contains_key(name));
+        if !*self.leading.borrow() {
+            return;
+        }
+        for (name, mesh) in observed.unexpected() {
+            let Some(status) = mesh::plan_unexpected(mesh, &self.instance, &self.settings) else { continue };
+            let version = mesh.metadata.resource_version.clone();
+            if self.answered.insert(name.clone(), version.clone()) == Some(version) {
+                continue;
+            }
+            match self.write(name, mesh, &status).await {
+                Ok(()) => tracing::info!("mesh: XMesh {name} is not used: XMesh {} is", self.settings.name),
+                Err(problem) => tracing::warn!("mesh: {problem}"),
+            }
+        }
+    }
+
+    async fn write(&self, name: &str, mesh: &XMesh, status: &ClassStatus) -> Result<(), String> {
         let before = mesh.status.as_ref().and_then(|status| serde_json::to_value(status).ok());
         let mut status = serde_json::to_value(status).unwrap_or_default();
         times::carry(&mut status, before.as_ref(), &now());
@@ -179,14 +218,11 @@ impl Mesh {
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        match api.patch_status(&self.settings.name, &parameters, &Patch::Merge(patch)).await {
-            Ok(_) => self.well(),
+        match api.patch_status(name, &parameters, &Patch::Merge(patch)).await {
+            Ok(_) => Ok(()),
             // Something newer is on its way, or the resource is gone: the watch will tell.
-            Err(error) if matches!(code(&error), Some(404 | 409)) => {}
-            Err(error) => {
-                let name = &self.settings.name;
-                self.warn(format!("cannot write the status of XMesh {name}: {}", problem(&error)))
-            }
+            Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
+            Err(error) => Err(format!("cannot write the status of XMesh {name}: {}", problem(&error))),
         }
     }
 
@@ -199,6 +235,12 @@ impl Mesh {
         if let Ok(pods) = pods.list_metadata(&running).await {
             self.instance.agents = Some(pods.items.len());
         }
+    }
+
+    fn warn_of_parameters(&self, observed: &Observed, error: &watcher::Error) {
+        let Some(parameters) = &observed.parameters else { return };
+        let (mesh, name) = (&self.settings.name, &parameters.name);
+        self.warn(format!("cannot read ConfigMap {name}, which XMesh {mesh} refers to: {}", problem(error)));
     }
 
     fn warn(&self, message: String) {
@@ -220,13 +262,29 @@ impl Mesh {
 // === impl Observed ===
 
 impl Observed {
+    fn new(expected: &str) -> Self {
+        Self { expected: expected.to_owned(), listed: false, meshes: BTreeMap::new(), parameters: None }
+    }
+
     fn take(&mut self, event: Event<XMesh>) {
         match event {
-            Event::Init => *self = Self { parameters: self.parameters.take(), ..Self::default() },
+            Event::Init => {
+                self.listed = false;
+                self.meshes.clear();
+            }
             Event::InitDone => self.listed = true,
-            Event::Apply(mesh) | Event::InitApply(mesh) => self.mesh = Some(mesh),
-            Event::Delete(_) => self.mesh = None,
+            Event::Apply(mesh) | Event::InitApply(mesh) => drop(self.meshes.insert(mesh.name_any(), mesh)),
+            Event::Delete(mesh) => drop(self.meshes.remove(&mesh.name_any())),
         }
+    }
+
+    /// The one of the expected name.
+    fn mesh(&self) -> Option<&XMesh> {
+        self.meshes.get(&self.expected)
+    }
+
+    fn unexpected(&self) -> impl Iterator<Item = (&String, &XMesh)> {
+        self.meshes.iter().filter(|(name, _)| **name != self.expected)
     }
 
     fn take_parameters(&mut self, event: Event<ConfigMap>) {
@@ -243,7 +301,7 @@ impl Observed {
 
     /// The ConfigMap to watch, if it is another than before.
     fn follow_parameters(&mut self) -> Option<ObjectName> {
-        let name = self.mesh.as_ref().and_then(mesh::parameters_of);
+        let name = self.mesh().and_then(mesh::parameters_of);
         if name.as_ref() == self.parameters.as_ref().map(|parameters| &parameters.name) {
             return None;
         }
@@ -261,12 +319,10 @@ impl Observed {
     }
 }
 
-/// A watch of one object.
-fn named<K>(api: Api<K>, name: &str) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
+fn events<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let events: std::pin::Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(watcher::watcher(api, config));
     events
 }

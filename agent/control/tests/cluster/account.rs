@@ -11,7 +11,7 @@ use crate::fixture::{Fixture, config};
 
 const NAME: &str = "agent";
 
-/// With these rules in the whole cluster, and these in the test's namespace.
+/// With these rules in the whole cluster, which let it get GatewayClasses, and these in the test's namespace.
 pub(crate) async fn with_rules(fixture: &Fixture, rules: Value, of_namespace: Value) -> Fixture {
     fixture.create("ServiceAccount", NAME, json!({})).await;
     grant(fixture, "ClusterRole", &fixture.name, rules).await;

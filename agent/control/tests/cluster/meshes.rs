@@ -28,13 +28,28 @@ pub(crate) fn start(fixture: &Fixture) -> Running {
 }
 
 fn start_with(fixture: &Fixture, leads: bool) -> Running {
-    let settings = MeshSettings { name: fixture.name.clone(), ..MeshSettings::default() };
+    start_as(fixture, &fixture.name, leads)
+}
+
+/// Another installation, which expects another name.
+fn start_for(fixture: &Fixture, name: &str) -> Running {
+    start_as(fixture, name, true)
+}
+
+fn start_as(fixture: &Fixture, name: &str, leads: bool) -> Running {
+    let settings = MeshSettings { name: name.to_owned(), ..MeshSettings::default() };
     let instance = Instance { version: "1.2.3".to_owned(), namespace: fixture.name.clone(), agents: None };
     let leading = watch::Sender::new(leads);
     let mesh = Mesh::new(fixture.client.clone(), settings, instance, AGENTS, leading.subscribe());
     let (state, mut tasks) = (mesh.state(), JoinSet::new());
     tasks.spawn(mesh.run());
     Running { state, leading, _tasks: tasks }
+}
+
+/// What an agent may do with Mesh resources, and what [`account::with_rules`] needs.
+fn mesh_rules(verbs: &[&str]) -> Value {
+    json!([{"apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["get"]},
+        {"apiGroups": ["gateway.networking.x-k8s.io"], "resources": ["xmeshes", "xmeshes/status"], "verbs": verbs}])
 }
 
 fn warns_of(words: &str) -> impl FnMut(&MeshState) -> bool {
@@ -122,16 +137,58 @@ async fn a_mesh_of_another_controller_is_warned_of_once_and_never_written() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_mesh_that_cannot_be_created_is_warned_of_and_created_once_it_can() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
-    let rules = |verbs: &[&str]| {
-        json!([{"apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["get"]},
-            {"apiGroups": ["gateway.networking.x-k8s.io"], "resources": ["xmeshes", "xmeshes/status"], "verbs": verbs}])
-    };
-    let account = account::with_rules(&fixture, rules(&["get", "list", "watch", "patch"]), json!([])).await;
+    let account =
+        account::with_rules(&fixture, mesh_rules(&["get", "list", "watch", "patch"]), json!([])).await;
     let running = start(&account);
     let state = until(running.state.clone(), warns_of("cannot create")).await;
     assert_eq!(state.parameters, MeshParameters::default());
     assert_eq!(fixture.get("XMesh", &fixture.name).await, Value::Null);
-    account::set_rules(&fixture, rules(&["get", "list", "watch", "patch", "create"])).await;
+    account::set_rules(&fixture, mesh_rules(&["get", "list", "watch", "patch", "create"])).await;
+    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    until(running.state.clone(), |state| state.warning.is_none()).await;
+    drop(running);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_mesh_of_ours_by_another_name_is_told_so_and_left_to_whoever_expects_it() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let running = start(&fixture);
+    let other = format!("{}-other", fixture.name);
+    let spec = json!({"controllerName": MESH_CONTROLLER_NAME});
+    fixture.create("XMesh", &other, json!({"spec": spec})).await;
+    let is_told = |mesh: &Value| {
+        accepted(mesh)["reason"] == "UnexpectedName"
+            && accepted(mesh)["observedGeneration"] == mesh["metadata"]["generation"]
+    };
+    fixture.until("XMesh", &other, is_told).await;
+    fixture.patch("XMesh", &other, json!({"spec": {"description": "again"}})).await;
+    fixture.until("XMesh", &other, is_told).await;
+
+    let theirs = start_for(&fixture, &other);
+    let claimed = fixture.until("XMesh", &other, is_accepted).await;
+    fixture.patch("XMesh", &fixture.name, json!({"spec": {"description": "seen by both"}})).await;
+    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    assert_eq!(fixture.get("XMesh", &other).await, claimed, "two installations do not fight");
+    drop((running, theirs));
+    fixture.delete("XMesh", &other).await;
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn parameters_that_may_not_be_read_are_warned_of() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let account =
+        account::with_rules(&fixture, mesh_rules(&["get", "list", "watch", "patch", "create"]), json!([]))
+            .await;
+    let running = start(&account);
+    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    let reference = json!({"group": "", "kind": "ConfigMap", "name": "mesh", "namespace": fixture.name});
+    fixture.patch("XMesh", &fixture.name, json!({"spec": {"parametersRef": reference}})).await;
+    until(running.state.clone(), warns_of("cannot read ConfigMap")).await;
+    fixture.patch("XMesh", &fixture.name, json!({"spec": {"parametersRef": null}})).await;
     fixture.until("XMesh", &fixture.name, is_accepted).await;
     until(running.state.clone(), |state| state.warning.is_none()).await;
     drop(running);
