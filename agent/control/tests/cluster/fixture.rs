@@ -119,13 +119,6 @@ impl Fixture {
         }
     }
 
-    /// Whether others see the object change in a while.
-    pub(crate) async fn writes_during(&self, kind: &str, name: &str, time: Duration) -> bool {
-        let before = version(&self.get(kind, name).await);
-        tokio::time::sleep(time).await;
-        version(&self.get(kind, name).await) != before
-    }
-
     pub(crate) async fn gateway(&self, name: &str, spec: Value) -> Value {
         let mut whole = json!({"gatewayClassName": self.name,
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]});

@@ -80,7 +80,7 @@ async fn a_deleted_lease_is_made_again_by_its_holder() {
     until(first.leading.clone(), |leads| *leads).await;
     let second = Agent::start(&fixture, "second");
     for _ in 0..5 {
-        // so that the second has seen whose it is
+        // So that the second has seen whose it is: a read leaves no trace that could be waited for.
         tokio::time::sleep(TIMING.retry_every * 2).await;
         fixture.delete("Lease", "portcullis").await;
         fixture.until("Lease", "portcullis", |lease| lease["spec"]["holderIdentity"] == "first").await;

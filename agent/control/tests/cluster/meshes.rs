@@ -1,7 +1,5 @@
 //! Every arrow of GEP-3949's flow chart, and the rules about parameters.
 
-use std::time::Duration;
-
 use portcullis_control::kube::{Mesh, MeshState};
 use portcullis_gateway::mesh::{Instance, MESH_CONTROLLER_NAME, MeshParameters, MeshSettings};
 use serde_json::{Value, json};
@@ -12,6 +10,7 @@ use crate::account;
 use crate::agent::until;
 use crate::crds::{self, XMESH};
 use crate::fixture::{Fixture, condition, version};
+use crate::history::History;
 use crate::logs::Logs;
 
 const AGENTS: &str = "app.kubernetes.io/name=portcullis";
@@ -73,6 +72,7 @@ fn is_rejected(mesh: &Value) -> bool {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn an_absent_mesh_is_created_claimed_and_created_again() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let mut history = History::of(&fixture, "XMesh", &fixture.name).await;
     let running = start(&fixture);
     let mesh = fixture.until("XMesh", &fixture.name, is_accepted).await;
     assert_eq!(mesh["spec"], json!({"controllerName": MESH_CONTROLLER_NAME}));
@@ -84,7 +84,13 @@ async fn an_absent_mesh_is_created_claimed_and_created_again() {
         "no Programmed that nobody resolves"
     );
     assert_eq!(mesh["status"]["supportedFeatures"], json!([]));
-    assert!(!fixture.writes_during("XMesh", &fixture.name, Duration::from_secs(1)).await);
+
+    // Whoever wrote more than is needed would have until it answers this.
+    let changed = fixture.patch("XMesh", &fixture.name, json!({"spec": {"description": "changed"}})).await;
+    let told = |mesh: &Value| is_accepted(mesh) && mesh["metadata"]["generation"] == 2;
+    let mesh = fixture.until("XMesh", &fixture.name, told).await;
+    let by_us = history.written_until(&version(&mesh), &[version(&changed)].into()).await;
+    assert_eq!(by_us, 2, "after the creation, one status for each generation");
 
     fixture.delete("XMesh", &fixture.name).await;
     let again = fixture.until("XMesh", &fixture.name, is_accepted).await;
@@ -115,19 +121,19 @@ async fn a_mesh_of_another_controller_is_warned_of_once_and_never_written() {
     let parameters = json!({"group": "", "kind": "ConfigMap", "name": "mesh", "namespace": fixture.name});
     let spec = json!({"controllerName": "example.com/other", "parametersRef": parameters});
     let before = fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
+    let mut history = History::of(&fixture, "XMesh", &fixture.name).await;
     let running = start(&fixture);
     let state = until(running.state.clone(), warns_of("example.com/other")).await;
     assert!(state.parameters.report_agents, "as with an empty spec, whatever theirs refers to");
-    fixture.patch("XMesh", &fixture.name, json!({"spec": {"description": "changed"}})).await;
-    let changed = fixture.get("XMesh", &fixture.name).await;
-    assert!(!fixture.writes_during("XMesh", &fixture.name, Duration::from_secs(1)).await);
+    let changed = fixture.patch("XMesh", &fixture.name, json!({"spec": {"description": "changed"}})).await;
     assert_eq!(changed["status"], before["status"]);
-    assert_ne!(version(&changed), version(&before));
-    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
 
-    // With the other gone, ours is created.
+    // With the other gone, ours is created. Until then nothing was written.
     fixture.delete("XMesh", &fixture.name).await;
-    fixture.until("XMesh", &fixture.name, is_accepted).await;
+    let ours = fixture.until("XMesh", &fixture.name, is_accepted).await;
+    let by_us = history.written_until(&version(&ours), &[version(&changed)].into()).await;
+    assert_eq!(by_us, 2, "our own, and its status");
+    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
     until(running.state.clone(), |state| state.warning.is_none()).await;
     drop(running);
     fixture.remove().await;
@@ -200,7 +206,15 @@ async fn parameters_that_may_not_be_read_are_warned_of() {
 async fn only_the_leader_creates_and_claims() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let running = start_with(&fixture, false);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // A follower that has heard of a Mesh, and then of its end, knows that there is none.
+    fixture.create("ConfigMap", "mesh", json!({"data": {"reportAgents": "false"}})).await;
+    let parameters = json!({"group": "", "kind": "ConfigMap", "name": "mesh", "namespace": fixture.name});
+    let spec = json!({"controllerName": MESH_CONTROLLER_NAME, "parametersRef": parameters});
+    let before = fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
+    until(running.state.clone(), |state| !state.parameters.report_agents).await;
+    assert_eq!(version(&fixture.get("XMesh", &fixture.name).await), version(&before), "it claims nothing");
+    fixture.delete("XMesh", &fixture.name).await;
+    until(running.state.clone(), |state| state.parameters.report_agents).await;
     assert_eq!(fixture.get("XMesh", &fixture.name).await, Value::Null);
     running.leading.send_replace(true);
     fixture.until("XMesh", &fixture.name, is_accepted).await;

@@ -36,7 +36,7 @@ async fn changes_are_heard_as_soon_as_a_bare_watch_hears_them() {
     while !matches!(events.next().await, Some(Ok(Event::InitDone))) {}
     let (mut bare, mut applied) = (Vec::new(), Vec::new());
     for round in 0..100 {
-        // The status of the route before is an event, too.
+        // The status of the route before is an event, too, and not to be measured.
         tokio::time::sleep(Duration::from_millis(30)).await;
         let name = format!("r{round}");
         let before = agent.state.borrow().snapshot.generation;
