@@ -59,7 +59,7 @@ impl Agent {
         line.map_or_else(|| "unknown".to_owned(), |(_, datapath)| datapath.to_owned())
     }
 
-    /// In MB.
+    /// Resident memory in MB.
     pub(crate) fn resident(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
