@@ -35,7 +35,7 @@ pub(crate) struct ClusterArgs {
     /// This agent among all [default: the host's name]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_NODE_NAME")]
     node_name: Option<String>,
-    /// The DaemonSet of this agent: when it is gone, the agent takes everything with it [default: leave it for the next agent]
+    /// The DaemonSet of this agent: when it is gone or leaves the node out, the agent takes everything with it [default: leave it for the next agent]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_DAEMON_SET")]
     daemon_set: Option<String>,
     /// Where the last good configuration and the statuses are kept, without keys
@@ -148,7 +148,9 @@ fn start_agents(
 ) -> (Standing, Agents) {
     let elector = Elector::new(client.clone(), namespace, LEASE, &args.identity(), Timing::default());
     let leading = elector.leading();
-    let succession = args.daemon_set.as_ref().map(|name| Succession::new(client.clone(), namespace, name));
+    let succession = args.daemon_set.as_ref();
+    let succession =
+        succession.map(|name| Succession::new(client.clone(), namespace, name, &args.identity()));
     let mut tasks = JoinSet::new();
     tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(board), leading.clone()).run());
     let binding = args.dedicated_binding.clone();
@@ -200,7 +202,7 @@ impl Agents {
         }
     }
 
-    /// Whether the agents were uninstalled, and nobody takes over what this one leaves on the node.
+    /// Whether the agents were uninstalled, here or everywhere, and nobody takes over what this one leaves on the node.
     pub(crate) async fn are_uninstalled(&self) -> bool {
         match &self.succession {
             Some(succession) => succession.is_over().await,

@@ -1,36 +1,61 @@
 //! Whether an agent that ends is followed by another one on its node. What it leaves in the kernel is for that one; when the
-//! agents are uninstalled, nothing may stay.
+//! agents are uninstalled, or their node is no longer theirs, nothing may stay.
+
+mod selection;
 
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::Api;
 
 use super::code;
+use selection::selects;
 
 /// An agent that is told to end has little time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The DaemonSet that an agent belongs to.
+/// The DaemonSet that an agent belongs to, and the node that it is on.
 pub struct Succession {
-    api: Api<DaemonSet>,
-    name: String,
+    daemon_sets: Api<DaemonSet>,
+    daemon_set: String,
+    nodes: Api<Node>,
+    node: String,
 }
 
 impl Succession {
-    pub fn new(client: Client, namespace: &str, daemon_set: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: daemon_set.to_owned() }
+    pub fn new(client: Client, namespace: &str, daemon_set: &str, node: &str) -> Self {
+        Self {
+            daemon_sets: Api::namespaced(client.clone(), namespace),
+            daemon_set: daemon_set.to_owned(),
+            nodes: Api::all(client),
+            node: node.to_owned(),
+        }
+    }
+
+    /// Whoever cannot reach the API server leaves everything in place.
+    pub async fn is_over(&self) -> bool {
+        tokio::time::timeout(PATIENCE, self.ask()).await.unwrap_or(false)
     }
 
     /// Is the DaemonSet gone, or going? Its rights go together with it, in no certain order: an agent that may not even look
-    /// any more was uninstalled. Whoever cannot reach the API server leaves everything in place.
-    pub async fn is_over(&self) -> bool {
-        match tokio::time::timeout(PATIENCE, self.api.get_opt(&self.name)).await {
-            Ok(Ok(Some(there))) => there.metadata.deletion_timestamp.is_some(),
-            Ok(Ok(None)) => true,
-            Ok(Err(error)) => matches!(code(&error), Some(401 | 403)),
-            Err(_) => false,
+    /// any more was uninstalled.
+    async fn ask(&self) -> bool {
+        match self.daemon_sets.get_opt(&self.daemon_set).await {
+            Ok(Some(there)) => there.metadata.deletion_timestamp.is_some() || self.is_elsewhere(&there).await,
+            Ok(None) => true,
+            Err(error) => matches!(code(&error), Some(401 | 403)),
+        }
+    }
+
+    /// Does it run on other nodes only? An error there is no reason to think so.
+    async fn is_elsewhere(&self, daemon_set: &DaemonSet) -> bool {
+        let pod = daemon_set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        match (pod, self.nodes.get_opt(&self.node).await) {
+            (Some(pod), Ok(Some(node))) => !selects(pod, &node.metadata),
+            (_, Ok(None)) => true,
+            (None, _) | (_, Err(_)) => false,
         }
     }
 }

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::SCALING;
 use super::client::{Client, Conversation, PODS};
-use super::words::{agent_pid, await_field, field, patch, vip};
+use super::removed;
+use super::words::{agent_pid, await_field, field, patch, pins, vip};
 use crate::chart::{NAMESPACE, RELEASE};
 use crate::cluster::{Check, Cluster, Node, output, wait};
 
@@ -17,6 +18,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("both nodes reach the Gateway", nodes_reach_it),
     ("the leader's death: the other agent serves on, leads, and follows changes", leader_dies),
     ("the agent that died is back and serves", agent_returns),
+    ("a node that the DaemonSet leaves out keeps nothing; the other one serves on", node_is_left_out),
 ];
 
 fn each_node_has_an_agent(cluster: &Cluster) -> Result<()> {
@@ -81,6 +83,25 @@ fn other_takes_over(cluster: &Cluster, dead: Node) -> Result<()> {
 fn agent_returns(cluster: &Cluster) -> Result<()> {
     pods_reach_it(cluster)?;
     nodes_reach_it(cluster)
+}
+
+/// The other agent restarts for it, as for every change of the DaemonSet's template.
+fn node_is_left_out(cluster: &Cluster) -> Result<()> {
+    let before = pins(cluster, Node::FIRST)?;
+    select_nodes(cluster, r#"{"kubernetes.io/hostname":"node-1"}"#)?;
+    wait::until_true("no agent on the second node", SCALING, || agent_pid(cluster, Node::SECOND).is_err())?;
+    removed::leaves_nothing_on(cluster, Node::SECOND)?;
+    ensure!(pins(cluster, Node::FIRST)? == before, "the other node's pins are not the same");
+    PODS[0].await_answer(cluster, &format!("http://{}/", vip(cluster)?))?;
+    select_nodes(cluster, "null")?;
+    pods_reach_it(cluster)
+}
+
+fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
+    let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
+    let daemon_set = format!("daemonset/{RELEASE}");
+    cluster.kubectl(&["patch", "-n", NAMESPACE, &daemon_set, "--type=merge", "--patch", &patch])?;
+    cluster.kubectl(&["rollout", "status", "--timeout=120s", "-n", NAMESPACE, &daemon_set]).map(drop)
 }
 
 fn leader(cluster: &Cluster) -> Result<Node> {

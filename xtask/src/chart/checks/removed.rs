@@ -1,41 +1,47 @@
 //! What is left when the chart was uninstalled.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::words::{PATIENCE, agent_pid, local_addresses, pins};
 use crate::chart::{NAMESPACE, TESTED};
-use crate::cluster::{Check, Cluster, output, wait};
+use crate::cluster::{Check, Cluster, Node, output, wait};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
-    ("no program, map or pin is left", nothing_is_pinned),
-    ("no VIP is left", no_vip_is_left),
-    ("no nftables rule is left", no_rule_is_left),
+    ("no program, map or pin is left", |cluster| on_every_node(cluster, no_pin_is_left)),
+    ("no VIP is left", |cluster| on_every_node(cluster, no_vip_is_left)),
+    ("no nftables rule is left", |cluster| on_every_node(cluster, no_rule_is_left)),
     ("no object is left", no_object_is_left),
 ];
 
-fn nothing_is_pinned(cluster: &Cluster) -> Result<()> {
-    for node in cluster.nodes() {
-        wait::until_true("agents gone", PATIENCE, || agent_pid(cluster, node).is_err())?;
-        let left = pins(cluster, node)?;
-        ensure!(left.is_empty(), "on {node}: {left}");
-    }
+type NodeCheck = fn(&Cluster, Node) -> Result<()>;
+
+fn on_every_node(cluster: &Cluster, check: NodeCheck) -> Result<()> {
+    cluster.nodes().try_for_each(|node| check(cluster, node).with_context(|| format!("on {node}")))
+}
+
+pub(super) fn leaves_nothing_on(cluster: &Cluster, node: Node) -> Result<()> {
+    no_pin_is_left(cluster, node)?;
+    no_vip_is_left(cluster, node)?;
+    no_rule_is_left(cluster, node)
+}
+
+fn no_pin_is_left(cluster: &Cluster, node: Node) -> Result<()> {
+    wait::until_true("agents gone", PATIENCE, || agent_pid(cluster, node).is_err())?;
+    let left = pins(cluster, node)?;
+    ensure!(left.is_empty(), "{left}");
     Ok(())
 }
 
-fn no_vip_is_left(cluster: &Cluster) -> Result<()> {
-    for node in cluster.nodes() {
-        let addresses = local_addresses(cluster, node)?;
-        let left: Vec<_> = addresses.lines().filter(|line| line.contains("portcullis")).collect();
-        ensure!(left.is_empty(), "on {node}: {}", left.join("; "));
-    }
+fn no_vip_is_left(cluster: &Cluster, node: Node) -> Result<()> {
+    let addresses = local_addresses(cluster, node)?;
+    let left: Vec<_> = addresses.lines().filter(|line| line.contains("portcullis")).collect();
+    ensure!(left.is_empty(), "{}", left.join("; "));
     Ok(())
 }
 
-fn no_rule_is_left(cluster: &Cluster) -> Result<()> {
-    for node in cluster.nodes() {
-        let tables = output::of(cluster.command_on(node, "nft").args(["list", "tables"]))?;
-        ensure!(!tables.contains("portcullis"), "on {node}: {tables}");
-    }
+fn no_rule_is_left(cluster: &Cluster, node: Node) -> Result<()> {
+    let tables = output::of(cluster.command_on(node, "nft").args(["list", "tables"]))?;
+    ensure!(!tables.contains("portcullis"), "{tables}");
     Ok(())
 }
 
