@@ -4,6 +4,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// Doubles up to its limit, with jitter, so that the agents of a cluster do not all come at once.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
@@ -38,4 +40,12 @@ pub(super) fn jittered(duration: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish();
     let share = (random % 1000) as u32;
     duration / 2 + duration * share / 2000
+}
+
+/// `None`: never. Cancel-safe.
+pub(super) async fn sleep_until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
 }

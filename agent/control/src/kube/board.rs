@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::backoff::jittered;
+use super::backoff::{jittered, sleep_until};
 use super::merge;
 use super::pace::Pace;
 use super::refusal::Refusal;
@@ -249,13 +249,6 @@ impl Board {
 
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn sleep_until(when: Option<Instant>) {
-    match when {
-        Some(when) => tokio::time::sleep_until(when).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,16 +1,21 @@
-//! Statuses that somebody else keeps undoing. The first times ours is put back at once: people slip. Two controllers that
+//! What we write and somebody else keeps undoing. The first times ours is put back at once: people slip. Two controllers that
 //! answer each other would write as fast as the API server lets them, so after that it is put back ever more rarely.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use tokio::time::Instant;
 
-/// How often in a row a status is put back without waiting.
+use super::FIELD_MANAGER;
+
+/// How often in a row something is put back without waiting.
 const AT_ONCE: u32 = 4;
 /// How often in a row it is put back before that is worth a line in the log.
 pub(super) const NOTABLE: u32 = 5;
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// What was left alone for so long is not disputed any more.
 const PEACE: Duration = Duration::from_secs(60);
 
@@ -54,6 +59,32 @@ impl Dispute {
     }
 }
 
+/// Who else writes an object, or a part of it, as the API server keeps account of it.
+pub(super) fn others(entries: Option<&[ManagedFieldsEntry]>, subresource: Option<&str>) -> BTreeSet<String> {
+    let of_part = entries.into_iter().flatten().filter(|entry| entry.subresource.as_deref() == subresource);
+    let managers = of_part.filter_map(|entry| entry.manager.clone());
+    managers.filter(|manager| manager != FIELD_MANAGER).collect()
+}
+
+/// Said once in a dispute, when it has become notable.
+pub(super) fn complain(what: &impl Display, others: &BTreeSet<String>) {
+    tracing::warn!("{}", complaint(what, others));
+}
+
+fn complaint(what: &impl Display, others: &BTreeSet<String>) -> String {
+    let names: Vec<_> = others.iter().map(String::as_str).collect();
+    let who = match &*names {
+        [] => "somebody who gives no name".to_owned(),
+        names => format!("field manager {}", names.join(" or ")),
+    };
+    let seconds = LONGEST_WAIT.as_secs();
+    format!(
+        "{what}: what Portcullis writes was undone {NOTABLE} times in a row, it seems by {who}. It is put back ever more rarely, at \
+         the end every {seconds} s. Find that controller: it must leave alone what this one writes, and must not have its \
+         controllerName"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +126,13 @@ mod tests {
         tokio::time::advance(PEACE).await;
         assert!(dispute.is_over());
         assert_eq!(dispute.written(2), 0);
+    }
+
+    #[test]
+    fn a_complaint_names_the_object_and_whoever_writes_it() {
+        let line = complaint(&"HTTPRoute shop/web", &["rival".to_owned()].into());
+        assert!(line.starts_with("HTTPRoute shop/web: "), "{line}");
+        assert!(line.contains("by field manager rival. ") && line.contains("every 30 s"), "{line}");
+        assert!(complaint(&"HTTPRoute shop/web", &BTreeSet::new()).contains("by somebody who gives no name"));
     }
 }

@@ -1,7 +1,9 @@
 //! Makes what was generated for Gateways be there, while it leads: server-side apply of what [`infra::diff`] says, and
 //! nothing it does not say.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +17,11 @@ use kube::runtime::watcher::{self, Event};
 use portcullis_gateway::infra::{self, Generated, GeneratedKind, Operation, Wanted};
 use portcullis_model::ObjectName;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::backoff::jittered;
+use super::backoff::{jittered, sleep_until};
 use super::board::Board;
+use super::dispute::{self, Dispute, NOTABLE};
 use super::pods::{Access, unavailable};
 use super::refusal::Refusal;
 use super::watch::Trouble;
@@ -40,6 +44,8 @@ pub struct Generator {
     observed: BTreeMap<(GeneratedKind, ObjectName), Generated>,
     listed: BTreeSet<GeneratedKind>,
     troubles: BTreeMap<GeneratedKind, Trouble>,
+    disputes: BTreeMap<(GeneratedKind, ObjectName), Dispute>,
+    hasher: RandomState,
     refused: watch::Sender<Refused>,
 }
 
@@ -59,6 +65,8 @@ impl Generator {
             observed: BTreeMap::new(),
             listed: BTreeSet::new(),
             troubles: BTreeMap::new(),
+            disputes: BTreeMap::new(),
+            hasher: RandomState::new(),
             refused: watch::Sender::default(),
         }
     }
@@ -78,7 +86,7 @@ impl Generator {
             let listed = self.listed.contains(&GeneratedKind::Service);
             let may_write = *leading.borrow_and_update() && *current.borrow_and_update() && listed;
             let all: Vec<Wanted> = wanted.borrow_and_update().values().cloned().collect();
-            let again = may_write && !self.reconcile(&all).await;
+            let again = if may_write { self.reconcile(&all).await } else { None };
             tokio::select! {
                 event = events.next() => match event {
                     Some((kind, event)) => self.hear(kind, event),
@@ -87,7 +95,7 @@ impl Generator {
                 changed = wanted.changed() => if changed.is_err() { return },
                 changed = leading.changed() => if changed.is_err() { return },
                 changed = current.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(jittered(RETRY)), if again => {}
+                () = sleep_until(again) => {}
             }
         }
     }
@@ -136,11 +144,15 @@ impl Generator {
         }
     }
 
-    /// Returns whether everything is as wanted now.
-    async fn reconcile(&mut self, wanted: &[Wanted]) -> bool {
-        let mut refused = BTreeMap::new();
+    /// Returns when to try again what could not be had.
+    async fn reconcile(&mut self, wanted: &[Wanted]) -> Option<Instant> {
+        let (mut refused, mut waiting) = (BTreeMap::new(), None);
         let mut all_done = self.access.grant(wanted).await;
         for operation in infra::diff(wanted, self.observed.values(), self.board.controller_name()) {
+            if let Some(until) = self.waits(&operation) {
+                waiting = [waiting, Some(until)].into_iter().flatten().min();
+                continue;
+            }
             let gateway = gateway_of(&operation);
             match self.execute(operation, wanted).await {
                 Ok(None) => {}
@@ -152,13 +164,29 @@ impl Generator {
             }
         }
         all_done &= refused.is_empty();
+        self.report(self.with_unavailable(refused, wanted));
+        let retry = (!all_done).then(|| Instant::now() + jittered(RETRY));
+        [waiting, retry].into_iter().flatten().min()
+    }
+
+    /// Until when an object has to wait, because somebody else keeps undoing what is applied.
+    fn waits(&self, operation: &Operation) -> Option<Instant> {
+        let Operation::Apply(object) = operation else { return None };
+        let dispute = self.disputes.get(&(object.kind, object.name()))?;
+        dispute.not_before(|| self.hash(object)).filter(|until| *until > Instant::now())
+    }
+
+    fn hash(&self, object: &Generated) -> u64 {
+        self.hasher.hash_one(object.manifest.to_string())
+    }
+
+    fn with_unavailable(&self, mut refused: Refused, wanted: &[Wanted]) -> Refused {
         for wanted in wanted {
             if let Some(refusal) = self.unavailable(wanted) {
                 refused.entry(wanted.gateway.clone()).or_insert(refusal);
             }
         }
-        self.report(refused);
-        all_done
+        refused
     }
 
     fn unavailable(&self, wanted: &Wanted) -> Option<Refusal> {
@@ -202,14 +230,35 @@ impl Generator {
         {
             return Ok(Some(Refusal::name_taken(message)));
         }
+        let others = self.others(object, &api).await;
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match api.patch(&name.name, &parameters, &Patch::Apply(&object.manifest)).await {
             Ok(applied) => {
                 tracing::info!("{object}: applied");
+                self.note(object, &others);
                 self.see(object.kind, &applied);
                 Ok(None)
             }
             Err(error) => refused(object, error),
+        }
+    }
+
+    /// Who else writes it, when that is about to be said. Applying hides it.
+    async fn others(&self, object: &Generated, api: &Api<DynamicObject>) -> BTreeSet<String> {
+        let name = object.name();
+        let dispute = self.disputes.get(&(object.kind, name.clone()));
+        if !dispute.is_some_and(Dispute::becomes_notable) {
+            return BTreeSet::new();
+        }
+        let there = api.get_metadata(&name.name).await.ok();
+        dispute::others(there.and_then(|there| there.metadata.managed_fields).as_deref(), None)
+    }
+
+    fn note(&mut self, object: &Generated, others: &BTreeSet<String>) {
+        let (key, plan) = ((object.kind, object.name()), self.hash(object));
+        self.disputes.retain(|_, dispute| !dispute.is_over());
+        if self.disputes.entry(key).or_default().written(plan) == NOTABLE {
+            dispute::complain(object, others);
         }
     }
 

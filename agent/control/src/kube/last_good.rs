@@ -49,12 +49,9 @@ impl LastGood {
         self.due.get_or_insert_with(|| Instant::now() + self.pause);
     }
 
-    /// Completes when it is time to write. Cancel-safe.
-    pub(super) async fn due(&self) {
-        match self.due {
-            Some(due) => tokio::time::sleep_until(due).await,
-            None => std::future::pending().await,
-        }
+    /// When to write, if there is anything to write.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
     }
 
     /// Writes in the background: a slow disk delays nobody.

@@ -2,6 +2,8 @@
 //! number of agents or the leader changes. Without the CRD, or with a resource that is another's, it does nothing and says so.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -16,8 +18,10 @@ use portcullis_gateway::mesh::{self, Instance, MeshParameters, MeshSettings, Mes
 use portcullis_model::ObjectName;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::backoff::{Backoff, jittered};
+use super::backoff::{Backoff, jittered, sleep_until};
+use super::dispute::{self, Dispute, NOTABLE};
 use super::served::resource;
 use super::watch::{Trouble, answer};
 use super::writer::now;
@@ -39,6 +43,8 @@ pub struct Mesh {
     state: watch::Sender<MeshState>,
     /// Of resources of other names, the versions that a status was written to, or tried to.
     answered: BTreeMap<String, Option<String>>,
+    disputes: BTreeMap<String, Dispute>,
+    hasher: RandomState,
 }
 
 /// For metrics and the admin endpoints.
@@ -82,6 +88,8 @@ impl Mesh {
             leading,
             state,
             answered: BTreeMap::new(),
+            disputes: BTreeMap::new(),
+            hasher: RandomState::new(),
         }
     }
 
@@ -120,7 +128,7 @@ impl Mesh {
                 parameters =
                     events(api, watcher::Config::default().fields(&format!("metadata.name={}", name.name)));
             }
-            self.step(&observed).await;
+            let again = self.step(&observed).await;
             tokio::select! {
                 event = meshes.next() => match event {
                     Some(Ok(event)) => {
@@ -143,16 +151,19 @@ impl Mesh {
                     None => return,
                 },
                 changed = leading.changed() => if changed.is_err() { return },
+                () = sleep_until(again) => {}
                 () = tokio::time::sleep(jittered(RECHECK)) => self.count_agents().await,
             }
         }
     }
 
-    async fn step(&mut self, observed: &Observed) {
+    /// Returns when to look again, if nothing else happens until then.
+    async fn step(&mut self, observed: &Observed) -> Option<Instant> {
         if !observed.is_complete() {
-            return;
+            return None;
         }
-        self.answer_unexpected(observed).await;
+        self.disputes.retain(|name, _| observed.meshes.contains_key(name));
+        let again = self.answer_unexpected(observed).await;
         let plan =
             mesh::plan(observed.mesh(), |name| observed.config_map(name), &self.instance, &self.settings);
         self.state.send_if_modified(|state| {
@@ -162,10 +173,13 @@ impl Mesh {
         match plan.step {
             MeshStep::Warn(message) => self.warn(message),
             MeshStep::Create(mesh) if leads => self.create(&mesh).await,
-            MeshStep::WriteStatus(status) if leads => self.claim(observed, &status).await,
+            MeshStep::WriteStatus(status) if leads => {
+                return [again, self.claim(observed, &status).await].into_iter().flatten().min();
+            }
             MeshStep::Nothing => self.well(),
             MeshStep::Create(_) | MeshStep::WriteStatus(_) => {}
         }
+        again
     }
 
     async fn create(&self, mesh: &XMesh) {
@@ -182,22 +196,43 @@ impl Mesh {
         }
     }
 
-    async fn claim(&self, observed: &Observed, status: &ClassStatus) {
-        let Some(mesh) = observed.mesh() else { return };
-        match self.write(&self.settings.name, mesh, status).await {
-            Ok(()) => self.well(),
-            Err(problem) => self.warn(problem),
+    /// Returns when it may be done, if that is not now.
+    async fn claim(&mut self, observed: &Observed, status: &ClassStatus) -> Option<Instant> {
+        let (mesh, name) = (observed.mesh()?, self.settings.name.clone());
+        let waits = self.waits(&name, status);
+        if waits.is_none() {
+            match self.write(&name, mesh, status).await {
+                Ok(()) => self.well(),
+                Err(problem) => self.warn(problem),
+            }
         }
+        waits
     }
 
-    /// Once for each version of a resource: whatever comes of it, there is nothing to be gained by trying again.
-    async fn answer_unexpected(&mut self, observed: &Observed) {
+    /// Until when this status has to wait, because somebody else keeps undoing it.
+    fn waits(&self, name: &str, status: &ClassStatus) -> Option<Instant> {
+        let not_before = self.disputes.get(name)?.not_before(|| self.hash(status));
+        not_before.filter(|until| *until > Instant::now())
+    }
+
+    fn hash(&self, status: &ClassStatus) -> u64 {
+        self.hasher.hash_one(serde_json::to_string(status).unwrap_or_default())
+    }
+
+    /// Once for each version of a resource: whatever comes of it, there is nothing to be gained by trying again. Returns when to
+    /// come back to one that has to wait.
+    async fn answer_unexpected(&mut self, observed: &Observed) -> Option<Instant> {
         self.answered.retain(|name, _| observed.meshes.contains_key(name));
         if !*self.leading.borrow() {
-            return;
+            return None;
         }
+        let mut again = None;
         for (name, mesh) in observed.unexpected() {
             let Some(status) = mesh::plan_unexpected(mesh, &self.instance, &self.settings) else { continue };
+            if let Some(until) = self.waits(name, &status) {
+                again = Some(again.map_or(until, |again| until.min(again)));
+                continue;
+            }
             let version = mesh.metadata.resource_version.clone();
             if self.answered.insert(name.clone(), version.clone()) == Some(version) {
                 continue;
@@ -207,9 +242,11 @@ impl Mesh {
                 Err(problem) => tracing::warn!("mesh: {problem}"),
             }
         }
+        again
     }
 
-    async fn write(&self, name: &str, mesh: &XMesh, status: &ClassStatus) -> Result<(), String> {
+    async fn write(&mut self, name: &str, mesh: &XMesh, status: &ClassStatus) -> Result<(), String> {
+        let plan = self.hash(status);
         let before = mesh.status.as_ref().and_then(|status| serde_json::to_value(status).ok());
         let mut status = serde_json::to_value(status).unwrap_or_default();
         times::carry(&mut status, before.as_ref(), &now());
@@ -219,10 +256,20 @@ impl Mesh {
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         match api.patch_status(name, &parameters, &Patch::Merge(patch)).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.note(name, mesh, plan);
+                Ok(())
+            }
             // Something newer is on its way, or the resource is gone: the watch will tell.
             Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
             Err(error) => Err(format!("cannot write the status of XMesh {name}: {}", problem(&error))),
+        }
+    }
+
+    fn note(&mut self, name: &str, before: &XMesh, plan: u64) {
+        if self.disputes.entry(name.to_owned()).or_default().written(plan) == NOTABLE {
+            let others = dispute::others(before.metadata.managed_fields.as_deref(), Some("status"));
+            dispute::complain(&format_args!("XMesh {name}"), &others);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_gateway::{Kind, ObjectKey};
 
-use super::dispute::{LONGEST_WAIT, NOTABLE};
+use super::dispute::{self, NOTABLE};
 
 /// How many objects' complaints are remembered.
 const MANY: usize = 1024;
@@ -60,40 +60,11 @@ impl Said {
             tracing::info!("{}: statuses are written again", key.kind);
         }
         if restored == NOTABLE {
-            tracing::warn!("{}", disputed(key, others));
+            dispute::complain(key, others);
         }
     }
 
     fn complaints(&self) -> MutexGuard<'_, Complaints> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn disputed(key: &ObjectKey, others: &BTreeSet<String>) -> String {
-    let names: Vec<_> = others.iter().map(String::as_str).collect();
-    let who = match &*names {
-        [] => "somebody who gives no name".to_owned(),
-        names => format!("field manager {}", names.join(" or ")),
-    };
-    let seconds = LONGEST_WAIT.as_secs();
-    format!(
-        "{key}: what Portcullis writes into its status was undone {NOTABLE} times in a row, it seems by {who}. It is put back ever \
-         more rarely, at the end every {seconds} s. Find that controller: it must leave entries of others alone, and not have \
-         this one's controllerName"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use portcullis_model::ObjectName;
-
-    #[test]
-    fn a_disputed_object_is_named_with_whoever_disputes_it() {
-        let key = ObjectKey::new(Kind::HttpRoute, ObjectName::new("shop", "web"));
-        let line = disputed(&key, &BTreeSet::from(["rival".to_owned()]));
-        assert!(line.starts_with("HTTPRoute shop/web: "), "{line}");
-        assert!(line.contains("by field manager rival. ") && line.contains("every 30 s"), "{line}");
-        assert!(disputed(&key, &BTreeSet::new()).contains("by somebody who gives no name"));
     }
 }

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use super::backoff::sleep_until;
 use super::board::{Board, Observed};
 use super::fetch::{Fetched, Fetcher};
 use super::last_good::LastGood;
@@ -160,7 +161,7 @@ impl KubeSource {
             Phase::Reading(until) => Some(until),
             _ => None,
         };
-        let last_good = self.last_good.as_ref();
+        let keep = self.last_good.as_ref().and_then(LastGood::due);
         tokio::select! {
             count = self.deltas.recv_many(&mut self.received, QUEUE) => {
                 if count == 0 {
@@ -170,8 +171,8 @@ impl KubeSource {
             }
             Some(fetched) = self.fetches.next() => return self.fetched(fetched.ok()),
             Some(written) = self.writing.next() => return self.kept(written.ok()),
-            () = due(last_good), if self.writing.is_empty() => return self.keep(),
-            () = until(patience) => return,
+            () = sleep_until(keep), if self.writing.is_empty() => return self.keep(),
+            () = sleep_until(patience) => return,
         }
         let mut refer = false;
         for delta in std::mem::take(&mut self.received) {
@@ -372,20 +373,6 @@ impl Source for KubeSource {
             }
             self.hear().await;
         }
-    }
-}
-
-async fn due(last_good: Option<&LastGood>) {
-    match last_good {
-        Some(last_good) => last_good.due().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(when: Option<Instant>) {
-    match when {
-        Some(when) => tokio::time::sleep_until(when).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::backoff::jittered;
 use super::board::{Board, Job, Observed};
+use super::dispute;
 use super::said::Said;
 use super::served::served;
 use super::{FIELD_MANAGER, code, problem};
@@ -100,11 +101,9 @@ impl StatusWriter {
 
     /// Who else writes its status, as the API server keeps account of it.
     async fn others(&self, key: &ObjectKey) -> BTreeSet<String> {
-        let Some(object) = self.read(key).await else { return BTreeSet::new() };
-        let entries = object.metadata.managed_fields.into_iter().flatten();
-        let of_status = entries.filter(|entry| entry.subresource.as_deref() == Some("status"));
-        let managers = of_status.filter_map(|entry| entry.manager);
-        managers.filter(|manager| manager != FIELD_MANAGER).collect()
+        let object = self.read(key).await;
+        let entries = object.as_ref().and_then(|object| object.metadata.managed_fields.as_deref());
+        dispute::others(entries, Some("status"))
     }
 
     async fn write(&self, job: &mut Job) -> Written {

@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::agent::Agent;
+use crate::crds::XMESH;
 use crate::fixture::{Fixture, condition, version};
 use crate::history::History;
 use crate::logs::Logs;
+use crate::meshes;
 use crate::statuses::{entry_of, foreign};
 
-/// A controller that answers every version of an object that it does not like with a status of its own, at once and for ever.
+/// A controller that answers every version of an object that it does not like with a patch, at once and for ever.
 struct Rival {
     versions: Arc<Mutex<BTreeSet<String>>>,
     _task: JoinSet<()>,
@@ -40,9 +42,14 @@ impl Rival {
                 PatchParams { field_manager: Some("rival".to_owned()), ..PatchParams::default() };
             while let Some(event) = events.next().await {
                 let (Ok(Event::Apply(object)) | Ok(Event::InitApply(object))) = event else { continue };
-                let Some(status) = answer(&serde_json::to_value(&object).unwrap()) else { continue };
-                let patch = Patch::Merge(json!({"status": status}));
-                let object = api.patch_status(&name, &parameters, &patch).await.unwrap();
+                let Some(patch) = answer(&serde_json::to_value(&object).unwrap()) else { continue };
+                let is_status = patch.get("status").is_some();
+                let patch = Patch::Merge(patch);
+                let object = if is_status {
+                    api.patch_status(&name, &parameters, &patch).await.unwrap()
+                } else {
+                    api.patch(&name, &parameters, &patch).await.unwrap()
+                };
                 written.lock().unwrap().insert(object.metadata.resource_version.unwrap());
             }
         });
@@ -124,8 +131,11 @@ async fn is_paced(
     assert!(took > Duration::from_secs(6), "{RESTORED} times in {took:?}: that is a race");
     let warned = logs.with("undone");
     assert_eq!(warned.len(), 1, "{warned:?}");
-    let named = format!("{}/{name}", fixture.name);
-    assert!(warned[0].contains(&named) && warned[0].contains("rival"), "{warned:?}");
+    let named = format!(
+        "{kind} {}{name}: ",
+        if kind == "XMesh" { String::new() } else { format!("{}/", fixture.name) }
+    );
+    assert!(warned[0].contains(&named.to_lowercase()) && warned[0].contains("rival"), "{warned:?}");
     drop(rival);
 }
 
@@ -136,7 +146,7 @@ async fn a_controller_that_replaces_all_entries_is_answered_ever_more_rarely() {
     let agent = served_route(&fixture).await;
     let controller = fixture.controller_name.clone();
     let ours = move |route: &Value| !entry_of(route, &controller).is_null();
-    let undo = |_: &Value| json!({"parents": [foreign()]});
+    let undo = |_: &Value| json!({"status": {"parents": [foreign()]}});
     let theirs = |route: &Value| is_same(entry_of(route, "example.com/theirs"), &foreign());
     is_paced(&fixture, "HTTPRoute", "shop", ours, undo, theirs).await;
     drop(agent);
@@ -155,7 +165,8 @@ async fn a_controller_that_takes_our_entry_away_is_answered_ever_more_rarely() {
     let controller = fixture.controller_name.clone();
     let undo = move |route: &Value| {
         let parents = route["status"]["parents"].as_array().unwrap().iter();
-        json!({"parents": parents.filter(|entry| entry["controllerName"] != controller.as_str()).collect::<Vec<_>>()})
+        let others: Vec<_> = parents.filter(|entry| entry["controllerName"] != controller.as_str()).collect();
+        json!({"status": {"parents": others}})
     };
     let theirs = |route: &Value| is_same(entry_of(route, "example.com/theirs"), &foreign());
     is_paced(&fixture, "HTTPRoute", "shop", ours, undo, theirs).await;
@@ -181,7 +192,7 @@ async fn a_controller_that_replaces_a_gateways_conditions_is_answered_ever_more_
     agent.at_rest(&fixture, Kind::Gateway, "web").await;
     let accepted = json!({"type": "Accepted", "status": "False", "reason": "Mine", "message": "",
         "lastTransitionTime": "2020-01-01T00:00:00Z"});
-    let undo = move |_: &Value| json!({"conditions": [odd("kept"), accepted]});
+    let undo = move |_: &Value| json!({"status": {"conditions": [odd("kept"), accepted]}});
     let theirs = |gateway: &Value| {
         is_same(condition(&gateway["status"], "example.com/Odd"), &odd("kept"))
             && condition(&gateway["status"], "Accepted")["status"] == "True"
@@ -221,5 +232,35 @@ async fn conditions_of_others_on_a_gateway_are_never_answered() {
     assert_eq!(condition(&gateway["status"], "example.com/Odd"), &odd("round 19"));
     assert_eq!(condition(&gateway["status"]["listeners"][0], "example.com/Odd"), &odd("round 19"));
     drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_controller_that_changes_a_generated_service_is_answered_ever_more_rarely() {
+    const LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+    let fixture = Fixture::new().await;
+    let agent = served_route(&fixture).await;
+    fixture.until("Gateway", "web", is_programmed).await;
+    let name = format!("web-{}", fixture.name);
+    let has_ours = |service: &Value| service["metadata"]["labels"][LABEL] == "web";
+    let undo = |_: &Value| json!({"metadata": {"labels": {LABEL: "mine", "theirs": "kept"}}});
+    let theirs = |service: &Value| service["metadata"]["labels"]["theirs"] == "kept";
+    is_paced(&fixture, "Service", &name, has_ours, undo, theirs).await;
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_controller_that_replaces_the_status_of_our_mesh_is_answered_ever_more_rarely() {
+    let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
+    let running = meshes::start(&fixture);
+    fixture.until("XMesh", &fixture.name, meshes::is_accepted).await;
+    let accepted = json!({"type": "Accepted", "status": "False", "reason": "Mine", "message": "",
+        "lastTransitionTime": "2020-01-01T00:00:00Z"});
+    let undo = move |_: &Value| json!({"status": {"conditions": [accepted]}});
+    is_paced(&fixture, "XMesh", &fixture.name, meshes::is_accepted, undo, |_| true).await;
+    drop(running);
     fixture.remove().await;
 }
