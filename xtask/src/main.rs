@@ -43,7 +43,7 @@ enum Command {
     Codegen(codegen::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths
     Tidy(tidy::Args),
-    /// A real Kubernetes of one node in namespaces of its own
+    /// A real Kubernetes of one or more nodes in namespaces of its own
     Cluster(cluster::Args),
     /// Run the official Gateway API conformance suite on the test cluster
     Conformance(conformance::Args),

@@ -7,6 +7,7 @@ mod client;
 mod dedicated;
 mod gateway;
 mod host_ports;
+mod load;
 mod nodes;
 mod outside;
 mod removed;

@@ -66,7 +66,7 @@ impl Cluster {
         let _lock = lock(&layout)?;
         if is_up(&layout) {
             println!("cluster: already up at {}", layout.directory().display());
-            return Ok(());
+            return check_nodes(&layout, options);
         }
         start(&layout, options, Lifetime::Detached, &artifacts)?;
         fs::write(layout.ready(), "")?;
@@ -194,8 +194,8 @@ fn check_nodes(layout: &Layout, options: &Options) -> Result<()> {
     let (wanted, there) = (options.places().count(), Node::running(layout).count());
     if there < wanted {
         bail!(
-            "this needs {wanted} nodes, and the cluster has {there}; run `cargo xtask cluster down`, then without a cluster or \
-             after `cargo xtask cluster up --nodes {wanted}`"
+            "the cluster has {there} of {wanted} nodes: run `cargo xtask cluster down`, and `cargo xtask cluster up --nodes \
+             {wanted}` if it is to stay"
         );
     }
     Ok(())

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::client::{Client, Conversation, PODS};
+use super::load::Load;
 use super::outside;
 use super::words::{PATIENCE, await_field, field, is_local, patch};
 use crate::chart::TESTED;
@@ -16,7 +17,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway's Service is a LoadBalancer, with the policy and without node ports", service_is_balanced),
     ("the address that a load balancer gives is the Gateway's", address_is_published),
     ("a client outside reaches it through either node, and its address is kept", outside_reaches_it),
-    ("addresses come and go, and connections to those that stay live on", addresses_change),
+    ("addresses come and go, and nothing is lost on those that stay", addresses_change),
     ("an address that the Gateway asks for is asked of the load balancer", address_is_asked_for),
     ("without a load balancer its addresses go, and the cluster's stays", balancer_is_given_up),
 ];
@@ -54,6 +55,7 @@ fn outside_reaches_it(cluster: &Cluster) -> Result<()> {
 
 fn addresses_change(cluster: &Cluster) -> Result<()> {
     let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
+    let load = Load::begin(cluster, PODS[1], &format!("http://{cluster_ip}/"))?;
     let within = Conversation::begin(cluster, PODS[0], &cluster_ip, 80)?;
     let to_first = Conversation::begin(cluster, Client::Outside, FIRST, 80)?;
     give(cluster, &[FIRST, SECOND])?;
@@ -65,7 +67,8 @@ fn addresses_change(cluster: &Cluster) -> Result<()> {
         wait::until_true(&format!("{FIRST} gone from {node}"), PATIENCE, || !is_local(cluster, node, FIRST))?;
     }
     to_second.go_on()?;
-    within.go_on()
+    within.go_on()?;
+    load.end()
 }
 
 /// It has what it asks for when the load balancer gives it, and nothing else then.

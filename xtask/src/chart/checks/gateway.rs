@@ -3,13 +3,14 @@
 use anyhow::{Result, ensure};
 
 use super::client::{Conversation, PODS};
+use super::load::Load;
 use super::words::{PATIENCE, await_field, field, is_local, vip};
 use crate::chart::TESTED;
 use crate::cluster::{Check, Cluster, output, wait};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("the Gateway is Programmed and has its Service's address", gateway_is_programmed),
-    ("connections outlive a new port", changes_keep_connections),
+    ("nothing is lost when a port comes and goes", changes_keep_connections),
 ];
 
 pub(super) const LAST_CHECKS: &[(&str, Check)] =
@@ -26,14 +27,23 @@ fn gateway_is_programmed(cluster: &Cluster) -> Result<()> {
 fn changes_keep_connections(cluster: &Cluster) -> Result<()> {
     let vip = vip(cluster)?;
     let [first, second] = PODS.map(|pod| Conversation::begin(cluster, pod, &vip, 80));
-    let listener =
-        r#"[{"op":"add","path":"/spec/listeners/-","value":{"name":"more","port":8080,"protocol":"HTTP"}}]"#;
-    cluster.kubectl(&["patch", "-n", TESTED, "gateway/web", "--type=json", "--patch", listener])?;
-    for pod in PODS {
-        pod.await_answer(cluster, &format!("http://{vip}:8080/"))?;
-    }
+    let load = Load::begin(cluster, PODS[1], &format!("http://{vip}/"))?;
+    let more = format!("http://{vip}:8080/");
+    change_listeners(
+        cluster,
+        r#"{"op":"add","path":"/spec/listeners/-","value":{"name":"more","port":8080,"protocol":"HTTP"}}"#,
+    )?;
+    PODS.iter().try_for_each(|pod| pod.await_answer(cluster, &more).map(drop))?;
+    change_listeners(cluster, r#"{"op":"remove","path":"/spec/listeners/1"}"#)?;
+    PODS.iter().try_for_each(|pod| pod.await_refusal(cluster, &more))?;
     first?.go_on()?;
-    second?.go_on()
+    second?.go_on()?;
+    load.end()
+}
+
+fn change_listeners(cluster: &Cluster, operation: &str) -> Result<()> {
+    let patch = format!("[{operation}]");
+    cluster.kubectl(&["patch", "-n", TESTED, "gateway/web", "--type=json", "--patch", &patch]).map(drop)
 }
 
 fn address_goes_with_the_gateway(cluster: &Cluster) -> Result<()> {

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::client::{Client, Conversation, PODS};
+use super::load::Load;
 use super::outside;
 use super::words::{PATIENCE, apply, await_field, delete, field, patch};
 use crate::cluster::{Check, Cluster, wait};
@@ -55,12 +56,14 @@ fn younger_inherits(cluster: &Cluster) -> Result<()> {
 fn ports_close(cluster: &Cluster) -> Result<()> {
     let own = field(cluster, "service/older-portcullis", "{.spec.clusterIP}")?;
     let conversation = Conversation::begin(cluster, PODS[1], &own, 8081)?;
+    let load = Load::begin(cluster, PODS[0], &format!("http://{own}:8081/"))?;
     patch(cluster, "gatewayparameters/host-ports", r#"{"spec":{"hostPorts":false}}"#)?;
     for url in urls(cluster) {
         Client::Outside.await_refusal(cluster, &url)?;
         PODS[1].await_refusal(cluster, &url)?;
     }
     conversation.go_on()?;
+    load.end()?;
     delete(cluster, YOUNGER)
 }
 
