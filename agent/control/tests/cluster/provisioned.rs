@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::agent::TIMING;
+use crate::agent::{TIMING, until};
 use crate::fixture::{Fixture, condition};
 
 const IMAGE: &str = "portcullis.test/no-such-image:1";
@@ -30,12 +30,23 @@ struct Provider {
 }
 
 /// Takes nothing that serves traffic before it is told to.
-struct Gated(watch::Receiver<bool>);
+#[derive(Clone)]
+struct Gate {
+    open: watch::Sender<bool>,
+    asked: watch::Sender<bool>,
+}
 
-impl DataPlane for Gated {
+impl Gate {
+    fn new(open: bool) -> Self {
+        Self { open: watch::Sender::new(open), asked: watch::Sender::new(false) }
+    }
+}
+
+impl DataPlane for Gate {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
         if !snapshot.frontends.is_empty() {
-            self.0.wait_for(|open| *open).await.unwrap();
+            self.asked.send_replace(true);
+            self.open.subscribe().wait_for(|open| *open).await.unwrap();
         }
         Acknowledgement::default()
     }
@@ -43,10 +54,10 @@ impl DataPlane for Gated {
 
 impl Provider {
     async fn start(fixture: &Fixture) -> Self {
-        Self::start_gated(fixture, watch::Sender::new(true).subscribe()).await
+        Self::start_gated(fixture, Gate::new(true)).await
     }
 
-    async fn start_gated(fixture: &Fixture, gate: watch::Receiver<bool>) -> Self {
+    async fn start_gated(fixture: &Fixture, gate: Gate) -> Self {
         let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
         let board = Board::new(&controller_name);
         let options = SourceOptions {
@@ -58,7 +69,7 @@ impl Provider {
         let source = KubeSource::new(client(), board.clone(), options);
         let generated = Parameters { image: Some(IMAGE.to_owned()), ..Parameters::default() };
         let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
-        let mut applier = Applier::new(source, translator, Gated(gate), board.statuses());
+        let mut applier = Applier::new(source, translator, gate, board.statuses());
         let elector = Elector::new(client(), &fixture.name, "lease", "provider", TIMING);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
@@ -334,15 +345,15 @@ async fn parameters_that_cannot_be_used_are_told_to_class_and_gateway() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_gateway_is_not_programmed_before_the_data_plane_has_it() {
     let fixture = Fixture::new().await;
-    let gate = watch::Sender::new(false);
-    let provider = Provider::start_gated(&fixture, gate.subscribe()).await;
+    let gate = Gate::new(false);
+    let provider = Provider::start_gated(&fixture, gate.clone()).await;
     fixture.gateway("web", json!({})).await;
-    let name = generated_name(&fixture, "web");
-    fixture.until("Service", &name, |service| service["spec"]["clusterIP"].is_string()).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until(gate.asked.subscribe(), |asked| *asked).await;
+    // Nothing that could be waited for comes after it: the control loop waits for the data plane.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let gateway = fixture.get("Gateway", "web").await;
     assert_ne!(programmed(&gateway)["status"], "True", "{gateway:#}");
-    gate.send_replace(true);
+    gate.open.send_replace(true);
     fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
     drop(provider);
     fixture.remove().await;
