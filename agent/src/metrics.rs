@@ -109,6 +109,8 @@ fn requests(registry: &mut Registry, traffic: &Stats) {
     }
     registry.register("http_server_requests", "Answered requests, by listener and status class", requests);
     registry.register("tls_server_connections", "Completed TLS handshakes, by listener", connections);
+    let lost = traffic.access_log_lost;
+    counter(registry, "http_server_access_log_lost", "Lines of access logs that nobody took in time", lost);
     counter(
         registry,
         "http_server_requests_unrouted",

@@ -188,3 +188,60 @@ fn sighup_reads_what_no_event_told() {
     agent.signal("HUP");
     eventually("the edited target is served", || agent.http("any.example", "/") == from("green"));
 }
+
+const TWO_GATEWAYS: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: strict, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: strict}}
+  listeners: [{name: http, protocol: HTTP, port: 8080, hostname: strict.example}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: lax, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  listeners: [{name: http, protocol: HTTP, port: 8443}]
+"#;
+
+fn parameters(spec: &str) -> String {
+    format!(
+        "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayParameters\nmetadata: {{name: strict, namespace: infra}}\nspec: {spec}\n"
+    )
+}
+
+#[test]
+fn parameters_hold_for_their_gateway_alone_and_follow_edits() {
+    let strict = parameters("{accessLog: {}, limits: {targetBytes: 256}}");
+    let mut agent = Agent::start(&[("gateways.yaml", TWO_GATEWAYS), ("parameters.yaml", &strict)]);
+    let long = format!("/{}", "x".repeat(300));
+    let status = |port, path: &str| agent.http_on(port, "any.example", path).map(|answer| answer.status);
+    assert_eq!(
+        (status(8080, &long), status(8080, "/1"), status(8443, &long)),
+        (Some(414), Some(404), Some(404))
+    );
+
+    agent.edit("parameters.yaml", &parameters("{limits: {targetBytes: 2}}"));
+    eventually("the schema's complaint is shown", || {
+        agent.log().contains("should be greater than or equal to 256")
+    });
+    assert_eq!(status(8080, &long), Some(414), "what was good stays in force");
+
+    agent.edit("parameters.yaml", &parameters("{accessLog: {enabled: false}, limits: {targetBytes: 1024}}"));
+    eventually("the limit is another one", || status(8080, &long) == Some(404));
+    agent.signal("TERM");
+    assert!(agent.wait().success());
+    let log = agent.access_log();
+    let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count(r#""gateway":"infra/strict""#), log.lines().count(), "{log}");
+    assert!(count(r#""status":414,"reason":"target_too_long""#) >= 2, "{log}");
+    assert_eq!(
+        count(r#""reason":"no_listener""#),
+        1,
+        "the log was off when the limit was another one: {log}"
+    );
+}

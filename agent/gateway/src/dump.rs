@@ -50,6 +50,9 @@ fn dump_group(group: &ListenerGroup) -> Value {
     if !limits.is_empty() {
         value.insert("limits".to_owned(), Value::Object(limits));
     }
+    if let Some(log) = &group.gateway.access_log {
+        value.insert("accessLog".to_owned(), json!(log));
+    }
     Value::Object(value)
 }
 

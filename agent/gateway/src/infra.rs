@@ -23,7 +23,7 @@ pub use address::{generated_for, with_assigned_addresses};
 pub use diff::{Operation, diff};
 pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
-pub use parameters::{HostPorts, Mode, Parameters, ServiceType};
+pub use parameters::{HostPorts, Logging, Mode, Parameters, ServiceType};
 pub(crate) use parameters::{class_refers, of_class, refers};
 
 /// "MUST label all generated resources (Service, Deployment, etc)".

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::ObjectName;
 
 /// The Gateway whose addresses are served: after merging, the parent. What is attached to it is held to its limits.
@@ -9,6 +11,25 @@ use crate::ObjectName;
 pub struct Gateway {
     pub name: ObjectName,
     pub limits: Limits,
+    pub access_log: Option<AccessLog>,
+}
+
+/// What is logged of a Gateway's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccessLog {
+    pub format: LogFormat,
+    /// Answers with a lower status are not logged.
+    pub minimum_status: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum LogFormat {
+    /// An object in a line.
+    #[serde(rename = "JSON")]
+    Json,
+    /// The Combined Log Format, and more behind it.
+    Text,
 }
 
 /// What a Gateway allows its clients. The defaults are safe at the edge.
@@ -36,9 +57,18 @@ pub struct Limits {
 // === impl Gateway ===
 
 impl Gateway {
-    /// With the default limits.
+    /// With the default limits, and without access log.
     pub fn new(name: ObjectName) -> Self {
-        Self { name, limits: Limits::default() }
+        Self { name, limits: Limits::default(), access_log: None }
+    }
+}
+
+// === impl AccessLog ===
+
+impl Default for AccessLog {
+    /// Everything, as JSON.
+    fn default() -> Self {
+        Self { format: LogFormat::Json, minimum_status: 100 }
     }
 }
 

@@ -24,7 +24,7 @@ pub use backend::{Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
 pub use frontend::{FrontendKey, L4Protocol};
-pub use gateway::{Gateway, Limits};
+pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use listener::{
     Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, TlsTermination,

@@ -10,10 +10,12 @@ use tokio::time::Sleep;
 
 use crate::clients::Exchange;
 use crate::endpoint::Lease;
+use crate::record::Record;
 
 pub(crate) struct Body {
     kind: Kind,
     _exchange: Option<Exchange>,
+    record: Option<Box<Record>>,
 }
 
 enum Kind {
@@ -63,15 +65,25 @@ impl Body {
         }
     }
 
-    /// The exchange lasts until the body is gone.
-    pub(crate) fn during(self, exchange: Exchange) -> Self {
-        Self { _exchange: Some(exchange), ..self }
+    /// The exchange lasts until the body is gone, and is logged then.
+    pub(crate) fn during(self, exchange: Exchange, record: Option<Box<Record>>) -> Self {
+        let mut body = Self { _exchange: Some(exchange), record, ..self };
+        body.note(0);
+        body
+    }
+
+    fn note(&mut self, sent: usize) {
+        let complete = self.is_end_stream();
+        if let Some(record) = &mut self.record {
+            record.sent += sent as u64;
+            record.complete = complete;
+        }
     }
 }
 
 impl From<Kind> for Body {
     fn from(kind: Kind) -> Self {
-        Self { kind, _exchange: None }
+        Self { kind, _exchange: None, record: None }
     }
 }
 
@@ -83,10 +95,15 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.kind {
-            Kind::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Kind::Upstream(upstream) => upstream.poll(cx),
+        let frame = match &mut self.kind {
+            Kind::Text(text) => text.take().map(|text| Ok(Frame::data(text))),
+            Kind::Upstream(upstream) => ready!(upstream.poll(cx)),
+        };
+        if self.record.is_some() {
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            self.note(data.map_or(0, Bytes::len));
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+use crate::access_log::AccessLog;
 use crate::clients::{Client, Clients};
 use crate::gate::{Crowds, Gates};
 use crate::pool::Pools;
@@ -44,6 +45,7 @@ pub(crate) struct Core {
     pub counters: CoreCounters,
     pub connections: TaskTracker,
     pub clients: Clients,
+    pub access_log: AccessLog,
     current: RefCell<Rc<Current>>,
 }
 
@@ -68,10 +70,11 @@ pub(crate) async fn run(
     settings: Arc<Settings>,
     tls: TlsFactory,
     crowds: Crowds,
+    access_log: AccessLog,
     sockets: Option<CoreSockets>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Rc::new(Core::new(settings, tls, crowds));
+    let core = Rc::new(Core::new(settings, tls, crowds, access_log));
     let mut acceptors = Acceptors::new(sockets);
     crate::pool::sweep_forever(&core);
     tick_forever(&core);
@@ -82,6 +85,7 @@ pub(crate) async fn run(
             Command::Drain(done) => {
                 acceptors.stop();
                 core.drain().await;
+                core.access_log.flush();
                 let _ = done.send(());
                 return;
             }
@@ -105,6 +109,7 @@ fn tick_forever(core: &Rc<Core>) {
             clock::tick().await;
             let Some(core) = core.upgrade() else { return };
             core.clients.sweep();
+            core.access_log.flush();
         }
     }));
 }
@@ -112,7 +117,7 @@ fn tick_forever(core: &Rc<Core>) {
 // === impl Core ===
 
 impl Core {
-    fn new(settings: Arc<Settings>, tls: TlsFactory, crowds: Crowds) -> Self {
+    fn new(settings: Arc<Settings>, tls: TlsFactory, crowds: Crowds, access_log: AccessLog) -> Self {
         Self {
             pools: Pools::new(settings.upstream.clone()),
             settings,
@@ -121,6 +126,7 @@ impl Core {
             counters: CoreCounters::default(),
             connections: TaskTracker::new(),
             clients: Clients::default(),
+            access_log,
             current: RefCell::default(),
         }
     }
@@ -156,6 +162,7 @@ impl Core {
 
     fn read(&self) -> Stats {
         let mut stats = self.counters.read();
+        stats.access_log_lost = self.access_log.lost.get();
         self.gates.read_into(&mut stats);
         self.workers.read_into(&mut stats);
         stats

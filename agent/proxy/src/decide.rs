@@ -9,11 +9,11 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Failure, Filter, Found, Listener, ListenerGroup, Redirect,
-    RequestHead, Rewrite, Rule, RuleId, Selected, Snapshot, WeightedBackend,
+    RequestHead, Rewrite, Rule, RuleId, Selected, WeightedBackend,
 };
 
 use crate::clients::Client;
-use crate::core::{self, Core};
+use crate::core::Core;
 use crate::edge::{self, Target};
 use crate::reason::Reason;
 use crate::worker::Worker;
@@ -48,20 +48,18 @@ impl From<Reason> for Decision<'_> {
     }
 }
 
-/// Decides, and says whose listener the request was for.
+/// Decides by the listeners of the port, and says whose listener the request was for.
 pub(crate) fn decide<'s>(
     core: &Core,
     client: &Client,
-    snapshot: &'s Snapshot,
+    group: Option<&'s ListenerGroup>,
     parts: &Parts,
 ) -> (Decision<'s>, Option<Rc<Worker>>) {
     let target = match edge::admit(parts, client.limits(), &core.settings) {
         Ok(target) => target,
         Err(reason) => return (reason.into(), None),
     };
-    let Some(group) = core::group(snapshot, client.local) else {
-        return (Reason::NoListener.into(), None);
-    };
+    let Some(group) = group else { return (Reason::NoListener.into(), None) };
     match listener(group, client, &target.host) {
         Ok(listener) => {
             let request = Asked { client, parts, target: &target, port: group.port };

@@ -201,6 +201,14 @@ async fn handshake_http2(stream: TcpStream) -> io::Result<http2::SendRequest<Upl
     Ok(sender)
 }
 
+// === impl Lease ===
+
+impl Lease {
+    pub(crate) fn endpoint(&self) -> SocketAddr {
+        self.in_flight.0.address
+    }
+}
+
 // === impl Connection ===
 
 impl Connection {

@@ -1,5 +1,6 @@
 //! Forwarding: the request as the backend gets it, time-outs, the response as the client gets it.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,14 +22,14 @@ use crate::reason::Reason;
 use crate::upload::Upload;
 use crate::{headers, upgrade};
 
-/// Sends the request where the plan says and returns what the client gets, or why there is nothing.
+/// Sends the request where the plan says and returns what the client gets and from which endpoint, or why there is nothing.
 pub(crate) async fn forward(
     core: &Rc<Core>,
     client: &Rc<Client>,
     plan: Forward<'_>,
     mut parts: Parts,
     body: Incoming,
-) -> Result<Response, Reason> {
+) -> Result<(Response, SocketAddr), Reason> {
     let upload = Upload::new(body);
     let switch = match &upload {
         Upload::Empty => upgrade::Pending::take(&mut parts),
@@ -118,7 +119,7 @@ fn respond(
     (mut response, lease): Answered,
     deadlines: &Deadlines,
     switch: Option<upgrade::Pending>,
-) -> Result<Response, Reason> {
+) -> Result<(Response, SocketAddr), Reason> {
     let tunnel = match switch {
         _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
         Some(switch) => Some(switch.tunnel(core, client, &mut response)),
@@ -135,7 +136,8 @@ fn respond(
         }
     }
     let deadline = deadlines.head().map(|deadline| Box::pin(sleep_until(deadline)));
-    Ok(http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline)))
+    let endpoint = lease.endpoint();
+    Ok((http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline)), endpoint))
 }
 
 fn failed(plan: &Forward<'_>, reason: Reason, problem: &dyn std::fmt::Display) -> Reason {

@@ -6,6 +6,7 @@
 //! eBPF: in [`SocketMode::Steered`] somebody else brings connections for every port to the sockets of [`Proxy::sockets`].
 
 mod accept;
+mod access_log;
 mod answer;
 mod attempt;
 mod body;
@@ -26,6 +27,7 @@ mod path;
 mod pool;
 mod proxy;
 mod reason;
+mod record;
 mod service;
 mod settings;
 mod socket;
@@ -41,6 +43,6 @@ pub use crate::core::Unbound;
 pub use path::normalise as normalise_path;
 pub use proxy::{CORE_THREAD, Proxy, StartError};
 pub use reason::Reason;
-pub use settings::{Settings, Slashes, SocketMode, Upstream};
+pub use settings::{LogOutput, Settings, Slashes, SocketMode, Upstream};
 pub use socket::CoreSockets;
 pub use stats::{GatewayStats, HandshakeFailure, ListenerStats, Refusal, Stats};

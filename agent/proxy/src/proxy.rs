@@ -8,6 +8,7 @@ use portcullis_model::Snapshot;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::access_log::LogWriter;
 use crate::core::{self, Command, Unbound};
 use crate::gate::Crowds;
 use crate::settings::{Settings, SocketMode};
@@ -26,6 +27,7 @@ pub struct Proxy {
     sockets: Vec<CoreSockets>,
     cores: Vec<mpsc::UnboundedSender<Command>>,
     threads: Vec<JoinHandle<()>>,
+    access_log: LogWriter,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +36,8 @@ pub enum StartError {
     Socket(io::Error),
     #[error("cannot start the thread of core {core}: {problem}")]
     Thread { core: usize, problem: io::Error },
+    #[error("cannot start the access log: {0}")]
+    AccessLog(io::Error),
     #[error("cannot set up TLS: {0}")]
     Tls(rustls::Error),
 }
@@ -49,7 +53,8 @@ impl Proxy {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
         let crowds = Crowds::default();
         let settings = Arc::new(settings);
-        let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new() };
+        let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
+        let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new(), access_log };
         for core in 0..settings.cores.max(1) {
             proxy.start_core(core, &settings, tls.clone(), crowds.clone())?;
         }
@@ -84,6 +89,7 @@ impl Proxy {
         for thread in self.threads.drain(..) {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
+        self.access_log.finish().await;
     }
 
     fn start_core(
@@ -101,9 +107,12 @@ impl Proxy {
             sockets.as_ref().map(CoreSockets::try_clone).transpose().map_err(StartError::Socket)?;
         let (sender, commands) = mpsc::unbounded_channel();
         let settings = settings.clone();
+        let access_log = self.access_log.for_core();
         let thread = std::thread::Builder::new()
             .name(format!("{CORE_THREAD}{core}"))
-            .spawn(move || run_pinned(core, core::run(settings, tls, crowds, for_thread, commands)))
+            .spawn(move || {
+                run_pinned(core, core::run(settings, tls, crowds, access_log, for_thread, commands))
+            })
             .map_err(|problem| StartError::Thread { core, problem })?;
         self.sockets.extend(sockets);
         self.cores.push(sender);

@@ -10,10 +10,11 @@ use hyper::body::Incoming;
 use crate::answer::{self, Response};
 use crate::body::Body;
 use crate::clients::{Client, Exchange};
-use crate::core::Core;
+use crate::core::{self, Core};
 use crate::decide::{self, Decision};
 use crate::forward;
 use crate::reason::Reason;
+use crate::record::{Answered, Noted, Trail};
 
 pub(crate) async fn answer(
     core: Rc<Core>,
@@ -24,14 +25,22 @@ pub(crate) async fn answer(
     let (parts, body) = request.into_parts();
     let asker = Asker::of(&parts);
     let current = core.current();
-    let (decision, worker) = decide::decide(&core, &client, &current.snapshot, &parts);
+    let group = core::group(&current.snapshot, client.local).map(|group| &**group);
+    let noted = group.and_then(|group| Some(Box::new(Noted::new(group.gateway.access_log?, &parts))));
+    let (decision, worker) = decide::decide(&core, &client, group, &parts);
+    let mut trail = Trail::of(&decision);
     let answered = match decision {
-        Decision::Forward(plan) => {
-            forward::forward(&core, &client, plan, parts, body).await.map_err(|it| (it, it.status()))
-        }
+        Decision::Forward(plan) => match forward::forward(&core, &client, plan, parts, body).await {
+            Ok((response, endpoint)) => {
+                trail.endpoint = Some(endpoint);
+                Ok(response)
+            }
+            Err(reason) => Err((reason, reason.status())),
+        },
         Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, status, &location)),
         Decision::Answer(reason, status) => Err((reason, status)),
     };
+    let reason = answered.as_ref().err().map(|(reason, _)| *reason);
     // Failures count as such even where gRPC has them wrapped in a 200.
     let (mut response, status) = match answered {
         Ok(response) => {
@@ -40,6 +49,11 @@ pub(crate) async fn answer(
         }
         Err((reason, status)) => (ours(&core, &client, &asker, reason, status), status),
     };
+    let record = noted.zip(group).and_then(|(noted, group)| {
+        let listener = worker.as_ref().map(|worker| &worker.listener.id);
+        let gateway = &group.gateway.name;
+        noted.answered(&core, &client, &Answered { gateway, listener, trail, status, reason })
+    });
     if asker.method == Method::HEAD {
         response = response.map(Body::for_head);
     }
@@ -47,7 +61,7 @@ pub(crate) async fn answer(
         Some(worker) => worker.counters().answered(status),
         None => core.counters.unrouted.increment(),
     }
-    Ok(response.map(|body| body.during(exchange)))
+    Ok(response.map(|body| body.during(exchange, record)))
 }
 
 /// What an answer of our own depends on when the request is no longer at hand.

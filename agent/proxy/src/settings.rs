@@ -1,5 +1,7 @@
 //! What an operator can choose, with defaults that are safe at the edge.
 
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -8,6 +10,8 @@ pub struct Settings {
     pub cores: usize,
     pub sockets: SocketMode,
     pub upstream: Upstream,
+    /// Where access logs go.
+    pub access_log: LogOutput,
     /// How long open connections may finish after a drain began.
     pub drain: Duration,
     /// Proxies in front of this one whose `X-Forwarded-For` is believed. 0: what the client sent is replaced.
@@ -23,6 +27,12 @@ pub enum SocketMode {
     Steered,
     /// Every frontend is bound on every core with `SO_REUSEPORT`.
     Bound,
+}
+
+#[derive(Clone, Debug)]
+pub enum LogOutput {
+    Stdout,
+    File(Arc<File>),
 }
 
 /// What `//` in a path means.
@@ -52,6 +62,7 @@ impl Default for Settings {
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             sockets: SocketMode::Bound,
             upstream: Upstream::default(),
+            access_log: LogOutput::Stdout,
             drain: Duration::from_secs(30),
             trusted_hops: 0,
             slashes: Slashes::Merge,

@@ -37,6 +37,8 @@ pub struct Stats {
     pub unrouted: u64,
     /// Answers of ours, by reason; those that never happened are missing.
     pub answers: BTreeMap<Reason, u64>,
+    /// Lines of access logs that nobody took in time.
+    pub access_log_lost: u64,
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
@@ -108,6 +110,7 @@ impl Stats {
         self.accepted += other.accepted;
         self.accept_errors += other.accept_errors;
         self.unrouted += other.unrouted;
+        self.access_log_lost += other.access_log_lost;
         self.upstream_connects += other.upstream_connects;
         self.upstream_connect_failures += other.upstream_connect_failures;
         self.upstream_retries += other.upstream_retries;
@@ -173,6 +176,7 @@ impl CoreCounters {
             ]),
             unrouted: self.unrouted.get(),
             answers: self.answers(),
+            access_log_lost: 0,
             upstream_connects: self.connects.get(),
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 fn gateway(name: &str, limits: Limits) -> Gateway {
-    Gateway { name: ObjectName::new("test", name), limits }
+    Gateway { limits, ..Gateway::new(ObjectName::new("test", name)) }
 }
 
 /// Gateway `strict` on the plain port, Gateway `lax` on the TLS port. Each port is another core's.

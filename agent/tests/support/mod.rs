@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,13 +49,14 @@ impl Agent {
             write(&dir.path().join("conf").join(name), &text.replace("ADDRESS", &address.to_string()));
         }
         let log = fs::File::create(dir.path().join("log")).unwrap();
+        let out = fs::File::create(dir.path().join("out")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
             .args(["run", "--datapath", "userspace", "--cores", "2", "--drain-timeout", "10", "--config-dir"])
             .arg(dir.path().join("conf"))
             .arg("--admin-socket")
             .arg(dir.path().join("admin.sock"))
             .stderr(log)
-            .stdout(Stdio::null())
+            .stdout(out)
             .spawn()
             .unwrap();
         Self { dir, address, child }
@@ -70,8 +71,17 @@ impl Agent {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
+    /// Standard output.
+    pub(crate) fn access_log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("out")).unwrap()
+    }
+
     pub(crate) fn http(&self, host: &str, path: &str) -> Option<Answer> {
-        let mut stream = TcpStream::connect((self.address, HTTP)).ok()?;
+        self.http_on(HTTP, host, path)
+    }
+
+    pub(crate) fn http_on(&self, port: u16, host: &str, path: &str) -> Option<Answer> {
+        let mut stream = TcpStream::connect((self.address, port)).ok()?;
         exchange(&mut stream, host, path)
     }
 

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 #[kube(derive = "PartialEq")]
 #[kube(derive = "Default")]
 pub struct GatewayParametersSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "accessLog")]
+    pub access_log: Option<GatewayParametersAccessLog>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dedicated: Option<GatewayParametersDedicated>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "hostPorts")]
@@ -29,6 +31,16 @@ pub struct GatewayParametersSpec {
     pub mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<GatewayParametersService>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct GatewayParametersAccessLog {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "minimumStatus")]
+    pub minimum_status: Option<i32>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

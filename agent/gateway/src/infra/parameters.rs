@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_model::{Limits, ObjectName};
+use portcullis_model::{AccessLog, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
 
 use super::limits;
 use crate::api::gatewayclasses::GatewayClass;
-use crate::api::gatewayparameters::GatewayParametersSpec;
+use crate::api::gatewayparameters::{GatewayParametersAccessLog, GatewayParametersSpec};
 use crate::api::gateways::Gateway;
 use crate::listener::Trouble;
 use crate::{Kind, Objects, Reason};
@@ -26,6 +26,9 @@ pub struct Parameters {
     pub resource_limits: BTreeMap<String, String>,
     /// Of the Gateway's clients.
     pub limits: Limits,
+    pub logging: Logging,
+    /// With [`Logging::On`].
+    pub access_log: AccessLog,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     /// The agents' own image, which pods of mode Dedicated run. `None`: nobody told them.
@@ -57,6 +60,14 @@ pub enum HostPorts {
     On,
 }
 
+/// Whether a Gateway has an access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Logging {
+    #[default]
+    Off,
+    On,
+}
+
 impl Parameters {
     /// # Errors
     /// When something that is referred to does not exist, is not supported or contradicts itself: `InvalidParameters`.
@@ -76,6 +87,12 @@ impl Parameters {
         }
         parameters.check()?;
         Ok(parameters)
+    }
+
+    /// The Gateway as it is served.
+    pub(crate) fn served(&self, name: &ObjectName) -> ServedGateway {
+        let access_log = (self.logging == Logging::On).then_some(self.access_log);
+        ServedGateway { name: name.clone(), limits: self.limits.clone(), access_log }
     }
 
     fn overlay(&mut self, spec: &GatewayParametersSpec) -> Result<(), Trouble> {
@@ -102,6 +119,10 @@ impl Parameters {
             let resources = dedicated.resources.as_ref();
             extend(&mut self.resource_requests, resources.and_then(|resources| resources.requests.as_ref()));
             extend(&mut self.resource_limits, resources.and_then(|resources| resources.limits.as_ref()));
+        }
+        if let Some(log) = &spec.access_log {
+            self.logging = if log.enabled.unwrap_or(true) { Logging::On } else { Logging::Off };
+            overlay_log(&mut self.access_log, log)?;
         }
         if let Some(limits) = &spec.limits {
             limits::overlay(&mut self.limits, limits)?;
@@ -131,6 +152,19 @@ impl Parameters {
         }
         Ok(())
     }
+}
+
+fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Result<(), Trouble> {
+    if let Some(format) = &given.format {
+        let formats = [("JSON", LogFormat::Json), ("Text", LogFormat::Text)];
+        log.format = choice("accessLog.format", format, &formats)?;
+    }
+    if let Some(status) = given.minimum_status {
+        let fits = u16::try_from(status).ok().filter(|status| (100..=599).contains(status));
+        let message = || format!("accessLog.minimumStatus {status} is out of range: use 100 to 599");
+        log.minimum_status = fits.ok_or_else(|| invalid(message()))?;
+    }
+    Ok(())
 }
 
 /// What a GatewayClass refers to, judged by itself.

@@ -24,8 +24,8 @@ pub(super) struct Dirty {
     pub(super) contests: BTreeSet<ListenerKey>,
     pub(super) tables: BTreeSet<(ListenerKey, HostPattern)>,
     pub(super) listeners: BTreeSet<ListenerKey>,
-    /// Gateways with other limits.
-    pub(super) limits: BTreeSet<ObjectName>,
+    /// Gateways with other limits, or another access log.
+    pub(super) served: BTreeSet<ObjectName>,
     /// Gateways whose ports or addresses may be others.
     pub(super) frontends: BTreeSet<ObjectName>,
     /// Gateways for which something else may have to be generated.

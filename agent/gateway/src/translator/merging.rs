@@ -81,8 +81,8 @@ impl Translator {
         let parameters = parameters.unwrap_or_default();
         let Some(root) = self.roots.get_mut(name) else { return };
         if root.parameters != parameters {
-            if root.parameters.limits != parameters.limits {
-                self.dirty.limits.insert(name.clone());
+            if root.parameters.served(name) != parameters.served(name) {
+                self.dirty.served.insert(name.clone());
             }
             root.parameters = parameters;
             self.dirty.generated.insert(name.clone());

@@ -45,7 +45,7 @@ impl Translator {
         for key in std::mem::take(&mut self.dirty.listeners) {
             self.refresh(&key, &mut changes);
         }
-        for name in std::mem::take(&mut self.dirty.limits) {
+        for name in std::mem::take(&mut self.dirty.served) {
             let groups = self.serving.groups.range((name.clone(), 0)..=(name, u16::MAX));
             groups.for_each(|(group, _)| {
                 changes.entry(group.clone()).or_default();
@@ -106,13 +106,11 @@ impl Translator {
             .map_or_else(|| self.serving.no_routes.clone(), |attached| attached.table.clone())
     }
 
-    /// The Gateway as it was, unless it has other limits now.
+    /// The same as before, if it is.
     fn gateway(&self, name: &ObjectName, before: Option<&Arc<Gateway>>) -> Arc<Gateway> {
-        let limits = self.roots.get(name).map(|root| &root.parameters.limits);
-        match before.filter(|before| Some(&before.limits) == limits) {
-            Some(same) => same.clone(),
-            None => Arc::new(Gateway { name: name.clone(), limits: limits.cloned().unwrap_or_default() }),
-        }
+        let now = self.roots.get(name).map(|root| root.parameters.served(name));
+        let now = now.unwrap_or_else(|| Gateway::new(name.clone()));
+        before.filter(|before| ***before == now).cloned().unwrap_or_else(|| Arc::new(now))
     }
 
     /// Removals come first: a hostname may pass from one listener to another.

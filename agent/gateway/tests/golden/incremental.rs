@@ -234,7 +234,7 @@ fn parameters(namespace: &str, dice: &mut Dice) -> Value {
     let limits = json!({"connections": dice.maybe(|dice| json!(dice.roll(3)))});
     json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
         "metadata": {"name": "p", "namespace": namespace},
-        "spec": {"limits": limits, "hostPorts": dice.maybe(|_| json!(true))}})
+        "spec": {"limits": limits, "accessLog": dice.maybe(|dice| json!({"enabled": dice.roll(2) == 0})), "hostPorts": dice.maybe(|_| json!(true))}})
 }
 
 fn manifest(version: &str, kind: &str, namespace: &str, name: &str, dice: &mut Dice, rest: Value) -> Value {

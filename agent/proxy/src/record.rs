@@ -1,0 +1,278 @@
+//! A line of the access log, from the request's head to the last byte of the response.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
+use jiff::Timestamp;
+use portcullis_model::{AccessLog, BackendName, ListenerId, LogFormat, ObjectName, RuleId};
+use serde::{Serialize, Serializer};
+
+use crate::clients::Client;
+use crate::core::Core;
+use crate::decide::Decision;
+use crate::reason::Reason;
+
+/// What a line says of the request, taken before the request is changed and sent on.
+pub(crate) struct Noted {
+    log: AccessLog,
+    at: Timestamp,
+    begun: Instant,
+    method: Method,
+    target: Uri,
+    version: Version,
+    host: Option<HeaderValue>,
+    referer: Option<HeaderValue>,
+    user_agent: Option<HeaderValue>,
+}
+
+/// What became of it.
+pub(crate) struct Answered<'a> {
+    pub gateway: &'a ObjectName,
+    pub listener: Option<&'a ListenerId>,
+    pub trail: Trail<'a>,
+    pub status: StatusCode,
+    /// Of an answer of our own.
+    pub reason: Option<Reason>,
+}
+
+/// Which way a request went.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Trail<'a> {
+    rule: Option<&'a RuleId>,
+    backend: Option<&'a BackendName>,
+    pub endpoint: Option<SocketAddr>,
+}
+
+/// A line that lacks its end; it is logged when this is dropped.
+pub(crate) struct Record {
+    core: Rc<Core>,
+    format: LogFormat,
+    line: String,
+    /// What comes after the bytes of the body, where a format has more than time and end there.
+    rest: String,
+    begun: Instant,
+    /// Bytes of the response's body.
+    pub sent: u64,
+    /// Whether the response came to its end.
+    pub complete: bool,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(serialize_with = "to_the_millisecond")]
+    time: Timestamp,
+    gateway: &'a ObjectName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listener: Option<&'a ListenerId>,
+    client: SocketAddr,
+    scheme: &'static str,
+    #[serde(serialize_with = "debugged")]
+    protocol: Version,
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Cow<'a, str>>,
+    #[serde(serialize_with = "shown")]
+    target: Target<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    referer: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<Cow<'a, str>>,
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<&'a BackendName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<SocketAddr>,
+}
+
+/// Path and query, as they came.
+struct Target<'a>(&'a Uri);
+
+/// Text that may hold anything, between quotes of the text form.
+struct Escaped<'a>(&'a str);
+
+// === impl Trail ===
+
+impl<'s> Trail<'s> {
+    /// As far as it is decided before the request is sent on.
+    pub(crate) fn of(decision: &Decision<'s>) -> Self {
+        match decision {
+            Decision::Forward(plan) => {
+                Self { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
+            }
+            Decision::Redirect { rule, .. } => Self { rule: Some(&rule.id), ..Self::default() },
+            Decision::Answer(..) => Self::default(),
+        }
+    }
+}
+
+// === impl Noted ===
+
+impl Noted {
+    pub(crate) fn new(log: AccessLog, parts: &Parts) -> Self {
+        let named = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+        Self {
+            log,
+            at: Timestamp::now(),
+            begun: Instant::now(),
+            method: parts.method.clone(),
+            target: parts.uri.clone(),
+            version: parts.version,
+            host: named.or_else(|| field(&parts.headers, header::HOST)),
+            referer: field(&parts.headers, header::REFERER),
+            user_agent: field(&parts.headers, header::USER_AGENT),
+        }
+    }
+
+    /// `None` if the Gateway does not want to hear of such an answer.
+    pub(crate) fn answered(
+        &self,
+        core: &Rc<Core>,
+        client: &Client,
+        answered: &Answered<'_>,
+    ) -> Option<Box<Record>> {
+        if answered.status.as_u16() < self.log.minimum_status {
+            return None;
+        }
+        let line = self.line(client, answered);
+        let (line, rest) = match self.log.format {
+            LogFormat::Json => (line.json(), String::new()),
+            LogFormat::Text => line.text(),
+        };
+        let (core, format, begun) = (core.clone(), self.log.format, self.begun);
+        Some(Box::new(Record { core, format, line, rest, begun, sent: 0, complete: false }))
+    }
+
+    fn line<'a>(&'a self, client: &Client, answered: &Answered<'a>) -> Line<'a> {
+        Line {
+            time: self.at,
+            gateway: answered.gateway,
+            listener: answered.listener,
+            client: SocketAddr::new(client.peer.ip().to_canonical(), client.peer.port()),
+            scheme: client.scheme(),
+            protocol: self.version,
+            method: self.method.as_str(),
+            host: text(self.host.as_ref()),
+            target: Target(&self.target),
+            referer: text(self.referer.as_ref()),
+            user_agent: text(self.user_agent.as_ref()),
+            status: answered.status.as_u16(),
+            reason: answered.reason.map(Reason::name),
+            rule: answered.trail.rule.map(RuleId::to_string),
+            backend: answered.trail.backend,
+            endpoint: answered.trail.endpoint,
+        }
+    }
+}
+
+fn field(fields: &HeaderMap, name: HeaderName) -> Option<HeaderValue> {
+    fields.get(name).cloned()
+}
+
+fn text(value: Option<&HeaderValue>) -> Option<Cow<'_, str>> {
+    value.map(|value| String::from_utf8_lossy(value.as_bytes()))
+}
+
+// === impl Record ===
+
+impl Record {
+    fn end(&self) -> String {
+        let (sent, rest, complete) = (self.sent, &self.rest, self.complete);
+        let seconds = self.begun.elapsed().as_secs_f64();
+        match self.format {
+            LogFormat::Json => {
+                format!(",\"sent\":{sent},\"duration\":{seconds:.6},\"complete\":{complete}}}\n")
+            }
+            LogFormat::Text => format!(" {sent}{rest} duration={seconds:.6} complete={complete}\n"),
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let end = self.end();
+        self.line.push_str(&end);
+        self.core.access_log.append(self.line.as_bytes());
+    }
+}
+
+// === impl Line ===
+
+impl Line<'_> {
+    /// An object that is still open.
+    fn json(&self) -> String {
+        let mut json = serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned());
+        json.pop();
+        json
+    }
+
+    /// The Combined Log Format, in which the bytes of the body come in between, then `name="value"`.
+    fn text(&self) -> (String, String) {
+        let time = self.time.strftime("%d/%b/%Y:%H:%M:%S +0000");
+        let (method, target, version) = (self.method, self.target.to_string(), self.protocol);
+        let request = format!("{method} {} {version:?}", Escaped(&target));
+        let head = format!("{} - - [{time}] \"{request}\" {}", self.client.ip(), self.status);
+        let quoted = |it: &Option<Cow<'_, str>>| format!("\"{}\"", Escaped(it.as_deref().unwrap_or("-")));
+        let mut rest = format!(" {} {}", quoted(&self.referer), quoted(&self.user_agent));
+        for (name, value) in self.more() {
+            // Writing to a String cannot fail.
+            let _ = write!(rest, " {name}=\"{}\"", Escaped(&value));
+        }
+        (head, rest)
+    }
+
+    /// What the Combined Log Format has no place for.
+    fn more(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let fields = [
+            ("gateway", Some(self.gateway.to_string())),
+            ("listener", self.listener.map(ListenerId::to_string)),
+            ("host", self.host.as_deref().map(str::to_owned)),
+            ("reason", self.reason.map(str::to_owned)),
+            ("rule", self.rule.clone()),
+            ("backend", self.backend.map(BackendName::to_string)),
+            ("endpoint", self.endpoint.map(|it| it.to_string())),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.path_and_query().map_or("", |target| target.as_str()))
+    }
+}
+
+/// So that no client can write lines of its own.
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '"' | '\\' => write!(f, "\\{character}")?,
+                control if control.is_control() => write!(f, "{}", control.escape_unicode())?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn to_the_millisecond<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{time:.3}"))
+}
+
+/// A version has no other form.
+fn debugged<S: Serializer>(value: &Version, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:?}"))
+}

@@ -1,0 +1,174 @@
+//! The access log: whose requests have lines, which, and what these say.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use std::fs::File;
+use std::io::{PipeReader, Read};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use portcullis_model::{AccessLog, BackendProtocol, Gateway, LogFormat, ObjectName};
+use portcullis_proxy::{LogOutput, Settings};
+use serde_json::Value;
+use support::origin::Origin;
+use support::rules::rule;
+use support::via::{Client, Via};
+use support::world::{World, eventually};
+
+const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: 100 };
+
+/// Gateway `logged` on the plain port, Gateway `quiet` on the TLS port, both echoing; and the end of a pipe into which the log goes.
+async fn world(log: AccessLog) -> (World, Origin, PipeReader) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let access_log = LogOutput::File(Arc::new(File::from(OwnedFd::from(writer))));
+    let mut world = World::with(Settings { access_log, ..Settings::default() });
+    let origin = Origin::http1().await;
+    world.backend("echo", BackendProtocol::Http1, &[origin.address]);
+    world.http("*", vec![rule()]);
+    world.https("*", vec![rule()]);
+    let [plain, tls] = ["logged", "quiet"].map(|name| Gateway::new(ObjectName::new("test", name)));
+    world.gateways = [Gateway { access_log: Some(log), ..plain }, tls];
+    world.apply().await;
+    (world, origin, reader)
+}
+
+/// All lines, once the data plane has ended.
+async fn lines(world: World, mut reader: PipeReader) -> Vec<String> {
+    world.proxy.drain().await;
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn parsed(lines: &[String]) -> Vec<Value> {
+    lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+}
+
+#[tokio::test]
+async fn one_gateways_requests_have_lines_and_anothers_have_none() {
+    let (world, origin, reader) = world(ALL).await;
+    let request = "GET /a/b?c=d\nhost: a.test:80\nuser-agent: probe/1\nreferer: http://b.test/";
+    assert_eq!(world.send(Via::Http1, request).await.status, 200);
+    assert_eq!(world.send(Via::H2c, request).await.status, 200);
+    assert_eq!(world.send(Via::Http1Tls, request).await.status, 200);
+    assert_eq!(world.send(Via::Http2Tls, request).await.status, 200);
+    let lines = parsed(&lines(world, reader).await);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, protocol) in lines.iter().zip(["HTTP/1.1", "HTTP/2.0"]) {
+        let endpoint = origin.address.to_string();
+        for (field, value) in [
+            ("gateway", "test/logged"),
+            ("listener", "Gateway test/gateway listener *"),
+            ("scheme", "http"),
+            ("protocol", protocol),
+            ("method", "GET"),
+            ("host", "a.test:80"),
+            ("target", "/a/b?c=d"),
+            ("referer", "http://b.test/"),
+            ("user_agent", "probe/1"),
+            ("rule", "HTTPRoute test/route rule 0"),
+            ("backend", "test/echo:80"),
+            ("endpoint", &endpoint),
+        ] {
+            assert_eq!(line[field], value, "{field} in {line}");
+        }
+        assert_eq!((&line["status"], &line["complete"]), (&Value::from(200), &Value::from(true)), "{line}");
+        assert!(line["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+        assert!(line["time"].as_str().unwrap().ends_with('Z') && line.get("reason").is_none(), "{line}");
+        assert!(line["duration"].as_f64().unwrap() > 0.0 && line["sent"].as_u64().unwrap() > 0, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_is_logged_with_its_reason() {
+    let (mut world, _origin, reader) = world(ALL).await;
+    world.listeners[0].host = "a.test";
+    world.backends.clear();
+    world.apply().await;
+    for (request, status) in
+        [("GET /\nhost: b.test", 404), ("GET /%00\nhost: a.test", 400), ("GET /\nhost: a.test", 503)]
+    {
+        assert_eq!(world.send(Via::Http1, request).await.status, status);
+    }
+    let lines = parsed(&lines(world, reader).await);
+    let said: Vec<_> = lines.iter().map(|line| format!("{} {}", line["status"], line["reason"])).collect();
+    assert_eq!(said, [r#"404 "no_listener""#, r#"400 "path_nul""#, r#"503 "no_endpoint""#]);
+    assert_eq!((&lines[1]["target"], &lines[2]["backend"]), (&"/%00".into(), &"test/echo:80".into()));
+}
+
+#[tokio::test]
+async fn answers_below_the_minimum_have_no_line() {
+    let (world, _origin, reader) = world(AccessLog { minimum_status: 400, ..ALL }).await;
+    assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
+    assert_eq!(world.send(Via::Http1, "GET /%00").await.status, 400);
+    let lines = parsed(&lines(world, reader).await);
+    assert_eq!(lines.iter().map(|line| &line["status"]).collect::<Vec<_>>(), [&Value::from(400)]);
+}
+
+/// A client cannot write lines or fields of its own.
+#[tokio::test]
+async fn text_is_the_combined_log_format_with_more_behind_it() {
+    let (world, origin, reader) = world(AccessLog { format: LogFormat::Text, ..ALL }).await;
+    let request = "GET /a\nhost: a.test\nuser-agent: x\" gateway=\"y\\";
+    let sent = world.send(Via::Http1, request).await.body.len();
+    let lines = lines(world, reader).await;
+    let [line] = lines.as_slice() else { panic!("{lines:?}") };
+    let (head, rest) = line.split_once("] ").unwrap();
+    assert!(head.starts_with("127.0.0.1 - - [") && head.ends_with(" +0000"), "{line}");
+    let (rest, end) = rest.split_once(" duration=").unwrap();
+    let endpoint = origin.address;
+    assert_eq!(
+        rest,
+        format!(
+            r#""GET /a HTTP/1.1" 200 {sent} "-" "x\" gateway=\"y\\" gateway="test/logged" listener="Gateway test/gateway listener *" host="a.test" rule="HTTPRoute test/route rule 0" backend="test/echo:80" endpoint="{endpoint}""#
+        )
+    );
+    assert!(end.ends_with(" complete=true"), "{line}");
+}
+
+#[tokio::test]
+async fn a_response_that_is_broken_off_says_so() {
+    let (world, _origin, reader) = world(ALL).await;
+    let mut client = Client::connect(Via::H2c, world.plain, "any.test").await;
+    let response = client.start("GET /?stall").await.unwrap();
+    drop((response, client));
+    let lines = parsed(&lines(world, reader).await);
+    assert_eq!((lines.len(), &lines[0]["complete"]), (1, &false.into()), "{lines:?}");
+}
+
+/// It is the log that changes, not the connection.
+#[tokio::test]
+async fn open_connections_follow_changes() {
+    let (mut world, _origin, reader) = world(ALL).await;
+    let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+    assert_eq!(client.send("GET /1").await.status, 200);
+    world.gateways[0].access_log = None;
+    world.apply().await;
+    assert_eq!(client.send("GET /2").await.status, 200);
+    world.gateways[0].access_log = Some(ALL);
+    world.apply().await;
+    assert_eq!(client.send("GET /3").await.status, 200);
+    drop(client);
+    let lines = parsed(&lines(world, reader).await);
+    assert_eq!(lines.iter().map(|line| &line["target"]).collect::<Vec<_>>(), ["/1", "/3"]);
+}
+
+/// Nobody reads: requests are answered, lines are lost, the loss is counted, and the data plane ends all the same.
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_nothing_up() {
+    let (world, _origin, reader) = world(ALL).await;
+    let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+    let request = format!("GET /{}", "x".repeat(8000));
+    eventually("lines are lost", async || {
+        for _ in 0..100 {
+            assert_eq!(client.send(&request).await.status, 200);
+        }
+        world.proxy.stats().await.access_log_lost > 0
+    })
+    .await;
+    drop(client);
+    world.proxy.drain().await;
+    drop(reader);
+}
