@@ -25,7 +25,7 @@ use super::dispute::{self, Dispute, NOTABLE};
 use super::pods::{Access, unavailable};
 use super::refusal::Refusal;
 use super::watch::Trouble;
-use super::{FIELD_MANAGER, code};
+use super::{FIELD_MANAGER, code, problem};
 
 /// When somebody else's object is in the way, or the API server refused one, it is tried again this often.
 const RETRY: Duration = Duration::from_secs(5);
@@ -45,6 +45,8 @@ pub struct Generator {
     listed: BTreeSet<GeneratedKind>,
     troubles: BTreeMap<GeneratedKind, Trouble>,
     disputes: BTreeMap<(GeneratedKind, ObjectName), Dispute>,
+    /// Gateways whose objects could not be changed, and why.
+    failed: BTreeMap<ObjectName, String>,
     hasher: RandomState,
     refused: watch::Sender<Refused>,
 }
@@ -66,6 +68,7 @@ impl Generator {
             listed: BTreeSet::new(),
             troubles: BTreeMap::new(),
             disputes: BTreeMap::new(),
+            failed: BTreeMap::new(),
             hasher: RandomState::new(),
             refused: watch::Sender::default(),
         }
@@ -146,7 +149,7 @@ impl Generator {
 
     /// Returns when to try again what could not be had.
     async fn reconcile(&mut self, wanted: &[Wanted]) -> Option<Instant> {
-        let (mut refused, mut waiting) = (BTreeMap::new(), None);
+        let (mut refused, mut failed, mut waiting) = (BTreeMap::new(), BTreeMap::new(), None);
         let mut all_done = self.access.grant(wanted).await;
         for operation in infra::diff(wanted, self.observed.values(), self.board.controller_name()) {
             if let Some(until) = self.waits(&operation) {
@@ -157,16 +160,27 @@ impl Generator {
             match self.execute(operation, wanted).await {
                 Ok(None) => {}
                 Ok(Some(refusal)) => drop(refused.insert(gateway, refusal)),
-                Err(error) => {
-                    tracing::warn!(%error, "Gateway {gateway}: cannot change what is generated for it; tried again shortly");
-                    all_done = false;
-                }
+                Err(error) => drop(failed.insert(gateway, problem(&error))),
             }
         }
-        all_done &= refused.is_empty();
+        all_done &= refused.is_empty() && failed.is_empty();
+        self.complain(failed);
         self.report(self.with_unavailable(refused, wanted));
         let retry = (!all_done).then(|| Instant::now() + jittered(RETRY));
         [waiting, retry].into_iter().flatten().min()
+    }
+
+    /// Once of each Gateway, until something else is wrong.
+    fn complain(&mut self, failed: BTreeMap<ObjectName, String>) {
+        for (gateway, problem) in
+            failed.iter().filter(|(gateway, problem)| self.failed.get(*gateway) != Some(*problem))
+        {
+            tracing::warn!(
+                "Gateway {gateway}: cannot change what is generated for it: {problem}; tried again every {} s",
+                RETRY.as_secs()
+            );
+        }
+        self.failed = failed;
     }
 
     /// Until when an object has to wait, because somebody else keeps undoing what is applied.
@@ -299,7 +313,8 @@ impl Generator {
 fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Refusal>> {
     match code(&error) {
         Some(400 | 403 | 422) => {
-            Ok(Some(Refusal::not_usable(format!("the API server refuses {object}: {error}"))))
+            let problem = problem(&error);
+            Ok(Some(Refusal::not_usable(format!("the API server refuses {object}: {problem}"))))
         }
         _ => Err(error),
     }

@@ -35,7 +35,8 @@ impl LastGood {
             Ok(file) => file,
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(%error, path = %self.path.display(), "cannot read the last good configuration");
+                    let path = self.path.display();
+                    tracing::warn!(%error, %path, "cannot read the last good configuration: nothing is served before the API server answers");
                 }
                 return Vec::new();
             }
@@ -70,7 +71,7 @@ impl LastGood {
         match result {
             Err(error) if !self.failed => {
                 let path = self.path.display();
-                tracing::warn!(%error, %path, "cannot keep the last good configuration: a restart without API server would serve nothing");
+                tracing::warn!(%error, %path, "cannot keep the last good configuration: a restart without API server would serve nothing; is --state-dir writable?");
             }
             _ => {}
         }

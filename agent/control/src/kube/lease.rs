@@ -31,6 +31,8 @@ pub struct Elector {
     timing: Timing,
     seen: Option<Seen>,
     leading: watch::Sender<bool>,
+    /// What was said last of why it cannot campaign.
+    complaint: Option<String>,
 }
 
 /// The Lease as last read, and since when it is so by our clock.
@@ -72,6 +74,7 @@ impl Elector {
             timing,
             seen: None,
             leading: watch::Sender::new(false),
+            complaint: None,
         }
     }
 
@@ -122,13 +125,31 @@ impl Elector {
     async fn attempt(&mut self) -> Attempt {
         let limit = self.timing.renew_within / 2;
         match timeout(limit, self.take_or_renew()).await {
-            Ok(Ok(true)) => Attempt::Holds,
-            Ok(Ok(false)) => Attempt::Follows,
+            Ok(Ok(holds)) => {
+                self.complaint = None;
+                if holds { Attempt::Holds } else { Attempt::Follows }
+            }
             Ok(Err(error)) => {
-                tracing::debug!(error = problem(&error), lease = %self.name, "cannot campaign");
+                self.complain(problem(&error));
                 Attempt::Unanswered
             }
-            Err(_) => Attempt::Unanswered,
+            Err(_) => {
+                self.complain("the API server does not answer in time".to_owned());
+                Attempt::Unanswered
+            }
+        }
+    }
+
+    /// Once, until something else is wrong.
+    fn complain(&mut self, problem: String) {
+        if self.complaint.as_ref() != Some(&problem) {
+            tracing::warn!(
+                "Lease {}: cannot campaign: {problem}; this agent serves, and writes no statuses until it can. It needs get, create \
+                 and update on leases in namespace {}",
+                self.name,
+                self.api.namespace().unwrap_or_default()
+            );
+            self.complaint = Some(problem);
         }
     }
 

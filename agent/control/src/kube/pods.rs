@@ -10,8 +10,8 @@ use portcullis_gateway::infra::{Generated, GeneratedKind, Wanted};
 use portcullis_model::ObjectName;
 use serde_json::json;
 
-use super::FIELD_MANAGER;
 use super::refusal::Refusal;
+use super::{FIELD_MANAGER, problem};
 
 /// The ClusterRoleBinding that installation made without subjects: all that we may change about anybody's rights. What it
 /// binds to is less than our own rights, so that Kubernetes lets us.
@@ -48,7 +48,7 @@ impl Access {
                 true
             }
             Err(error) => {
-                self.complain(&binding, error.to_string());
+                self.complain(&binding, problem(&error));
                 false
             }
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use portcullis_gateway::api::gateways::{Gateway, GatewayTls};
-use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec};
-use portcullis_gateway::{ATTACH_TO, GATEWAY_GROUP, Kind, ObjectKey, Objects};
+use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec, ObjectReference};
+use portcullis_gateway::{ATTACH_TO, Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
 /// Whether objects of the kind can change what is referred to.
@@ -58,30 +58,12 @@ fn of_listeners<'l>(
 ) -> impl Iterator<Item = ObjectKey> + 'l {
     let certificates = listeners.iter().filter_map(|listener| listener.tls.as_ref());
     let certificates = certificates.flat_map(|tls| tls.certificate_refs.iter().flatten());
-    certificates.filter_map(|reference| {
-        let (group, kind) = (reference.group.as_deref(), reference.kind.as_deref());
-        key(
-            name,
-            group.unwrap_or_default(),
-            kind.unwrap_or("Secret"),
-            reference.namespace.as_deref(),
-            &reference.name,
-        )
-    })
+    certificates.filter_map(|reference| of_certificate(name, reference))
 }
 
 fn of_tls<'l>(name: &'l ObjectName, tls: &'l GatewayTls) -> impl Iterator<Item = ObjectKey> + 'l {
     let client = tls.backend.iter().filter_map(|backend| backend.client_certificate_ref.as_ref());
-    let client = client.filter_map(|reference| {
-        let (group, kind) = (reference.group.as_deref(), reference.kind.as_deref());
-        key(
-            name,
-            group.unwrap_or_default(),
-            kind.unwrap_or("Secret"),
-            reference.namespace.as_deref(),
-            &reference.name,
-        )
-    });
+    let client = client.filter_map(|reference| of_certificate(name, reference));
     let frontends = tls.frontend.iter().flat_map(|frontend| {
         std::iter::once(&frontend.default).chain(frontend.per_port.iter().flatten().map(|port| &port.tls))
     });
@@ -95,9 +77,14 @@ fn of_validation<'l>(name: &'l ObjectName, tls: &'l FrontendTls) -> impl Iterato
     })
 }
 
+fn of_certificate(name: &ObjectName, reference: &ObjectReference) -> Option<ObjectKey> {
+    let group = reference.group.as_deref().unwrap_or_default();
+    let kind = reference.kind.as_deref().unwrap_or("Secret");
+    key(name, group, kind, reference.namespace.as_deref(), &reference.name)
+}
+
 fn key(from: &ObjectName, group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Option<ObjectKey> {
     let kind = Kind::of(group, kind).filter(|kind| matches!(kind, Kind::Secret | Kind::ConfigMap))?;
-    debug_assert!(group != GATEWAY_GROUP);
     Some(ObjectKey::new(kind, ObjectName::new(namespace.unwrap_or(&from.namespace), name)))
 }
 

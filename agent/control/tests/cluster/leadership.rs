@@ -6,8 +6,10 @@ use portcullis_control::kube::Elector;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::account;
 use crate::agent::{Agent, TIMING, serves, until};
-use crate::fixture::{Fixture, condition};
+use crate::fixture::{DEADLINE, Fixture, condition};
+use crate::logs::Logs;
 use crate::process::Process;
 use crate::wire::Wire;
 
@@ -114,5 +116,32 @@ async fn a_leader_that_is_cut_off_follows_serves_and_leads_again() {
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
     drop(first);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn who_may_not_campaign_says_so_once_and_leads_once_it_may() {
+    let fixture = Fixture::new().await;
+    let classes = json!({"apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["get"]});
+    let leases = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]});
+    let account = account::with_rules(&fixture, json!([classes]), json!([])).await;
+    let logs = Logs::capture();
+    let elector = Elector::new(account.client.clone(), &fixture.name, "lease", "a", TIMING);
+    let leading = elector.leading();
+    let campaign = tokio::spawn(elector.run(std::future::pending()));
+    let deadline = Instant::now() + DEADLINE;
+    while logs.with("cannot campaign").is_empty() {
+        assert!(Instant::now() < deadline, "it says nothing");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    account::set_rules(&fixture, json!([classes, leases])).await;
+    until(leading, |leads| *leads).await;
+    let told = logs.with("cannot campaign");
+    assert!(
+        told.len() == 1 && told[0].contains("lease lease: ") && told[0].contains(&fixture.name),
+        "{told:?}"
+    );
+    campaign.abort();
     fixture.remove().await;
 }
