@@ -102,3 +102,30 @@ fn ctr(layout: &Layout, node: Node, arguments: &[&str]) -> Command {
     command.args(["--address", &format!("{RUN}/containerd.sock"), "--namespace", "k8s.io"]).args(arguments);
     command
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_found_by_its_name() {
+        for node in Node::some(Node::MOST) {
+            assert_eq!(node.to_string().parse(), Ok(node));
+        }
+        for name in ["node", "node-0", "node-10", "node-02"] {
+            assert!(name.parse::<Node>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn nodes_have_addresses_of_their_own() {
+        assert_eq!(
+            (Node::FIRST.address().as_str(), Node::FIRST.pods().as_str()),
+            ("10.250.0.1", "10.244.0.0/24")
+        );
+        assert_eq!(
+            (Node::SECOND.address().as_str(), Node::SECOND.pods().as_str()),
+            ("10.250.0.2", "10.244.1.0/24")
+        );
+    }
+}
