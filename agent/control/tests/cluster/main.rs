@@ -22,6 +22,7 @@ mod generated;
 mod leadership;
 mod meshes;
 mod outages;
+mod parameters;
 mod permissions;
 mod provisioned;
 mod rivals;
