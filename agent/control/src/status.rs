@@ -1,5 +1,5 @@
-//! Where statuses go. Translation plans them; a [`StatusSink`] writes them (next to the files; later to an API server),
-//! always the newest per object and never a queue.
+//! Where statuses go. Translation plans them; a [`StatusSink`] writes them, next to the files or to an API server, always
+//! the newest per object and never a queue.
 
 mod acknowledge;
 mod complaints;

@@ -264,3 +264,39 @@ async fn a_controller_that_replaces_the_status_of_our_mesh_is_answered_ever_more
     drop(running);
     fixture.remove().await;
 }
+
+/// So many entries of others, under a name each.
+fn crowd(entries: usize) -> Value {
+    let entry = |number: usize| {
+        let mut entry = foreign();
+        entry["parentRef"]["name"] = format!("theirs-{number}").into();
+        entry
+    };
+    json!({"parents": (0..entries).map(entry).collect::<Vec<_>>()})
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_status_that_is_full_of_others_blocks_nothing_and_is_written_once_there_is_room() {
+    let (fixture, logs) = (Fixture::new().await, Logs::capture());
+    fixture.route("full", "web").await;
+    // As many as there may be: the one that is ours would be too many.
+    fixture.patch_status("HTTPRoute", "full", crowd(32)).await;
+    let agent = served_route(&fixture).await;
+    agent.at_rest(&fixture, Kind::HttpRoute, "full").await;
+    let mut shuffled = crowd(32);
+    shuffled["parents"].as_array_mut().unwrap().reverse();
+    fixture.patch_status("HTTPRoute", "full", shuffled).await;
+    agent.at_rest(&fixture, Kind::HttpRoute, "full").await;
+    let told = logs.with("refuses its status");
+    assert!(told.len() == 1 && told[0].contains(&format!("{}/full: ", fixture.name)), "{told:?}");
+
+    fixture.patch_status("HTTPRoute", "full", crowd(31)).await;
+    let route = fixture.until("HTTPRoute", "full", |route| has_ours(route, &fixture)).await;
+    assert_eq!(
+        route["status"]["parents"].as_array().unwrap()[..31],
+        *crowd(31)["parents"].as_array().unwrap()
+    );
+    drop(agent);
+    fixture.remove().await;
+}
