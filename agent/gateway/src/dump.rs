@@ -63,7 +63,7 @@ fn dump_limits(limits: &Limits) -> Map<String, Value> {
     all.filter(|(now, usual)| now != usual).map(|((name, value), _)| (name.to_owned(), value)).collect()
 }
 
-fn all_limits(limits: &Limits) -> [(&'static str, Value); 9] {
+fn all_limits(limits: &Limits) -> [(&'static str, Value); 10] {
     let text = |limit: Duration| json!(format!("{limit:?}"));
     [
         ("connections", json!(limits.connections)),
@@ -75,6 +75,7 @@ fn all_limits(limits: &Limits) -> [(&'static str, Value); 9] {
         ("targetBytes", json!(limits.target_bytes)),
         ("headerBytes", json!(limits.header_bytes)),
         ("headerFields", json!(limits.header_fields)),
+        ("bodyBytes", json!(limits.body_bytes)),
     ]
 }
 

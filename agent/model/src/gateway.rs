@@ -52,6 +52,8 @@ pub struct Limits {
     /// Bytes of all header fields.
     pub header_bytes: u32,
     pub header_fields: u32,
+    /// Bytes of a request's body.
+    pub body_bytes: Option<u64>,
 }
 
 // === impl Gateway ===
@@ -86,6 +88,7 @@ impl Default for Limits {
             target_bytes: 8 << 10,
             header_bytes: 32 << 10,
             header_fields: 100,
+            body_bytes: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use portcullis_model::BackendName;
 use crate::core::Core;
 use crate::endpoint::{Connection, Freshness, Lease, SendFailure};
 use crate::reason::Reason;
-use crate::upload::Upload;
+use crate::upload::{Broken, Fault, Upload};
 
 const ATTEMPTS: usize = 3;
 
@@ -26,6 +26,8 @@ pub(crate) enum Trouble {
     Broken(SocketAddr, hyper::Error),
     #[error("the client's request body is malformed or broke off")]
     Client,
+    #[error("the client's request body is larger than the Gateway's limits.bodyBytes")]
+    TooLarge,
 }
 
 pub(crate) type Answered = (http::Response<Incoming>, Lease);
@@ -59,9 +61,10 @@ pub(crate) async fn send(
             Ok(answered) => return Ok(answered),
             Err(SendFailure { error, unsent }) => {
                 let again = unsent.or_else(|| spare.map(|spare| Box::new(spare.into_request())));
-                trouble = match broken.as_ref().is_some_and(|it| it.get()) {
-                    true => Trouble::Client,
-                    false => Trouble::Broken(endpoint.address, error),
+                trouble = match broken.as_ref().and_then(Broken::get) {
+                    Some(Fault::Malformed) => Trouble::Client,
+                    Some(Fault::TooLarge) => Trouble::TooLarge,
+                    None => Trouble::Broken(endpoint.address, error),
                 };
                 let Some(again) = again else { return Err(trouble) };
                 (request, freshness) = (again, Freshness::New);
@@ -137,6 +140,7 @@ impl Trouble {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Client => Reason::ClientBody,
+            Self::TooLarge => Reason::BodyTooLarge,
             Self::NoEndpoint => Reason::NoEndpoint,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(..) => Reason::ConnectFailed,

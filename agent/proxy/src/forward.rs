@@ -30,7 +30,7 @@ pub(crate) async fn forward(
     mut parts: Parts,
     body: Incoming,
 ) -> Result<(Response, SocketAddr), Reason> {
-    let upload = Upload::new(body);
+    let upload = Upload::new(body, client.limits().body_bytes).ok_or(Reason::BodyTooLarge)?;
     let switch = match &upload {
         Upload::Empty => upgrade::Pending::take(&mut parts),
         Upload::Client { .. } => None,

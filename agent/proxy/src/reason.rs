@@ -64,7 +64,8 @@ impl Reason {
             | Self::PathEncodedSlash
             | Self::PathDotParameter
             | Self::Misdirected
-            | Self::ClientBody => None,
+            | Self::ClientBody
+            | Self::BodyTooLarge => None,
         }
     }
 }
@@ -112,6 +113,8 @@ reasons! {
     Timeout = GATEWAY_TIMEOUT "timeout" "the backend took too long",
     /// Found while the request was being forwarded.
     ClientBody = BAD_REQUEST "client_body" "the request body is malformed or broke off",
+    /// Of more bytes than the Gateway allows; if the length is not declared, found while the request was being forwarded.
+    BodyTooLarge = PAYLOAD_TOO_LARGE "body_too_large" "the request body is too large",
 }
 
 #[cfg(test)]

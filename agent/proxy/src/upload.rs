@@ -12,22 +12,44 @@ use hyper::body::Incoming;
 /// Empty uploads are a case of their own: a request without body can be sent again.
 pub(crate) enum Upload {
     Empty,
-    Client { incoming: Incoming, broken: Broken },
+    Client {
+        incoming: Incoming,
+        /// Bytes that may still come.
+        left: u64,
+        broken: Broken,
+    },
 }
 
-/// Whether the client's body broke off; shared with whoever waits for the response.
+/// What is wrong with the client's body, if anything; shared with whoever waits for the response.
 #[derive(Clone, Default)]
-pub(crate) struct Broken(Rc<Cell<bool>>);
+pub(crate) struct Broken(Rc<Cell<Option<Fault>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Or broken off.
+    Malformed,
+    TooLarge,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error(transparent)]
+    Client(#[from] hyper::Error),
+    #[error("the request body is larger than its Gateway allows")]
+    TooLarge,
+}
 
 // === impl Upload ===
 
 impl Upload {
-    pub(crate) fn new(incoming: Incoming) -> Self {
+    /// `None` if the body is longer than it may be, as far as it says so.
+    pub(crate) fn new(incoming: Incoming, limit: Option<u64>) -> Option<Self> {
         if incoming.is_end_stream() {
-            Self::Empty
-        } else {
-            Self::Client { incoming, broken: Broken::default() }
+            return Some(Self::Empty);
         }
+        let left = limit.unwrap_or(u64::MAX);
+        let fits = incoming.size_hint().lower() <= left;
+        fits.then(|| Self::Client { incoming, left, broken: Broken::default() })
     }
 
     pub(crate) fn broken(&self) -> Option<Broken> {
@@ -40,16 +62,19 @@ impl Upload {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = UploadError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self::Client { incoming, broken } = &mut *self else { return Poll::Ready(None) };
-        let frame = ready!(Pin::new(incoming).poll_frame(cx));
-        broken.0.set(matches!(frame, Some(Err(_))));
-        Poll::Ready(frame)
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        let Self::Client { incoming, left, broken } = &mut *self else { return Poll::Ready(None) };
+        let Some(frame) = ready!(Pin::new(incoming).poll_frame(cx)) else { return Poll::Ready(None) };
+        let frame = frame.map_err(UploadError::from).and_then(|frame| within(left, frame));
+        if let Err(error) = &frame {
+            broken.0.set(Some(error.fault()));
+        }
+        Poll::Ready(Some(frame))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -67,10 +92,27 @@ impl Body for Upload {
     }
 }
 
+fn within(left: &mut u64, frame: Frame<Bytes>) -> Result<Frame<Bytes>, UploadError> {
+    let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+    *left = left.checked_sub(bytes).ok_or(UploadError::TooLarge)?;
+    Ok(frame)
+}
+
+// === impl UploadError ===
+
+impl UploadError {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Client(_) => Fault::Malformed,
+            Self::TooLarge => Fault::TooLarge,
+        }
+    }
+}
+
 // === impl Broken ===
 
 impl Broken {
-    pub(crate) fn get(&self) -> bool {
+    pub(crate) fn get(&self) -> Option<Fault> {
         self.0.get()
     }
 }

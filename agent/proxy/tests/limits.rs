@@ -209,3 +209,35 @@ async fn http2_streams_are_as_many_as_the_gateway_allows() {
     let streams = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).expect("MAX_CONCURRENT_STREAMS");
     assert_eq!(streams[2..], [0, 0, 0, 7]);
 }
+
+/// Declared or not, over either version on either side.
+#[tokio::test]
+async fn bodies_are_as_long_as_the_gateway_allows() {
+    let (mut world, _origin) = two_gateways(Limits { body_bytes: Some(1000), ..Limits::default() }).await;
+    let h2c = Origin::h2c().await;
+    let (fits, over) = ("x".repeat(1000), "x".repeat(1001));
+    for protocol in [BackendProtocol::Http1, BackendProtocol::H2c] {
+        if protocol == BackendProtocol::H2c {
+            world.backend("echo", protocol, &[h2c.address]);
+            world.apply().await;
+        }
+        for via in [Via::Http1, Via::H2c] {
+            assert_eq!(world.send(via, &format!("POST /\n\n{fits}")).await.status, 200, "{via:?}");
+            assert_eq!(world.send(via, &format!("POST /\n\n{over}")).await.status, 413, "{via:?}");
+        }
+        for (body, status) in [(&fits, "200"), (&over, "413")] {
+            let head =
+                "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+            let (begin, end) = body.split_at(400);
+            let chunks = format!("{:x}\r\n{begin}\r\n{:x}\r\n{end}\r\n0\r\n\r\n", begin.len(), end.len());
+            let answer = support::client::raw(world.plain, format!("{head}{chunks}").as_bytes()).await;
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{protocol:?}: {answer}");
+        }
+        assert_eq!(
+            world.send(Via::Http2Tls, &format!("POST /\n\n{over}")).await.status,
+            200,
+            "another Gateway"
+        );
+    }
+    assert_eq!(world.proxy.stats().await.answers[&portcullis_proxy::Reason::BodyTooLarge], 6);
+}

@@ -24,6 +24,7 @@ async fn the_api_server_refuses_what_no_gateway_can_have() {
         (json!({"limits": {"http2Streams": 10_001}}), "spec.limits.http2Streams"),
         (json!({"limits": {"targetBytes": 255}}), "spec.limits.targetBytes"),
         (json!({"limits": {"headerBytes": 65_537}}), "spec.limits.headerBytes"),
+        (json!({"limits": {"bodyBytes": 0}}), "spec.limits.bodyBytes"),
         (json!({"limits": {"headerFields": 9}}), "spec.limits.headerFields"),
         (json!({"limits": {"headerTimeout": "1.5s"}}), "spec.limits.headerTimeout"),
         (json!({"limits": {"headerTimeout": "999ms"}}), "must be 1s to 24h"),

@@ -69,6 +69,8 @@ pub struct GatewayParametersInfrastructure {
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct GatewayParametersLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "bodyBytes")]
+    pub body_bytes: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerBytes")]

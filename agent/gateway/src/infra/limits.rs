@@ -19,6 +19,10 @@ pub(super) fn overlay(limits: &mut Limits, given: &GatewayParametersLimits) -> R
     if let Some(connections) = number("connections", given.connections, 1..=i32::MAX.unsigned_abs())? {
         limits.connections = Some(connections);
     }
+    if let Some(bytes) = given.body_bytes {
+        let fits = u64::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        limits.body_bytes = Some(fits.ok_or_else(|| out_of_range("bodyBytes", bytes, 1, i64::MAX))?);
+    }
     let times = [
         ("tlsHandshakeTimeout", &mut limits.tls_handshake_timeout, &given.tls_handshake_timeout),
         ("headerTimeout", &mut limits.header_timeout, &given.header_timeout),
