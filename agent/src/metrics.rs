@@ -253,3 +253,31 @@ fn failure_name(failure: HandshakeFailure) -> &'static str {
         HandshakeFailure::Timeout => "timeout",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_control::kube::MeshState;
+    use tokio::sync::watch;
+
+    #[test]
+    fn a_mesh_of_somebody_else_is_counted() {
+        let mesh = watch::Sender::new(MeshState::default());
+        let standing = Standing {
+            current: watch::Sender::new(true).subscribe(),
+            leading: watch::Sender::new(false).subscribe(),
+            mesh: mesh.subscribe(),
+            has_one_gateway: false,
+            refused: watch::Sender::default().subscribe(),
+        };
+        let scraped = || {
+            let (mut registry, mut text) = (Registry::default(), String::new());
+            cluster(&mut registry, &standing);
+            encode(&mut text, &registry).unwrap();
+            text
+        };
+        assert!(scraped().contains("\nportcullis_mesh_unclaimed 0\n"), "{}", scraped());
+        mesh.send_modify(|state| state.warning = Some("it belongs to another controller".to_owned()));
+        assert!(scraped().contains("\nportcullis_mesh_unclaimed 1\n"), "{}", scraped());
+    }
+}

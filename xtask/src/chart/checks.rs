@@ -7,6 +7,7 @@ mod client;
 mod dedicated;
 mod gateway;
 mod host_ports;
+mod kustomize;
 mod load;
 mod nodes;
 mod outside;
@@ -27,6 +28,7 @@ const SCALING: Duration = Duration::from_secs(60);
 
 /// In this order: later ones use what earlier ones left.
 const INSTALLED: &[&[(&str, Check)]] = &[
+    kustomize::CHECKS,
     agent::CHECKS,
     nodes::CHECKS,
     gateway::CHECKS,
