@@ -129,7 +129,9 @@ impl KindWatch {
         if !self.told && since.elapsed() >= DENIED {
             self.absent().await?;
         }
-        self.failed(error, true).await
+        self.trouble.denied(error);
+        self.backoff.wait().await;
+        Ok(())
     }
 
     /// Secrets and ConfigMaps by their metadata alone: only those that something refers to are read. Of CRDs the metadata is all
@@ -241,6 +243,10 @@ impl Trouble {
 
     pub(super) fn failed(&mut self, error: &(dyn std::error::Error + Sync + 'static)) {
         self.say(problem(error));
+    }
+
+    fn denied(&mut self, error: &(dyn std::error::Error + Sync + 'static)) {
+        self.say(format!("{}; give the agents the rights of the chart's ClusterRole", problem(error)));
     }
 
     pub(super) fn over(&mut self) {

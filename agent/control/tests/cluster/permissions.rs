@@ -81,7 +81,7 @@ async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
         .until("Gateway", "web", |gateway| condition(&gateway["status"], "Programmed")["status"] == "True")
         .await;
     let told = logs.with("grpcroutes");
-    assert!(told.len() == 1 && told[0].contains("forbidden"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("forbidden") && told[0].contains("clusterrole"), "{told:?}");
     drop(agent);
     fixture.remove().await;
 }
