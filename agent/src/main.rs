@@ -13,6 +13,7 @@ mod offline;
 mod output;
 mod panics;
 mod plane;
+mod ports;
 mod ready;
 mod routes;
 mod run;

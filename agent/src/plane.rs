@@ -12,6 +12,7 @@ use portcullis_model::{FrontendKey, Snapshot};
 use portcullis_proxy::{Proxy, Settings, SocketMode, Stats};
 
 use crate::cli::{DatapathChoice, RunArgs};
+use crate::ports;
 use crate::vips::Vips;
 
 /// Cheap to clone; all clones are the same data plane.
@@ -99,20 +100,24 @@ impl Kernel {
     }
 
     /// Returns what is not served, and why. Most snapshots change no frontend and cost nothing here.
-    fn apply(&mut self, wanted: BTreeSet<FrontendKey>, vips: &Vips) -> BTreeMap<FrontendKey, String> {
+    fn apply(&mut self, mut wanted: BTreeSet<FrontendKey>, vips: &Vips) -> BTreeMap<FrontendKey, String> {
+        let mut refused = ports::taken(wanted.iter().filter(|frontend| !self.serves(frontend)));
+        wanted.retain(|frontend| !refused.contains_key(frontend));
         if self.served.as_ref() == Some(&wanted) {
-            return BTreeMap::new();
+            return refused;
         }
         let written = self.datapath.apply(&Desired::new(wanted.iter().copied(), vips.sharing()));
         if let Err(error) = written {
-            let is_served = |frontend: &&FrontendKey| {
-                self.served.as_ref().is_some_and(|served| served.contains(*frontend))
-            };
-            let missing = wanted.iter().filter(|frontend| !is_served(frontend));
-            return missing.map(|frontend| (*frontend, error.to_string())).collect();
+            let missing = wanted.iter().filter(|frontend| !self.serves(frontend));
+            refused.extend(missing.map(|frontend| (*frontend, error.to_string())));
+            return refused;
         }
         self.served = Some(wanted);
-        BTreeMap::new()
+        refused
+    }
+
+    fn serves(&self, frontend: &FrontendKey) -> bool {
+        self.served.as_ref().is_some_and(|served| served.contains(frontend))
     }
 }
 

@@ -69,6 +69,12 @@ impl Scenario {
         self.backends.enter(|| Backend::start(name, address))
     }
 
+    /// A server of the node itself.
+    pub fn server_on_node(&self, name: &str, address: &str) -> Result<Backend> {
+        let address = address.parse()?;
+        self.node.enter(|| Backend::start(name, address))
+    }
+
     /// What the agent's command line says, run outside of the network; problems that it finds are no failure.
     pub fn portcullis(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(binary()?).args(arguments).output()?;

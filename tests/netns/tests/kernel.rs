@@ -1,6 +1,7 @@
 //! What the kernel programs do for a node, with packets from outside.
 #![cfg(test)]
 
+use std::fs;
 use std::time::Duration;
 
 use portcullis_netns_tests::Scenario;
@@ -36,6 +37,48 @@ fn a_crashed_agents_programs_are_adopted() {
         Ok(())
     };
     until(Duration::from_secs(5), served).unwrap();
+}
+
+/// On the node's own addresses, with its port 8080 taken.
+const EVERYWHERE: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: portcullis}
+spec: {controllerName: portcullis.dev/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{type: IPAddress, value: 0.0.0.0}]
+  listeners:
+    - {name: http, port: 80, protocol: HTTP}
+    - {name: other, port: 8080, protocol: HTTP}
+";
+
+#[test]
+fn a_port_of_the_node_is_taken_from_nobody() {
+    let scenario = Scenario::without_configuration("ports").unwrap();
+    fs::write(scenario.config().join("gateway.yaml"), EVERYWHERE).unwrap();
+    let server = scenario.server_on_node("sshd", "10.1.0.1:8080").unwrap();
+    let agent = scenario.start_agent().unwrap();
+    let status = |port: u16| {
+        let mut curl = scenario.client.command("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "5"]);
+        let output = curl.arg(format!("http://10.1.0.1:{port}/")).output()?;
+        anyhow::Ok(String::from_utf8(output.stdout)?)
+    };
+    assert_eq!((status(80).unwrap(), status(8080).unwrap()), ("404".to_owned(), "200".to_owned()));
+    let said = agent.status("Gateway", "infra", "edge").unwrap();
+    assert!(said.contains("another process of the node listens on port 8080"), "{said}");
+    drop(server);
+    let is_ours = || {
+        let status = status(8080)?;
+        anyhow::ensure!(status == "404", "{status}");
+        Ok(())
+    };
+    until(Duration::from_secs(15), is_ours).unwrap();
 }
 
 fn dropped(agent: &Agent) -> f64 {
