@@ -15,6 +15,7 @@ pub mod infra;
 mod listener;
 mod merge;
 pub mod mesh;
+mod node;
 mod objects;
 mod policy;
 mod reason;

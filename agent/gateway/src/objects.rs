@@ -22,6 +22,7 @@ use crate::api::httproutes::HttpRoute;
 use crate::api::listenersets::ListenerSet;
 use crate::api::referencegrants::ReferenceGrant;
 use crate::bundle::CustomResourceDefinition;
+use crate::node::Node;
 
 pub use packed::Packed;
 use packed::{Described, Keep};
@@ -176,6 +177,7 @@ kinds! {
     EndpointSlice(EndpointSlice) in endpoint_slices: "EndpointSlice", Namespaced, "discovery.k8s.io" ["v1"];
     Secret(Secret) in secrets: "Secret", Namespaced, "" ["v1"];
     Namespace(Namespace) in namespaces: "Namespace", Cluster, "" ["v1"];
+    Node(Node) in nodes: "Node", Cluster, "" ["v1"];
     ConfigMap(ConfigMap) in config_maps: "ConfigMap", Namespaced, "" ["v1"];
     GatewayParameters(GatewayParameters) in gateway_parameters: "GatewayParameters", Namespaced, "portcullis.dev" ["v1alpha1"];
     CustomResourceDefinition(CustomResourceDefinition) in definitions: "CustomResourceDefinition", Cluster, "apiextensions.k8s.io" ["v1"];

@@ -109,6 +109,7 @@ fn manifest(object: &Object) -> Option<Value> {
         Object::Service(object) => serde_json::to_value(object),
         Object::EndpointSlice(object) => serde_json::to_value(object),
         Object::Namespace(object) => serde_json::to_value(object),
+        Object::Node(object) => serde_json::to_value(object),
         Object::ConfigMap(object) => serde_json::to_value(object),
         Object::GatewayParameters(object) => serde_json::to_value(object),
     };

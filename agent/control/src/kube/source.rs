@@ -391,10 +391,12 @@ fn version_of(manifest: &Value) -> String {
 }
 
 fn has_status(kind: Kind) -> bool {
-    use Kind::{ConfigMap, EndpointSlice, GatewayParameters, Namespace, ReferenceGrant, Secret, Service};
+    use Kind::{
+        ConfigMap, EndpointSlice, GatewayParameters, Namespace, Node, ReferenceGrant, Secret, Service,
+    };
     !matches!(
         kind,
-        ConfigMap | EndpointSlice | GatewayParameters | Namespace | ReferenceGrant | Secret | Service
+        ConfigMap | EndpointSlice | GatewayParameters | Namespace | Node | ReferenceGrant | Secret | Service
     )
 }
 
@@ -403,11 +405,14 @@ fn strip(kind: Kind, manifest: &mut Value) {
     if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
         metadata.remove("resourceVersion");
+        if kind == Kind::Node {
+            metadata.retain(|field, _| field == "name");
+        }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
         }
     }
-    if kind != Kind::Service
+    if !matches!(kind, Kind::Service | Kind::Node)
         && let Some(manifest) = manifest.as_object_mut()
     {
         manifest.remove("status");

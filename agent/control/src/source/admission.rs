@@ -153,7 +153,7 @@ fn text(manifest: &Value, field: &str) -> Option<String> {
 }
 
 fn is_cluster_scoped(kind: Kind) -> bool {
-    matches!(kind, Kind::GatewayClass | Kind::Namespace | Kind::CustomResourceDefinition)
+    matches!(kind, Kind::GatewayClass | Kind::Namespace | Kind::Node | Kind::CustomResourceDefinition)
 }
 
 fn is_subdomain(name: &str) -> bool {

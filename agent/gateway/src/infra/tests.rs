@@ -2,6 +2,8 @@ use super::*;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
+use crate::{Change, Kind, Object, ObjectKey, Settings, Status, Translator};
+
 fn changes<'s>(wanted: &[Wanted], observed: impl IntoIterator<Item = &'s Generated>) -> Vec<Operation> {
     diff(wanted, observed, crate::CONTROLLER_NAME)
 }
@@ -193,6 +195,41 @@ fn the_addresses_of_its_service_are_the_gateways() {
     assert!(
         values(&with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), Some(&service))).is_empty()
     );
+}
+
+/// Where the Gateway of these tests is served, and what its status says, with a load balancer that publishes three addresses.
+fn served_with(balancer: Value, nodes: &[Object]) -> (BTreeSet<String>, Vec<String>) {
+    let mut service = applied(&wanted(json!({}))).manifest;
+    service["spec"]["clusterIPs"] = json!(["10.96.3.4"]);
+    service["status"] = json!({"loadBalancer": {"ingress": balancer}});
+    let service: Service = serde_json::from_value(service).unwrap();
+    let listeners = json!({"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]});
+    let gateway = with_assigned_addresses(&std::sync::Arc::new(gateway(listeners)), Some(&service));
+    let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+        "metadata": {"name": "example"}, "spec": {"controllerName": crate::CONTROLLER_NAME}});
+    let class = Object::from_json(class).unwrap().unwrap();
+    let objects = [class, Object::Gateway(gateway), Object::Service(service.into())];
+    let changes = objects.into_iter().chain(nodes.iter().cloned()).map(Change::Set);
+    let outcome = Translator::new(Settings::default()).apply(changes.collect());
+    let served = outcome.snapshot.frontends.keys().map(|frontend| frontend.address.to_string()).collect();
+    let key = ObjectKey::new(Kind::Gateway, ObjectName::new("edge", "my-gateway"));
+    let Some(Status::Gateway(status)) = outcome.statuses.get(&key) else { panic!("no status") };
+    let said = status.addresses.iter().flatten().map(|address| address.value.clone());
+    (served, said.collect())
+}
+
+#[test]
+fn an_address_that_no_packet_will_have_is_published_and_not_served() {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-2"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.10"}, {"type": "Hostname", "address": "node-2"}]}});
+    let node = Object::from_json(node).unwrap().unwrap();
+    let balancer =
+        json!([{"ip": "192.0.2.10"}, {"ip": "192.0.2.20"}, {"ip": "192.0.2.30", "ipMode": "Proxy"}]);
+    let (served, said) = served_with(balancer.clone(), &[node]);
+    assert_eq!(served, ["10.96.3.4", "192.0.2.20"].map(str::to_owned).into());
+    assert_eq!(said, ["192.0.2.10", "192.0.2.20", "192.0.2.30", "10.96.3.4"]);
+    let (served, _) = served_with(balancer, &[]);
+    assert_eq!(served, ["10.96.3.4", "192.0.2.10", "192.0.2.20"].map(str::to_owned).into());
 }
 
 #[test]

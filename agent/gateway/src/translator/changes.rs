@@ -29,6 +29,7 @@ impl Translator {
             Kind::EndpointSlice => self.slice_changed(&key, before.as_ref()),
             Kind::Secret => self.secret_changed(&key.name),
             Kind::Namespace => self.namespace_changed(&key.name.name),
+            Kind::Node => self.dirty.frontends.extend(self.roots.keys().cloned()),
             Kind::ConfigMap => {}
             Kind::GatewayParameters => self.parameters_changed(&key.name),
             Kind::CustomResourceDefinition => self.definition_changed(),
@@ -84,6 +85,8 @@ impl Translator {
     fn service_changed(&mut self, name: ObjectName) {
         self.references += 1;
         self.dirty.routes.extend(self.index.routes_by_service.of(&name).cloned());
+        let service = self.objects.services.get(&name);
+        self.dirty.frontends.extend(service.and_then(|service| infra::generated_for(service)));
         self.dirty.services.insert(name);
     }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use k8s_openapi::api::core::v1::Service;
 use portcullis_model::{FrontendKey, L4Protocol, ObjectName, Snapshot};
 
 use super::Translator;
 use super::unit::Root;
-use crate::infra::{HostPorts, Mode};
-use crate::{Serves, created};
+use crate::infra::{self, HostPorts, Mode};
+use crate::{Serves, created, node};
 
 /// Who asks for an address and port, the oldest first, then by `namespace/name`.
 #[derive(Debug, Default)]
@@ -64,7 +65,11 @@ impl Translator {
     /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway knows.
     fn served_addresses(&self, name: &ObjectName, root: &Root) -> BTreeSet<IpAddr> {
         let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
-        let own = root.addresses.usable.iter().copied();
+        let service = self.service_of(name);
+        let arrives = |address: &IpAddr| {
+            service.is_none_or(|service| !node::is_delivered_otherwise(address, service, &self.objects))
+        };
+        let own = root.addresses.usable.iter().copied().filter(arrives);
         match (&self.settings.serves, root.parameters.mode) {
             (Serves::Node, Mode::Node) if root.parameters.host_ports == HostPorts::On => {
                 own.chain(everywhere).collect()
@@ -73,6 +78,14 @@ impl Translator {
             (Serves::Dedicated(only), Mode::Dedicated) if only == name => everywhere,
             (Serves::Node, Mode::Dedicated) | (Serves::Dedicated(_), _) => BTreeSet::new(),
         }
+    }
+
+    /// What was generated for the Gateway; nothing without a cluster.
+    fn service_of(&self, name: &ObjectName) -> Option<&Service> {
+        let gateway = self.objects.gateways.get(name)?;
+        let service = infra::generated_name(&name.name, &gateway.spec.gateway_class_name);
+        let service = self.objects.services.get(&ObjectName::new(&*name.namespace, service))?;
+        (infra::generated_for(service).as_ref() == Some(name)).then_some(service)
     }
 
     fn set_frontend(&self, key: FrontendKey, next: &mut Option<Snapshot>) {

@@ -1,6 +1,6 @@
 //! A Service of type LoadBalancer, with these checks as the load balancer: they give it addresses and lead traffic to a node.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::client::{Client, Conversation, PODS};
 use super::load::Load;
@@ -18,6 +18,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("the address that a load balancer gives is the Gateway's", address_is_published),
     ("a client outside reaches it through either node, and its address is kept", outside_reaches_it),
     ("addresses come and go, and nothing is lost on those that stay", addresses_change),
+    ("a load balancer that publishes a node's address takes it from nobody", node_keeps_its_address),
     ("an address that the Gateway asks for is asked of the load balancer", address_is_asked_for),
     ("without a load balancer its addresses go, and the cluster's stays", balancer_is_given_up),
 ];
@@ -69,6 +70,21 @@ fn addresses_change(cluster: &Cluster) -> Result<()> {
     to_second.go_on()?;
     within.go_on()?;
     load.end()
+}
+
+/// As ServiceLB of k3s does, which brings the traffic to the ClusterIP itself.
+fn node_keeps_its_address(cluster: &Cluster) -> Result<()> {
+    let nodes: Vec<_> = cluster.nodes().collect();
+    let [first, second] = nodes[..] else { bail!("this takes two nodes") };
+    let address = field(cluster, &format!("node/{second}"), "{.status.addresses[0].address}")?;
+    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
+    give(cluster, &[&address, FIRST])?;
+    let all = format!("{address} {FIRST} {cluster_ip}");
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &all)?;
+    // What came with it is served, so it would be, too.
+    wait::until_true(&format!("{FIRST} on {first}"), PATIENCE, || is_local(cluster, first, FIRST))?;
+    ensure!(!is_local(cluster, first, &address), "{first} took the address of {second}: {address}");
+    give(cluster, &[SECOND])
 }
 
 /// It has what it asks for when the load balancer gives it, and nothing else then.
