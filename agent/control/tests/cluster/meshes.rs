@@ -1,7 +1,7 @@
 //! Every arrow of GEP-3949's flow chart, and the rules about parameters.
 
 use portcullis_control::kube::{Mesh, MeshState};
-use portcullis_gateway::mesh::{Instance, MESH_CONTROLLER_NAME, MeshParameters, MeshSettings};
+use portcullis_gateway::mesh::{Instance, MeshParameters, MeshSettings};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -36,7 +36,8 @@ fn start_for(fixture: &Fixture, name: &str) -> Running {
 }
 
 fn start_as(fixture: &Fixture, name: &str, leads: bool) -> Running {
-    let settings = MeshSettings { name: name.to_owned(), ..MeshSettings::default() };
+    // A controller of the test's own: others run next to it, and each answers all that names its controller.
+    let settings = MeshSettings { name: name.to_owned(), controller_name: fixture.controller_name.clone() };
     let instance = Instance { version: "1.2.3".to_owned(), namespace: fixture.name.clone(), agents: None };
     let leading = watch::Sender::new(leads);
     let mesh = Mesh::new(fixture.client.clone(), settings, instance, AGENTS, leading.subscribe());
@@ -75,7 +76,7 @@ async fn an_absent_mesh_is_created_claimed_and_created_again() {
     let mut history = History::of(&fixture, "XMesh", &fixture.name).await;
     let running = start(&fixture);
     let mesh = fixture.until("XMesh", &fixture.name, is_accepted).await;
-    assert_eq!(mesh["spec"], json!({"controllerName": MESH_CONTROLLER_NAME}));
+    assert_eq!(mesh["spec"], json!({"controllerName": fixture.controller_name}));
     let message = accepted(&mesh)["message"].as_str().unwrap();
     assert!(message.contains("1.2.3") && message.contains(&fixture.name), "{message}");
     assert_eq!(
@@ -103,7 +104,7 @@ async fn an_absent_mesh_is_created_claimed_and_created_again() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_mesh_that_is_there_is_claimed_with_its_spec_untouched() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
-    let spec = json!({"controllerName": MESH_CONTROLLER_NAME, "description": "ours"});
+    let spec = json!({"controllerName": fixture.controller_name, "description": "ours"});
     fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
     let running = start(&fixture);
     let mesh = fixture.until("XMesh", &fixture.name, is_accepted).await;
@@ -162,7 +163,7 @@ async fn a_mesh_of_ours_by_another_name_is_told_so_and_left_to_whoever_expects_i
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let running = start(&fixture);
     let other = format!("{}-other", fixture.name);
-    let spec = json!({"controllerName": MESH_CONTROLLER_NAME});
+    let spec = json!({"controllerName": fixture.controller_name});
     fixture.create("XMesh", &other, json!({"spec": spec})).await;
     let is_told = |mesh: &Value| {
         accepted(mesh)["reason"] == "UnexpectedName"
@@ -209,7 +210,7 @@ async fn only_the_leader_creates_and_claims() {
     // A follower that has heard of a Mesh, and then of its end, knows that there is none.
     fixture.create("ConfigMap", "mesh", json!({"data": {"reportAgents": "false"}})).await;
     let parameters = json!({"group": "", "kind": "ConfigMap", "name": "mesh", "namespace": fixture.name});
-    let spec = json!({"controllerName": MESH_CONTROLLER_NAME, "parametersRef": parameters});
+    let spec = json!({"controllerName": fixture.controller_name, "parametersRef": parameters});
     let before = fixture.create("XMesh", &fixture.name, json!({"spec": spec})).await;
     until(running.state.clone(), |state| !state.parameters.report_agents).await;
     assert_eq!(version(&fixture.get("XMesh", &fixture.name).await), version(&before), "it claims nothing");
