@@ -15,6 +15,7 @@ use crate::decide::{self, Decision};
 use crate::forward;
 use crate::reason::Reason;
 use crate::record::{Answered, Noted, Trail};
+use crate::worker::Worker;
 
 pub(crate) async fn answer(
     core: Rc<Core>,
@@ -40,15 +41,15 @@ pub(crate) async fn answer(
         Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, status, &location)),
         Decision::Answer(reason, status) => Err((reason, status)),
     };
-    let reason = answered.as_ref().err().map(|(reason, _)| *reason);
     // Failures count as such even where gRPC has them wrapped in a 200.
-    let (mut response, status) = match answered {
+    let (mut response, status, reason) = match answered {
         Ok(response) => {
             let status = response.status();
-            (response, status)
+            (response, status, None)
         }
-        Err((reason, status)) => (ours(&core, &client, &asker, reason, status), status),
+        Err((reason, status)) => (ours(&core, &client, &asker, reason, status), status, Some(reason)),
     };
+    count(&core, worker.as_deref(), status);
     let record = noted.zip(group).and_then(|(noted, group)| {
         let listener = worker.as_ref().map(|worker| &worker.listener.id);
         let gateway = &group.gateway.name;
@@ -57,11 +58,14 @@ pub(crate) async fn answer(
     if asker.method == Method::HEAD {
         response = response.map(Body::for_head);
     }
-    match &worker {
+    Ok(response.map(|body| body.during(exchange, record)))
+}
+
+fn count(core: &Core, worker: Option<&Worker>, status: StatusCode) {
+    match worker {
         Some(worker) => worker.counters().answered(status),
         None => core.counters.unrouted.increment(),
     }
-    Ok(response.map(|body| body.during(exchange, record)))
 }
 
 /// What an answer of our own depends on when the request is no longer at hand.
