@@ -3,10 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 
+use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 use hyper::body::Incoming;
-use portcullis_model::BackendName;
+use portcullis_model::{BackendName, Limits};
 
 use crate::core::Core;
 use crate::endpoint::{Connection, Freshness, Lease, SendFailure};
@@ -14,6 +15,12 @@ use crate::reason::Reason;
 use crate::upload::{Broken, Fault, Upload};
 
 const ATTEMPTS: usize = 3;
+
+/// A request on its way from a client to a backend.
+pub(crate) struct Outgoing {
+    pub parts: Parts,
+    pub upload: Upload,
+}
 
 /// Why no response came.
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +44,9 @@ pub(crate) type Answered = (http::Response<Incoming>, Lease);
 pub(crate) async fn send(
     core: &Core,
     name: &BackendName,
-    request: Request<Upload>,
+    mut outgoing: Box<Outgoing>,
 ) -> Result<Answered, Trouble> {
-    let broken = request.body().broken();
-    let mut request = Box::new(request);
+    let broken = outgoing.upload.broken();
     let (mut avoid, mut freshness, mut trouble) = (None, Freshness::Any, Trouble::NoEndpoint);
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -55,19 +61,19 @@ pub(crate) async fn send(
                 continue;
             }
         };
-        let spare = if connection.reused { Spare::of(&request) } else { None };
-        adapt(&mut request, &connection);
-        match connection.send(*request).await {
+        let spare = if connection.reused { Spare::of(&outgoing) } else { None };
+        adapt(&mut outgoing.parts, &connection);
+        match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
             Err(SendFailure { error, unsent }) => {
-                let again = unsent.or_else(|| spare.map(|spare| Box::new(spare.into_request())));
+                let again = unsent.or_else(|| spare.map(Spare::into_outgoing));
                 trouble = match broken.as_ref().and_then(Broken::get) {
                     Some(Fault::Malformed) => Trouble::Client,
                     Some(Fault::TooLarge) => Trouble::TooLarge,
                     None => Trouble::Broken(endpoint.address, error),
                 };
                 let Some(again) = again else { return Err(trouble) };
-                (request, freshness) = (again, Freshness::New);
+                (outgoing, freshness) = (again, Freshness::New);
             }
         }
     }
@@ -84,53 +90,72 @@ struct Spare {
 
 impl Spare {
     /// For a request that has no body and an idempotent method.
-    fn of(request: &Request<Upload>) -> Option<Self> {
-        if !matches!(request.body(), Upload::Empty) || !request.method().is_idempotent() {
+    fn of(Outgoing { parts, upload }: &Outgoing) -> Option<Self> {
+        if !matches!(upload, Upload::Empty) || !parts.method.is_idempotent() {
             return None;
         }
-        let fields = request.headers().iter().map(|(name, value)| (name.clone(), value.clone()));
-        Some(Self { method: request.method().clone(), uri: request.uri().clone(), fields: fields.collect() })
+        let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+        Some(Self { method: parts.method.clone(), uri: parts.uri.clone(), fields: fields.collect() })
     }
 
-    fn into_request(self) -> Request<Upload> {
+    fn into_outgoing(self) -> Box<Outgoing> {
         let mut request = Request::new(Upload::Empty);
         *request.method_mut() = self.method;
         *request.uri_mut() = self.uri;
         for (name, value) in self.fields {
             request.headers_mut().append(name, value);
         }
-        request
+        request.into()
     }
 }
 
-fn adapt(request: &mut Request<Upload>, connection: &Connection) {
+fn adapt(parts: &mut Parts, connection: &Connection) {
     if connection.is_http2() {
-        to_http2(request);
+        to_http2(parts);
     } else {
-        to_http1(request);
+        to_http1(parts);
     }
 }
 
 /// HTTP/2 carries the host in the target.
-fn to_http2(request: &mut Request<Upload>) {
-    *request.version_mut() = Version::HTTP_2;
-    let Some(host) = request.headers_mut().remove(header::HOST) else { return };
-    let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(Scheme::HTTP);
-    parts.authority = Authority::try_from(host.as_bytes()).ok();
-    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
-    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+fn to_http2(parts: &mut Parts) {
+    parts.version = Version::HTTP_2;
+    let Some(host) = parts.headers.remove(header::HOST) else { return };
+    let mut target = std::mem::take(&mut parts.uri).into_parts();
+    target.scheme = Some(Scheme::HTTP);
+    target.authority = Authority::try_from(host.as_bytes()).ok();
+    target.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+    parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
 /// HTTP/1 has one `Cookie` field (RFC 9113 section 8.2.3).
-fn to_http1(request: &mut Request<Upload>) {
-    *request.version_mut() = Version::HTTP_11;
-    let crumbs = request.headers().get_all(header::COOKIE);
+fn to_http1(parts: &mut Parts) {
+    parts.version = Version::HTTP_11;
+    let crumbs = parts.headers.get_all(header::COOKIE);
     if crumbs.iter().nth(1).is_some() {
         let joined = crumbs.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);
         if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
-            request.headers_mut().insert(header::COOKIE, cookie);
+            parts.headers.insert(header::COOKIE, cookie);
         }
+    }
+}
+
+// === impl Outgoing ===
+
+impl Outgoing {
+    pub(crate) fn new(request: Request<Incoming>, limits: &Limits) -> Box<Self> {
+        request.map(|body| Upload::new(body, limits.body_bytes)).into()
+    }
+
+    pub(crate) fn into_request(self) -> Request<Upload> {
+        Request::from_parts(self.parts, self.upload)
+    }
+}
+
+impl From<Request<Upload>> for Box<Outgoing> {
+    fn from(request: Request<Upload>) -> Self {
+        let (parts, upload) = request.into_parts();
+        Self::new(Outgoing { parts, upload })
     }
 }
 

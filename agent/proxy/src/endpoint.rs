@@ -7,13 +7,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_model::BackendProtocol;
 use tokio::net::TcpStream;
 
+use crate::attempt::Outgoing;
 use crate::clock;
 use crate::connection::LocalExecutor;
 use crate::core::Core;
@@ -68,7 +69,7 @@ struct InFlight(Rc<Endpoint>);
 pub(crate) struct SendFailure {
     pub error: hyper::Error,
     /// The request, if nothing of it was sent.
-    pub unsent: Option<Box<Request<Upload>>>,
+    pub unsent: Option<Box<Outgoing>>,
 }
 
 /// Whether a kept connection will do.
@@ -201,14 +202,6 @@ async fn handshake_http2(stream: TcpStream) -> io::Result<http2::SendRequest<Upl
     Ok(sender)
 }
 
-// === impl Lease ===
-
-impl Lease {
-    pub(crate) fn endpoint(&self) -> SocketAddr {
-        self.in_flight.0.address
-    }
-}
-
 // === impl Connection ===
 
 impl Connection {
@@ -218,16 +211,16 @@ impl Connection {
 
     pub(crate) async fn send(
         mut self,
-        request: Request<Upload>,
+        outgoing: Box<Outgoing>,
     ) -> Result<(Response<Incoming>, Lease), SendFailure> {
         let sent = match &mut self.kind {
-            Kind::Http1(sender) => sender.try_send_request(request).await,
-            Kind::Http2(sender) => sender.try_send_request(request).await,
+            Kind::Http1(sender) => sender.try_send_request(outgoing.into_request()).await,
+            Kind::Http2(sender) => sender.try_send_request(outgoing.into_request()).await,
         };
         match sent {
             Ok(response) => Ok((response, self.into_lease())),
             Err(mut failure) => {
-                let unsent = failure.take_message().map(Box::new);
+                let unsent = failure.take_message().map(Box::from);
                 Err(SendFailure { unsent, error: failure.into_error() })
             }
         }
@@ -245,6 +238,10 @@ impl Connection {
 // === impl Lease ===
 
 impl Lease {
+    pub(crate) fn endpoint(&self) -> SocketAddr {
+        self.in_flight.0.address
+    }
+
     /// The response is complete: the connection may serve the next request.
     pub(crate) fn release(self) {
         if let Self { sender: Some(sender), in_flight } = self {

@@ -7,13 +7,12 @@ use std::time::Duration;
 use http::header;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Request, StatusCode, Uri};
-use hyper::body::Incoming;
+use http::{StatusCode, Uri};
 use portcullis_model::{Filter, Rule, WeightedBackend};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::answer::Response;
-use crate::attempt::{self, Answered};
+use crate::attempt::{self, Answered, Outgoing};
 use crate::body::Body;
 use crate::clients::Client;
 use crate::core::Core;
@@ -26,27 +25,27 @@ use crate::{headers, upgrade};
 pub(crate) async fn forward(
     core: &Rc<Core>,
     client: &Rc<Client>,
-    plan: Forward<'_>,
-    mut parts: Parts,
-    body: Incoming,
+    plan: &Forward<'_>,
+    mut outgoing: Box<Outgoing>,
 ) -> Result<(Response, SocketAddr), Reason> {
-    let upload = Upload::new(body, client.limits().body_bytes).ok_or(Reason::BodyTooLarge)?;
-    let switch = match &upload {
-        Upload::Empty => upgrade::Pending::take(&mut parts),
+    if outgoing.upload.is_too_large() {
+        return Err(Reason::BodyTooLarge);
+    }
+    let switch = match outgoing.upload {
+        Upload::Empty => upgrade::Pending::take(&mut outgoing.parts),
         Upload::Client { .. } => None,
     };
     let deadlines = Deadlines::new(plan.rule);
-    prepare(core, client, &plan, &mut parts, switch.as_ref());
-    let request = Request::from_parts(parts, upload);
+    prepare(core, client, plan, &mut outgoing.parts, switch.as_ref());
     let sent = match deadlines.head() {
-        None => Ok(attempt::send(core, plan.name, request).await),
+        None => Ok(attempt::send(core, plan.name, outgoing).await),
         // Boxed: most requests have no time-out, and this future is moved for each of them.
-        Some(deadline) => Box::pin(timeout_at(deadline, attempt::send(core, plan.name, request))).await,
+        Some(deadline) => Box::pin(timeout_at(deadline, attempt::send(core, plan.name, outgoing))).await,
     };
     match sent {
-        Ok(Ok(answered)) => respond((core, client), &plan, answered, &deadlines, switch),
-        Ok(Err(trouble)) => Err(failed(&plan, trouble.reason(), &trouble)),
-        Err(_) => Err(failed(&plan, Reason::Timeout, &"the rule's time-out")),
+        Ok(Ok(answered)) => respond((core, client), plan, answered, &deadlines, switch),
+        Ok(Err(trouble)) => Err(failed(plan, trouble.reason(), &trouble)),
+        Err(_) => Err(failed(plan, Reason::Timeout, &"the rule's time-out")),
     }
 }
 

@@ -8,6 +8,7 @@ use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 
 use crate::answer::{self, Response};
+use crate::attempt::Outgoing;
 use crate::body::Body;
 use crate::clients::{Client, Exchange};
 use crate::core::{self, Core};
@@ -17,29 +18,40 @@ use crate::reason::Reason;
 use crate::record::{Answered, Noted, Trail};
 use crate::worker::Worker;
 
-pub(crate) async fn answer(
+/// The request is put on the heap before anything waits: the future of every request is moved, and would hold it several times.
+pub(crate) fn answer(
     core: Rc<Core>,
     client: Rc<Client>,
     request: Request<Incoming>,
-) -> Result<Response, Infallible> {
+) -> impl Future<Output = Result<Response, Infallible>> {
     let exchange = Exchange::begin(&client);
-    let (parts, body) = request.into_parts();
-    let asker = Asker::of(&parts);
+    let outgoing = Outgoing::new(request, client.limits());
+    async move { Ok(respond(&core, &client, exchange, outgoing).await) }
+}
+
+async fn respond(
+    core: &Rc<Core>,
+    client: &Rc<Client>,
+    exchange: Exchange,
+    outgoing: Box<Outgoing>,
+) -> Response {
+    let parts = &outgoing.parts;
+    let asker = Asker::of(parts);
     let current = core.current();
     let group = core::group(&current.snapshot, client.local).map(|group| &**group);
-    let noted = group.and_then(|group| Some(Box::new(Noted::new(group.gateway.access_log?, &parts))));
-    let (decision, worker) = decide::decide(&core, &client, group, &parts);
+    let noted = group.and_then(|group| Some(Box::new(Noted::new(group.gateway.access_log?, parts))));
+    let (decision, worker) = decide::decide(core, client, group, parts);
     let mut trail = Trail::of(&decision);
-    let answered = match decision {
-        Decision::Forward(plan) => match forward::forward(&core, &client, plan, parts, body).await {
+    let answered = match &decision {
+        Decision::Forward(plan) => match forward::forward(core, client, plan, outgoing).await {
             Ok((response, endpoint)) => {
                 trail.endpoint = Some(endpoint);
                 Ok(response)
             }
             Err(reason) => Err((reason, reason.status())),
         },
-        Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, status, &location)),
-        Decision::Answer(reason, status) => Err((reason, status)),
+        Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, *status, location)),
+        Decision::Answer(reason, status) => Err((*reason, *status)),
     };
     // Failures count as such even where gRPC has them wrapped in a 200.
     let (mut response, status, reason) = match answered {
@@ -47,18 +59,18 @@ pub(crate) async fn answer(
             let status = response.status();
             (response, status, None)
         }
-        Err((reason, status)) => (ours(&core, &client, &asker, reason, status), status, Some(reason)),
+        Err((reason, status)) => (ours(core, client, &asker, reason, status), status, Some(reason)),
     };
-    count(&core, worker.as_deref(), status);
+    count(core, worker.as_deref(), status);
     let record = noted.zip(group).and_then(|(noted, group)| {
         let listener = worker.as_ref().map(|worker| &worker.listener.id);
         let gateway = &group.gateway.name;
-        noted.answered(&core, &client, &Answered { gateway, listener, trail, status, reason })
+        noted.answered(core, client, &Answered { gateway, listener, trail, status, reason })
     });
     if asker.method == Method::HEAD {
         response = response.map(Body::for_head);
     }
-    Ok(response.map(|body| body.during(exchange, record)))
+    response.map(|body| body.during(exchange, record))
 }
 
 fn count(core: &Core, worker: Option<&Worker>, status: StatusCode) {

@@ -42,14 +42,19 @@ pub(crate) enum UploadError {
 // === impl Upload ===
 
 impl Upload {
-    /// `None` if the body is longer than it may be, as far as it says so.
-    pub(crate) fn new(incoming: Incoming, limit: Option<u64>) -> Option<Self> {
+    pub(crate) fn new(incoming: Incoming, limit: Option<u64>) -> Self {
         if incoming.is_end_stream() {
-            return Some(Self::Empty);
+            return Self::Empty;
         }
-        let left = limit.unwrap_or(u64::MAX);
-        let fits = incoming.size_hint().lower() <= left;
-        fits.then(|| Self::Client { incoming, left, broken: Broken::default() })
+        Self::Client { incoming, left: limit.unwrap_or(u64::MAX), broken: Broken::default() }
+    }
+
+    /// Whether the body is longer than it may be, as far as it says so.
+    pub(crate) fn is_too_large(&self) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::Client { incoming, left, .. } => incoming.size_hint().lower() > *left,
+        }
     }
 
     pub(crate) fn broken(&self) -> Option<Broken> {
