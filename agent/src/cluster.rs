@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use portcullis_control::applier::State;
 use portcullis_control::kube::{
-    Board, Client, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, Refusal,
-    SourceOptions, StatusWriter, Succession, Timing, connect,
+    Announcer, Board, Client, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState,
+    Refusal, SourceOptions, StatusWriter, Succession, Timing, connect,
 };
 use portcullis_gateway::Serves;
 use portcullis_gateway::infra::{Parameters, ServiceType};
@@ -92,6 +93,7 @@ pub(crate) struct Standing {
 #[derive(Default)]
 pub(crate) struct Agents {
     tasks: JoinSet<()>,
+    announcer: Option<Announcer>,
     election: Option<(tokio::task::JoinHandle<()>, oneshot::Sender<()>)>,
     succession: Option<Succession>,
 }
@@ -157,13 +159,14 @@ fn start_agents(
     let generator = Generator::new(client.clone(), Arc::clone(board), leading.clone(), binding);
     let refused = generator.refused();
     tasks.spawn(generator.run());
+    let announcer = Announcer::new(client.clone(), board, &args.identity());
     let mesh = mesh(args, client, namespace, leading.clone());
     let standing =
         Standing { current: board.current(), leading, mesh: mesh.state(), has_one_gateway: false, refused };
     tasks.spawn(mesh.run());
     let (resign, resigned) = oneshot::channel();
     let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
-    (standing, Agents { tasks, election: Some((election, resign)), succession })
+    (standing, Agents { tasks, announcer: Some(announcer), election: Some((election, resign)), succession })
 }
 
 fn mesh(args: &ClusterArgs, client: Client, namespace: &str, leading: watch::Receiver<bool>) -> Mesh {
@@ -193,6 +196,13 @@ fn object_name(text: &str) -> Result<ObjectName, &'static str> {
 }
 
 impl Agents {
+    /// Has what this node cannot serve told.
+    pub(crate) fn announce(&mut self, state: watch::Receiver<State>) {
+        if let Some(announcer) = self.announcer.take() {
+            self.tasks.spawn(announcer.run(state));
+        }
+    }
+
     /// Stops writing and gives the Lease up, so that another agent writes at once. A second time does nothing.
     pub(crate) async fn resign(&mut self) {
         self.tasks.shutdown().await;

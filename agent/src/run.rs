@@ -65,6 +65,7 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.status_dir());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    agents.announce(applier.state());
     let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
     let result = attend(args, admin, applier, || {}, agents.resign()).await;
     agents.resign().await;

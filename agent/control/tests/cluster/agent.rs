@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis_control::applier::{Applier, DataPlane, State};
 use portcullis_control::kube::{
-    Board, Elector, Generator, KubeSource, LastGood, Refusal, SourceOptions, StatusWriter, Timing,
+    Announcer, Board, Elector, Generator, KubeSource, LastGood, Refusal, SourceOptions, StatusWriter, Timing,
 };
 use portcullis_control::status::Acknowledgement;
 use portcullis_gateway::{Kind, ObjectKey, Settings, Translator};
@@ -46,16 +46,20 @@ impl Agent {
     }
 
     pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, TIMING, last_good)
+        Self::start_campaigning(fixture, identity, LEASE, TIMING, last_good, TakesAll)
+    }
+
+    pub(crate) fn start_on(plane: impl DataPlane + 'static, fixture: &Fixture, identity: &str) -> Self {
+        Self::start_campaigning(fixture, identity, LEASE, TIMING, None, plane)
     }
 
     /// One of other agents, with a Lease of their own.
     pub(crate) fn start_as(fixture: &Fixture, identity: &str, lease: &str) -> Self {
-        Self::start_campaigning(fixture, identity, lease, TIMING, None)
+        Self::start_campaigning(fixture, identity, lease, TIMING, None, TakesAll)
     }
 
     pub(crate) fn start_timed(fixture: &Fixture, identity: &str, timing: Timing) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, timing, None)
+        Self::start_campaigning(fixture, identity, LEASE, timing, None, TakesAll)
     }
 
     fn start_campaigning(
@@ -64,6 +68,7 @@ impl Agent {
         lease: &str,
         timing: Timing,
         last_good: Option<LastGood>,
+        plane: impl DataPlane + 'static,
     ) -> Self {
         let client = || fixture.client.clone();
         let board = Board::new(&fixture.controller_name);
@@ -76,7 +81,7 @@ impl Agent {
         };
         let source = KubeSource::new(client(), board.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
-        let mut applier = Applier::new(source, translator, TakesAll, board.statuses());
+        let mut applier = Applier::new(source, translator, plane, board.statuses());
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
@@ -88,6 +93,7 @@ impl Agent {
         tasks.spawn(elector.run(std::future::pending()));
         tasks.spawn(writer.run());
         tasks.spawn(generator.run());
+        tasks.spawn(Announcer::new(client(), &board, identity).run(state.clone()));
         Self { state, leading, current, refused, board, _tasks: tasks }
     }
 

@@ -173,6 +173,7 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
         "Deployment" => ("apps", "v1"),
         "GatewayParameters" => ("portcullis.dev", "v1alpha1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
+        "Event" => ("events.k8s.io", "v1"),
         "Lease" => ("coordination.k8s.io", "v1"),
         "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
         "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding" => ("rbac.authorization.k8s.io", "v1"),

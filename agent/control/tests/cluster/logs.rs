@@ -3,6 +3,11 @@
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::Once;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::fixture::DEADLINE;
 
 thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -29,6 +34,15 @@ impl Logs {
         let Self(()) = self;
         let text = LINES.with_borrow(|lines| String::from_utf8(lines.clone()).unwrap()).to_lowercase();
         text.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
+    }
+
+    /// Waits for a line with these words, in lower case.
+    pub(crate) async fn until(&self, words: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.with(words).is_empty() {
+            assert!(Instant::now() < deadline, "the log never says {words:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

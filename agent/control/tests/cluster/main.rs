@@ -18,6 +18,7 @@ mod process;
 mod wire;
 
 mod draining;
+mod events;
 mod generated;
 mod leadership;
 mod meshes;

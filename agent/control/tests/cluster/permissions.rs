@@ -16,7 +16,7 @@ use crate::meshes;
 const CHART: &str = include_str!("../../../../deploy/kustomize/portcullis.yaml");
 
 /// Of the agents' roles, not those of the job that cleans up.
-fn rules(kind: &str) -> Value {
+pub(crate) fn rules(kind: &str) -> Value {
     let documents = CHART.split("\n---\n").filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
     let mut roles = documents.filter(|it| it["kind"] == kind && it["metadata"]["name"] == "portcullis");
     roles.next().expect("the chart has the role")["rules"].clone()
@@ -102,6 +102,7 @@ async fn statuses_that_may_not_be_written_are_one_line_in_the_log_and_written_on
     fixture.gateway("web", json!({})).await;
     let has_routes = |gateway: &Value| gateway["status"]["listeners"][0]["attachedRoutes"] == 3;
     fixture.until("Gateway", "web", has_routes).await;
+    logs.until("cannot write its status").await;
 
     account::set_rules(&fixture, rules("ClusterRole")).await;
     for name in ["one", "two", "three"] {

@@ -6,15 +6,19 @@ use super::client::{Client, Conversation, PODS};
 use super::load::Load;
 use super::outside;
 use super::words::{PATIENCE, apply, await_field, delete, field, patch};
+use crate::chart::TESTED;
 use crate::cluster::{Check, Cluster, wait};
 
 /// A Gateway that wants the same port, made later.
 const YOUNGER: &str = "younger.yaml";
+/// A Gateway that wants a port of the nodes themselves.
+const KUBELETS: &str = "kubelets.yaml";
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway with host ports is served on every node's own address, and clients' are kept", nodes_serve),
     ("of two Gateways that want a port the older has it, and the younger says so", older_keeps_its_port),
     ("a port that the older gives up is the younger's", younger_inherits),
+    ("a port that a node uses itself is left to it, and each node says so by an Event", taken_ports_are_told),
     ("switched off, the port is closed, and connections to others live on", ports_close),
 ];
 
@@ -51,6 +55,31 @@ fn younger_inherits(cluster: &Cluster) -> Result<()> {
     await_field(cluster, "gateway/younger", "{.status.conditions[?(@.type=='Programmed')].status}", "True")?;
     served_by(cluster, "younger")?;
     conversation.go_on().context("to the older's own address")
+}
+
+fn taken_ports_are_told(cluster: &Cluster) -> Result<()> {
+    apply(cluster, KUBELETS)?;
+    for node in cluster.nodes() {
+        let begin = format!("{node} ");
+        let told = |all: String| all.lines().any(|line| line.starts_with(&begin) && line.contains("10250"));
+        wait::until_true(&format!("an Event of {node}"), PATIENCE, || events(cluster).is_ok_and(told))?;
+        let health = format!("/api/v1/nodes/{node}/proxy/healthz");
+        ensure!(cluster.kubectl(&["get", "--raw", &health])? == "ok", "the kubelet lost its port");
+    }
+    delete(cluster, KUBELETS)
+}
+
+/// Of that Gateway, a line each: which agent says what.
+fn events(cluster: &Cluster) -> Result<String> {
+    let path = r#"{range .items[?(@.regarding.name=="kubelets")]}{.reportingInstance} {.note}{"\n"}{end}"#;
+    cluster.kubectl(&[
+        "get",
+        "--namespace",
+        TESTED,
+        "events.events.k8s.io",
+        "-o",
+        &format!("jsonpath={path}"),
+    ])
 }
 
 fn ports_close(cluster: &Cluster) -> Result<()> {

@@ -1,0 +1,143 @@
+//! What this node cannot serve, as Events of the Gateways concerned: `Programmed` speaks for the leader's node, and nobody
+//! reads the logs of all others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use portcullis_gateway::infra::Wanted;
+use portcullis_gateway::{GATEWAY_GROUP, Reason};
+use portcullis_model::ObjectName;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::{Board, problem};
+use crate::applier::State;
+
+/// An API server keeps Events for an hour, if nobody chose otherwise: what lasts is said again before.
+const AGAIN: Duration = Duration::from_secs(30 * 60);
+/// How often what could not be said is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+/// A node that can serve nothing at all would say so of every Gateway. The others are in its log.
+const MOST: usize = 32;
+/// An Event's note has no room for more.
+const NOTE_BYTES: usize = 1024;
+
+/// Leader or not, every agent speaks for its own node.
+pub struct Announcer {
+    client: Client,
+    reporter: Reporter,
+    gateways: watch::Receiver<BTreeMap<ObjectName, Wanted>>,
+    told: BTreeMap<ObjectName, Told>,
+    /// What was logged last.
+    complaint: Option<String>,
+}
+
+struct Told {
+    note: String,
+    at: Instant,
+}
+
+// === impl Announcer ===
+
+impl Announcer {
+    pub fn new(client: Client, board: &Arc<Board>, node: &str) -> Self {
+        let reporter =
+            Reporter { controller: board.controller_name().to_owned(), instance: Some(node.to_owned()) };
+        Self { client, reporter, gateways: board.generated(), told: BTreeMap::new(), complaint: None }
+    }
+
+    /// Until there is nobody left to say what is refused.
+    pub async fn run(mut self, mut state: watch::Receiver<State>) {
+        let mut retry = interval(RETRY);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let refused = refused(&state.borrow_and_update());
+            self.tell(refused).await;
+            let alive = tokio::select! {
+                changed = state.changed() => changed.is_ok(),
+                changed = self.gateways.changed() => changed.is_ok(),
+                _ = retry.tick() => true,
+            };
+            if !alive {
+                return;
+            }
+        }
+    }
+
+    async fn tell(&mut self, refused: BTreeMap<ObjectName, String>) {
+        // What comes and goes is told once.
+        self.told.retain(|gateway, told| refused.contains_key(gateway) || told.at.elapsed() < AGAIN);
+        for (gateway, note) in refused {
+            let uid = self.gateways.borrow_and_update().get(&gateway).map(|wanted| wanted.uid.clone());
+            let Some(uid) = uid.filter(|_| self.is_due(&gateway, &note)) else { continue };
+            if let Err(error) = self.publish(&gateway, uid, &note).await {
+                return self.complain(&gateway, problem(&error));
+            }
+            self.complaint = None;
+            self.told.insert(gateway, Told { note, at: Instant::now() });
+        }
+    }
+
+    fn is_due(&self, gateway: &ObjectName, note: &str) -> bool {
+        match self.told.get(gateway) {
+            Some(told) => told.note != note || told.at.elapsed() >= AGAIN,
+            None => self.told.len() < MOST,
+        }
+    }
+
+    /// By a recorder of its own each time: one that is kept repeats what it said of a Gateway before, even if that is something
+    /// else by now.
+    async fn publish(&self, gateway: &ObjectName, uid: String, note: &str) -> kube::Result<()> {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: Reason::PortUnavailable.as_str().to_owned(),
+            note: Some(note.to_owned()),
+            action: "Serve".to_owned(),
+            secondary: None,
+        };
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        recorder.publish(&event, &reference(gateway, uid)).await
+    }
+
+    fn complain(&mut self, gateway: &ObjectName, problem: String) {
+        if self.complaint.as_ref() != Some(&problem) {
+            tracing::warn!(
+                "Gateway {gateway}: cannot make an Event of what this node does not serve: {problem}. The log and \
+                 portcullis_frontends_refused have it"
+            );
+            self.complaint = Some(problem);
+        }
+    }
+}
+
+/// By Gateway.
+fn refused(state: &State) -> BTreeMap<ObjectName, String> {
+    let mut refused = BTreeMap::<_, Vec<String>>::new();
+    for (frontend, why) in &state.refused {
+        if let Some(group) = state.snapshot.frontends.get(frontend) {
+            refused.entry(group.gateway.name.clone()).or_default().push(format!("{frontend}: {why}"));
+        }
+    }
+    refused.into_iter().map(|(gateway, lines)| (gateway, note(&lines))).collect()
+}
+
+fn note(lines: &[String]) -> String {
+    let mut note = format!("not served on this node: {}", lines.join("; "));
+    note.truncate(note.floor_char_boundary(NOTE_BYTES));
+    note
+}
+
+fn reference(gateway: &ObjectName, uid: String) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(format!("{GATEWAY_GROUP}/v1")),
+        kind: Some("Gateway".to_owned()),
+        namespace: Some(gateway.namespace.to_string()),
+        name: Some(gateway.name.to_string()),
+        uid: Some(uid),
+        ..ObjectReference::default()
+    }
+}
