@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::backend;
 use super::load::Run;
@@ -52,6 +52,7 @@ struct Contestant<'a> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    args.check()?;
     let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
     let peers = peers::all(args.build.portcullis()?, &args.peers)?;
     let _backend = backend::start(scratch.path())?;
@@ -156,6 +157,15 @@ impl Args {
             count: self.rounds.unwrap_or(count).max(1),
             duration: Duration::from_secs(self.seconds.unwrap_or(seconds)),
         }
+    }
+
+    fn check(&self) -> Result<()> {
+        let names = || WORKLOADS.iter().map(|it| it.name);
+        let known = |begin: &str| names().any(|name| name.starts_with(begin));
+        let unknown = self.workload.iter().find(|begin| !known(begin));
+        unknown.map_or(Ok(()), |begin| {
+            bail!("no workload begins like {begin:?}: there are {}", names().collect::<Vec<_>>().join(", "))
+        })
     }
 
     fn wants(&self, workload: &Workload) -> bool {
