@@ -42,6 +42,9 @@ pub(crate) struct ClusterArgs {
     /// Where the last good configuration and the statuses are kept, without keys
     #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
     state_dir: PathBuf,
+    /// Where Secrets outlive the process, for HTTPS to be served after a restart without API server; has to be a tmpfs [default: nowhere]
+    #[arg(long, value_name = "DIR", env = "PORTCULLIS_SECRETS_DIR")]
+    secrets_dir: Option<PathBuf>,
     /// Which XMesh is ours: created if absent
     #[arg(long, value_name = "NAME", default_value = DEFAULT_MESH_NAME, env = "PORTCULLIS_MESH_NAME")]
     mesh_name: String,
@@ -111,6 +114,14 @@ impl ClusterArgs {
         self.gateway.clone().map_or(Serves::Node, Serves::Dedicated)
     }
 
+    fn last_good(&self) -> LastGood {
+        let configuration = LastGood::new(self.state_dir.join("last-good.jsonl"));
+        match &self.secrets_dir {
+            Some(directory) => configuration.with_secrets(directory),
+            None => configuration,
+        }
+    }
+
     pub(crate) fn status_dir(&self) -> PathBuf {
         self.state_dir.join("status")
     }
@@ -130,7 +141,7 @@ impl Cluster {
         let options = SourceOptions {
             controller_name: controller_name.to_owned(),
             only: args.gateway.clone(),
-            last_good: Some(LastGood::new(args.state_dir.join("last-good.jsonl"))),
+            last_good: Some(args.last_good()),
             patience: PATIENCE,
         };
         let source = KubeSource::new(client.clone(), board.clone(), options);

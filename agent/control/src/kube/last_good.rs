@@ -1,5 +1,5 @@
-//! The last good configuration on disk, so that an agent that restarts while the API server is away serves at once. No
-//! Secrets: what needs a key waits for the API server.
+//! The last good configuration on disk, so that an agent that restarts while the API server is away serves at once. Secrets are
+//! not for disks: they are kept in memory that outlives the process, or what needs a key waits for the API server.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use portcullis_gateway::{Change, Object, Objects};
+use rustix::fs::{FsWord, statfs};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -14,11 +15,15 @@ use tokio::time::Instant;
 const DELAY: Duration = Duration::from_secs(2);
 /// Writing takes at most this share of the time.
 const SHARE: u32 = 20;
+/// A file system in memory, as statfs(2) tells it.
+const TMPFS: FsWord = 0x0102_1994;
 
-/// A file with one object per line, replaced as a whole.
+/// Files with one object per line, replaced as a whole.
 #[derive(Debug)]
 pub struct LastGood {
     path: PathBuf,
+    /// Of Secrets.
+    secrets: Option<PathBuf>,
     due: Option<Instant>,
     pause: Duration,
     failed: bool,
@@ -26,24 +31,30 @@ pub struct LastGood {
 
 impl LastGood {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, due: None, pause: DELAY, failed: false }
+        Self { path, secrets: None, due: None, pause: DELAY, failed: false }
+    }
+
+    /// Keeps those Secrets, too, that something refers to, if the directory is in memory.
+    #[must_use]
+    pub fn with_secrets(mut self, directory: &Path) -> Self {
+        let path = directory.display();
+        match is_memory(directory) {
+            Ok(true) => self.secrets = Some(directory.join("secrets.jsonl")),
+            Ok(false) => tracing::warn!(
+                "Secrets are not kept: {path} is on a disk, where keys do not belong; choose a tmpfs with --secrets-dir"
+            ),
+            Err(error) => tracing::warn!("Secrets are not kept: {path}: {error}"),
+        }
+        self
     }
 
     /// What was kept, if anything. A broken line is left out: better little than nothing.
     pub(super) fn read(&self) -> Vec<Change> {
-        let file = match std::fs::File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    let path = self.path.display();
-                    tracing::warn!(%error, %path, "cannot read the last good configuration: nothing is served before the API server answers");
-                }
-                return Vec::new();
-            }
-        };
-        let manifests = BufReader::new(file).lines().map_while(Result::ok);
-        let manifests = manifests.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
-        manifests.filter_map(|manifest| Object::from_json(manifest).ok().flatten()).map(Change::Set).collect()
+        std::iter::once(&self.path)
+            .chain(&self.secrets)
+            .flat_map(|path| read(path))
+            .map(Change::Set)
+            .collect()
     }
 
     pub(super) fn changed(&mut self) {
@@ -58,10 +69,12 @@ impl LastGood {
     /// Writes in the background: a slow disk delays nobody.
     pub(super) fn write(&mut self, objects: &Objects) -> tokio::task::JoinHandle<(io::Result<()>, Duration)> {
         self.due = None;
-        let (path, objects) = (self.path.clone(), objects.clone());
+        let (path, secrets, objects) = (self.path.clone(), self.secrets.clone(), objects.clone());
         tokio::task::spawn_blocking(move || {
             let began = std::time::Instant::now();
-            (write(&path, &objects), began.elapsed())
+            let written = write(&path, &objects, |object| !is_secret(object));
+            let secrets = secrets.map_or(Ok(()), |path| write(&path, &objects, is_secret));
+            (written.and(secrets), began.elapsed())
         })
     }
 
@@ -79,7 +92,32 @@ impl LastGood {
     }
 }
 
-fn write(path: &Path, objects: &Objects) -> io::Result<()> {
+fn read(path: &Path) -> Vec<Object> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                let path = path.display();
+                tracing::warn!(%error, %path, "cannot read the last good configuration: what it holds is not served before the API server answers");
+            }
+            return Vec::new();
+        }
+    };
+    let manifests = BufReader::new(file).lines().map_while(Result::ok);
+    let manifests = manifests.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    manifests.filter_map(|manifest| Object::from_json(manifest).ok().flatten()).collect()
+}
+
+fn is_memory(directory: &Path) -> io::Result<bool> {
+    std::fs::create_dir_all(directory)?;
+    Ok(statfs(directory)?.f_type == TMPFS)
+}
+
+fn is_secret(object: &Object) -> bool {
+    matches!(object, Object::Secret(_))
+}
+
+fn write(path: &Path, objects: &Objects, belongs: fn(&Object) -> bool) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
@@ -87,7 +125,7 @@ fn write(path: &Path, objects: &Objects) -> io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     let mut file = BufWriter::new(file);
-    for object in objects.iter() {
+    for object in objects.iter().filter(belongs) {
         if let Some(manifest) = manifest(&object) {
             serde_json::to_writer(&mut file, &manifest)?;
             file.write_all(b"\n")?;
@@ -99,7 +137,8 @@ fn write(path: &Path, objects: &Objects) -> io::Result<()> {
 
 fn manifest(object: &Object) -> Option<Value> {
     let manifest = match object {
-        Object::Secret(_) | Object::CustomResourceDefinition(_) => return None,
+        Object::CustomResourceDefinition(_) => return None,
+        Object::Secret(object) => serde_json::to_value(object),
         Object::GatewayClass(object) => serde_json::to_value(object),
         Object::Gateway(object) => serde_json::to_value(object),
         Object::ListenerSet(object) => serde_json::to_value(object),
@@ -121,11 +160,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn what_is_read_is_what_was_written_but_for_secrets() {
-        let dir = tempfile::tempdir().unwrap();
-        let kept = LastGood::new(dir.path().join("state/last-good.jsonl"));
-        assert!(kept.read().is_empty());
+    fn objects() -> Objects {
         let mut objects = Objects::default();
         for manifest in [
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"tls.key": "MQ=="}}),
@@ -134,15 +169,45 @@ mod tests {
         ] {
             objects.apply(Change::Set(Object::from_json(manifest).unwrap().unwrap()));
         }
-        write(&kept.path, &objects).unwrap();
+        objects
+    }
+
+    async fn written_and_read(kept: &mut LastGood, objects: &Objects) -> Objects {
+        kept.write(objects).await.unwrap().0.unwrap();
         let mut again = Objects::default();
         for change in kept.read() {
             again.apply(change);
         }
+        again
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions()) & 0o777
+    }
+
+    #[tokio::test]
+    async fn what_is_read_is_what_was_written_but_for_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kept = LastGood::new(dir.path().join("state/last-good.jsonl"));
+        assert!(kept.read().is_empty());
+        let mut objects = objects();
+        let again = written_and_read(&mut kept, &objects).await;
         objects.secrets.clear();
         assert_eq!(format!("{objects:?}"), format!("{again:?}"));
-        let mode =
-            std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&kept.path).unwrap().permissions());
-        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(mode(&kept.path), 0o600);
+    }
+
+    #[tokio::test]
+    async fn secrets_are_kept_in_memory_only() {
+        let (dir, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let kept = LastGood::new(dir.path().join("last-good.jsonl"));
+        let mut kept = kept.with_secrets(&memory.path().join("secrets"));
+        let objects = objects();
+        let again = written_and_read(&mut kept, &objects).await;
+        assert_eq!(format!("{objects:?}"), format!("{again:?}"));
+        assert_eq!(mode(kept.secrets.as_ref().unwrap()), 0o600);
+        assert!(!std::fs::read_to_string(&kept.path).unwrap().contains("tls.key"));
+
+        assert_eq!(LastGood::new(kept.path).with_secrets(Path::new("/proc")).secrets, None);
     }
 }

@@ -116,7 +116,10 @@ impl KubeSource {
     fn update(&mut self) -> Option<Update> {
         let is_complete = self.fetches.is_empty() && self.listings.values().all(|listing| listing.complete);
         match self.phase {
-            Phase::Reading(_) | Phase::Remembering if is_complete => self.phase = Phase::Said,
+            Phase::Reading(_) | Phase::Remembering if is_complete => {
+                self.forget_unreferred();
+                self.phase = Phase::Said;
+            }
             Phase::Reading(until) if Instant::now() >= until => return self.remember(),
             Phase::Said | Phase::Applied if !self.pending.is_empty() => {}
             _ => return None,
@@ -320,6 +323,15 @@ impl KubeSource {
             self.say(Change::Delete(key));
         }
         self.referred = referred;
+    }
+
+    /// What was kept on disk may be referred to no longer.
+    fn forget_unreferred(&mut self) {
+        for kind in [Kind::Secret, Kind::ConfigMap] {
+            let referred = self.referred.iter().filter(|key| key.kind == kind);
+            let referred = referred.map(|key| key.name.clone()).collect();
+            self.retain(kind, &referred);
+        }
     }
 
     fn fetch(&mut self, key: ObjectKey, version: &str) {

@@ -1,9 +1,12 @@
 //! The API server goes away and comes back: traffic does not notice, and what happened meanwhile is caught up with.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use portcullis_control::applier::State;
 use portcullis_control::kube::LastGood;
 use portcullis_gateway::Kind;
+use portcullis_model::ListenerProtocol;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, serves, until};
@@ -60,13 +63,70 @@ async fn what_happened_in_an_outage_with_a_restart_is_caught_up_with() {
     fixture.remove().await;
 }
 
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn https_is_served_after_a_restart_without_api_server_if_secrets_are_kept() {
+    let (fixture, wire) = (Fixture::new().await, Wire::new().await);
+    let (seen, dir) = (wire.to(&fixture).await, tempfile::tempdir().unwrap());
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let last_good = || Some(LastGood::new(dir.path().join("last-good")).with_secrets(memory.path()));
+    let secrets = memory.path().join("secrets.jsonl");
+    fixture.create("Secret", "certificate", certificate()).await;
+    fixture.create("Secret", "other", certificate()).await;
+    let tls = json!({"certificateRefs": [{"name": "certificate"}]});
+    let listeners = json!([{"name": "https", "port": 443, "protocol": "HTTPS", "tls": tls}]);
+    fixture.gateway("web", json!({"listeners": listeners})).await;
+    let agent = Agent::start_with(&seen, "a", last_good());
+    let state = until(agent.state.clone(), has_certificate).await;
+    let address = state.snapshot.frontends.keys().next().unwrap().address.to_string();
+    kept(&dir.path().join("last-good"), &address).await;
+    kept(&secrets, "tls.key").await;
+    assert!(!std::fs::read_to_string(&secrets).unwrap().contains("\"other\""), "nobody refers to it");
+
+    wire.cut();
+    drop(agent);
+    let agent = Agent::start_with(&seen, "a", last_good());
+    until(agent.state.clone(), has_certificate).await;
+    assert!(!*agent.current.borrow());
+
+    let plain = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    fixture.patch("Gateway", "web", json!({"spec": {"listeners": plain}})).await;
+    wire.mend();
+    until(agent.current.clone(), |current| *current).await;
+    assert!(!has_certificate(&agent.state.borrow()));
+    until_kept(&secrets, str::is_empty).await;
+    drop(agent);
+    fixture.remove().await;
+}
+
 /// Waits until the last good configuration on disk holds this.
-async fn kept(path: &std::path::Path, words: &str) {
+async fn kept(path: &Path, words: &str) {
+    until_kept(path, |text| text.contains(words)).await;
+}
+
+async fn until_kept(path: &Path, holds: impl Fn(&str) -> bool) {
     let deadline = Instant::now() + DEADLINE;
-    while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(words)) {
-        assert!(Instant::now() < deadline, "nothing is kept");
+    while !std::fs::read_to_string(path).is_ok_and(|text| holds(&text)) {
+        assert!(Instant::now() < deadline, "what is kept is something else");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Whether a listener has a certificate.
+fn has_certificate(state: &State) -> bool {
+    let listeners = state.snapshot.frontends.values().flat_map(|group| group.listeners.values());
+    let mut tls = listeners.filter_map(|listener| match &listener.protocol {
+        ListenerProtocol::Https(tls) => Some(tls),
+        ListenerProtocol::Http => None,
+    });
+    tls.any(|tls| !tls.certificates.is_empty())
+}
+
+/// What a Secret holds of one.
+fn certificate() -> Value {
+    let made = rcgen::generate_simple_self_signed(["web.example.com".to_owned()]).unwrap();
+    let data = json!({"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()});
+    json!({"type": "kubernetes.io/tls", "stringData": data})
 }
 
 #[tokio::test]
