@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-pub(crate) use artifacts::{Artifacts, check_go, suite_version};
+pub(crate) use artifacts::{Artifacts, suite_version};
 pub(crate) use boot::{Cluster, Options};
 pub(crate) use checks::{Check, holds};
 pub(crate) use layout::Layout;

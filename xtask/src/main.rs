@@ -9,6 +9,7 @@ mod cluster;
 mod codegen;
 mod conformance;
 mod demo;
+mod go;
 mod image;
 mod object_file;
 mod setup;

@@ -4,8 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::cluster;
-use crate::shell;
+use crate::{go, shell};
 use crate::toolchain::{Choice, Toolchain};
 use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, TOOLS, Tool};
 
@@ -42,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.cluster {
         tools(CLUSTER_TOOLS)?;
-        cluster::check_go()?;
+        go::ensure()?;
     }
     if !args.no_ebpf {
         let toolchain = Toolchain::choose(args.toolchain)?;

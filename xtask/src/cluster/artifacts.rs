@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -12,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::output;
 use crate::image::{Image, User};
-use crate::{shell, toolchain};
+use crate::{go, shell, toolchain};
 
 /// The nested Go module, relative to the workspace.
 const MODULE: &str = "tests/cluster";
@@ -48,15 +47,6 @@ impl Artifacts {
     }
 }
 
-/// Go that is new enough must be there; nothing here installs one.
-pub(crate) fn check_go() -> Result<()> {
-    let wanted = required("go")?;
-    output::of(go().args(["list", "-m"])).with_context(|| {
-        format!("the test cluster is built with Go {wanted} or newer (https://go.dev/dl)")
-    })?;
-    Ok(())
-}
-
 /// The conformance suite's release.
 pub(crate) fn suite_version() -> Result<String> {
     required(SUITE)
@@ -64,7 +54,7 @@ pub(crate) fn suite_version() -> Result<String> {
 
 /// Where Go keeps the unpacked conformance suite.
 fn conformance_module() -> Result<PathBuf> {
-    let directory = output::of(go().args(["list", "-m", "-f", "{{.Dir}}", SUITE]))?;
+    let directory = output::of(go::command(&module()).args(["list", "-m", "-f", "{{.Dir}}", SUITE]))?;
     Ok(PathBuf::from(directory.trim()))
 }
 
@@ -72,11 +62,11 @@ fn conformance_module() -> Result<PathBuf> {
 fn build_into(directory: &Path) -> Result<()> {
     let start = Instant::now();
     println!("cluster: building Kubernetes and the conformance suite (about ten minutes the first time)");
-    check_go()?;
+    go::ensure()?;
     let partial = directory.with_extension("partial");
     let _ = fs::remove_dir_all(&partial);
     fs::create_dir_all(partial.join("images"))?;
-    shell::run(go().args(["mod", "download"]))?;
+    shell::run(go::command(&module()).args(["mod", "download"]))?;
     build_programs(&partial)?;
     build_images(&partial)?;
     fs::rename(&partial, directory)?;
@@ -96,7 +86,7 @@ fn build_programs(place: &Path) -> Result<()> {
 
 /// The same flags for every package, or shared packages would be compiled anew.
 fn build(verb: &[&str], linker: &str, place: &Path, package: &str) -> Result<()> {
-    let mut go = go();
+    let mut go = go::command(&module());
     go.args(verb).args(["-trimpath", "-buildvcs=false", "-ldflags", linker, "-o"]).arg(place).arg(package);
     shell::run(&mut go)
 }
@@ -148,17 +138,11 @@ fn images_in(manifest: &str) -> impl Iterator<Item = String> {
     manifest.lines().filter_map(image)
 }
 
-fn go() -> Command {
-    let mut go = Command::new("go");
-    go.current_dir(module()).env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local").env_remove("GOFLAGS");
-    go
-}
-
 fn module() -> PathBuf {
     shell::root().join(MODULE)
 }
 
-/// A version in go.mod: of a module, or of `go` itself.
+/// A version in go.mod.
 pub(super) fn required(name: &str) -> Result<String> {
     let text = fs::read_to_string(module().join("go.mod")).context("cannot read tests/cluster/go.mod")?;
     let version = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix(' ')?.trim().to_owned());

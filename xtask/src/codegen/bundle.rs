@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::{CRDS, Files, patch, yaml};
-use crate::shell;
+use crate::cluster::output;
+use crate::{go, shell};
 
 /// The release that `deploy/crds` and the Rust types are made from.
 pub(crate) const COMMITTED: &str = "v1.7.0";
@@ -68,11 +69,12 @@ fn patched_already(plural: &str) -> Result<Value> {
 /// Where Go keeps the unpacked module. The exit code says nothing: a release may ask for a newer Go, and is unpacked all the same.
 fn download(version: &str) -> Result<PathBuf> {
     let module = format!("{MODULE}@{version}");
-    let mut go = Command::new("go");
-    go.args(["mod", "download", &module]).env("GOTOOLCHAIN", "local").stderr(Stdio::null());
-    go.current_dir(std::env::temp_dir()).status().context("cannot run `go`, which fetches the release")?;
-    let cache = shell::ask("go", &["env", "GOMODCACHE"]).context("`go env GOMODCACHE` failed")?;
-    let unpacked = Path::new(&cache).join(&module);
+    let go = || go::command(&std::env::temp_dir());
+    let fetched = go().args(["mod", "download", &module]).stderr(Stdio::null()).status();
+    fetched.context("cannot run `go`, which fetches the release: `cargo xtask setup --cluster` installs it")?;
+    let cache = output::of(go().args(["env", "GOMODCACHE"]))?;
+    let cache = cache.trim();
+    let unpacked = Path::new(cache).join(&module);
     if !unpacked.is_dir() {
         bail!("`go mod download {module}` left nothing in {cache}; is {version} a release?");
     }
