@@ -18,6 +18,9 @@ mod site;
 mod start;
 mod workload;
 
+use std::path::Path;
+use std::{env, fs};
+
 use anyhow::Result;
 
 #[derive(clap::Args)]
@@ -42,6 +45,19 @@ enum What {
     Restart(restart::Args),
     /// Thousands of tenants: memory, start, and the time until an edit is visible
     Scale(scale::Args),
+}
+
+/// For a run's files, which go with the value; those of killed runs go now.
+fn scratch() -> Result<tempfile::TempDir> {
+    const PREFIX: &str = "portcullis-bench-";
+    for entry in fs::read_dir(env::temp_dir())?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+        if owner.is_some_and(|(pid, _)| !Path::new("/proc").join(pid).exists()) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(tempfile::Builder::new().prefix(&format!("{PREFIX}{}-", std::process::id())).tempdir()?)
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -28,7 +28,8 @@ struct Step {
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "setup", run: |_| setup(), fatal: true },
+    Step { name: "setup", run: |_| setup::run(&setup::Args::cluster()), fatal: true },
+    Step { name: "cluster build, in the background", run: |_| cluster::build_early(), fatal: true },
     Step { name: "format", run: |_| format(), fatal: false },
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "clippy", run: |_| clippy(), fatal: false },
@@ -87,12 +88,6 @@ fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
     outcomes
 }
 
-/// On a fresh machine the cluster's programs take as long to build as everything else together.
-fn setup() -> Result<()> {
-    setup::run(&setup::Args::cluster())?;
-    cluster::build_early()
-}
-
 fn format() -> Result<()> {
     shell::run(agent::cargo().args(["fmt", "--all", "--check"]))?;
     shell::run(agent::cargo().args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]))
@@ -120,6 +115,6 @@ fn demo(datapath: demo::Datapath) -> Result<()> {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.error.is_some() { "FAILED" } else { "ok" };
-        write!(f, "  {:<16} {:>7.1} s  {verdict}", self.name, self.took.as_secs_f64())
+        write!(f, "  {:<32} {:>7.1} s  {verdict}", self.name, self.took.as_secs_f64())
     }
 }

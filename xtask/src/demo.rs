@@ -62,12 +62,20 @@ struct Demo {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let binary = program(args)?;
+    // From here on there is something to leave behind.
+    let signals = if args.once { None } else { Some(Signals::new([SIGINT, SIGTERM, SIGHUP])?) };
     let demo = Demo::start(binary, args.datapath)?;
     demo.introduce(begin.elapsed());
     let failed = demo.request_all()?;
-    if args.once {
+    if let Some(mut signals) = signals {
+        println!(
+            "\ndemo: try these yourself, or edit the YAML in {}; Ctrl-C ends it",
+            demo.agent.config().display()
+        );
+        signals.forever().next();
+        println!("demo: leaving nothing behind");
+    } else {
         if failed > 0 {
             bail!(
                 "{failed} of {} answers are not as they should be; the agent's log:\n{}",
@@ -76,13 +84,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             );
         }
         println!("demo: all {} answers are as they should be", REQUESTS.len());
-    } else {
-        println!(
-            "\ndemo: try these yourself, or edit the YAML in {}; Ctrl-C ends it",
-            demo.agent.config().display()
-        );
-        signals.forever().next();
-        println!("demo: leaving nothing behind");
     }
     demo.stop()
 }

@@ -38,7 +38,8 @@ pub(crate) fn ensure() -> Result<()> {
         setup::apt_install(&["golang-go"])?;
     }
     println!("setup: fetching Go {GO}");
-    install().with_context(|| format!("no Go {GO} or newer (https://go.dev/dl), and it cannot be fetched"))?;
+    install()
+        .with_context(|| format!("no Go {GO} or newer (https://go.dev/dl), and it cannot be fetched"))?;
     check()
 }
 

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{go, shell};
 use crate::toolchain::{Choice, Toolchain};
 use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, TOOLS, Tool};
+use crate::{go, shell};
 
 #[derive(Default, clap::Args)]
 pub(crate) struct Args {

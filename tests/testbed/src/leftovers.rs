@@ -14,20 +14,19 @@ pub fn pin_directory(purpose: &str) -> PathBuf {
     Path::new(BPF_FILES).join(format!("{PREFIX}{purpose}-{}", process::id()))
 }
 
-/// Removes what killed runs for this purpose left pinned; programs detach with their last pin.
+/// Removes what killed runs for this purpose, or for one that begins with it, left pinned; programs detach with their last pin.
 pub fn remove_leftovers(purpose: &str) -> Result<()> {
     let Ok(entries) = fs::read_dir(BPF_FILES) else { return Ok(()) };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(purpose)?.strip_prefix('-'));
-        if owner.is_some_and(is_gone) {
+        let rest = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(purpose));
+        if rest.and_then(|rest| rest.rsplit_once('-')).is_some_and(|(_, owner)| is_gone(owner)) {
             remove(&entry.path())?;
         }
     }
     Ok(())
 }
 
-/// A purpose may be the beginning of another one, whose owner then is no number and none of our business.
 fn is_gone(owner: &str) -> bool {
     owner.parse::<u32>().is_ok_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
 }

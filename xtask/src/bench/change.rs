@@ -59,7 +59,7 @@ struct Bench<'a> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let scratch = super::scratch()?;
     let peer = args.build.portcullis()?;
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;

@@ -52,7 +52,7 @@ const KINDS: [(Edit, &str); 4] = [
 
 pub(super) fn run(args: &Args) -> Result<()> {
     ensure!(args.parents > 1, "the first parent is for the load: give two at least");
-    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let scratch = super::scratch()?;
     let peer = args.build.portcullis()?;
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;

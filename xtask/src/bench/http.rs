@@ -53,7 +53,7 @@ struct Contestant<'a> {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     args.check()?;
-    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let scratch = super::scratch()?;
     let peers = peers::all(args.build.portcullis()?, &args.peers)?;
     let _backend = backend::start(scratch.path())?;
     let mut report = Report::new(&peers, args.rounds().count, args.rounds().duration)?;

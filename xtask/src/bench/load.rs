@@ -160,10 +160,12 @@ fn pinned(program: &str) -> Command {
     command
 }
 
-/// The same command, giving way to whoever measures on the same CPU.
+/// The same command, giving way to whoever measures on the same CPU, and gone when we are.
 fn polite(command: &Command) -> Command {
-    let mut nice = Command::new("nice");
-    nice.args(["--adjustment", "10"]).arg(command.get_program()).args(command.get_args());
+    let mut nice = Command::new("setpriv");
+    nice.args(["--pdeathsig", "KILL", "nice", "--adjustment", "10"])
+        .arg(command.get_program())
+        .args(command.get_args());
     nice
 }
 

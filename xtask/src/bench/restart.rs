@@ -64,7 +64,7 @@ struct Gap {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let scratch = super::scratch()?;
     let peer = args.build.portcullis()?;
     let _backend = backend::start(scratch.path())?;
     let mut text = format!("{}; {} restarts on each site, medians (maxima).\n\n", machine(), args.times);

@@ -58,7 +58,7 @@ struct Bench {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let scratch = super::scratch()?;
     remove_leftovers(PURPOSE)?;
     let _backend = backend::start(scratch.path())?;
     let bench = Bench::new(args, scratch.path())?;

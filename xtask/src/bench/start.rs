@@ -41,7 +41,7 @@ struct Sample {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("portcullis-bench-").tempdir()?;
+    let scratch = super::scratch()?;
     let peers = peers::all(args.build.portcullis()?, &args.peers)?;
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Full, &scratch.path().join("site"))?;

@@ -40,22 +40,37 @@ const INSTALLED: &[&[(&str, Check)]] = &[
 
 pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
     // What a killed run may have left.
-    cluster.kubectl(&["delete", "namespace", TESTED, "--ignore-not-found"])?;
-    install::install(cluster, &super::crds(), binary)?;
-    words::apply(cluster, MANIFESTS)?;
-    outside::make(cluster)?;
-    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;
-    let mut failed = INSTALLED.iter().map(|checks| count_failed(cluster, checks)).sum::<usize>();
-    install::uninstall(cluster)?;
-    failed += count_failed(cluster, removed::CHECKS);
-    outside::remove(cluster)?;
-    cluster.kubectl(&["delete", "--ignore-not-found", "gatewayclass/example"])?;
-    cluster.kubectl(&["delete", "namespace", TESTED])?;
+    remove_objects(cluster)?;
+    let failed = check_all(cluster, binary);
+    remove_objects(cluster)?;
+    let failed = failed?;
     let all = INSTALLED.iter().map(|checks| checks.len()).sum::<usize>() + removed::CHECKS.len();
     println!("{} passed, {failed} failed", all - failed);
     if failed > 0 {
         bail!("the chart does not do what it promises");
     }
+    Ok(())
+}
+
+/// Returns how many checks failed.
+fn check_all(cluster: &Cluster, binary: Option<&Path>) -> Result<usize> {
+    install::install(cluster, &super::crds(), binary)?;
+    words::apply(cluster, MANIFESTS)?;
+    outside::make(cluster)?;
+    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;
+    let failed = INSTALLED.iter().map(|checks| count_failed(cluster, checks)).sum::<usize>();
+    install::uninstall(cluster)?;
+    Ok(failed + count_failed(cluster, removed::CHECKS))
+}
+
+fn remove_objects(cluster: &Cluster) -> Result<()> {
+    outside::remove(cluster)?;
+    cluster.kubectl(&[
+        "delete",
+        "--ignore-not-found",
+        "gatewayclass/example",
+        &format!("namespace/{TESTED}"),
+    ])?;
     Ok(())
 }
 

@@ -22,8 +22,8 @@ const THREADS: &str = "--test-threads=3";
 /// Looks like a test and is none: other tests start it as a process.
 const NO_TEST: &str = "--skip=process::agent_of_another_test";
 
-/// Starts building the cluster's programs next to the steps that do not need them: minutes with empty Go caches. Whether that
-/// went well the step [`build`] sees.
+/// Starts building the cluster's programs next to the steps that do not need them: on a fresh machine that takes as long as
+/// building everything else. Whether it went well the step [`build`] sees.
 pub(super) fn build_early() -> Result<()> {
     let path = shell::root().join(BUILD_LOG);
     std::fs::create_dir_all(path.parent().unwrap_or(&path))?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::layout::Layout;
 use super::wait;
@@ -52,7 +53,7 @@ impl Cgroups {
         self.directories.iter().map(place).try_for_each(|directory| attach(&directory, pid))
     }
 
-    /// Removes them when their processes have ended.
+    /// Ends the processes that are left in them, and removes them.
     pub(super) fn remove(&self) -> Result<()> {
         for directory in self.directories.iter().filter(|directory| directory.is_dir()) {
             let what = format!("removal of the cgroup {}", directory.display());
@@ -104,8 +105,17 @@ fn attach(directory: &Path, pid: u32) -> Result<()> {
         .with_context(|| format!("cannot enter the cgroup {}", directory.display()))
 }
 
+/// A start that was killed may have left a process that nobody wrote down.
+fn kill_all(directory: &Path) {
+    let processes = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    for process in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let _ = kill_process(process, Signal::KILL);
+    }
+}
+
 /// Depth first. The files in a cgroup's directory cannot and need not be removed.
 fn remove_tree(directory: &Path) -> std::io::Result<()> {
+    kill_all(directory);
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {

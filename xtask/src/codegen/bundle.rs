@@ -71,7 +71,8 @@ fn download(version: &str) -> Result<PathBuf> {
     let module = format!("{MODULE}@{version}");
     let go = || go::command(&std::env::temp_dir());
     let fetched = go().args(["mod", "download", &module]).stderr(Stdio::null()).status();
-    fetched.context("cannot run `go`, which fetches the release: `cargo xtask setup --cluster` installs it")?;
+    fetched
+        .context("cannot run `go`, which fetches the release: `cargo xtask setup --cluster` installs it")?;
     let cache = output::of(go().args(["env", "GOMODCACHE"]))?;
     let cache = cache.trim();
     let unpacked = Path::new(cache).join(&module);
