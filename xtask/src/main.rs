@@ -1,4 +1,4 @@
-//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One file per command.
+//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module per command.
 
 mod agent;
 mod bench;

@@ -138,6 +138,8 @@ pub(super) fn machine() -> String {
         cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = shell::ask("uname", &["-r"]).unwrap_or_default();
+    // A distribution's suffix says nothing about speed.
+    let kernel = kernel.split('-').next().unwrap_or_default();
     format!("{cores} × {}, Linux {kernel}", model.map_or("unknown CPU", |(_, model)| model))
 }
 
