@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_gateway::{ObjectKey, Status};
+use portcullis_gateway::{ObjectKey, Outcome, Status};
 use portcullis_model::{FrontendKey, Snapshot};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -53,6 +53,8 @@ pub struct Applier<S, T, D, W> {
     refusals: Arc<Refusals>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
+    /// The source has said everything; the sink hears of it with the next outcome.
+    is_complete: bool,
 }
 
 impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, T, D, W> {
@@ -65,6 +67,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             state: watch::Sender::default(),
             refusals: Arc::default(),
             is_from_scratch: true,
+            is_complete: false,
         }
     }
 
@@ -90,6 +93,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
     async fn step(&mut self, update: Update) {
         let started = Instant::now();
         report(&self.state.borrow().problems, update.problems.as_deref());
+        self.is_complete |= update.is_complete;
         let Some(mut outcome) = guarded::translate(&mut self.translator, update.changes) else {
             self.is_from_scratch = true;
             return self.note_problems(update.problems);
@@ -100,13 +104,21 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         let took = started.elapsed();
         tracing::debug!(?translated, ?took, generation = snapshot.generation, "applied");
         self.note_unsaid(std::mem::take(&mut outcome.problems));
-        match std::mem::take(&mut self.is_from_scratch) {
-            true => self.teller.news().add_everything(outcome),
-            false => self.teller.news().add(outcome),
-        }
+        self.spread(outcome);
         self.hear(&answer, &snapshot);
         self.note_problems(update.problems);
         self.publish(snapshot, answer, took);
+    }
+
+    fn spread(&mut self, outcome: Outcome) {
+        let news = self.teller.news();
+        match std::mem::take(&mut self.is_from_scratch) {
+            true => news.replace(outcome),
+            false => news.add(outcome),
+        }
+        if std::mem::take(&mut self.is_complete) {
+            news.complete();
+        }
     }
 
     /// Many changes concern statuses only: what is served as it should be is not disturbed.

@@ -1,7 +1,9 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use portcullis_gateway::infra::Wanted;
 use portcullis_gateway::{Change, Kind, Object, Outcome, Settings, Translator};
+use portcullis_model::ObjectName;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -38,7 +40,14 @@ impl DataPlane for Reluctant {
 }
 
 #[derive(Clone, Default)]
-struct Recorded(Arc<(Mutex<Vec<Statuses>>, Notify)>);
+struct Recorded(Arc<(Mutex<Vec<Statuses>>, Notify)>, Arc<Mutex<Told>>);
+
+#[derive(Debug, Default)]
+struct Told {
+    generated: BTreeMap<ObjectName, Wanted>,
+    /// How many writes there were when everything was told.
+    complete: Option<usize>,
+}
 
 impl Recorded {
     /// The statuses of the n-th write.
@@ -50,6 +59,21 @@ impl Recorded {
             self.0.1.notified().await;
         }
     }
+
+    /// After how many writes everything was told.
+    async fn completed(&self) -> usize {
+        loop {
+            if let Some(writes) = self.1.lock().unwrap().complete {
+                return writes;
+            }
+            self.0.1.notified().await;
+        }
+    }
+
+    /// For which Gateways something is to be there.
+    fn generated(&self) -> Vec<String> {
+        self.1.lock().unwrap().generated.keys().map(|gateway| gateway.name.to_string()).collect()
+    }
 }
 
 impl StatusSink for Recorded {
@@ -57,6 +81,26 @@ impl StatusSink for Recorded {
 
     fn write(&mut self, statuses: Statuses) {
         self.0.0.lock().unwrap().push(statuses);
+        self.0.1.notify_one();
+    }
+
+    fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
+        let generated = &mut self.1.lock().unwrap().generated;
+        for (gateway, wanted) in wanted {
+            match wanted {
+                Some(wanted) => drop(generated.insert(gateway, wanted)),
+                None => drop(generated.remove(&gateway)),
+            }
+        }
+    }
+
+    fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
+        self.1.lock().unwrap().generated = wanted;
+    }
+
+    fn complete(&mut self) {
+        let writes = self.0.0.lock().unwrap().len();
+        self.1.lock().unwrap().complete = Some(writes);
         self.0.1.notify_one();
     }
 }
@@ -73,9 +117,11 @@ fn class() -> Change {
 }
 
 fn gateway(name: &str, address: &str) -> Change {
-    set(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
+    set(
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name, "uid": name},
         "spec": {"gatewayClassName": "c", "addresses": [{"value": address}],
-            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}}))
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}}),
+    )
 }
 
 fn programmed(statuses: &Statuses) -> Option<String> {
@@ -94,9 +140,18 @@ fn start_with(
     updates: Vec<Vec<Change>>,
     data_plane: Reluctant,
 ) -> (Recorded, watch::Receiver<State>) {
-    let updates = updates.into_iter().map(|changes| Update { changes, problems: None });
+    let updates =
+        updates.into_iter().map(|changes| Update { changes, is_complete: true, ..Update::default() });
+    start_saying(translator, updates.collect(), data_plane)
+}
+
+fn start_saying(
+    translator: impl Translate + 'static,
+    updates: VecDeque<Update>,
+    data_plane: Reluctant,
+) -> (Recorded, watch::Receiver<State>) {
     let recorded = Recorded::default();
-    let mut applier = Applier::new(Scripted(updates.collect()), translator, data_plane, recorded.clone());
+    let mut applier = Applier::new(Scripted(updates), translator, data_plane, recorded.clone());
     let state = applier.state();
     tokio::spawn(async move { applier.run().await });
     (recorded, state)
@@ -166,4 +221,30 @@ async fn a_panic_in_translation_freezes_what_is_served_until_its_cause_is_gone()
         "everything is told again, and the change that came meanwhile is in it"
     );
     assert_eq!((state.borrow().snapshot.frontends.len(), state.borrow().applied), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_generated_for_a_gateway_that_was_deleted_while_translation_panicked_goes() {
+    let (g, poison) = (gateway("g", "192.0.2.1"), gateway("poison", "192.0.2.2"));
+    let remove = vec![Change::Delete(g.key()), Change::Delete(poison.key())];
+    let updates = vec![vec![class(), g, gateway("h", "192.0.2.3")], vec![poison], remove];
+    let (recorded, _) =
+        start_with(Fragile(Translator::new(Settings::default())), updates, Reluctant::default());
+    assert_eq!(recorded.write(1).await.len(), 2, "the class and what is left");
+    assert_eq!(recorded.generated(), ["h"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_told_only_after_the_statuses_of_everything_that_could_be_translated() {
+    let update = |changes, is_complete| Update { changes, is_complete, ..Update::default() };
+    let poison = gateway("poison", "192.0.2.2");
+    let remove = Change::Delete(poison.key());
+    let updates = [
+        update(vec![class(), gateway("remembered", "192.0.2.1")], false),
+        update(vec![poison], true),
+        update(vec![remove], false),
+    ];
+    let translator = Fragile(Translator::new(Settings::default()));
+    let (recorded, _) = start_saying(translator, updates.into(), Reluctant::default());
+    assert_eq!(recorded.completed().await, 2);
 }

@@ -1,4 +1,4 @@
-//! Where objects come from. A [`Source`] turns a place (a directory; later an API server) into changes for the translator;
+//! Where objects come from. A [`Source`] turns a place (a directory, or an API server) into changes for the translator;
 //! it knows nothing of what objects mean beyond what an API server would check.
 
 pub mod admission;
@@ -22,6 +22,8 @@ pub struct Update {
     pub changes: Vec<Change>,
     /// Everything that is wrong now, when that changed.
     pub problems: Option<Vec<Problem>>,
+    /// With this, everything was said that there is now. Before, it may have been a part, or what was remembered.
+    pub is_complete: bool,
 }
 
 pub trait Source: Send {

@@ -29,6 +29,12 @@ pub trait StatusSink: Send {
 
     /// What is to be there for Gateways, where it changed. Only a cluster has a place for it.
     fn generate(&mut self, _wanted: BTreeMap<ObjectName, Option<Wanted>>) {}
+
+    /// The same of all Gateways for which something is to be there; what is left of others goes.
+    fn generate_only(&mut self, _wanted: BTreeMap<ObjectName, Wanted>) {}
+
+    /// From now on, what was said is what follows from everything there is: neither a part of it nor what was remembered.
+    fn complete(&mut self) {}
 }
 
 /// Both get all of it.
@@ -46,5 +52,15 @@ impl<A: StatusSink, B: StatusSink> StatusSink for (A, B) {
     fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
         self.0.generate(wanted.clone());
         self.1.generate(wanted);
+    }
+
+    fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
+        self.0.generate_only(wanted.clone());
+        self.1.generate_only(wanted);
+    }
+
+    fn complete(&mut self) {
+        self.0.complete();
+        self.1.complete();
     }
 }

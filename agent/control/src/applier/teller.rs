@@ -24,8 +24,10 @@ pub(super) struct News {
     generated: BTreeMap<ObjectName, Option<Wanted>>,
     /// What the data plane refuses now.
     refusals: Arc<Refusals>,
-    /// These are the statuses of all objects there are.
+    /// These are the statuses of all objects there are, and what is to be there for all Gateways.
     is_everything: bool,
+    /// What was told with these follows from everything that the source has.
+    is_complete: bool,
 }
 
 pub(super) struct Teller<W> {
@@ -49,10 +51,16 @@ struct Desk<W> {
 // === impl News ===
 
 impl News {
-    /// Adds an outcome that is all there is.
-    pub(super) fn add_everything(&mut self, outcome: Outcome) {
-        self.is_everything = true;
+    /// An outcome that is all there is; whatever else was to be told is no longer so.
+    pub(super) fn replace(&mut self, outcome: Outcome) {
+        let (refusals, is_complete) = (self.refusals.clone(), self.is_complete);
+        *self = Self { refusals, is_complete, is_everything: true, ..Self::default() };
         self.add(outcome);
+    }
+
+    /// These and what was told before follow from everything that the source has.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
     }
 
     /// Adds what changed; newer words replace older ones.
@@ -73,7 +81,7 @@ impl News {
     }
 
     fn is_nothing(&self) -> bool {
-        self.statuses.is_empty() && self.generated.is_empty() && !self.is_everything
+        self.statuses.is_empty() && self.generated.is_empty() && !self.is_everything && !self.is_complete
     }
 
     /// The next news start with what still holds.
@@ -124,8 +132,11 @@ impl<W: StatusSink + 'static> Teller<W> {
 
 impl<W: StatusSink> Desk<W> {
     fn tell(mut self: Box<Self>, news: News) -> Box<Self> {
-        let News { statuses, generated, refusals, is_everything } = news;
-        self.sink.generate(generated);
+        let News { statuses, generated, refusals, is_everything, is_complete } = news;
+        match is_everything {
+            true => self.sink.generate_only(wanted(generated)),
+            false => self.sink.generate(generated),
+        }
         let everything = is_everything.then(|| statuses.keys().cloned().collect());
         let mut statuses = statuses.into_iter().peekable();
         while statuses.peek().is_some() {
@@ -139,6 +150,9 @@ impl<W: StatusSink> Desk<W> {
         if let Some(everything) = everything {
             self.sink.keep_only(&everything);
         }
+        if is_complete {
+            self.sink.complete();
+        }
         self
     }
 
@@ -146,4 +160,8 @@ impl<W: StatusSink> Desk<W> {
         self.complaints.note(&statuses);
         self.sink.write(statuses);
     }
+}
+
+fn wanted(generated: BTreeMap<ObjectName, Option<Wanted>>) -> BTreeMap<ObjectName, Wanted> {
+    generated.into_iter().filter_map(|(gateway, wanted)| Some((gateway, wanted?))).collect()
 }

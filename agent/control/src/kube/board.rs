@@ -96,7 +96,8 @@ impl Board {
         ClusterStatuses(self.clone())
     }
 
-    /// Whether everything was read from the API server and applied: the agent is ready, and statuses may be written.
+    /// Whether everything was read from the API server and applied, and what follows from it is planned: the agent is ready,
+    /// and may write.
     pub fn current(&self) -> watch::Receiver<bool> {
         self.current.subscribe()
     }
@@ -109,7 +110,7 @@ impl Board {
         &self.controller_name
     }
 
-    pub(super) fn set_current(&self) {
+    fn set_current(&self) {
         self.current.send_if_modified(|current| !std::mem::replace(current, true));
         self.bell.notify_one();
     }
@@ -364,6 +365,9 @@ impl StatusSink for ClusterStatuses {
     }
 
     fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
+        if wanted.is_empty() {
+            return;
+        }
         self.0.generated.send_modify(|all| {
             for (gateway, wanted) in wanted {
                 match wanted {
@@ -372,6 +376,14 @@ impl StatusSink for ClusterStatuses {
                 }
             }
         });
+    }
+
+    fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
+        self.0.generated.send_replace(wanted);
+    }
+
+    fn complete(&mut self) {
+        self.0.set_current();
     }
 }
 

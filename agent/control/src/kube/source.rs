@@ -69,8 +69,6 @@ enum Phase {
     Remembering,
     /// Everything was read, and said.
     Said,
-    /// Everything was read, said, and applied: we were asked for more.
-    Applied,
 }
 
 /// How far the list of a kind is.
@@ -121,13 +119,13 @@ impl KubeSource {
                 self.phase = Phase::Said;
             }
             Phase::Reading(until) if Instant::now() >= until => return self.remember(),
-            Phase::Said | Phase::Applied if !self.pending.is_empty() => {}
+            Phase::Said if !self.pending.is_empty() => {}
             _ => return None,
         }
         if let Some(last_good) = &mut self.last_good {
             last_good.changed();
         }
-        Some(Update { changes: std::mem::take(&mut self.pending), problems: None })
+        Some(Update { changes: std::mem::take(&mut self.pending), problems: None, is_complete: true })
     }
 
     /// Patience is for an API server that is slow, not for one that is away.
@@ -156,7 +154,7 @@ impl KubeSource {
         for kind in complete.map(|(kind, _)| *kind).collect::<Vec<_>>() {
             self.retain(kind, &names(&heard, kind));
         }
-        Some(Update { changes: kept, problems: None })
+        Some(Update { changes: kept, ..Update::default() })
     }
 
     async fn hear(&mut self) {
@@ -374,11 +372,6 @@ impl KubeSource {
 
 impl Source for KubeSource {
     async fn next(&mut self) -> Update {
-        if self.phase == Phase::Said {
-            // Whoever asks for more has applied what there was.
-            self.phase = Phase::Applied;
-            self.board.set_current();
-        }
         loop {
             if let Some(update) = self.update() {
                 return update;

@@ -1,6 +1,6 @@
 //! An agent without a data plane: everything that talks with the API server, and a data plane that takes all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use portcullis_control::applier::{Applier, DataPlane, State};
 use portcullis_control::kube::{
     Announcer, Board, Elector, Generator, KubeSource, LastGood, Refusal, SourceOptions, StatusWriter, Timing,
 };
-use portcullis_control::status::Acknowledgement;
+use portcullis_control::status::{Acknowledgement, StatusSink, Statuses};
+use portcullis_gateway::infra::Wanted;
 use portcullis_gateway::{Kind, ObjectKey, Settings, Translator};
 use portcullis_model::{ObjectName, Snapshot};
 use serde_json::Value;
@@ -40,26 +41,34 @@ pub(crate) struct Agent {
 
 struct TakesAll;
 
+/// Keeps the sink after it waiting.
+struct Late(Duration);
+
 impl Agent {
     pub(crate) fn start(fixture: &Fixture, identity: &str) -> Self {
         Self::start_timed(fixture, identity, TIMING)
     }
 
     pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, TIMING, last_good, TakesAll)
+        Self::start_campaigning(fixture, identity, LEASE, TIMING, last_good, TakesAll, Duration::ZERO)
     }
 
     pub(crate) fn start_on(plane: impl DataPlane + 'static, fixture: &Fixture, identity: &str) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, TIMING, None, plane)
+        Self::start_campaigning(fixture, identity, LEASE, TIMING, None, plane, Duration::ZERO)
     }
 
     /// One of other agents, with a Lease of their own.
     pub(crate) fn start_as(fixture: &Fixture, identity: &str, lease: &str) -> Self {
-        Self::start_campaigning(fixture, identity, lease, TIMING, None, TakesAll)
+        Self::start_campaigning(fixture, identity, lease, TIMING, None, TakesAll, Duration::ZERO)
     }
 
     pub(crate) fn start_timed(fixture: &Fixture, identity: &str, timing: Timing) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, timing, None, TakesAll)
+        Self::start_campaigning(fixture, identity, LEASE, timing, None, TakesAll, Duration::ZERO)
+    }
+
+    /// On a machine that is so busy that what it translated is planned this much later.
+    pub(crate) fn start_late(fixture: &Fixture, identity: &str, late: Duration) -> Self {
+        Self::start_campaigning(fixture, identity, LEASE, TIMING, None, TakesAll, late)
     }
 
     fn start_campaigning(
@@ -69,6 +78,7 @@ impl Agent {
         timing: Timing,
         last_good: Option<LastGood>,
         plane: impl DataPlane + 'static,
+        late: Duration,
     ) -> Self {
         let client = || fixture.client.clone();
         let board = Board::new(&fixture.controller_name);
@@ -81,7 +91,7 @@ impl Agent {
         };
         let source = KubeSource::new(client(), board.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
-        let mut applier = Applier::new(source, translator, plane, board.statuses());
+        let mut applier = Applier::new(source, translator, plane, (Late(late), board.statuses()));
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
@@ -130,5 +140,15 @@ pub(crate) fn serves(state: &State) -> bool {
 impl DataPlane for TakesAll {
     async fn apply(&mut self, _: Arc<Snapshot>) -> Acknowledgement {
         Acknowledgement::default()
+    }
+}
+
+impl StatusSink for Late {
+    fn keep_only(&mut self, _: &BTreeSet<ObjectKey>) {}
+
+    fn write(&mut self, _: Statuses) {}
+
+    fn generate_only(&mut self, _: BTreeMap<ObjectName, Wanted>) {
+        std::thread::sleep(self.0);
     }
 }

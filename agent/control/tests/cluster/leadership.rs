@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use portcullis_control::kube::Elector;
+use portcullis_gateway::Kind;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -40,6 +41,34 @@ async fn the_lease_passes_on_when_its_holder_is_gone() {
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
     drop(second);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_leader_that_crashed_and_starts_again_leaves_everything_as_it_is() {
+    let fixture = Fixture::new().await;
+    fixture.gateway("web", json!({})).await;
+    fixture.route("shop", "web").await;
+    let first = Agent::start(&fixture, "a");
+    let service = format!("web-{}", fixture.name);
+    let has_address = |gateway: &Value| gateway["status"]["addresses"][0]["value"].is_string();
+    fixture.until("Gateway", "web", has_address).await;
+    fixture.until("HTTPRoute", "shop", |route| !route["status"]["parents"][0].is_null()).await;
+    let written = async |agent: &Agent| {
+        let gateway = agent.at_rest(&fixture, Kind::Gateway, "web").await;
+        let route = agent.at_rest(&fixture, Kind::HttpRoute, "shop").await;
+        [gateway, route, fixture.get("Service", &service).await]
+    };
+    let before = written(&first).await;
+    drop(first);
+
+    // The Lease is still its own: it leads long before it knows what to write.
+    let again = Agent::start_late(&fixture, "a", Duration::from_secs(1));
+    until(again.leading.clone(), |leads| *leads).await;
+    until(again.current.clone(), |current| *current).await;
+    assert_eq!(written(&again).await, before);
+    drop(again);
     fixture.remove().await;
 }
 
