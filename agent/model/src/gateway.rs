@@ -41,9 +41,9 @@ pub struct Limits {
     pub tls_handshake_timeout: Duration,
     /// Time for the request head, from the connection or from the head's first byte.
     pub header_timeout: Duration,
-    /// Time between requests on an HTTP/1 connection.
+    /// Time between requests on an HTTP/1 connection, and for the client to go on with one or with its response.
     pub idle_timeout: Duration,
-    /// Time without streams on an HTTP/2 connection.
+    /// Time without streams on an HTTP/2 connection, and for the client to go on with its responses.
     pub http2_idle_timeout: Duration,
     /// Streams at a time on an HTTP/2 connection.
     pub http2_streams: u32,

@@ -10,11 +10,12 @@ use tokio::time::Sleep;
 
 use crate::clients::Exchange;
 use crate::endpoint::Lease;
+use crate::pulse::Awaited;
 use crate::record::Record;
 
 pub(crate) struct Body {
     kind: Kind,
-    _exchange: Option<Exchange>,
+    exchange: Option<Exchange>,
     record: Option<Box<Record>>,
 }
 
@@ -67,9 +68,17 @@ impl Body {
 
     /// The exchange lasts until the body is gone, and is logged then.
     pub(crate) fn during(self, exchange: Exchange, record: Option<Box<Record>>) -> Self {
-        let mut body = Self { _exchange: Some(exchange), record, ..self };
+        let mut body = Self { exchange: Some(exchange), record, ..self };
+        body.went_on(Awaited::Client);
         body.note(0);
         body
+    }
+
+    /// What there is of it is the library's until it asks for more, which it does when the client has taken enough.
+    fn went_on(&mut self, awaited: Awaited) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.wait(awaited);
+        }
     }
 
     fn note(&mut self, sent: usize) {
@@ -83,7 +92,7 @@ impl Body {
 
 impl From<Kind> for Body {
     fn from(kind: Kind) -> Self {
-        Self { kind, _exchange: None, record: None }
+        Self { kind, exchange: None, record: None }
     }
 }
 
@@ -97,8 +106,15 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = match &mut self.kind {
             Kind::Text(text) => text.take().map(|text| Ok(Frame::data(text))),
-            Kind::Upstream(upstream) => ready!(upstream.poll(cx)),
+            Kind::Upstream(upstream) => match upstream.poll(cx) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    self.went_on(Awaited::Backend);
+                    return Poll::Pending;
+                }
+            },
         };
+        self.went_on(Awaited::Client);
         if self.record.is_some() {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
             self.note(data.map_or(0, Bytes::len));

@@ -16,7 +16,7 @@ use portcullis_model::Limits;
 use crate::clock;
 use crate::core::Core;
 use crate::gate::Admitted;
-use crate::guard::Pulse;
+use crate::pulse::{Awaited, Pulse};
 use crate::stats::Refusal;
 use crate::worker::Worker;
 
@@ -31,10 +31,18 @@ pub(crate) struct Client {
     pub tls: Option<Rc<Worker>>,
     pub pulse: Arc<Pulse>,
     admitted: Admitted,
-    /// Ticks that may pass between requests.
-    patience: u32,
+    patience: Patience,
+    /// Since when it has been up to the client alone that something happens, plus one; 0 if it is not.
+    stalled_since: Cell<u32>,
     order: Cell<Order>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// How long the client may do nothing where it is its turn, and the limit that says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    ticks: u32,
+    limit: Refusal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +67,10 @@ pub(crate) struct Registered {
 }
 
 /// A request that is being served; while one is, the connection is not idle.
-pub(crate) struct Exchange(Rc<Client>);
+pub(crate) struct Exchange {
+    client: Rc<Client>,
+    awaited: Awaited,
+}
 
 // === impl Client ===
 
@@ -69,7 +80,7 @@ impl Client {
         local: SocketAddr,
         tls: Option<Rc<Worker>>,
         admitted: Admitted,
-        patience: std::time::Duration,
+        patience: Patience,
     ) -> Self {
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
@@ -79,7 +90,8 @@ impl Client {
             tls,
             pulse: Arc::new(Pulse::new()),
             admitted,
-            patience: clock::ticks(patience),
+            patience,
+            stalled_since: Cell::new(0),
             order: Cell::new(Order::Serve),
             waker: RefCell::default(),
         }
@@ -129,14 +141,54 @@ impl Client {
     }
 
     fn sweep(&self) {
-        let patience = self.limits().header_timeout;
-        if self.pulse.head_age().is_some_and(|age| age > clock::ticks(patience)) {
-            tracing::debug!(client = %self.peer, "closed: the request head did not arrive in time");
-            self.admitted.refused(Refusal::HeaderTimeout);
-            self.tell(Order::Abort);
-        } else if self.pulse.idle_age().is_some_and(|age| age > self.patience) {
+        let for_head = clock::ticks(self.limits().header_timeout);
+        if self.pulse.head_age().is_some_and(|age| age > for_head) {
+            self.cut(Refusal::HeaderTimeout);
+        } else if self.stalled() > self.patience.ticks {
+            self.cut(self.patience.limit);
+        } else if self.pulse.idle_age().is_some_and(|age| age > self.patience.ticks) {
             self.tell(Order::Finish);
         }
+    }
+
+    fn cut(&self, limit: Refusal) {
+        tracing::debug!(client = %self.peer, limit = limit.name(), "closed: the client did not go on in time");
+        self.admitted.refused(limit);
+        self.tell(Order::Abort);
+    }
+
+    /// For how many ticks nothing has happened because of the client.
+    fn stalled(&self) -> u32 {
+        let since = match self.stalled_since.get() {
+            _ if !self.is_up_to_client() || self.pulse.take_moved() => 0,
+            0 => clock::now() + 1,
+            since => since,
+        };
+        // Most connections never stall, and are not written to.
+        if since != self.stalled_since.get() {
+            self.stalled_since.set(since);
+        }
+        since.checked_sub(1).map_or(0, |since| clock::now() - since)
+    }
+
+    /// One that was told to finish, and has nothing to finish, ends unless its client keeps it from that.
+    fn is_up_to_client(&self) -> bool {
+        match self.pulse.exchanges() {
+            0 => self.order.get() == Order::Finish,
+            _ => self.pulse.is_up_to_client(),
+        }
+    }
+}
+
+// === impl Patience ===
+
+impl Patience {
+    pub(crate) fn http1(limits: &Limits) -> Self {
+        Self { ticks: clock::ticks(limits.idle_timeout), limit: Refusal::IdleTimeout }
+    }
+
+    pub(crate) fn http2(limits: &Limits) -> Self {
+        Self { ticks: clock::ticks(limits.http2_idle_timeout), limit: Refusal::Http2IdleTimeout }
     }
 }
 
@@ -180,13 +232,20 @@ impl Drop for Registered {
 
 impl Exchange {
     pub(crate) fn begin(client: &Rc<Client>) -> Self {
-        client.pulse.begin();
-        Self(client.clone())
+        client.pulse.begin(Awaited::Response);
+        Self { client: client.clone(), awaited: Awaited::Response }
+    }
+
+    pub(crate) fn wait(&mut self, awaited: Awaited) {
+        if awaited != self.awaited {
+            self.client.pulse.wait(self.awaited, awaited);
+            self.awaited = awaited;
+        }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.0.pulse.end();
+        self.client.pulse.end(self.awaited);
     }
 }

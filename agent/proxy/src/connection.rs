@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use crate::clients::{Client, Clients};
+use crate::clients::{Client, Clients, Patience};
 use crate::core::{self, Core};
 use crate::frames::FrameBudget;
 use crate::gate::Admitted;
@@ -185,8 +185,8 @@ async fn refuse_name(
 async fn serve_http(core: &Rc<Core>, ready: Ready, admitted: Admitted, peer: SocketAddr, local: SocketAddr) {
     let limits = admitted.limits();
     let (check, patience) = match ready.version {
-        Version::Http1 => (Check::Http1(Framing::default()), limits.idle_timeout),
-        Version::Http2 => (Check::Http2(FrameBudget::default()), limits.http2_idle_timeout),
+        Version::Http1 => (Check::Http1(Framing::default()), Patience::http1(limits)),
+        Version::Http2 => (Check::Http2(FrameBudget::default()), Patience::http2(limits)),
     };
     let client = Rc::new(Client::new(peer, local, ready.tls, admitted, patience));
     let limits = client.limits();

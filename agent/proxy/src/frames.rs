@@ -14,13 +14,15 @@ const BURST: u32 = 1000;
 const PER_SECOND: u32 = 10;
 /// gRPC clients probe the bandwidth with a PING per round trip while data flows to them: such data earns PINGs.
 const PER_WRITE: u32 = 8;
-const BIG_WRITE: usize = 1024;
+/// Bytes that only a response explains.
+pub(crate) const BIG_WRITE: usize = 1024;
 
 /// Follows the frames that a client sends.
 #[derive(Debug)]
 pub(crate) struct FrameBudget {
     left: u32,
     since: u32,
+    begun: bool,
     /// Bytes to pass over before the next frame head.
     skip: usize,
     head: [u8; HEAD],
@@ -35,7 +37,8 @@ pub(crate) struct Flood;
 
 impl Default for FrameBudget {
     fn default() -> Self {
-        Self { left: BURST, since: clock::now(), skip: PREFACE, head: [0; HEAD], filled: 0 }
+        let (since, head) = (clock::now(), [0; HEAD]);
+        Self { left: BURST, since, begun: false, skip: PREFACE, head, filled: 0 }
     }
 }
 
@@ -56,15 +59,19 @@ impl FrameBudget {
         Ok(())
     }
 
-    /// So many bytes went to the client.
-    pub(crate) fn wrote(&mut self, bytes: usize) {
-        if bytes >= BIG_WRITE {
-            self.left = (self.left + PER_WRITE).min(BURST);
-        }
+    /// Whether the preface and the head of a frame have come.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// At least [`BIG_WRITE`] bytes went to the client.
+    pub(crate) fn wrote_much(&mut self) {
+        self.left = (self.left + PER_WRITE).min(BURST);
     }
 
     fn take_head(&mut self) -> Result<(), Flood> {
         self.filled = 0;
+        self.begun = true;
         let [a, b, c, kind, ..] = self.head;
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         if matches!(kind, PRIORITY | SETTINGS | PING) { self.spend() } else { Ok(()) }
@@ -106,7 +113,7 @@ mod tests {
         let mut budget = FrameBudget::default();
         assert_eq!(budget.follow(&[0; PREFACE]), Ok(()));
         for _ in 0..2 * BURST {
-            budget.wrote(BIG_WRITE);
+            budget.wrote_much();
             assert_eq!(budget.follow(&frame(PING, 8)), Ok(()));
         }
     }

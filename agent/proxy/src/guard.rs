@@ -4,15 +4,14 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use crate::clock;
-use crate::frames::FrameBudget;
+use crate::frames::{BIG_WRITE, FrameBudget};
+use crate::pulse::Pulse;
 use crate::wire::{Framing, Violation};
 
 /// A client's stream; one type, so that the HTTP code exists once.
@@ -39,17 +38,6 @@ pub(crate) enum Check {
     Http2(FrameBudget),
 }
 
-/// How a connection is getting on, as the core's sweeper sees it. Only the connection's core touches it; it is atomic
-/// because the stream of an upgraded connection must be `Send`.
-#[derive(Debug)]
-pub(crate) struct Pulse {
-    exchanges: AtomicU32,
-    /// When the last exchange ended.
-    idle_since: AtomicU32,
-    /// When the request head that is being read began, plus one; 0 if none is.
-    head_since: AtomicU32,
-}
-
 // === impl Guarded ===
 
 impl Guarded {
@@ -68,6 +56,8 @@ impl Guarded {
             Check::Http1(framing) => {
                 let verdict = framing.follow(bytes);
                 self.pulse.head(framing.in_head());
+                self.pulse.body_wanted(false);
+                self.pulse.moved();
                 match verdict {
                     Ok(()) => {}
                     Err(Violation::Head(at)) => bytes[at] = 0,
@@ -78,14 +68,36 @@ impl Guarded {
                 }
             }
             Check::Http2(budget) => {
-                self.pulse.head(false);
-                if budget.follow(bytes).is_err() {
+                let verdict = budget.follow(bytes);
+                self.pulse.head(!budget.has_begun());
+                if verdict.is_err() {
                     self.refused = Some("too many control frames");
                     return 0;
                 }
             }
         }
         bytes.len()
+    }
+
+    /// The HTTP library reads bodies only as far as somebody wants them.
+    fn is_left_waiting(&self) {
+        if let Check::Http1(framing) = &self.check
+            && framing.in_body()
+        {
+            self.pulse.body_wanted(true);
+        }
+    }
+
+    /// What moves on HTTP/2 may be mere bookkeeping, unless it is much.
+    fn wrote(&mut self, bytes: usize) {
+        match &mut self.check {
+            Check::Http1(_) => self.pulse.moved(),
+            Check::Http2(_) if bytes < BIG_WRITE => {}
+            Check::Http2(budget) => {
+                budget.wrote_much();
+                self.pulse.moved();
+            }
+        }
     }
 
     fn refusal(&self) -> io::Result<()> {
@@ -103,7 +115,11 @@ impl AsyncRead for Guarded {
         this.refusal()?;
         let before = buffer.filled().len();
         if this.replay.is_empty() {
-            ready!(Pin::new(&mut this.transport).poll_read(cx, buffer))?;
+            let read = Pin::new(&mut this.transport).poll_read(cx, buffer);
+            if read.is_pending() {
+                this.is_left_waiting();
+            }
+            ready!(read)?;
         } else {
             let count = this.replay.len().min(buffer.remaining());
             buffer.put_slice(&this.replay[..count]);
@@ -122,9 +138,7 @@ impl AsyncRead for Guarded {
 impl AsyncWrite for Guarded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.transport).poll_write(cx, bytes))?;
-        if let Check::Http2(budget) = &mut self.check {
-            budget.wrote(written);
-        }
+        self.wrote(written);
         Poll::Ready(Ok(written))
     }
 
@@ -134,9 +148,7 @@ impl AsyncWrite for Guarded {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.transport).poll_write_vectored(cx, parts))?;
-        if let Check::Http2(budget) = &mut self.check {
-            budget.wrote(written);
-        }
+        self.wrote(written);
         Poll::Ready(Ok(written))
     }
 
@@ -206,45 +218,5 @@ impl AsyncWrite for Transport {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
-    }
-}
-
-// === impl Pulse ===
-
-impl Pulse {
-    /// Of a connection whose first request is awaited.
-    pub(crate) fn new() -> Self {
-        let now = clock::now();
-        Self { exchanges: 0.into(), idle_since: now.into(), head_since: (now + 1).into() }
-    }
-
-    pub(crate) fn begin(&self) {
-        self.exchanges.store(self.exchanges.load(Relaxed) + 1, Relaxed);
-    }
-
-    pub(crate) fn end(&self) {
-        self.exchanges.store(self.exchanges.load(Relaxed) - 1, Relaxed);
-        self.idle_since.store(clock::now(), Relaxed);
-    }
-
-    /// For how many ticks the current request head has been on its way.
-    pub(crate) fn head_age(&self) -> Option<u32> {
-        let since = self.head_since.load(Relaxed).checked_sub(1)?;
-        Some(clock::now() - since)
-    }
-
-    /// For how many ticks nothing has been asked.
-    pub(crate) fn idle_age(&self) -> Option<u32> {
-        let idle = self.exchanges.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0;
-        idle.then(|| clock::now() - self.idle_since.load(Relaxed))
-    }
-
-    fn head(&self, under_way: bool) {
-        let since = match (under_way, self.head_since.load(Relaxed)) {
-            (false, _) => 0,
-            (true, 0) => clock::now() + 1,
-            (true, since) => since,
-        };
-        self.head_since.store(since, Relaxed);
     }
 }

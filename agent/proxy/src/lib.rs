@@ -26,6 +26,7 @@ mod outbox;
 mod path;
 mod pool;
 mod proxy;
+mod pulse;
 mod reason;
 mod record;
 mod service;

@@ -22,6 +22,10 @@ pub enum HandshakeFailure {
 pub enum Refusal {
     Connections,
     HeaderTimeout,
+    /// Of HTTP/1: the client neither sent the rest of a request nor took its response.
+    IdleTimeout,
+    /// The client did not take its responses.
+    Http2IdleTimeout,
 }
 
 /// Totals since start.
@@ -131,13 +135,16 @@ impl GatewayStats {
 // === impl Refusal ===
 
 impl Refusal {
-    const ALL: [Self; 2] = [Self::Connections, Self::HeaderTimeout];
+    const ALL: [Self; 4] =
+        [Self::Connections, Self::HeaderTimeout, Self::IdleTimeout, Self::Http2IdleTimeout];
 
     /// The field of GatewayParameters' `limits`, which is also the label of the metric.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
             Self::HeaderTimeout => "headerTimeout",
+            Self::IdleTimeout => "idleTimeout",
+            Self::Http2IdleTimeout => "http2IdleTimeout",
         }
     }
 }

@@ -17,6 +17,8 @@ const HEAD_LINE: usize = 128 << 10;
 pub(crate) struct Framing {
     state: State,
     head: Head,
+    /// A head has ended.
+    begun: bool,
     /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
 }
@@ -62,9 +64,15 @@ struct Malformed;
 // === impl Framing ===
 
 impl Framing {
-    /// Whether a request head has begun and not ended.
+    /// Whether a request head has begun and not ended; the first one begins with the connection, whatever empty lines
+    /// precede it.
     pub(crate) fn in_head(&self) -> bool {
-        self.state == State::Head && (self.head.started || !self.line.is_empty())
+        self.state == State::Head && (!self.begun || self.head.started || !self.line.is_empty())
+    }
+
+    /// Whether a request body has begun and not ended.
+    pub(crate) fn in_body(&self) -> bool {
+        !matches!(self.state, State::Head | State::Stopped)
     }
 
     /// Reads on. After a violation nothing more is looked at.
@@ -153,6 +161,7 @@ impl Framing {
     /// An empty line before the request line is no head (RFC 9112 section 2.2).
     fn end_head(&mut self) {
         let head = std::mem::take(&mut self.head);
+        self.begun |= head.started;
         self.state = match (head.coding, head.length) {
             (Some(Coding::Chunked), _) => State::ChunkSize,
             (_, Some(length)) if length > 0 => State::Body(length),
@@ -252,11 +261,22 @@ mod tests {
 
     #[test]
     fn a_head_is_under_way_from_its_first_byte_to_its_empty_line() {
+        let after = |bytes| format!("GET / HTTP/1.1\r\n\r\n{bytes}");
+        for (bytes, in_head) in [("", false), ("\r", true), ("\r\n", false), ("\r\n\r\nG", true)] {
+            assert_eq!(follow(&after(bytes)), (Ok(()), in_head), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_head_is_under_way_from_the_beginning() {
         for (bytes, in_head) in [
-            ("", false),
+            ("", true),
+            ("\r\n", true),
+            ("\r\n\r\n", true),
             ("G", true),
             ("GET / HTTP/1.1\r\n", true),
             ("GET / HTTP/1.1\r\nhost: a\r\n\r", true),
+            ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", false),
         ] {
             assert_eq!(follow(bytes), (Ok(()), in_head), "{bytes:?}");
         }

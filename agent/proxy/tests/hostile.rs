@@ -4,18 +4,69 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use portcullis_model::{BackendProtocol, Limits};
+use portcullis_model::{BackendProtocol, Limits, ObjectName};
+use portcullis_proxy::Refusal;
 use support::client::raw;
 use support::origin::Origin;
 use support::rules::rule;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const POST: &str = "POST / HTTP/1.1\r\nhost: a\r\n";
+
+/// The preface of HTTP/2 and empty SETTINGS.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const HEADERS: u8 = 1;
+const PING: u8 = 6;
+const END_HEADERS: u8 = 4;
+const END_STREAM: u8 = 1;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// `:scheme http`, `:authority a`, then method and path.
+fn request(method: u8, path: &str) -> Vec<u8> {
+    let path = [&[0x44, u8::try_from(path.len()).unwrap()], path.as_bytes()].concat();
+    [&[0x86, 0x41, 1, b'a', method][..], &path].concat()
+}
+
+fn get(stream: u32, path: &str) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &request(0x82, path))
+}
+
+async fn sending(to: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(bytes).await.unwrap();
+    stream
+}
+
+/// Reads to the end.
+async fn closes(what: &str, mut stream: impl AsyncRead + Unpin) {
+    let mut answer = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await;
+    assert!(end.is_ok(), "still open: {what}");
+}
+
+async fn echo_with(limits: Limits) -> (World, Origin) {
+    let (mut world, origin) = World::echo(vec![rule()]).await;
+    world.limit(limits);
+    world.apply().await;
+    (world, origin)
+}
+
+async fn refused(world: &World) -> BTreeMap<Refusal, u64> {
+    let mut gateways = world.proxy.stats().await.gateways;
+    gateways.remove(&ObjectName::new("test", "gateway")).unwrap_or_default().refused
+}
 
 /// Status of the first answer, `closed` if there is none.
 fn status(answer: &str) -> &str {
@@ -202,6 +253,84 @@ async fn clients_that_dawdle_over_a_head_are_closed() {
 }
 
 #[tokio::test]
+async fn what_does_not_become_a_head_is_not_waited_for() {
+    let header_timeout = Duration::from_millis(300);
+    let (world, _origin) = echo_with(Limits { header_timeout, ..Limits::default() }).await;
+    let starts = [&b"\r\n"[..], b"\r\n\r\n\r\n", &HTTP2[..24], &HTTP2[..30]];
+    for start in starts {
+        closes(&start.escape_ascii().to_string(), sending(world.plain, start).await).await;
+    }
+    let stream = TcpStream::connect(world.tls).await.unwrap();
+    let mut stream = support::client::tls(stream, Some("any.test"), b"h2").await.unwrap();
+    stream.write_all(b"P").await.unwrap();
+    closes("P", stream).await;
+    assert_eq!(refused(&world).await, BTreeMap::from([(Refusal::HeaderTimeout, 5)]));
+}
+
+/// HTTP/2 ends with a PING that the client may leave without answer.
+#[tokio::test]
+async fn a_connection_that_was_told_to_end_does_not_depend_on_its_client() {
+    let http2_idle_timeout = Duration::from_millis(300);
+    let (world, _origin) = echo_with(Limits { http2_idle_timeout, ..Limits::default() }).await;
+    closes("no answer to PING", sending(world.plain, HTTP2).await).await;
+    assert_eq!(refused(&world).await, BTreeMap::from([(Refusal::Http2IdleTimeout, 1)]));
+}
+
+/// RFC 9112 section 9.3.2.
+#[tokio::test]
+async fn a_head_behind_another_request_has_its_time_after_that() {
+    let header_timeout = Duration::from_millis(500);
+    let (world, _origin) = echo_with(Limits { header_timeout, ..Limits::default() }).await;
+    let begin = b"GET /a?delay=1500 HTTP/1.1\r\nhost: a\r\n\r\nGET /b HT";
+    let mut stream = sending(world.plain, begin).await;
+    let mut buffer = [0; 4096];
+    let count = stream.read(&mut buffer).await.unwrap();
+    assert_eq!(status(&String::from_utf8_lossy(&buffer[..count])), "200");
+    stream.write_all(b"TP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("GET /b"), "{rest}");
+    assert_eq!(refused(&world).await, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn clients_that_do_not_do_their_part_are_cut_and_no_others() {
+    let limit = Duration::from_secs(1);
+    let limits = Limits { idle_timeout: limit, http2_idle_timeout: limit, ..Limits::default() };
+    let (world, _origin) = echo_with(limits).await;
+    let mut events = Client::connect(Via::Http1, world.plain, "a").await;
+    let _events = events.start("GET /?stall").await.unwrap();
+    let poll = world.send(Via::Http1, "GET /?delay=3000");
+    let mut slow = sending(world.plain, format!("{POST}content-length: 10\r\n\r\n").as_bytes()).await;
+    let slow = async {
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            slow.write_all(b"x").await.unwrap();
+        }
+        slow.read(&mut [0; 100]).await.unwrap()
+    };
+    // A stream of gRPC may be without a word from either side.
+    let silent = [HTTP2, &frame(HEADERS, END_HEADERS, 1, &request(0x83, "/"))].concat();
+    let silent = sending(world.plain, &silent).await;
+    let stalled = async {
+        let upload = sending(world.plain, format!("{POST}content-length: 10\r\n\r\nx").as_bytes()).await;
+        let large = sending(world.plain, b"GET /?size=100000000 HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        let large2 = sending(world.plain, &[HTTP2, &get(1, "/?size=100000000")].concat()).await;
+        closes("no rest of the body", upload).await;
+        closes("no window for the response", large2).await;
+        let all = BTreeMap::from([(Refusal::IdleTimeout, 2), (Refusal::Http2IdleTimeout, 1)]);
+        eventually("nobody reads the response", async || refused(&world).await == all).await;
+        drop(large);
+    };
+    let (poll, slow, ()) = tokio::join!(poll, slow, stalled);
+    assert_eq!(poll.status, 200, "a slow backend is not the client's fault");
+    assert_ne!(slow, 0, "a slow client is not one that does nothing");
+    assert!(!events.closed().await, "events may be rare");
+    assert_eq!(refused(&world).await.values().sum::<u64>(), 3);
+    drop(silent);
+}
+
+#[tokio::test]
 async fn idle_connections_are_closed() {
     let mut world = World::new();
     let idle_timeout = Duration::from_millis(300);
@@ -221,9 +350,8 @@ async fn idle_connections_are_closed() {
 #[tokio::test]
 async fn a_flood_of_pings_is_cut() {
     let (world, _origin) = World::echo(vec![rule()]).await;
-    let mut stream = TcpStream::connect(world.plain).await.unwrap();
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    let ping = [&[0, 0, 8, 6, 0, 0, 0, 0, 0][..], &[7; 8]].concat();
+    let stream = sending(world.plain, HTTP2).await;
+    let ping = frame(PING, 0, 0, &[7; 8]);
     let mut acknowledged = 0;
     let (mut read, mut write) = stream.into_split();
     let flood = tokio::spawn(async move {

@@ -1,0 +1,125 @@
+//! How a client connection is getting on: what its requests wait for, and what its bytes say. The connection and its requests
+//! leave marks here; the core's sweeper ([`Clients`](crate::clients::Clients)) looks at them now and then and draws the
+//! conclusions, so that no connection holds a timer.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use crate::clock;
+
+/// Only the connection's core touches it; it is atomic because the stream of an upgraded connection must be `Send`.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    /// How many exchanges wait for each [`Awaited`].
+    exchanges: [AtomicU32; 3],
+    /// When the last exchange ended.
+    idle_since: AtomicU32,
+    /// Since when a request head has been overdue, plus one; 0 if none is.
+    head_since: AtomicU32,
+    /// More of an HTTP/1 request's body is wanted than came.
+    body_wanted: AtomicBool,
+    /// Bytes came or went since the sweeper looked.
+    moved: AtomicBool,
+}
+
+/// What an exchange waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The response to begin; for that, perhaps, the rest of the request.
+    Response,
+    /// The backend, for more of the response.
+    Backend,
+    /// The client, to take what there is of the response.
+    Client,
+}
+
+// === impl Pulse ===
+
+impl Pulse {
+    /// Of a connection whose first request is awaited.
+    pub(crate) fn new() -> Self {
+        let now = clock::now();
+        Self {
+            exchanges: Default::default(),
+            idle_since: now.into(),
+            head_since: (now + 1).into(),
+            body_wanted: false.into(),
+            moved: false.into(),
+        }
+    }
+
+    // --- marks ---
+
+    pub(crate) fn begin(&self, awaited: Awaited) {
+        let count = self.waiting(awaited);
+        count.store(count.load(Relaxed) + 1, Relaxed);
+    }
+
+    pub(crate) fn end(&self, awaited: Awaited) {
+        let count = self.waiting(awaited);
+        count.store(count.load(Relaxed) - 1, Relaxed);
+        self.idle_since.store(clock::now(), Relaxed);
+    }
+
+    pub(crate) fn wait(&self, before: Awaited, now: Awaited) {
+        let (before, now) = (self.waiting(before), self.waiting(now));
+        before.store(before.load(Relaxed) - 1, Relaxed);
+        now.store(now.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Whether the client has yet to send a head, or the rest of one, before it may take its time.
+    pub(crate) fn head(&self, overdue: bool) {
+        let since = match (overdue, self.head_since.load(Relaxed)) {
+            (false, _) => 0,
+            (true, 0) => clock::now() + 1,
+            (true, since) => since,
+        };
+        self.head_since.store(since, Relaxed);
+    }
+
+    pub(crate) fn body_wanted(&self, wanted: bool) {
+        self.body_wanted.store(wanted, Relaxed);
+    }
+
+    pub(crate) fn moved(&self) {
+        self.moved.store(true, Relaxed);
+    }
+
+    // --- conclusions ---
+
+    /// For how many ticks the current request head has been on its way. One that was sent behind another request is not read
+    /// before that is answered (RFC 9112 section 9.3.2), so its time begins then.
+    pub(crate) fn head_age(&self) -> Option<u32> {
+        let since = self.head_since.load(Relaxed).checked_sub(1)?;
+        (self.exchanges() == 0).then(|| clock::now() - since.max(self.idle_since.load(Relaxed)))
+    }
+
+    /// For how many ticks nothing has been asked.
+    pub(crate) fn idle_age(&self) -> Option<u32> {
+        let idle = self.exchanges() == 0 && self.head_since.load(Relaxed) == 0;
+        idle.then(|| clock::now() - self.idle_since.load(Relaxed))
+    }
+
+    pub(crate) fn exchanges(&self) -> u32 {
+        self.exchanges.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Whether all exchanges would go on if the client did its part. Responses that the backend is slow with, and
+    /// streams that have nothing to say, are none of its business.
+    pub(crate) fn is_up_to_client(&self) -> bool {
+        let [response, backend, client] = self.exchanges.each_ref().map(|count| count.load(Relaxed));
+        backend == 0 && if response > 0 { self.body_wanted.load(Relaxed) } else { client > 0 }
+    }
+
+    pub(crate) fn take_moved(&self) -> bool {
+        self.moved.swap(false, Relaxed)
+    }
+
+    fn waiting(&self, awaited: Awaited) -> &AtomicU32 {
+        let [response, backend, client] = &self.exchanges;
+        match awaited {
+            Awaited::Response => response,
+            Awaited::Backend => backend,
+            Awaited::Client => client,
+        }
+    }
+}
