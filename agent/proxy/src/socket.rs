@@ -3,9 +3,17 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 const BACKLOG: i32 = 4096;
+/// A client that is gone without a word is noticed after two minutes. Tunnels and streams may be silent for longer, and what
+/// is between forgets silent connections, too.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(15))
+    .with_retries(4);
 
 /// The steered sockets of one core.
 #[derive(Debug)]
@@ -37,6 +45,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if matches!(address.ip(), IpAddr::V6(_)) {
         socket.set_only_v6(true)?;
     }
+    // Inherited by what is accepted.
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

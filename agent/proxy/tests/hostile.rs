@@ -330,6 +330,21 @@ async fn clients_that_do_not_do_their_part_are_cut_and_no_others() {
     drop(silent);
 }
 
+/// The kernel asks silent clients whether they are still there (timer 2 of /proc/net/tcp).
+#[tokio::test]
+async fn connections_are_kept_alive() {
+    let (world, _origin) = World::echo(vec![rule()]).await;
+    let client = TcpStream::connect(world.plain).await.unwrap();
+    let port = |address: SocketAddr| format!(":{:04X}", address.port());
+    let ends = [port(world.plain), port(client.local_addr().unwrap())];
+    eventually("the timer runs", async || {
+        let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut fields = connections.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        fields.any(|of| of[1].ends_with(&ends[0]) && of[2].ends_with(&ends[1]) && of[5].starts_with("02:"))
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn idle_connections_are_closed() {
     let mut world = World::new();
