@@ -76,8 +76,12 @@ impl Body {
 
     /// What there is of it is the library's until it asks for more, which it does when the client has taken enough.
     fn went_on(&mut self, awaited: Awaited) {
+        let complete = self.is_end_stream();
         if let Some(exchange) = &mut self.exchange {
             exchange.wait(awaited);
+            if complete {
+                exchange.complete();
+            }
         }
     }
 

@@ -242,6 +242,11 @@ impl Exchange {
             self.awaited = awaited;
         }
     }
+
+    /// The response came to its end.
+    pub(crate) fn complete(&self) {
+        self.client.pulse.complete();
+    }
 }
 
 impl Drop for Exchange {

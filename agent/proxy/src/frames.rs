@@ -1,17 +1,22 @@
-//! A budget for HTTP/2 frames that cost the sender nothing and the receiver an answer. The HTTP library bounds streams,
-//! resets, header lists and empty DATA; it acknowledges any number of PING, SETTINGS and PRIORITY frames.
+//! Budgets for HTTP/2 frames that cost the sender nothing and the receiver work. The HTTP library bounds streams, header lists
+//! and empty DATA; it acknowledges any number of PING, SETTINGS and PRIORITY frames, and takes any number of requests that are
+//! reset once they are under way (CVE-2023-44487).
 
 use crate::clock;
 
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 
 /// Control frames a client may send at once, and on top of that every second.
 const BURST: u32 = 1000;
 const PER_SECOND: u32 = 10;
+/// Requests a client may reset at once, and on top of that every second and for every response that it let come to its end.
+const RESETS: u32 = 500;
+const RESETS_PER_SECOND: u32 = 10;
 /// gRPC clients probe the bandwidth with a PING per round trip while data flows to them: such data earns PINGs.
 const PER_WRITE: u32 = 8;
 /// Bytes that only a response explains.
@@ -20,7 +25,10 @@ pub(crate) const BIG_WRITE: usize = 1024;
 /// Follows the frames that a client sends.
 #[derive(Debug)]
 pub(crate) struct FrameBudget {
-    left: u32,
+    /// Control frames that may come.
+    control: u32,
+    /// Resets that may come.
+    resets: u32,
     since: u32,
     begun: bool,
     /// Bytes to pass over before the next frame head.
@@ -29,7 +37,7 @@ pub(crate) struct FrameBudget {
     filled: usize,
 }
 
-/// The client sent more control frames than any use of them explains.
+/// The client sent more control frames or resets than any use of them explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flood;
 
@@ -38,7 +46,7 @@ pub(crate) struct Flood;
 impl Default for FrameBudget {
     fn default() -> Self {
         let (since, head) = (clock::now(), [0; HEAD]);
-        Self { left: BURST, since, begun: false, skip: PREFACE, head, filled: 0 }
+        Self { control: BURST, resets: RESETS, since, begun: false, skip: PREFACE, head, filled: 0 }
     }
 }
 
@@ -66,7 +74,12 @@ impl FrameBudget {
 
     /// At least [`BIG_WRITE`] bytes went to the client.
     pub(crate) fn wrote_much(&mut self) {
-        self.left = (self.left + PER_WRITE).min(BURST);
+        self.control = (self.control + PER_WRITE).min(BURST);
+    }
+
+    /// So many responses came to their end.
+    pub(crate) fn earn(&mut self, completed: u32) {
+        self.resets = self.resets.saturating_add(completed).min(RESETS);
     }
 
     fn take_head(&mut self) -> Result<(), Flood> {
@@ -74,15 +87,25 @@ impl FrameBudget {
         self.begun = true;
         let [a, b, c, kind, ..] = self.head;
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-        if matches!(kind, PRIORITY | SETTINGS | PING) { self.spend() } else { Ok(()) }
+        match kind {
+            PRIORITY | SETTINGS | PING => {
+                self.refill();
+                self.control = self.control.checked_sub(1).ok_or(Flood)?;
+            }
+            RST_STREAM => {
+                self.refill();
+                self.resets = self.resets.checked_sub(1).ok_or(Flood)?;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
-    fn spend(&mut self) -> Result<(), Flood> {
+    fn refill(&mut self) {
         let seconds = (clock::now() - self.since) / clock::PER_SECOND;
         self.since += seconds * clock::PER_SECOND;
-        self.left = self.left.saturating_add(seconds.saturating_mul(PER_SECOND)).min(BURST);
-        self.left = self.left.checked_sub(1).ok_or(Flood)?;
-        Ok(())
+        self.control = self.control.saturating_add(seconds.saturating_mul(PER_SECOND)).min(BURST);
+        self.resets = self.resets.saturating_add(seconds.saturating_mul(RESETS_PER_SECOND)).min(RESETS);
     }
 }
 
@@ -106,6 +129,19 @@ mod tests {
             assert_eq!(budget.follow(&frame(0, 10)), Ok(()));
             assert_eq!(budget.follow(&frame(SETTINGS, 0)), Err(Flood));
         }
+    }
+
+    #[test]
+    fn responses_that_are_taken_earn_resets() {
+        let mut budget = FrameBudget::default();
+        assert_eq!(budget.follow(&[0; PREFACE]), Ok(()));
+        for _ in 0..2 * RESETS {
+            assert_eq!(budget.follow(&frame(RST_STREAM, 4)), Ok(()));
+            budget.earn(1);
+        }
+        let resets = frame(RST_STREAM, 4).repeat(RESETS as usize);
+        assert_eq!(budget.follow(&resets), Ok(()));
+        assert_eq!(budget.follow(&frame(RST_STREAM, 4)), Err(Flood));
     }
 
     #[test]

@@ -68,10 +68,11 @@ impl Guarded {
                 }
             }
             Check::Http2(budget) => {
+                budget.earn(self.pulse.take_completed());
                 let verdict = budget.follow(bytes);
                 self.pulse.head(!budget.has_begun());
                 if verdict.is_err() {
-                    self.refused = Some("too many control frames");
+                    self.refused = Some("too many control frames or resets");
                     return 0;
                 }
             }

@@ -19,6 +19,8 @@ pub(crate) struct Pulse {
     body_wanted: AtomicBool,
     /// Bytes came or went since the sweeper looked.
     moved: AtomicBool,
+    /// Responses that came to their end since somebody asked.
+    completed: AtomicU32,
 }
 
 /// What an exchange waits for.
@@ -44,6 +46,7 @@ impl Pulse {
             head_since: (now + 1).into(),
             body_wanted: false.into(),
             moved: false.into(),
+            completed: 0.into(),
         }
     }
 
@@ -64,6 +67,10 @@ impl Pulse {
         let (before, now) = (self.waiting(before), self.waiting(now));
         before.store(before.load(Relaxed) - 1, Relaxed);
         now.store(now.load(Relaxed) + 1, Relaxed);
+    }
+
+    pub(crate) fn complete(&self) {
+        self.completed.store(self.completed.load(Relaxed).saturating_add(1), Relaxed);
     }
 
     /// Whether the client has yet to send a head, or the rest of one, before it may take its time.
@@ -112,6 +119,14 @@ impl Pulse {
 
     pub(crate) fn take_moved(&self) -> bool {
         self.moved.swap(false, Relaxed)
+    }
+
+    pub(crate) fn take_completed(&self) -> u32 {
+        let completed = self.completed.load(Relaxed);
+        if completed > 0 {
+            self.completed.store(0, Relaxed);
+        }
+        completed
     }
 
     fn waiting(&self, awaited: Awaited) -> &AtomicU32 {

@@ -23,6 +23,7 @@ const POST: &str = "POST / HTTP/1.1\r\nhost: a\r\n";
 /// The preface of HTTP/2 and empty SETTINGS.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const PING: u8 = 6;
 const END_HEADERS: u8 = 4;
 const END_STREAM: u8 = 1;
@@ -40,6 +41,15 @@ fn request(method: u8, path: &str) -> Vec<u8> {
 
 fn get(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &request(0x82, path))
+}
+
+/// The kind and stream of the next frame; `None` at the end.
+async fn next_frame(stream: &mut TcpStream) -> Option<(u8, u32)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.ok()?;
+    let [a, b, c, kind, _, id @ ..] = head;
+    stream.read_exact(&mut vec![0; u32::from_be_bytes([0, a, b, c]) as usize]).await.ok()?;
+    Some((kind, u32::from_be_bytes(id)))
 }
 
 async fn sending(to: SocketAddr, bytes: &[u8]) -> TcpStream {
@@ -382,4 +392,19 @@ async fn a_flood_of_pings_is_cut() {
     }
     flood.await.unwrap();
     assert!(acknowledged < 3000, "{acknowledged} pings were answered");
+}
+
+/// Each request is with the backend when it is reset (CVE-2023-44487).
+#[tokio::test]
+async fn a_flood_of_resets_is_cut() {
+    let (world, origin) = World::echo(vec![rule()]).await;
+    let mut stream = sending(world.plain, HTTP2).await;
+    for id in (1..4000).step_by(2) {
+        if stream.write_all(&get(id, "/?stall")).await.is_err() {
+            break;
+        }
+        while next_frame(&mut stream).await.is_some_and(|frame| frame != (HEADERS, id)) {}
+        let _ = stream.write_all(&frame(RST_STREAM, 0, id, &[0, 0, 0, 8])).await;
+    }
+    assert!((500..1000).contains(&origin.requests()), "{} requests were reset", origin.requests());
 }
