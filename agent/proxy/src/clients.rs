@@ -16,9 +16,14 @@ use portcullis_model::Limits;
 use crate::clock;
 use crate::core::Core;
 use crate::gate::Admitted;
+use crate::guard::Guarded;
+use crate::outbox::Outbox;
 use crate::pulse::{Awaited, Pulse};
 use crate::stats::Refusal;
 use crate::worker::Worker;
+
+/// Ticks after which an idle connection gives back what it only needs in bursts.
+const REST: u32 = clock::PER_SECOND;
 
 /// What all requests of a connection have in common.
 pub(crate) struct Client {
@@ -55,9 +60,15 @@ enum Order {
 
 #[derive(Default)]
 pub(crate) struct Clients {
-    open: RefCell<HashMap<u64, Rc<Client>, RandomState>>,
+    open: RefCell<HashMap<u64, Open, RandomState>>,
     registered: Cell<u64>,
     closing: Cell<bool>,
+}
+
+struct Open {
+    client: Rc<Client>,
+    /// Of HTTP/2.
+    outbox: Option<Outbox<Guarded>>,
 }
 
 /// Keeps a connection among the core's; from its first request on until it is dropped.
@@ -202,13 +213,14 @@ impl Clients {
         }
         let number = clients.registered.get();
         clients.registered.set(number + 1);
-        clients.open.borrow_mut().insert(number, client.clone());
+        clients.open.borrow_mut().insert(number, Open { client: client.clone(), outbox: None });
         Registered { core: core.clone(), number }
     }
 
     /// Lets the chosen connections finish what they have begun, then end.
     pub(crate) fn finish(&self, chosen: impl Fn(&Client) -> bool) {
-        self.open.borrow().values().filter(|it| chosen(it)).for_each(|client| client.tell(Order::Finish));
+        let open = self.open.borrow();
+        open.values().filter(|it| chosen(&it.client)).for_each(|it| it.client.tell(Order::Finish));
     }
 
     /// Lets all connections finish, those to come after their first request.
@@ -218,7 +230,30 @@ impl Clients {
     }
 
     pub(crate) fn sweep(&self) {
-        self.open.borrow().values().for_each(|client| client.sweep());
+        self.open.borrow().values().for_each(Open::sweep);
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    fn sweep(&self) {
+        self.client.sweep();
+        if let Some(outbox) = &self.outbox
+            && self.client.pulse.idle_age() == Some(REST)
+        {
+            outbox.shrink();
+        }
+    }
+}
+
+// === impl Registered ===
+
+impl Registered {
+    pub(crate) fn gathers(&self, outbox: Outbox<Guarded>) {
+        if let Some(open) = self.core.clients.open.borrow_mut().get_mut(&self.number) {
+            open.outbox = Some(outbox);
+        }
     }
 }
 

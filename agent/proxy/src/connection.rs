@@ -190,7 +190,7 @@ async fn serve_http(core: &Rc<Core>, ready: Ready, admitted: Admitted, peer: Soc
     };
     let client = Rc::new(Client::new(peer, local, ready.tls, admitted, patience));
     let limits = client.limits();
-    let _registered = Clients::register(core, &client);
+    let registered = Clients::register(core, &client);
     let stream = Guarded::new(ready.transport, ready.replay, check, client.pulse.clone());
     let for_service = (core.clone(), client.clone());
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
@@ -205,6 +205,7 @@ async fn serve_http(core: &Rc<Core>, ready: Ready, admitted: Admitted, peer: Soc
         }
         Version::Http2 => {
             let outbox = Outbox::new(stream);
+            registered.gathers(outbox.share());
             let connection = http2_builder(limits).serve_connection(TokioIo::new(outbox.share()), service);
             let connection = Gathering::new(connection, outbox);
             client.drive(connection, |it| it.connection().graceful_shutdown()).await

@@ -41,6 +41,11 @@ impl<S> Outbox<S> {
     pub(crate) fn share(&self) -> Self {
         Self(self.0.clone())
     }
+
+    /// Gives back the memory of a burst.
+    pub(crate) fn shrink(&self) {
+        self.0.borrow_mut().bytes.shrink_to_fit();
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Outbox<S> {
@@ -138,5 +143,26 @@ where
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
             (Poll::Pending, _) => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_and_nothing_else_is_lost() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut outbox = Outbox::new(Vec::new());
+        for burst in [&[1; LIMIT][..], &[2; 10]] {
+            assert!(matches!(Pin::new(&mut outbox).poll_write(&mut cx, burst), Poll::Ready(Ok(_))));
+            outbox.shrink();
+            assert!(outbox.0.borrow_mut().poll_send(&mut cx).is_ready());
+            outbox.shrink();
+            assert_eq!(outbox.0.borrow().bytes.capacity(), 0);
+        }
+        assert_eq!(outbox.0.borrow().stream, [&[1; LIMIT][..], &[2; 10]].concat());
     }
 }
