@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use http::HeaderValue;
@@ -24,6 +25,9 @@ use crate::worker::Worker;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const REST: u32 = clock::PER_SECOND;
+/// What it may take at most until requests of aborted connections are over, and how often to look.
+const FAREWELL: Duration = Duration::from_secs(1);
+const GLIMPSE: Duration = Duration::from_millis(1);
 
 /// What all requests of a connection have in common.
 pub(crate) struct Client {
@@ -227,6 +231,18 @@ impl Clients {
     pub(crate) fn finish_all(&self) {
         self.closing.set(true);
         self.finish(|_| true);
+    }
+
+    /// Ends all connections, and waits until what is to be said of their requests has been said.
+    pub(crate) async fn abort_all(&self) {
+        let clients: Vec<_> = self.open.borrow().values().map(|open| open.client.clone()).collect();
+        clients.iter().for_each(|client| client.tell(Order::Abort));
+        let ended = async {
+            while clients.iter().any(|client| client.pulse.exchanges() > 0) {
+                tokio::time::sleep(GLIMPSE).await;
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, ended).await;
     }
 
     pub(crate) fn sweep(&self) {

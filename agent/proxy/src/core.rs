@@ -177,6 +177,7 @@ impl Core {
                 connections = self.connections.len(),
                 "closing connections that outlived the drain time-out"
             );
+            self.clients.abort_all().await;
         }
     }
 }

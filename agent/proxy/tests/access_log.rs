@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portcullis_model::{AccessLog, BackendProtocol, Gateway, LogFormat, ObjectName};
 use portcullis_proxy::{LogOutput, Settings};
@@ -23,7 +24,8 @@ const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: 100 
 async fn world(log: AccessLog) -> (World, Origin, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     let access_log = LogOutput::File(Arc::new(File::from(OwnedFd::from(writer))));
-    let mut world = World::with(Settings { access_log, ..Settings::default() });
+    let drain = Duration::from_millis(500);
+    let mut world = World::with(Settings { access_log, drain, ..Settings::default() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule()]);
@@ -136,6 +138,18 @@ async fn a_response_that_is_broken_off_says_so() {
     drop((response, client));
     let lines = parsed(&lines(world, reader).await);
     assert_eq!((lines.len(), &lines[0]["complete"]), (1, &false.into()), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_response_that_outlives_the_drain_has_its_line() {
+    let (world, _origin, reader) = world(ALL).await;
+    let mut clients = Vec::new();
+    for via in [Via::Http1, Via::H2c] {
+        let mut client = Client::connect(via, world.plain, "any.test").await;
+        clients.push((client.start("GET /?stall").await.unwrap(), client));
+    }
+    let lines = parsed(&lines(world, reader).await);
+    assert_eq!(lines.iter().map(|line| &line["complete"]).collect::<Vec<_>>(), [false, false], "{lines:?}");
 }
 
 /// It is the log that changes, not the connection.
