@@ -68,12 +68,19 @@ pub fn backend<'s>(
 
 fn service_port(service: &Service, port: u16) -> Option<&ServicePort> {
     let ports = service.spec.as_ref()?.ports.as_ref()?;
-    ports.iter().find(|candidate| candidate.port == i32::from(port))
+    let mut candidates = ports.iter().filter(|candidate| candidate.port == i32::from(port));
+    let first = candidates.clone().next();
+    candidates.find(|candidate| foreign_transport(candidate).is_none()).or(first)
+}
+
+/// "Transport protocols" of a Service may share a port number: HTTP/3 stands beside HTTP/2 like that.
+fn foreign_transport(port: &ServicePort) -> Option<&str> {
+    port.protocol.as_deref().filter(|transport| matches!(*transport, "UDP" | "SCTP"))
 }
 
 /// `None`: the Service does not say. KEP-3726 names the `kubernetes.io` protocols.
 fn stated_protocol(port: &ServicePort) -> Result<Option<BackendProtocol>, String> {
-    if let Some(transport @ ("UDP" | "SCTP")) = port.protocol.as_deref() {
+    if let Some(transport) = foreign_transport(port) {
         return Err(transport.to_owned());
     }
     match port.app_protocol.as_deref() {
