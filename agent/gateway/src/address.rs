@@ -1,19 +1,34 @@
-//! Where a Gateway is served: `spec.addresses`, or the addresses that the agent was told to use.
+//! Where a Gateway is served: `spec.addresses`, or the addresses that the agent was told to use; and what its status says of that.
 
 use std::net::IpAddr;
 
 use crate::api::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
+use crate::infra::{self, Ingress};
 use crate::listener::Trouble;
-use crate::{Reason, Settings, infra};
+use crate::{Reason, Settings};
+
+/// `maxItems` of `status.addresses`: a status with more is refused as a whole.
+const MOST_PUBLISHED: usize = 16;
 
 /// The addresses of a Gateway, with what is wrong with those asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
+    /// Where it is served.
     pub(crate) usable: Vec<IpAddr>,
+    /// What clients are told. Behind a load balancer that is where it is reached, not the cluster's address behind it.
+    published: Vec<Ingress>,
     /// An address of a type that is not supported: the Gateway is not accepted.
     pub(crate) unsupported: Option<Trouble>,
     /// An address that cannot be used: the Gateway is not (fully) programmed.
     pub(crate) unusable: Option<Trouble>,
+}
+
+/// What the requests come to, one after the other.
+#[derive(Default)]
+struct Draft {
+    usable: Vec<IpAddr>,
+    unsupported: Vec<Trouble>,
+    unusable: Vec<Trouble>,
 }
 
 enum Request {
@@ -31,39 +46,42 @@ enum Request {
 impl Addresses {
     pub(crate) fn of(gateway: &Gateway, settings: &Settings) -> Self {
         let requests = gateway.spec.addresses.as_deref().unwrap_or_default();
-        let mut addresses = Self::default();
+        let mut draft = Draft::default();
         if requests.is_empty() {
-            addresses.take_defaults(settings);
+            draft.take_defaults(settings);
         }
         for request in requests {
-            addresses.add(Request::of(request, settings).granted_to(gateway), settings);
+            draft.add(Request::of(request, settings).granted_to(gateway), settings);
         }
-        if addresses.usable.is_empty() && addresses.unusable.is_none() {
-            let message = "no address is assigned to the Gateway: set spec.addresses, or give the agent a default address";
-            addresses.unusable = Some(Trouble::new(Reason::AddressNotAssigned, message));
-        }
-        addresses
+        draft.finish(gateway)
     }
 
     /// As `status.addresses` lists them.
     pub(crate) fn status(&self) -> Vec<GatewayStatusAddresses> {
-        let entry = |address: &IpAddr| GatewayStatusAddresses {
-            r#type: Some("IPAddress".to_owned()),
-            value: address.to_string(),
+        let entry = |ingress: &Ingress| GatewayStatusAddresses {
+            r#type: Some(ingress.address_type().to_owned()),
+            value: ingress.to_string(),
             routability: None,
         };
-        self.usable.iter().map(entry).collect()
+        self.published.iter().take(MOST_PUBLISHED).map(entry).collect()
     }
+}
 
+// === impl Draft ===
+
+impl Draft {
     fn add(&mut self, request: Request, settings: &Settings) {
+        let trouble = Trouble::new;
         match request {
             Request::Ip(address) => self.take(address),
             Request::Any => self.take_defaults(settings),
-            Request::NotGranted(message) => extend(&mut self.unusable, Reason::AddressNotAssigned, message),
-            Request::Unsupported(message) => {
-                extend(&mut self.unsupported, Reason::UnsupportedAddress, message)
+            Request::NotGranted(message) => {
+                self.unusable.push(trouble(Reason::AddressNotAssigned, message));
             }
-            Request::Unusable(message) => extend(&mut self.unusable, Reason::AddressNotUsable, message),
+            Request::Unsupported(message) => {
+                self.unsupported.push(trouble(Reason::UnsupportedAddress, message));
+            }
+            Request::Unusable(message) => self.unusable.push(trouble(Reason::AddressNotUsable, message)),
         }
     }
 
@@ -76,6 +94,40 @@ impl Addresses {
             self.usable.push(address);
         }
     }
+
+    fn finish(mut self, gateway: &Gateway) -> Addresses {
+        let published = published(gateway, &self.usable);
+        if published.is_empty() && self.unusable.is_empty() {
+            self.unusable.push(Trouble::new(Reason::AddressNotAssigned, unassigned(gateway)));
+        }
+        Addresses {
+            usable: self.usable,
+            published,
+            unsupported: Trouble::summary(&self.unsupported),
+            unusable: Trouble::summary(&self.unusable),
+        }
+    }
+}
+
+fn published(gateway: &Gateway, usable: &[IpAddr]) -> Vec<Ingress> {
+    let usable = usable.iter().copied();
+    let Some(balanced) = infra::balanced(gateway) else { return usable.map(Ingress::Ip).collect() };
+    let asked_for = usable.filter(|address| !infra::is_assigned(gateway, address)).map(Ingress::Ip);
+    let asked_for: Vec<_> = asked_for.collect();
+    let others = balanced.into_iter().filter(|ingress| !asked_for.contains(ingress)).collect::<Vec<_>>();
+    [asked_for, others].concat()
+}
+
+/// "SHOULD provide a clear message explaining the underlying problem, ideally with some hints" (`AddressNotAssigned`).
+fn unassigned(gateway: &Gateway) -> &'static str {
+    if infra::balanced(gateway).is_some() {
+        "the load balancer has assigned no address yet: see the events of the Gateway's Service, or set service.type \
+         ClusterIP in its GatewayParameters if the cluster has no load balancer"
+    } else if infra::is_in_cluster(gateway) {
+        "the Gateway's Service has no address yet: it is made as soon as a listener, of the Gateway or attached to it, is valid"
+    } else {
+        "no address is assigned to the Gateway: set spec.addresses, or give the agent a default address"
+    }
 }
 
 // === impl Request ===
@@ -85,6 +137,11 @@ impl Request {
         let r#type = request.r#type.as_deref().unwrap_or("IPAddress");
         if r#type != "IPAddress" {
             return Self::Unsupported(format!("addresses of type {type} are not supported; use IPAddress"));
+        }
+        if let Some(routability) = request.routability.as_deref().filter(|it| !it.is_empty()) {
+            return Self::Unusable(format!(
+                "routability {routability:?} of an address is not supported: leave it out"
+            ));
         }
         let Some(value) = request.value.as_deref().filter(|value| !value.is_empty()) else {
             return Self::Any;
@@ -108,12 +165,4 @@ impl Request {
             other => other,
         }
     }
-}
-
-fn extend(trouble: &mut Option<Trouble>, reason: Reason, message: String) {
-    let message = match trouble.take() {
-        Some(before) => format!("{}; {message}", before.message),
-        None => message,
-    };
-    *trouble = Some(Trouble { reason, message });
 }

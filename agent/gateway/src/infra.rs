@@ -18,7 +18,7 @@ use portcullis_model::{L4Protocol, ObjectName};
 use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
 
-pub(crate) use address::is_granted;
+pub(crate) use address::{Ingress, balanced, is_assigned, is_granted, is_in_cluster};
 pub use address::{generated_for, with_assigned_addresses};
 pub use diff::{Operation, diff};
 pub use name::generated_name;
@@ -51,7 +51,7 @@ pub struct Wanted {
     /// The Gateway's UID tells what was generated for it from what was for an earlier one of the same name.
     pub uid: String,
     /// In the order in which they are made. Absent while the Gateway has no port, for a Service needs one, or is not
-    /// accepted: what is there already stays as it is, and with it the address.
+    /// accepted, for whatever reason: what is there already stays as it is, and with it the address.
     pub objects: Option<Vec<Generated>>,
 }
 

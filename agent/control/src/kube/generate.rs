@@ -313,8 +313,12 @@ impl Generator {
 fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Refusal>> {
     match code(&error) {
         Some(400 | 403 | 422) => {
-            let problem = problem(&error);
-            Ok(Some(Refusal::not_usable(format!("the API server refuses {object}: {problem}"))))
+            let message = format!("the API server refuses {object}: {}", problem(&error));
+            Ok(Some(if object.asks_for_address() {
+                Refusal::not_usable(message)
+            } else {
+                Refusal::invalid(message)
+            }))
         }
         _ => Err(error),
     }

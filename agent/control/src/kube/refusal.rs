@@ -16,9 +16,14 @@ impl Refusal {
         Self { reason: Reason::AddressNotAssigned, message }
     }
 
-    /// The API server does not like what is asked for; all that is asked for is the address.
+    /// The API server does not like what is asked for, which is an address.
     pub(super) fn not_usable(message: String) -> Self {
         Self { reason: Reason::AddressNotUsable, message }
+    }
+
+    /// The API server does not like what is asked for otherwise.
+    pub(super) fn invalid(message: String) -> Self {
+        Self { reason: Reason::Invalid, message }
     }
 
     /// Nobody serves it yet, or any more.

@@ -1,6 +1,7 @@
 //! The way back: the addresses that the cluster assigned to a generated Service are the Gateway's.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,9 +15,18 @@ use crate::api::gateways::{Gateway, GatewayAddresses};
 const ASSIGNED: &str = "portcullis.dev/assigned-addresses";
 /// And another: all addresses of its Service.
 const GRANTED: &str = "portcullis.dev/granted-addresses";
+/// And one more, of a Gateway that leaves the choice to a load balancer: what that has given so far.
+const BALANCED: &str = "portcullis.dev/balanced-addresses";
+
+/// Where traffic enters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ingress {
+    Ip(IpAddr),
+    Hostname(String),
+}
 
 /// Whether the address came from the Service: asking the Service for it would make it a wish.
-pub(super) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
+pub(crate) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
     lists(gateway, ASSIGNED, address).unwrap_or(false)
 }
 
@@ -26,9 +36,23 @@ pub(crate) fn is_granted(gateway: &Gateway, address: &IpAddr) -> bool {
     lists(gateway, GRANTED, address).unwrap_or(true)
 }
 
-fn lists(gateway: &Gateway, annotation: &str, address: &IpAddr) -> Option<bool> {
-    let listed = gateway.metadata.annotations.as_ref()?.get(annotation)?;
-    Some(listed.split(',').any(|listed| listed.parse() == Ok(*address)))
+/// Whether a Service decides about the Gateway's addresses.
+pub(crate) fn is_in_cluster(gateway: &Gateway) -> bool {
+    annotation(gateway, GRANTED).is_some()
+}
+
+/// Where the load balancer in front of the Gateway is reached; `None` without one. None as long as it has given nothing.
+pub(crate) fn balanced(gateway: &Gateway) -> Option<Vec<Ingress>> {
+    let written = annotation(gateway, BALANCED)?.split(',').filter(|written| !written.is_empty());
+    Some(written.map(Ingress::from).collect())
+}
+
+fn lists(gateway: &Gateway, name: &str, address: &IpAddr) -> Option<bool> {
+    Some(annotation(gateway, name)?.split(',').any(|listed| listed.parse() == Ok(*address)))
+}
+
+fn annotation<'g>(gateway: &'g Gateway, name: &str) -> Option<&'g str> {
+    gateway.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
 /// The Gateway for which a Service was generated.
@@ -46,35 +70,59 @@ pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>
             && owner_of(&service.metadata)
                 .is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
     });
-    let assigned = service.map(assigned).unwrap_or_default();
-    let written = assigned.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let mut addressed = (**gateway).clone();
+    let granted = service.map(addresses).unwrap_or_default();
     let annotations: &mut BTreeMap<_, _> = addressed.metadata.annotations.get_or_insert_default();
-    annotations.remove(ASSIGNED);
-    annotations.insert(GRANTED.to_owned(), written.clone());
+    annotations.retain(|name, _| name != ASSIGNED && name != BALANCED);
+    annotations.insert(GRANTED.to_owned(), listed(&granted));
     let requested = gateway.spec.addresses.as_deref().unwrap_or_default();
-    if !assigned.is_empty() && (requested.is_empty() || requested.iter().any(is_open)) {
-        annotations.insert(ASSIGNED.to_owned(), written);
-        let fixed = requested.iter().filter(|address| !is_open(address)).cloned();
-        addressed.spec.addresses = Some(fixed.chain(assigned.iter().map(entry)).collect());
+    if let Some(service) = service.filter(|_| requested.is_empty() || requested.iter().any(is_open)) {
+        let (open, fixed): (Vec<_>, Vec<_>) = requested.iter().cloned().partition(is_open);
+        let assigned = granted.into_iter().filter(|address| !fixed.iter().any(|it| is(it, address)));
+        let assigned: Vec<IpAddr> = assigned.collect();
+        annotations.insert(ASSIGNED.to_owned(), listed(&assigned));
+        annotations.extend(is_balanced(service).then(|| (BALANCED.to_owned(), listed(&ingress(service)))));
+        let choice = if assigned.is_empty() { open } else { assigned.iter().map(entry).collect() };
+        addressed.spec.addresses = Some(fixed.into_iter().chain(choice).collect());
     }
     Arc::new(addressed)
 }
 
-/// Of a load balancer, if it gave any; else the cluster's.
-fn assigned(service: &Service) -> Vec<IpAddr> {
-    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let balanced = balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten());
-    let balanced: Vec<IpAddr> = balanced.filter_map(|ingress| ingress.ip.as_deref()?.parse().ok()).collect();
-    let Some(spec) = service.spec.as_ref() else { return balanced };
-    let cluster = spec.cluster_ips.as_deref().unwrap_or_default();
-    let cluster: Vec<IpAddr> = cluster.iter().filter_map(|address| address.parse().ok()).collect();
-    balanced.into_iter().chain(cluster).collect()
+/// Of a load balancer, if it gave any, and the cluster's.
+fn addresses(service: &Service) -> Vec<IpAddr> {
+    let balanced = ingress(service).into_iter().filter_map(|ingress| match ingress {
+        Ingress::Ip(address) => Some(address),
+        Ingress::Hostname(_) => None,
+    });
+    let cluster = service.spec.as_ref().and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
+    balanced.chain(cluster.iter().filter_map(|address| address.parse().ok())).collect()
 }
 
+/// An ingress point has an IP address or a hostname.
+fn ingress(service: &Service) -> Vec<Ingress> {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten());
+    points.filter_map(|point| point.ip.as_deref().or(point.hostname.as_deref())).map(Ingress::from).collect()
+}
+
+fn is_balanced(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
+}
+
+/// Whether the choice is ours. An address with a routability is one that cannot be had.
 fn is_open(address: &GatewayAddresses) -> bool {
+    let is_empty = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
     address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"
-        && address.value.as_deref().unwrap_or_default().is_empty()
+        && is_empty(&address.value)
+        && is_empty(&address.routability)
+}
+
+fn is(requested: &GatewayAddresses, address: &IpAddr) -> bool {
+    requested.value.as_deref().and_then(|value| value.parse().ok()) == Some(*address)
+}
+
+fn listed(addresses: &[impl ToString]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn entry(address: &IpAddr) -> GatewayAddresses {
@@ -82,5 +130,32 @@ fn entry(address: &IpAddr) -> GatewayAddresses {
         r#type: Some("IPAddress".to_owned()),
         value: Some(address.to_string()),
         ..GatewayAddresses::default()
+    }
+}
+
+// === impl Ingress ===
+
+impl Ingress {
+    /// As the Gateway API names it.
+    pub(crate) fn address_type(&self) -> &'static str {
+        match self {
+            Self::Ip(_) => "IPAddress",
+            Self::Hostname(_) => "Hostname",
+        }
+    }
+}
+
+impl From<&str> for Ingress {
+    fn from(written: &str) -> Self {
+        written.parse().map_or_else(|_| Self::Hostname(written.to_owned()), Self::Ip)
+    }
+}
+
+impl fmt::Display for Ingress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => write!(f, "{address}"),
+            Self::Hostname(name) => f.write_str(name),
+        }
     }
 }

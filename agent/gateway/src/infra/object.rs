@@ -84,6 +84,13 @@ impl Generated {
         Some(ObjectName::new(&*self.name().namespace, owner.name.as_str()))
     }
 
+    /// Whether it is a Service that is to have a certain address.
+    pub fn asks_for_address(&self) -> bool {
+        let spec = &self.manifest["spec"];
+        self.kind == GeneratedKind::Service
+            && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
+    }
+
     pub(super) fn belongs_to(&self, gateway_uid: &str) -> bool {
         self.is_generated() && owner_of(&self.metadata).is_some_and(|owner| owner.uid == gateway_uid)
     }

@@ -60,8 +60,10 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> S
 /// that a Service can take.
 fn requested(gateway: &Gateway) -> Vec<IpAddr> {
     let addresses = gateway.spec.addresses.iter().flatten();
-    let addresses =
-        addresses.filter(|address| address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress");
+    let addresses = addresses.filter(|address| {
+        address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"
+            && address.routability.as_deref().unwrap_or_default().is_empty()
+    });
     let mut families = Vec::<IpAddr>::new();
     let addresses = addresses.filter_map(|address| address.value.as_deref()?.parse::<IpAddr>().ok());
     for address in addresses.filter(|address| !is_assigned(gateway, address)) {

@@ -170,12 +170,19 @@ fn the_addresses_of_its_service_are_the_gateways() {
     let mut service = typed(&applied(&wanted(json!({}))));
     service.spec.as_mut().unwrap().cluster_ips = Some(vec!["10.96.3.4".to_owned()]);
     let values = |gateway: &Gateway| -> Vec<String> {
-        gateway.spec.addresses.iter().flatten().filter_map(|address| address.value.clone()).collect()
+        gateway
+            .spec
+            .addresses
+            .iter()
+            .flatten()
+            .filter_map(|address| Some(address.value.clone().unwrap_or_default()))
+            .collect()
     };
     for (spec, expected) in [
         (json!({}), vec!["10.96.3.4"]),
         (json!({"addresses": [{"value": "1.1.1.1"}]}), vec!["1.1.1.1"]),
         (json!({"addresses": [{"value": "1.1.1.1"}, {"type": "IPAddress"}]}), vec!["1.1.1.1", "10.96.3.4"]),
+        (json!({"addresses": [{"value": "10.96.3.4"}, {"type": "IPAddress"}]}), vec!["10.96.3.4", ""]),
     ] {
         let gateway = std::sync::Arc::new(gateway(spec));
         let addressed = with_assigned_addresses(&gateway, Some(&service));
@@ -197,10 +204,19 @@ fn the_addresses_of_its_service_are_the_gateways() {
     );
 }
 
+#[test]
+fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
+    let without = with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), None);
+    let trouble = crate::address::Addresses::of(&without, &Settings::default()).unusable.unwrap();
+    assert_eq!(trouble.reason, crate::Reason::AddressNotAssigned);
+    assert!(trouble.message.contains("made as soon as a listener"), "{}", trouble.message);
+}
+
 /// Where the Gateway of these tests is served, and what its status says, with a load balancer that publishes three addresses.
 fn served_with(balancer: Value, nodes: &[Object]) -> (BTreeSet<String>, Vec<String>) {
     let mut service = applied(&wanted(json!({}))).manifest;
     service["spec"]["clusterIPs"] = json!(["10.96.3.4"]);
+    service["spec"]["type"] = "LoadBalancer".into();
     service["status"] = json!({"loadBalancer": {"ingress": balancer}});
     let service: Service = serde_json::from_value(service).unwrap();
     let listeners = json!({"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]});
@@ -227,7 +243,7 @@ fn an_address_that_no_packet_will_have_is_published_and_not_served() {
         json!([{"ip": "192.0.2.10"}, {"ip": "192.0.2.20"}, {"ip": "192.0.2.30", "ipMode": "Proxy"}]);
     let (served, said) = served_with(balancer.clone(), &[node]);
     assert_eq!(served, ["10.96.3.4", "192.0.2.20"].map(str::to_owned).into());
-    assert_eq!(said, ["192.0.2.10", "192.0.2.20", "192.0.2.30", "10.96.3.4"]);
+    assert_eq!(said, ["192.0.2.10", "192.0.2.20", "192.0.2.30"]);
     let (served, _) = served_with(balancer, &[]);
     assert_eq!(served, ["10.96.3.4", "192.0.2.10", "192.0.2.20"].map(str::to_owned).into());
 }

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis_model::{L4Protocol, ObjectName};
 
 use super::Translator;
-use crate::Reason;
 use crate::infra::{self, Port, Wanted};
 
 impl Translator {
@@ -21,8 +20,7 @@ impl Translator {
     fn wanted_for(&self, name: &ObjectName) -> Option<Wanted> {
         let (root, gateway) = (self.roots.get(name)?, self.objects.gateways.get(name)?);
         match &root.refusal {
-            Some(trouble) if trouble.reason == Reason::InvalidParameters => infra::untouched(gateway),
-            Some(_) => None,
+            Some(_) => infra::untouched(gateway),
             None => infra::plan(gateway, &self.ports(name), &root.parameters, &self.settings.controller_name),
         }
     }

@@ -1,11 +1,16 @@
 //! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml` and, with delegation,
-//! `ephemeral.yaml`, next to it; where a Gateway has a UID, also to `infra.yaml`, what is generated for it. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
+//! `ephemeral.yaml`, next to it; where a Gateway has a UID, also to `infra.yaml`, what is generated for it; where such
+//! a Service is among the objects, its addresses are the Gateway's. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
 //! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; whoever blesses reads them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use portcullis_gateway::{Change, Outcome, Translator, dump_snapshot, dump_status};
+use k8s_openapi::api::core::v1::Service;
+use portcullis_gateway::infra::{Generated, generated_for, with_assigned_addresses};
+use portcullis_gateway::{Change, Object, Outcome, Translator, dump_snapshot, dump_status};
+use portcullis_model::ObjectName;
 use serde_json::{Map, Value, json};
 
 #[test]
@@ -57,7 +62,28 @@ fn translate(case: &Path) -> Outcome {
     let input = fs::read_to_string(case.join("in.yaml")).unwrap();
     let mut translator = Translator::new(crate::support::settings());
     translator.apply(crate::support::base().into_iter().map(Change::Set).collect());
-    translator.apply(crate::support::read(&input).into_iter().map(Change::Set).collect())
+    translator.apply(addressed(crate::support::read(&input)).into_iter().map(Change::Set).collect())
+}
+
+/// What the source does with a Gateway for which there is a Service.
+fn addressed(objects: Vec<Object>) -> Vec<Object> {
+    let services: Vec<_> = objects.iter().filter_map(generated_service).collect();
+    let with_addresses = |object: Object| {
+        let service = services.iter().find(|(gateway, _)| *gateway == object.key().name);
+        match (object, service) {
+            (Object::Gateway(gateway), Some((_, service))) => {
+                Object::Gateway(with_assigned_addresses(&gateway, Some(service)))
+            }
+            (other, _) => other,
+        }
+    };
+    objects.into_iter().map(with_addresses).collect()
+}
+
+/// With the Gateway that it is for.
+fn generated_service(object: &Object) -> Option<(ObjectName, Arc<Service>)> {
+    let Object::Service(service) = object else { return None };
+    Some((generated_for(service)?, service.clone()))
 }
 
 fn statuses(outcome: &Outcome) -> Value {
@@ -71,8 +97,10 @@ fn statuses(outcome: &Outcome) -> Value {
 
 fn infra(outcome: &Outcome) -> Option<Value> {
     let wanted = outcome.generated.iter().filter_map(|(gateway, wanted)| {
-        let objects = wanted.as_ref()?.objects.as_ref()?.iter();
-        Some((gateway.to_string(), objects.map(|object| object.manifest.clone()).collect()))
+        let objects = wanted.as_ref()?.objects.as_ref();
+        let manifests =
+            |objects: &Vec<Generated>| objects.iter().map(|object| object.manifest.clone()).collect();
+        Some((gateway.to_string(), objects.map_or_else(|| json!("stays as it is"), manifests)))
     });
     let wanted: Map<_, _> = wanted.collect();
     (!wanted.is_empty()).then_some(wanted.into())

@@ -15,6 +15,7 @@ const ASKED_FOR: &str = "198.51.100.7";
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway's Service is a LoadBalancer, with the policy and without node ports", service_is_balanced),
+    ("a Gateway has no address before its load balancer gives one", nothing_is_published),
     ("the address that a load balancer gives is the Gateway's", address_is_published),
     ("a client outside reaches it through either node, and its address is kept", outside_reaches_it),
     ("addresses come and go, and nothing is lost on those that stay", addresses_change),
@@ -31,15 +32,19 @@ fn service_is_balanced(cluster: &Cluster) -> Result<()> {
     ] {
         await_field(cluster, "service/balanced-portcullis", path, value)?;
     }
-    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
-    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &cluster_ip)
+    Ok(())
+}
+
+/// The cluster's is nothing that clients outside could use.
+fn nothing_is_published(cluster: &Cluster) -> Result<()> {
+    let reason = "{.status.conditions[?(@.type=='Programmed')].reason}";
+    await_field(cluster, "gateway/balanced", reason, "AddressNotAssigned")?;
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", "")
 }
 
 fn address_is_published(cluster: &Cluster) -> Result<()> {
     give(cluster, &[FIRST])?;
-    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
-    let both = format!("{FIRST} {cluster_ip}");
-    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &both)?;
+    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", FIRST)?;
     let programmed = "{.status.conditions[?(@.type=='Programmed')].status}";
     await_field(cluster, "gateway/balanced", programmed, "True")
 }
@@ -77,9 +82,8 @@ fn node_keeps_its_address(cluster: &Cluster) -> Result<()> {
     let nodes: Vec<_> = cluster.nodes().collect();
     let [first, second] = nodes[..] else { bail!("this takes two nodes") };
     let address = field(cluster, &format!("node/{second}"), "{.status.addresses[0].address}")?;
-    let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
     give(cluster, &[&address, FIRST])?;
-    let all = format!("{address} {FIRST} {cluster_ip}");
+    let all = format!("{address} {FIRST}");
     await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &all)?;
     // What came with it is served, so it would be, too.
     wait::until_true(&format!("{FIRST} on {first}"), PATIENCE, || is_local(cluster, first, FIRST))?;
@@ -103,8 +107,7 @@ fn address_is_asked_for(cluster: &Cluster) -> Result<()> {
 fn balancer_is_given_up(cluster: &Cluster) -> Result<()> {
     patch(cluster, "gateway/balanced", r#"{"spec":{"addresses":null}}"#)?;
     let cluster_ip = field(cluster, "service/balanced-portcullis", "{.spec.clusterIP}")?;
-    let both = format!("{ASKED_FOR} {cluster_ip}");
-    await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &both)?;
+    PODS[1].await_answer(cluster, &format!("http://{cluster_ip}/"))?;
     let conversation = Conversation::begin(cluster, PODS[1], &cluster_ip, 80)?;
     patch(cluster, "gatewayparameters/balanced", r#"{"spec":{"service":null}}"#)?;
     await_field(cluster, "service/balanced-portcullis", "{.spec.type}", "ClusterIP")?;
