@@ -66,7 +66,8 @@ impl News {
     /// Adds what changed; newer words replace older ones.
     pub(super) fn add(&mut self, outcome: Outcome) {
         self.statuses.extend(outcome.forgotten.into_iter().map(|key| (key, None)));
-        self.statuses.extend(outcome.statuses.into_iter().map(|(key, status)| (key, Some(status))));
+        let statuses = outcome.statuses.into_iter().chain(outcome.orphaned);
+        self.statuses.extend(statuses.map(|(key, status)| (key, Some(status))));
         self.generated.extend(outcome.generated);
     }
 

@@ -1,8 +1,9 @@
 //! Gateway status: of one that stands on its own, and of one that is attached to another.
 
+use super::listener::unserved;
 use super::{Conditions, ListenerView};
 use crate::address::Addresses;
-use crate::api::gateways::GatewayStatus;
+use crate::api::gateways::{GatewayStatus, GatewayStatusAddresses};
 use crate::listener::Trouble;
 use crate::merge::Verdict;
 use crate::{ConditionType, Reason};
@@ -58,14 +59,11 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
     let refusal = view.refusal.or(view.parent_refusal.as_ref());
     let accepted = accept(&mut conditions, refusal, invalid(&view.own, false), any_valid(&view.own));
-    let unprogrammed = (!accepted).then(not_accepted).or_else(|| {
-        let programmed = view.own.iter().any(ListenerView::is_programmed);
-        let message = "the parent Gateway has no address to serve the listeners on";
-        (!programmed).then(|| Trouble::new(Reason::AddressNotAssigned, message))
-    });
+    let addresses = view.parent.filter(|_| refusal.is_none()).map(Addresses::status).unwrap_or_default();
+    let unprogrammed =
+        (!accepted).then(not_accepted).or_else(|| unaddressed(&addresses)).or_else(|| lost_ports(&view.own));
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref(), Reason::Programmed);
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
-    let addresses = view.parent.filter(|_| refusal.is_none()).map(Addresses::status).unwrap_or_default();
     GatewayStatus {
         addresses: Some(addresses),
         attached_gateways: None,
@@ -73,6 +71,16 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
         conditions: Some(conditions.list),
         listeners: Some(if view.refusal.is_some() { Vec::new() } else { listeners }),
     }
+}
+
+fn unaddressed(addresses: &[GatewayStatusAddresses]) -> Option<Trouble> {
+    let message = "the parent Gateway has no address to serve the listeners on";
+    addresses.is_empty().then(|| Trouble::new(Reason::AddressNotAssigned, message))
+}
+
+/// As at a parent: listeners lose a port, their Gateway an address with that port.
+fn lost_ports(own: &[ListenerView<'_>]) -> Option<Trouble> {
+    Some(Trouble { reason: Reason::AddressNotUsable, ..unserved(own)? })
 }
 
 impl RootView<'_> {

@@ -13,11 +13,26 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) attached_routes: usize,
     /// Why the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Trouble>,
-    pub(crate) overlap: Option<Overlap>,
+    pub(crate) overlap: Overlap,
 }
 
-/// Another listener of the port, of whoever, has names in common with the listener.
-pub(crate) struct Overlap;
+/// Whether another listener of the port, of whoever, has names in common with the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    None,
+    Some,
+}
+
+/// Why no listener of an object is served; `None` if one is.
+pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Trouble> {
+    if views.iter().any(ListenerView::is_programmed) {
+        return None;
+    }
+    let accepted = views.iter().filter(|view| view.verdict.is_accepted());
+    let mut hindrances: Vec<_> = accepted.filter_map(|view| view.hindrance.clone()).collect();
+    hindrances.dedup();
+    Trouble::summary(&hindrances)
+}
 
 // === impl ListenerView ===
 
@@ -31,7 +46,7 @@ impl ListenerView<'_> {
         }
     }
 
-    pub(crate) fn is_programmed(&self) -> bool {
+    fn is_programmed(&self) -> bool {
         self.verdict.is_accepted() && self.hindrance.is_none()
     }
 
@@ -49,7 +64,7 @@ impl ListenerView<'_> {
         }
         conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref(), Reason::ResolvedRefs);
         // "MUST NOT be set when it is False."
-        if self.overlap.is_some() {
+        if self.overlap == Overlap::Some {
             conditions.push(ConditionType::OverlappingTLSConfig, true, &overlapping(self.listener));
         }
         conditions

@@ -1,5 +1,6 @@
 //! ListenerSet status.
 
+use super::listener::unserved;
 use super::{Conditions, ListenerView};
 use crate::api::listenersets::ListenerSetStatus;
 use crate::listener::Trouble;
@@ -37,13 +38,10 @@ impl SetView<'_> {
         })
     }
 
+    /// What hinders all of its listeners: a port is their own matter, an address is the Gateway's.
     fn unprogrammed(&self) -> Option<Trouble> {
-        let any = self.listeners.iter().any(ListenerView::is_programmed);
-        (!any).then(|| {
-            Trouble::new(
-                Reason::ParentNotProgrammed,
-                "the Gateway has no address to serve the set's listeners on",
-            )
-        })
+        let Trouble { reason, message } = unserved(&self.listeners)?;
+        let is_port = reason == Reason::PortUnavailable;
+        Some(Trouble { reason: if is_port { reason } else { Reason::ParentNotProgrammed }, message })
     }
 }

@@ -46,10 +46,6 @@ impl Conditions {
         self.list.push(condition(r#type, true, reason, "", self.generation));
     }
 
-    fn fails(&mut self, r#type: ConditionType, trouble: &Trouble) {
-        self.list.push(condition(r#type, false, trouble.reason, trouble.message.clone(), self.generation));
-    }
-
     fn push(&mut self, r#type: ConditionType, status: bool, trouble: &Trouble) {
         self.list.push(condition(r#type, status, trouble.reason, trouble.message.clone(), self.generation));
     }
@@ -57,7 +53,7 @@ impl Conditions {
     /// False with the trouble if there is one, else true with `reason`.
     fn check(&mut self, r#type: ConditionType, trouble: Option<&Trouble>, reason: Reason) {
         match trouble {
-            Some(trouble) => self.fails(r#type, trouble),
+            Some(trouble) => self.push(r#type, false, trouble),
             None => self.holds(r#type, reason),
         }
     }

@@ -52,6 +52,9 @@ pub struct Outcome {
     pub statuses: BTreeMap<ObjectKey, Status>,
     /// Objects that had a status of ours and have none any more: gone, or another controller's now.
     pub forgotten: BTreeSet<ObjectKey>,
+    /// ListenerSets that had a status of ours and whose Gateway does not exist any more, with the last word on them. Of those
+    /// that never had one nothing is said: they may be another controller's.
+    pub orphaned: BTreeMap<ObjectKey, Status>,
     /// Routes that delegation computed, if different from before, by the parent route they stand for. `None`: no longer.
     pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
     /// What is to be generated in a cluster for a Gateway, if different from before. `None`: nothing any more.

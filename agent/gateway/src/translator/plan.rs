@@ -9,7 +9,7 @@ use super::unit::{Attached, Place, Root, Unit};
 use super::{Outcome, Translator};
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::shared::ClassStatus;
-use crate::listener::{ParentKey, Trouble};
+use crate::listener::{Listener, ParentKey, Trouble};
 use crate::status::{
     ChildView, ListenerView, Overlap, RootView, SetView, Status, child_status, class_status, root_status,
     set_status,
@@ -35,9 +35,36 @@ impl Translator {
     fn plan_status(&mut self, key: &ObjectKey, outcome: &mut Outcome) {
         match self.status_of(key) {
             Some(now) if self.told.tell(key, &now) => drop(outcome.statuses.insert(key.clone(), now)),
-            None if self.told.forget(key) => drop(outcome.forgotten.insert(key.clone())),
-            _ => {}
+            Some(_) => {}
+            None if self.told.knows(key) => self.plan_last_word(key, outcome),
+            None => {}
         }
+    }
+
+    fn plan_last_word(&mut self, key: &ObjectKey, outcome: &mut Outcome) {
+        match self.orphan_status(key) {
+            Some(last) if self.told.tell(key, &last) => drop(outcome.orphaned.insert(key.clone(), last)),
+            Some(_) => {}
+            None => {
+                self.told.forget(key);
+                outcome.forgotten.insert(key.clone());
+            }
+        }
+    }
+
+    /// Of a ListenerSet whose Gateway is gone: nobody else would take back what we said of it.
+    fn orphan_status(&self, key: &ObjectKey) -> Option<Status> {
+        let set = (key.kind == Kind::ListenerSet).then(|| key.name.clone())?;
+        let unit = self.units.get(&ParentKey { kind: ParentKind::ListenerSet, name: set })?;
+        let gateway = unit.parent.as_ref().filter(|parent| !self.objects.gateways.contains_key(parent))?;
+        let message = format!("there is no Gateway {gateway}: create it, or delete the set");
+        let refusal = Trouble::new(Reason::ParentNotAccepted, message);
+        Some(Status::ListenerSet(set_status(&SetView {
+            generation: unit.declared.generation,
+            refusal: Some(&refusal),
+            parent_refusal: None,
+            listeners: Vec::new(),
+        })))
     }
 
     fn plan_problems(&mut self, key: ObjectKey, outcome: &mut Outcome) {
@@ -205,9 +232,13 @@ fn views<'a>(unit: &'a Unit, root: Option<&Root>) -> Vec<ListenerView<'a>> {
             verdict,
             attached_routes: unit.attached.get(&listener.name).map_or(0, Attached::accepted),
             hindrance: root.and_then(|root| hindrance(root, listener.port)),
-            overlap: unit.overlapping.contains(&listener.name).then_some(Overlap),
+            overlap: overlap(unit, listener),
         })
         .collect()
+}
+
+fn overlap(unit: &Unit, listener: &Listener) -> Overlap {
+    if unit.overlapping.contains(&listener.name) { Overlap::Some } else { Overlap::None }
 }
 
 /// Why an accepted listener is not served.

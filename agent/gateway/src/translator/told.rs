@@ -29,6 +29,11 @@ impl Told {
         self.fingerprints.keys()
     }
 
+    /// Whether the object has a status, be it that of an orphan.
+    pub(super) fn knows(&self, key: &ObjectKey) -> bool {
+        self.fingerprints.contains_key(key)
+    }
+
     /// Returns whether the status is another than before.
     pub(super) fn tell(&mut self, key: &ObjectKey, status: &Status) -> bool {
         let now = self.fingerprint(status);
@@ -38,9 +43,8 @@ impl Told {
         }
     }
 
-    /// Returns whether there was a status.
-    pub(super) fn forget(&mut self, key: &ObjectKey) -> bool {
-        self.fingerprints.remove(key).is_some()
+    pub(super) fn forget(&mut self, key: &ObjectKey) {
+        self.fingerprints.remove(key);
     }
 
     fn fingerprint(&self, status: &Status) -> u64 {

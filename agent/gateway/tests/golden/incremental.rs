@@ -28,7 +28,7 @@ proptest! {
                 objects.apply(change.clone());
             }
             let outcome = translator.apply(batch);
-            for key in &outcome.forgotten {
+            for key in outcome.forgotten.iter().chain(outcome.orphaned.keys()) {
                 told.remove(&key.to_string());
             }
             for (key, status) in &outcome.statuses {

@@ -84,7 +84,7 @@ type Fields = BTreeMap<String, String>;
 
 fn status_differences(statuses: &mut BTreeMap<ObjectKey, Fields>, outcome: &Outcome) -> Value {
     let mut differences = Map::new();
-    for (key, status) in &outcome.statuses {
+    for (key, status) in outcome.statuses.iter().chain(&outcome.orphaned) {
         let mut now = Fields::new();
         flatten("", &dump_status(status), &mut now);
         let before = statuses.insert(key.clone(), now.clone());
