@@ -9,6 +9,7 @@ mod object;
 mod parameters;
 mod pods;
 mod service;
+mod syntax;
 
 use std::collections::{BTreeMap, BTreeSet};
 

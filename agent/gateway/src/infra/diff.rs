@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Wanted;
 use super::object::{Generated, GeneratedKind};
+use super::syntax::billionths;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
@@ -101,13 +102,24 @@ fn contains(whole: &Value, part: &Value) -> bool {
     use Value::{Array, Object};
     match (whole, part) {
         (Object(whole), Object(part)) => {
-            part.iter().all(|(key, value)| whole.get(key).is_some_and(|there| contains(there, value)))
+            let has = |key: &str, there| match key {
+                "requests" | "limits" => has_amounts(there, &part[key]),
+                _ => contains(there, &part[key]),
+            };
+            part.keys().all(|key| whole.get(key).is_some_and(|there| has(key, there)))
         }
         (Array(whole), Array(part)) => {
             whole.len() == part.len() && whole.iter().zip(part).all(|(there, value)| contains(there, value))
         }
         (there, value) => there == value,
     }
+}
+
+/// Of resources, where the API server writes `0.5` as `500m`: another way to write an amount is no difference.
+fn has_amounts(there: &Value, wanted: &Value) -> bool {
+    let (Some(there), Some(wanted)) = (there.as_object(), wanted.as_object()) else { return there == wanted };
+    let amount = |quantity: Option<&Value>| quantity?.as_str().and_then(billionths);
+    wanted.iter().all(|(resource, quantity)| amount(there.get(resource)) == amount(Some(quantity)))
 }
 
 /// FNV-1a, 64 bits: must be the same in every process.

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use portcullis_model::{AccessLog, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
 
 use super::limits;
+use super::syntax::{billionths, is_label_value, is_qualified_name};
 use crate::api::gatewayclasses::GatewayClass;
-use crate::api::gatewayparameters::{GatewayParametersAccessLog, GatewayParametersSpec};
+use crate::api::gatewayparameters::{
+    GatewayParametersAccessLog, GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
+};
 use crate::api::gateways::Gateway;
 use crate::listener::Trouble;
 use crate::{Kind, Objects, Reason};
@@ -103,22 +106,10 @@ impl Parameters {
             self.host_ports = if on { HostPorts::On } else { HostPorts::Off };
         }
         if let Some(service) = &spec.service {
-            let types = [("ClusterIP", ServiceType::ClusterIp), ("LoadBalancer", ServiceType::LoadBalancer)];
-            if let Some(name) = &service.r#type {
-                self.service_type = choice("service.type", name, &types)?;
-            }
-            if let Some(policy) = &service.external_traffic_policy {
-                let policies = ["Cluster", "Local"].map(|policy| (policy, policy));
-                let policy = choice("service.externalTrafficPolicy", policy, &policies)?;
-                self.external_traffic_policy = Some(policy.to_owned());
-            }
-            over(&mut self.load_balancer_class, service.load_balancer_class.as_ref());
+            self.overlay_service(service)?;
         }
         if let Some(dedicated) = &spec.dedicated {
-            over(&mut self.replicas, dedicated.replicas.as_ref());
-            let resources = dedicated.resources.as_ref();
-            extend(&mut self.resource_requests, resources.and_then(|resources| resources.requests.as_ref()));
-            extend(&mut self.resource_limits, resources.and_then(|resources| resources.limits.as_ref()));
+            self.overlay_dedicated(dedicated)?;
         }
         if let Some(log) = &spec.access_log {
             self.logging = if log.enabled.unwrap_or(true) { Logging::On } else { Logging::Off };
@@ -127,10 +118,48 @@ impl Parameters {
         if let Some(limits) = &spec.limits {
             limits::overlay(&mut self.limits, limits)?;
         }
-        let infrastructure = spec.infrastructure.as_ref();
-        extend(&mut self.labels, infrastructure.and_then(|it| it.labels.as_ref()));
-        extend(&mut self.annotations, infrastructure.and_then(|it| it.annotations.as_ref()));
+        let Some(infrastructure) = &spec.infrastructure else { return Ok(()) };
+        extend(&mut self.labels, "infrastructure.labels", infrastructure.labels.as_ref(), label)?;
+        extend(
+            &mut self.annotations,
+            "infrastructure.annotations",
+            infrastructure.annotations.as_ref(),
+            annotation,
+        )
+    }
+
+    fn overlay_service(&mut self, given: &GatewayParametersService) -> Result<(), Trouble> {
+        if let Some(name) = &given.r#type {
+            let types = [("ClusterIP", ServiceType::ClusterIp), ("LoadBalancer", ServiceType::LoadBalancer)];
+            self.service_type = choice("service.type", name, &types)?;
+        }
+        if let Some(policy) = &given.external_traffic_policy {
+            let policies = ["Cluster", "Local"].map(|policy| (policy, policy));
+            let policy = choice("service.externalTrafficPolicy", policy, &policies)?;
+            self.external_traffic_policy = Some(policy.to_owned());
+        }
+        if let Some(class) = given.load_balancer_class.as_ref().filter(|class| !is_qualified_name(class)) {
+            return Err(invalid(format!(
+                "service.loadBalancerClass {class:?} is no name: write it like {NAMES}"
+            )));
+        }
+        over(&mut self.load_balancer_class, given.load_balancer_class.as_ref());
         Ok(())
+    }
+
+    fn overlay_dedicated(&mut self, given: &GatewayParametersDedicated) -> Result<(), Trouble> {
+        if let Some(replicas) = given.replicas.filter(|replicas| *replicas < 0) {
+            return Err(invalid(format!("dedicated.replicas {replicas} is out of range: use 0 or more")));
+        }
+        over(&mut self.replicas, given.replicas.as_ref());
+        let Some(resources) = &given.resources else { return Ok(()) };
+        extend(
+            &mut self.resource_requests,
+            "dedicated.resources.requests",
+            resources.requests.as_ref(),
+            amount,
+        )?;
+        extend(&mut self.resource_limits, "dedicated.resources.limits", resources.limits.as_ref(), amount)
     }
 
     /// What only the merged fields show.
@@ -234,8 +263,40 @@ fn over<T: Clone>(field: &mut Option<T>, value: Option<&T>) {
     }
 }
 
-fn extend(map: &mut BTreeMap<String, String>, more: Option<&BTreeMap<String, String>>) {
-    map.extend(more.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+/// Merges a map, if `check` has nothing against any of it.
+fn extend(
+    map: &mut BTreeMap<String, String>,
+    field: &str,
+    more: Option<&BTreeMap<String, String>>,
+    check: impl Fn(&str, &str) -> Result<(), String>,
+) -> Result<(), Trouble> {
+    for (key, value) in more.into_iter().flatten() {
+        check(key, value).map_err(|what| invalid(format!("{field}: {what}")))?;
+        map.insert(key.clone(), value.clone());
+    }
+    Ok(())
+}
+
+const NAMES: &str = "team or example.com/team, with at most 63 letters, digits, -, _ and . after the /";
+
+fn annotation(key: &str, _: &str) -> Result<(), String> {
+    is_qualified_name(key).then_some(()).ok_or_else(|| format!("{key:?} is no name: write it like {NAMES}"))
+}
+
+fn label(key: &str, value: &str) -> Result<(), String> {
+    annotation(key, value)?;
+    let message = || {
+        format!(
+            "value {value:?} of {key} is none that a label may have: use at most 63 letters, digits, -, _ and ."
+        )
+    };
+    is_label_value(value).then_some(()).ok_or_else(message)
+}
+
+fn amount(resource: &str, quantity: &str) -> Result<(), String> {
+    annotation(resource, quantity)?;
+    let message = || format!("{quantity:?} of {resource} is no quantity: write it like 500m, 2 or 512Mi");
+    billionths(quantity).map(drop).ok_or_else(message)
 }
 
 pub(super) fn invalid(message: impl Into<String>) -> Trouble {

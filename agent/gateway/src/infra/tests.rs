@@ -97,6 +97,8 @@ fn addresses_become_cluster_ip_or_load_balancer_ip() {
     let spec = &service(&plan(&addresses, &ports(&[80]), &balanced, crate::CONTROLLER_NAME).unwrap())["spec"];
     assert_eq!((&spec["loadBalancerIP"], &spec["clusterIP"]), (&json!("1.1.1.1"), &Value::Null));
     assert_eq!(spec["allocateLoadBalancerNodePorts"], false);
+    let asks = |spec: Value| wanted(spec).object(GeneratedKind::Service).unwrap().asks_for_address();
+    assert!(asks(json!({"addresses": [{"value": "1.1.1.1"}]})) && !asks(json!({})));
 }
 
 #[test]
@@ -256,7 +258,17 @@ fn what_another_controller_had_generated_stays() {
 
 fn dedicated() -> Parameters {
     let image = Some("example.org/portcullis:1".to_owned());
-    Parameters { mode: Mode::Dedicated, image, ..Parameters::default() }
+    let resource_requests = [("cpu", "0.5"), ("memory", "1024Mi")];
+    let resource_requests =
+        resource_requests.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
+    Parameters { mode: Mode::Dedicated, image, resource_requests, ..Parameters::default() }
+}
+
+fn as_the_api_server_writes_amounts(manifest: &mut Value) {
+    if let Some(requests) = manifest.pointer_mut("/spec/template/spec/containers/0/resources/requests") {
+        assert_eq!(*requests, json!({"cpu": "0.5", "memory": "1024Mi"}));
+        *requests = json!({"cpu": "500m", "memory": "1Gi"});
+    }
 }
 
 /// The manifests of GEP-1762: `scaleTargetRef: {kind: Deployment, name: gateway-example}`, and of the PodDisruptionBudget
@@ -302,6 +314,9 @@ fn a_change_of_mode_makes_and_removes_what_it_takes() {
         })
         .collect();
     assert_eq!(changes(std::slice::from_ref(&pods), &there), [], "all of it is there");
+    let rewritten: Vec<_> =
+        there.iter().map(|object| changed(object, as_the_api_server_writes_amounts)).collect();
+    assert_eq!(changes(std::slice::from_ref(&pods), &rewritten), [], "amounts are compared by what they are");
     let back = kinds(changes(&[node], &there));
     assert_eq!(back, [GeneratedKind::Service, GeneratedKind::ServiceAccount, GeneratedKind::Deployment]);
 }
