@@ -35,7 +35,7 @@ pub use objects::{
     Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed, created, generation,
 };
 pub use policy::Policies;
-pub use reason::{ConditionStatus, ConditionType, Reason, condition};
+pub use reason::{ConditionType, Reason, condition};
 pub use selector::{NamespaceRule, Namespaces, SelectorError};
 pub use settings::{CONTROLLER_NAME, Serves, Settings};
 pub use status::Status;

@@ -1,5 +1,6 @@
 //! Condition types and reasons, as the Gateway API defines them: one table each, so that a change of mind of the
-//! specification is one line here. `docs/conformance.md` says where the conformance tests and the text disagree.
+//! specification is one line here. `docs/conditions.md` says what they mean,
+//! `docs/conformance.md` where the conformance tests and the text disagree.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -66,8 +67,6 @@ names! {
         AddressNotAssigned,
         AddressNotUsable,
         ListenersNotValid,
-        ListenersNotResolved,
-        NoResources,
         UnsupportedAddress,
         // Gateway or ListenerSet as a child
         NotAllowed,
@@ -110,30 +109,6 @@ names! {
     }
 }
 
-/// `conditions[].status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConditionStatus {
-    True,
-    False,
-    Unknown,
-}
-
-impl ConditionStatus {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
-impl From<bool> for ConditionStatus {
-    fn from(holds: bool) -> Self {
-        if holds { Self::True } else { Self::False }
-    }
-}
-
 /// Characters of a message. The API's limit is 32,768; a status of many entries has to stay readable, and small.
 const LONGEST_MESSAGE: usize = 4096;
 
@@ -141,14 +116,14 @@ const LONGEST_MESSAGE: usize = 4096;
 /// the epoch.
 pub fn condition(
     r#type: ConditionType,
-    status: impl Into<ConditionStatus>,
+    holds: bool,
     reason: Reason,
     message: impl Into<String>,
     generation: i64,
 ) -> Condition {
     Condition {
         type_: r#type.as_str().to_owned(),
-        status: status.into().as_str().to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
         reason: reason.as_str().to_owned(),
         message: shortened(message.into()),
         observed_generation: Some(generation),

@@ -29,7 +29,7 @@ fn cases_translate_as_written() {
     println!("{} cases", cases.len());
 }
 
-fn cases() -> Vec<PathBuf> {
+pub(crate) fn cases() -> Vec<PathBuf> {
     let topics = folders(&crate::support::cases());
     let mut cases: Vec<_> =
         topics.iter().flat_map(|topic| folders(topic)).filter(|case| case.join("in.yaml").exists()).collect();

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod documentation;
+#[cfg(test)]
 mod families;
 #[cfg(test)]
 mod incremental;
