@@ -16,19 +16,24 @@ pub(crate) const COMMITTED: &str = "v1.7.0";
 
 const MODULE: &str = "sigs.k8s.io/gateway-api";
 
-/// What the agent reads. The other CRDs of the release are installed from the release, if at all.
-const PLURALS: &[&str] = &[
-    "backendtlspolicies.gateway.networking.k8s.io",
+/// What the agent reads: types are made of these.
+const READ: &[&str] = &[
     "gatewayclasses.gateway.networking.k8s.io",
     "gateways.gateway.networking.k8s.io",
     "grpcroutes.gateway.networking.k8s.io",
     "httproutes.gateway.networking.k8s.io",
     "listenersets.gateway.networking.k8s.io",
     "referencegrants.gateway.networking.k8s.io",
+    "xmeshes.gateway.networking.x-k8s.io",
+];
+
+/// What is installed with them, for the conformance suite and whoever else reads it. The other CRDs of the release are installed from
+/// the release, if at all.
+const INSTALLED: &[&str] = &[
+    "backendtlspolicies.gateway.networking.k8s.io",
     "tcproutes.gateway.networking.k8s.io",
     "tlsroutes.gateway.networking.k8s.io",
     "udproutes.gateway.networking.k8s.io",
-    "xmeshes.gateway.networking.x-k8s.io",
 ];
 
 /// Written by hand: the Helm chart installs them, below `deploy/crds`.
@@ -40,7 +45,7 @@ pub(super) fn patched(version: &str) -> Result<Files> {
     let directory =
         if version == COMMITTED { PathBuf::from(CRDS) } else { Path::new("target/crds").join(version) };
     let mut files = Files::new();
-    for plural in PLURALS {
+    for plural in READ.iter().chain(INSTALLED) {
         let name = file_name(plural);
         let mut crd = read(&upstream.join(&name))?;
         patch::apply(&mut crd, plural)?;
@@ -49,10 +54,10 @@ pub(super) fn patched(version: &str) -> Result<Files> {
     Ok(files)
 }
 
-/// The CRDs in the repository. Each of upstream's must already be what its patch would make of it.
+/// The CRDs in the repository of which types are made. Each of upstream's must already be what its patch would make of it.
 pub(super) fn committed() -> Result<Vec<Value>> {
     let own = OWN.iter().map(|file| read(&shell::root().join(CRDS).join(file)));
-    PLURALS.iter().map(|plural| patched_already(plural)).chain(own).collect()
+    READ.iter().map(|plural| patched_already(plural)).chain(own).collect()
 }
 
 fn patched_already(plural: &str) -> Result<Value> {

@@ -4,8 +4,6 @@
 
 /// From the default name of any place where the shape occurs.
 const NAMES: &[(&str, &str)] = &[
-    ("BackendTlsPolicyStatusAncestorsAncestorRef", "ParentReference"),
-    ("BackendTlsPolicyValidationCaCertificateRefs", "LocalObjectReference"),
     ("GatewayAllowedListeners", "AllowedAttachments"),
     ("GatewayAllowedListenersNamespaces", "AllowedNamespaces"),
     ("GatewayAllowedListenersNamespacesSelector", "LabelSelector"),
@@ -14,6 +12,7 @@ const NAMES: &[(&str, &str)] = &[
     ("GatewayClassStatus", "ClassStatus"),
     ("GatewayClassStatusSupportedFeatures", "SupportedFeature"),
     ("GatewayInfrastructureAttachTo", "ObjectReference"),
+    ("GatewayInfrastructureParametersRef", "LocalObjectReference"),
     ("GatewayListeners", "ListenerSpec"),
     ("GatewayListenersAllowedRoutes", "AllowedRoutes"),
     ("GatewayListenersAllowedRoutesKinds", "RouteGroupKind"),
@@ -28,6 +27,7 @@ const NAMES: &[(&str, &str)] = &[
     ("GatewayStatusListeners", "ListenerStatus"),
     ("GatewayTlsFrontendDefault", "FrontendTls"),
     ("GatewayTlsFrontendDefaultValidation", "FrontendTlsValidation"),
+    ("GrpcRouteParentRefs", "ParentReference"),
     ("GrpcRouteRules", "GrpcRouteRule"),
     ("GrpcRouteRulesBackendRefs", "GrpcBackendReference"),
     ("GrpcRouteRulesBackendRefsFilters", "GrpcRouteFilter"),
@@ -54,10 +54,6 @@ const NAMES: &[(&str, &str)] = &[
     ("HttpRouteRulesMatchesPath", "HttpPathMatch"),
     ("HttpRouteRulesRetry", "HttpRouteRetry"),
     ("HttpRouteRulesTimeouts", "HttpRouteTimeouts"),
-    ("TcpRouteRules", "L4RouteRule"),
-    ("TcpRouteRulesBackendRefs", "L4BackendReference"),
-    ("TcpRouteStatus", "RouteStatus"),
-    ("TcpRouteStatusParents", "RouteParentStatus"),
 ];
 
 pub(super) fn better(default: &str) -> Option<&'static str> {

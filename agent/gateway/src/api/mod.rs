@@ -2,7 +2,6 @@
 //! `cargo xtask codegen`. Enumerations are plain strings and unknown fields are ignored, so that newer CRDs never make the
 //! agent fail.
 
-pub mod backendtlspolicies;
 pub mod gatewayclasses;
 pub mod gatewayparameters;
 pub mod gateways;
@@ -11,7 +10,4 @@ pub mod httproutes;
 pub mod listenersets;
 pub mod referencegrants;
 pub mod shared;
-pub mod tcproutes;
-pub mod tlsroutes;
-pub mod udproutes;
 pub mod xmeshes;
