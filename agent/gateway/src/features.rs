@@ -40,8 +40,9 @@ pub const SUPPORTED_FEATURES: &[&str] = &[
     "ReferenceGrant",
 ];
 
-pub(crate) fn supported_features() -> Vec<SupportedFeature> {
-    SUPPORTED_FEATURES.iter().map(|name| SupportedFeature { name: (*name).to_owned() }).collect()
+/// As statuses list them.
+pub(crate) fn supported_features(names: &[&str]) -> Vec<SupportedFeature> {
+    names.iter().map(|name| SupportedFeature { name: (*name).to_owned() }).collect()
 }
 
 #[cfg(test)]

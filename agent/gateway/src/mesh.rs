@@ -10,8 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use k8s_openapi::jiff::Timestamp;
 use portcullis_model::ObjectName;
 
-use crate::api::shared::{ClassStatus, NamespacedObjectReference, SupportedFeature};
+use crate::api::shared::{ClassStatus, NamespacedObjectReference};
 use crate::api::xmeshes::{XMesh, XMeshSpec};
+use crate::features::supported_features;
 use crate::{ConditionType, Reason, condition, generation};
 
 /// "A given mesh implementation will define its controller name at build time."
@@ -130,7 +131,11 @@ fn plan_status<'c>(
     let parameters = read.as_ref().ok().cloned().unwrap_or_default();
     let status = ClassStatus {
         conditions: Some(conditions(mesh, accepted(mesh, read.as_ref(), instance))),
-        supported_features: Some(if read.is_ok() { supported_features() } else { Vec::new() }),
+        supported_features: Some(if read.is_ok() {
+            supported_features(SUPPORTED_FEATURES)
+        } else {
+            Vec::new()
+        }),
     };
     let step = if says_the_same(mesh.status.as_ref(), &status) {
         MeshStep::Nothing
@@ -169,11 +174,6 @@ fn conditions(mesh: &XMesh, accepted: Condition) -> Vec<Condition> {
 
 fn is_stray_default(condition: &Condition) -> bool {
     condition.type_ == ConditionType::Programmed.as_str() && condition.status == "Unknown"
-}
-
-/// "MUST be sorted in ascending alphabetical order".
-fn supported_features() -> Vec<SupportedFeature> {
-    SUPPORTED_FEATURES.iter().map(|name| SupportedFeature { name: (*name).to_owned() }).collect()
 }
 
 /// Whether nothing but time differs.

@@ -7,6 +7,7 @@ use portcullis_model::ObjectName;
 use serde_json::Value;
 
 use super::Wanted;
+use super::name::fnv1a;
 use super::object::{Generated, GeneratedKind};
 use super::syntax::billionths;
 
@@ -91,7 +92,7 @@ fn uid(object: &Generated) -> String {
 /// What is applied says what it is, in full: comparing that is comparing all of it.
 fn stamped(object: &Generated) -> Generated {
     let mut object = object.clone();
-    let applied = format!("{:016x}", fnv1a(&object.manifest.to_string()));
+    let applied = format!("{:08x}", fnv1a(&object.manifest.to_string()));
     object.manifest["metadata"]["annotations"][APPLIED] = applied.clone().into();
     object.metadata.annotations.get_or_insert_default().insert(APPLIED.to_owned(), applied);
     object
@@ -120,10 +121,4 @@ fn has_amounts(there: &Value, wanted: &Value) -> bool {
     let (Some(there), Some(wanted)) = (there.as_object(), wanted.as_object()) else { return there == wanted };
     let amount = |quantity: Option<&Value>| quantity?.as_str().and_then(billionths);
     wanted.iter().all(|(resource, quantity)| amount(there.get(resource)) == amount(Some(quantity)))
-}
-
-/// FNV-1a, 64 bits: must be the same in every process.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

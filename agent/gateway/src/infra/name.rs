@@ -26,8 +26,8 @@ fn shortened(spelt: &str, original: &str) -> String {
     format!("{}{hash}", start.trim_end_matches(['-', '.']))
 }
 
-/// FNV-1a, 32 bits: must give the same name on every node and in every release.
-fn fnv1a(text: &str) -> u32 {
+/// FNV-1a, 32 bits: must be the same on every node and in every release, for names hang on it.
+pub(super) fn fnv1a(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 

@@ -34,32 +34,25 @@ impl Envelope<'_> {
             name: name_of(raw).map(Arc::from),
             parent: None,
         };
-        let usable = if problems.is_empty() { rules } else { &[] };
+        let rules = if problems.is_empty() { rules } else { &[] }.iter().enumerate();
+        let parent_refs = self.parent_refs.iter();
         ParsedRoute {
             key: ObjectKey::new(self.kind, ObjectName::clone(&name)),
             generation: generation(self.metadata),
             origin: RouteOrigin { created: created(self.metadata), name: name.clone() },
             source,
             hostnames,
-            parent_refs: self
-                .parent_refs
-                .iter()
-                .map(|reference| completed(reference, &name.namespace))
-                .collect(),
-            names_namespace: self
-                .parent_refs
-                .iter()
-                .enumerate()
-                .filter(|(_, reference)| reference.namespace.is_some())
-                .map(|(index, _)| index)
-                .collect(),
-            rules: usable
-                .iter()
-                .enumerate()
-                .map(|(index, raw)| rule(raw, Arc::new(id(index, raw))))
-                .collect(),
+            parent_refs: parent_refs.map(|reference| completed(reference, &name.namespace)).collect(),
+            names_namespace: self.naming_a_namespace(),
+            rules: rules.map(|(index, raw)| rule(raw, Arc::new(id(index, raw)))).collect(),
             problems,
         }
+    }
+
+    /// Which parentRefs do.
+    fn naming_a_namespace(&self) -> Vec<usize> {
+        let all = self.parent_refs.iter().enumerate();
+        all.filter(|(_, reference)| reference.namespace.is_some()).map(|(index, _)| index).collect()
     }
 
     fn name(&self) -> ObjectName {

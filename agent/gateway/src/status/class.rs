@@ -3,7 +3,7 @@
 use super::Conditions;
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::shared::ClassStatus;
-use crate::features::supported_features;
+use crate::features::{SUPPORTED_FEATURES, supported_features};
 use crate::listener::Trouble;
 use crate::{ConditionType, Reason, generation};
 
@@ -18,5 +18,8 @@ pub(crate) fn class_status(
     if let Some(version) = version {
         conditions.check(ConditionType::SupportedVersion, version.as_ref().err(), Reason::SupportedVersion);
     }
-    ClassStatus { conditions: Some(conditions.list), supported_features: Some(supported_features()) }
+    ClassStatus {
+        conditions: Some(conditions.list),
+        supported_features: Some(supported_features(SUPPORTED_FEATURES)),
+    }
 }

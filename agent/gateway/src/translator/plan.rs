@@ -168,29 +168,21 @@ impl Translator {
 
     fn problems_of(&self, key: &ObjectKey) -> Vec<String> {
         match key.kind {
-            Kind::Gateway => {
-                let error = self
-                    .objects
-                    .gateways
-                    .get(&key.name)
-                    .and_then(|gateway| child::allowed_children(gateway).err());
-                let parent = self.units.get(&ParentKey { kind: ParentKind::Gateway, name: key.name.clone() });
-                let duplicates = parent.into_iter().flat_map(duplicates);
-                error
-                    .map(|error| {
-                        format!(
-                            "annotation {}: write Same, All or Selector:LABELS; {error}",
-                            child::ALLOWED_CHILDREN
-                        )
-                    })
-                    .into_iter()
-                    .chain(duplicates)
-                    .collect()
-            }
+            Kind::Gateway => self.gateway_problems(&key.name),
             Kind::ListenerSet => self.listener_set_problems(&key.name),
             Kind::HttpRoute | Kind::GrpcRoute => self.route_problems(key),
             _ => Vec::new(),
         }
+    }
+
+    fn gateway_problems(&self, name: &ObjectName) -> Vec<String> {
+        let gateway = self.objects.gateways.get(name);
+        let annotation = child::ALLOWED_CHILDREN;
+        let wrong = gateway.and_then(|gateway| child::allowed_children(gateway).err());
+        let wrong = wrong
+            .map(|error| format!("annotation {annotation}: write Same, All or Selector:LABELS; {error}"));
+        let unit = self.units.get(&ParentKey { kind: ParentKind::Gateway, name: name.clone() });
+        wrong.into_iter().chain(unit.into_iter().flat_map(duplicates)).collect()
     }
 
     /// A parent that does not exist has nobody to write a status for it.
