@@ -177,7 +177,7 @@ fn the_addresses_of_its_service_are_the_gateways() {
             .addresses
             .iter()
             .flatten()
-            .filter_map(|address| Some(address.value.clone().unwrap_or_default()))
+            .map(|address| address.value.clone().unwrap_or_default())
             .collect()
     };
     for (spec, expected) in [
