@@ -1,7 +1,6 @@
 //! Accept loops: one task per listening socket and core.
 
 use std::io;
-use std::net::TcpListener as StdListener;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,11 +14,8 @@ use crate::vital::vital;
 /// Out of descriptors or memory: give connections time to close.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 
-/// # Errors
-/// When the runtime cannot watch the socket.
-pub(crate) fn spawn(core: &Rc<Core>, listener: StdListener) -> io::Result<JoinHandle<()>> {
-    let listener = TcpListener::from_std(listener)?;
-    Ok(tokio::task::spawn_local(vital(accept_forever(core.clone(), listener))))
+pub(crate) fn spawn(core: &Rc<Core>, listener: TcpListener) -> JoinHandle<()> {
+    tokio::task::spawn_local(vital(accept_forever(core.clone(), listener)))
 }
 
 async fn accept_forever(core: Rc<Core>, listener: TcpListener) {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use portcullis_model::{FrontendKey, L4Protocol, ListenerGroup, Snapshot};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
@@ -16,7 +17,7 @@ use crate::clients::{Client, Clients};
 use crate::gate::{Crowds, Gates};
 use crate::pool::Pools;
 use crate::settings::{Settings, SocketMode};
-use crate::socket::{self, CoreSockets};
+use crate::socket;
 use crate::stats::{CoreCounters, Stats};
 use crate::tls::TlsFactory;
 use crate::vital::vital;
@@ -60,7 +61,7 @@ pub(crate) struct Current {
 /// The accept loops of a core.
 struct Acceptors {
     /// Sockets that connections wait at until there is a snapshot to serve them by.
-    waiting: Option<CoreSockets>,
+    waiting: Vec<TcpListener>,
     steered: Vec<JoinHandle<()>>,
     bound: BTreeMap<FrontendKey, JoinHandle<()>>,
 }
@@ -71,11 +72,11 @@ pub(crate) async fn run(
     tls: TlsFactory,
     crowds: Crowds,
     access_log: AccessLog,
-    sockets: Option<CoreSockets>,
+    steered: Vec<TcpListener>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let core = Rc::new(Core::new(settings, tls, crowds, access_log));
-    let mut acceptors = Acceptors::new(sockets);
+    let mut acceptors = Acceptors::new(steered);
     crate::pool::sweep_forever(&core);
     tick_forever(&core);
     while let Some(command) = commands.recv().await {
@@ -185,15 +186,14 @@ impl Core {
 // === impl Acceptors ===
 
 impl Acceptors {
-    fn new(steered: Option<CoreSockets>) -> Self {
+    fn new(steered: Vec<TcpListener>) -> Self {
         Self { waiting: steered, steered: Vec::new(), bound: BTreeMap::new() }
     }
 
     /// Accepts what is steered here. Kernel programs that outlived an agent steer to the next one's sockets before it knows
     /// any listener; those connections wait.
     fn open(&mut self, core: &Rc<Core>) {
-        let listeners = self.waiting.take().into_iter().flat_map(|pair| [Some(pair.v4), pair.v6]).flatten();
-        self.steered.extend(listeners.filter_map(|it| accept::spawn(core, it).ok()));
+        self.steered.extend(self.waiting.drain(..).map(|listener| accept::spawn(core, listener)));
     }
 
     /// Binds what the snapshot adds, closes what it no longer has.
@@ -214,14 +214,15 @@ impl Acceptors {
             return Ok(());
         }
         let address = SocketAddr::new(frontend.address, frontend.port);
-        let task = socket::listen(address).and_then(|listener| accept::spawn(core, listener));
-        let task = task
+        let listener = socket::listen(address).and_then(TcpListener::from_std);
+        let listener = listener
             .map_err(|error| Unbound { frontend, problem: format!("cannot listen on {address}: {error}") })?;
-        self.bound.insert(frontend, task);
+        self.bound.insert(frontend, accept::spawn(core, listener));
         Ok(())
     }
 
     fn stop(&mut self) {
+        self.waiting.clear();
         self.steered.iter().chain(self.bound.values()).for_each(JoinHandle::abort);
     }
 }

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use portcullis_model::Snapshot;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,8 +36,8 @@ pub struct Proxy {
 pub enum StartError {
     #[error("cannot open the sockets that connections are steered to: {0}")]
     Socket(io::Error),
-    #[error("cannot start the thread of core {core}: {problem}")]
-    Thread { core: usize, problem: io::Error },
+    #[error("cannot start core {core}: {problem}")]
+    Core { core: usize, problem: io::Error },
     #[error("cannot start the access log: {0}")]
     AccessLog(io::Error),
     #[error("cannot set up TLS: {0}")]
@@ -84,6 +86,8 @@ impl Proxy {
 
     /// Stops accepting, lets open connections finish within the drain time-out, then stops.
     pub async fn drain(mut self) {
+        // They are the cores' own once more: the kernel would go on taking connections that nobody accepts.
+        self.sockets.clear();
         self.ask(Command::Drain).await;
         self.cores.clear();
         for thread in self.threads.drain(..) {
@@ -108,12 +112,10 @@ impl Proxy {
         let (sender, commands) = mpsc::unbounded_channel();
         let settings = settings.clone();
         let access_log = self.access_log.for_core();
-        let thread = std::thread::Builder::new()
-            .name(format!("{CORE_THREAD}{core}"))
-            .spawn(move || {
-                run_pinned(core, core::run(settings, tls, crowds, access_log, for_thread, commands))
-            })
-            .map_err(|problem| StartError::Thread { core, problem })?;
+        let thread = start_thread(core, for_thread, move |listeners| {
+            core::run(settings, tls, crowds, access_log, listeners, commands)
+        });
+        let thread = thread.map_err(|problem| StartError::Core { core, problem })?;
         self.sockets.extend(sockets);
         self.cores.push(sender);
         self.threads.push(thread);
@@ -136,12 +138,37 @@ impl Proxy {
     }
 }
 
-fn run_pinned(core: usize, body: impl Future<Output = ()>) {
+/// Returns once the core has what it takes, or cannot have it: a core that is missing goes unnoticed, but its share of the
+/// connections is lost.
+fn start_thread<F: Future<Output = ()>>(
+    core: usize,
+    sockets: Option<CoreSockets>,
+    body: impl FnOnce(Vec<TcpListener>) -> F + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let (report, reported) = sync_channel(1);
+    let thread = std::thread::Builder::new().name(format!("{CORE_THREAD}{core}")).spawn(move || {
+        if let Err(problem) = run_pinned(core, sockets, &report, body) {
+            let _ = report.send(Err(problem));
+        }
+    })?;
+    reported.recv().map_err(io::Error::other)??;
+    Ok(thread)
+}
+
+fn run_pinned<F: Future<Output = ()>>(
+    core: usize,
+    sockets: Option<CoreSockets>,
+    report: &SyncSender<io::Result<()>>,
+    body: impl FnOnce(Vec<TcpListener>) -> F,
+) -> io::Result<()> {
     pin_to_cpu(core);
-    match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-        Ok(runtime) => runtime.block_on(vital(body)),
-        Err(error) => tracing::error!(core, %error, "cannot start the core's runtime: it serves nothing"),
-    }
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    runtime.block_on(vital(async {
+        let listeners = sockets.map(CoreSockets::watch).transpose()?.unwrap_or_default();
+        let _ = report.send(Ok(()));
+        body(listeners).await;
+        Ok(())
+    }))
 }
 
 /// Best effort: in a container with fewer CPUs the scheduler decides.

@@ -31,6 +31,11 @@ impl CoreSockets {
         Ok(Self { v4, v6: listen(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).ok() })
     }
 
+    /// For a runtime, which must be the current one.
+    pub(crate) fn watch(self) -> io::Result<Vec<tokio::net::TcpListener>> {
+        [Some(self.v4), self.v6].into_iter().flatten().map(tokio::net::TcpListener::from_std).collect()
+    }
+
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { v4: self.v4.try_clone()?, v6: self.v6.as_ref().map(TcpListener::try_clone).transpose()? })
     }

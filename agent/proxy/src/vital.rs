@@ -7,9 +7,9 @@ use std::thread;
 /// Ends the process when it is dropped by a panic.
 struct Fuse;
 
-pub(crate) async fn vital(body: impl Future<Output = ()>) {
+pub(crate) async fn vital<T>(body: impl Future<Output = T>) -> T {
     let _fuse = Fuse;
-    body.await;
+    body.await
 }
 
 impl Drop for Fuse {

@@ -98,6 +98,33 @@ async fn bound_frontends_come_and_go() {
     }
 }
 
+/// A client that is refused tries elsewhere; one whose connection nobody accepts waits.
+#[tokio::test]
+async fn a_drain_refuses_connections_while_a_request_is_held() {
+    for mode in [SocketMode::Steered, SocketMode::Bound] {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let proxy = Proxy::start(Settings { cores: 2, sockets: mode, ..Settings::default() }).unwrap();
+        let address = proxy.sockets().first().map_or(free, |core| core.v4.local_addr().unwrap());
+        let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoints = [backend.local_addr().unwrap()];
+        let served = snapshot(address, [main_listener("/").build()], &[("app/echo:80", &endpoints)]);
+        assert_eq!(proxy.apply(Arc::new(served)).await, []);
+
+        let request = tokio::spawn(client::send(Transport::Http1, address, get("/")));
+        let (mut held, _) = backend.accept().await.unwrap();
+        let drain = tokio::spawn(proxy.drain());
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(address).await.is_ok() {
+            assert!(tokio::time::Instant::now() < deadline, "{mode:?}: the port is still open");
+            tokio::task::yield_now().await;
+        }
+        assert!(!request.is_finished());
+        held.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate").await.unwrap();
+        assert_eq!(request.await.unwrap().body(), "late");
+        drain.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_drain_lets_requests_finish() {
     let release = Arc::new(tokio::sync::Notify::new());
