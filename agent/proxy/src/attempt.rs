@@ -52,7 +52,8 @@ pub(crate) async fn send(
         if attempt > 0 {
             core.counters.retries.increment();
         }
-        let Some(endpoint) = core.pools.pick(core, name, avoid) else { break };
+        let endpoint = core.pools.pick(core, name, avoid).filter(|it| Some(it.address) != avoid);
+        let Some(endpoint) = endpoint else { break };
         let connection = match endpoint.connection(core, freshness).await {
             Ok(connection) => connection,
             Err(error) => {

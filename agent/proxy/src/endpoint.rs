@@ -1,5 +1,5 @@
 //! Connections to one endpoint, kept per core. HTTP/1 connections are reused last in, first out, so that few stay warm and
-//! the rest age out; HTTP/2 shares one connection.
+//! the rest age out; HTTP/2 connections are shared, and one is enough unless the peer takes fewer requests at once than come.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -9,32 +9,37 @@ use std::time::Duration;
 
 use http::Response;
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use portcullis_model::BackendProtocol;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::attempt::Outgoing;
 use crate::clock;
-use crate::connection::LocalExecutor;
 use crate::core::Core;
+use crate::multiplex::{Multiplexed, Stream};
 use crate::settings::Upstream;
 use crate::upload::Upload;
 
 /// An endpoint that refused a connection is asked last for so long.
 const SHUNNED: Duration = Duration::from_secs(5);
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Probes that a peer may leave unanswered until it counts as vanished.
+const PROBES: u32 = 3;
 
 pub(crate) struct Endpoint {
     pub address: SocketAddr,
     pub protocol: BackendProtocol,
     budget: Upstream,
     idle: RefCell<Vec<Idle>>,
-    shared: RefCell<Option<http2::SendRequest<Upload>>>,
-    /// Held while the shared connection is made, so that a burst of requests makes one.
+    /// All but the first are there because those before had no room.
+    shared: RefCell<Vec<Rc<Multiplexed>>>,
+    /// Held while a shared connection is made, so that a burst of requests makes one.
     connecting: tokio::sync::Mutex<()>,
     in_flight: Cell<usize>,
+    /// How often no connection could be made, and why the last time.
+    failures: Cell<(u32, io::ErrorKind)>,
     /// By the core's clock.
     failed: Cell<Option<u32>>,
 }
@@ -47,20 +52,19 @@ struct Idle {
 
 /// A connection checked out for one request.
 pub(crate) struct Connection {
-    kind: Kind,
-    in_flight: InFlight,
+    lease: Lease,
     pub reused: bool,
-}
-
-enum Kind {
-    Http1(http1::SendRequest<Upload>),
-    Http2(http2::SendRequest<Upload>),
 }
 
 /// What remains checked out while the response body streams.
 pub(crate) struct Lease {
-    sender: Option<http1::SendRequest<Upload>>,
+    kind: Kind,
     in_flight: InFlight,
+}
+
+enum Kind {
+    Http1(http1::SendRequest<Upload>),
+    Http2(Stream),
 }
 
 struct InFlight(Rc<Endpoint>);
@@ -91,6 +95,7 @@ impl Endpoint {
             shared: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
             in_flight: Cell::new(0),
+            failures: Cell::new((0, io::ErrorKind::Other)),
             failed: Cell::default(),
         })
     }
@@ -113,17 +118,20 @@ impl Endpoint {
         let kept = match self.protocol {
             BackendProtocol::Http1 if freshness == Freshness::New => None,
             BackendProtocol::Http1 => self.take_idle().map(Kind::Http1),
-            BackendProtocol::H2c => self.shared().map(Kind::Http2),
+            BackendProtocol::H2c => self.stream().map(Kind::Http2),
         };
         if let Some(kind) = kept {
-            return Ok(Connection { kind, in_flight, reused: true });
+            return Ok(Connection { lease: Lease { kind, in_flight }, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let kind = Box::pin(self.connect(core)).await.inspect_err(|_| {
+        let connecting = Box::pin(timeout(self.budget.connect, self.connect(core)));
+        let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let kind = connected.inspect_err(|error| {
             core.counters.connect_failures.increment();
+            self.failures.set((self.failures.get().0.wrapping_add(1), error.kind()));
             self.failed.set(Some(clock::now()));
         })?;
-        Ok(Connection { kind, in_flight, reused: false })
+        Ok(Connection { lease: Lease { kind, in_flight }, reused: false })
     }
 
     /// Drops what nobody used for too long, or the peer has closed.
@@ -131,6 +139,12 @@ impl Endpoint {
         let limit = clock::ticks(self.budget.idle);
         let live = |it: &Idle| !it.sender.is_closed() && clock::now() - it.since <= limit;
         self.idle.borrow_mut().retain(live);
+        let mut first = true;
+        self.shared.borrow_mut().retain(|it| {
+            let needed = !it.is_closed() && (first || !it.is_idle());
+            first &= !needed;
+            needed
+        });
     }
 
     /// The youngest connection that is ready. One that is about to be (its response has been read, its task has not run
@@ -141,30 +155,47 @@ impl Endpoint {
         Some(idle.remove(ready).sender)
     }
 
-    fn shared(&self) -> Option<http2::SendRequest<Upload>> {
-        self.shared.borrow().as_ref().filter(|sender| sender.is_ready()).cloned()
+    /// A place on a shared connection.
+    fn stream(&self) -> Option<Stream> {
+        self.shared.borrow().iter().find_map(Multiplexed::stream)
     }
 
     async fn connect(&self, core: &Core) -> io::Result<Kind> {
         match self.protocol {
-            BackendProtocol::Http1 => handshake_http1(self.dial(core).await?).await.map(Kind::Http1),
-            BackendProtocol::H2c => {
-                let _only = self.connecting.lock().await;
-                if let Some(sender) = self.shared() {
-                    return Ok(Kind::Http2(sender));
-                }
-                let sender = handshake_http2(self.dial(core).await?).await?;
-                self.shared.replace(Some(sender.clone()));
-                Ok(Kind::Http2(sender))
-            }
+            BackendProtocol::Http1 => handshake(self.dial(core).await?).await.map(Kind::Http1),
+            BackendProtocol::H2c => self.connect_shared(core).await.map(Kind::Http2),
         }
     }
 
+    /// Requests that waited for a connection share its fate, so that none waits for a second one to fail.
+    async fn connect_shared(&self, core: &Core) -> io::Result<Stream> {
+        let (before, _) = self.failures.get();
+        let _only = self.connecting.lock().await;
+        if let Some(stream) = self.stream() {
+            return Ok(stream);
+        }
+        let (failures, why) = self.failures.get();
+        if failures != before {
+            return Err(why.into());
+        }
+        let stream = self.dial(core).await?;
+        // What is sent stays unacknowledged for a quarter of an hour before the kernel gives a peer up. Not by PING frames:
+        // gRPC servers close a connection whose client sends them more often than every five minutes.
+        SockRef::from(&stream).set_tcp_user_timeout(Some(self.budget.vanished))?;
+        let connection = Multiplexed::open(stream).await?;
+        let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
+        self.shared.borrow_mut().push(connection);
+        Ok(place)
+    }
+
+    /// Probes tell of a peer that vanished while nothing is sent: behind a tunnel or a long poll nobody else would notice.
     async fn dial(&self, core: &Core) -> io::Result<TcpStream> {
         core.counters.connects.increment();
-        let connecting = tokio::time::timeout(self.budget.connect, TcpStream::connect(self.address));
-        let stream = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
+        let pause = (self.budget.vanished / (PROBES + 1)).max(Duration::from_secs(1));
+        let probing = TcpKeepalive::new().with_time(pause).with_interval(pause).with_retries(PROBES);
+        SockRef::from(&stream).set_tcp_keepalive(&probing)?;
         self.failed.set(None);
         Ok(stream)
     }
@@ -178,7 +209,7 @@ impl Endpoint {
 }
 
 /// The connection runs as a task of its own, so that reads from the backend are batched.
-async fn handshake_http1(stream: TcpStream) -> io::Result<http1::SendRequest<Upload>> {
+async fn handshake(stream: TcpStream) -> io::Result<http1::SendRequest<Upload>> {
     let (sender, connection) =
         http1::Builder::new().handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     tokio::task::spawn_local(async move {
@@ -189,49 +220,32 @@ async fn handshake_http1(stream: TcpStream) -> io::Result<http1::SendRequest<Upl
     Ok(sender)
 }
 
-async fn handshake_http2(stream: TcpStream) -> io::Result<http2::SendRequest<Upload>> {
-    let mut builder = http2::Builder::new(LocalExecutor);
-    builder.timer(TokioTimer::new());
-    builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
-    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    tokio::task::spawn_local(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "backend connection ended");
-        }
-    });
-    Ok(sender)
-}
-
 // === impl Connection ===
 
 impl Connection {
+    pub(crate) fn endpoint(&self) -> SocketAddr {
+        self.lease.endpoint()
+    }
+
     pub(crate) fn is_http2(&self) -> bool {
-        matches!(self.kind, Kind::Http2(_))
+        matches!(self.lease.kind, Kind::Http2(_))
     }
 
     pub(crate) async fn send(
         mut self,
         outgoing: Box<Outgoing>,
     ) -> Result<(Response<Incoming>, Lease), SendFailure> {
-        let sent = match &mut self.kind {
+        let sent = match &mut self.lease.kind {
             Kind::Http1(sender) => sender.try_send_request(outgoing.into_request()).await,
-            Kind::Http2(sender) => sender.try_send_request(outgoing.into_request()).await,
+            Kind::Http2(stream) => stream.send(outgoing.into_request()).await,
         };
         match sent {
-            Ok(response) => Ok((response, self.into_lease())),
+            Ok(response) => Ok((response, self.lease)),
             Err(mut failure) => {
                 let unsent = failure.take_message().map(Box::from);
                 Err(SendFailure { unsent, error: failure.into_error() })
             }
         }
-    }
-
-    fn into_lease(self) -> Lease {
-        let sender = match self.kind {
-            Kind::Http1(sender) => Some(sender),
-            Kind::Http2(_) => None,
-        };
-        Lease { sender, in_flight: self.in_flight }
     }
 }
 
@@ -244,7 +258,7 @@ impl Lease {
 
     /// The response is complete: the connection may serve the next request.
     pub(crate) fn release(self) {
-        if let Self { sender: Some(sender), in_flight } = self {
+        if let Self { kind: Kind::Http1(sender), in_flight } = self {
             in_flight.0.put_back(sender);
         }
     }

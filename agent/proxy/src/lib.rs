@@ -22,6 +22,7 @@ mod frames;
 mod gate;
 mod guard;
 mod headers;
+mod multiplex;
 mod outbox;
 mod path;
 mod pool;

@@ -38,6 +38,8 @@ pub enum LogOutput {
 /// What `//` in a path means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slashes {
+    /// How long a peer may leave us without any sign of life before its connection counts as broken.
+    pub vanished: Duration,
     /// The same as `/`, as most backends read it: routes cannot be evaded by an empty segment.
     Merge,
     /// An empty segment, for backends that tell the difference (object stores).
@@ -75,6 +77,7 @@ impl Default for Settings {
 
 impl Default for Upstream {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(5), idle_connections: 256, idle: Duration::from_secs(60) }
+        let [connect, vanished, idle] = [5, 20, 60].map(Duration::from_secs);
+        Self { connect, vanished, idle_connections: 256, idle }
     }
 }

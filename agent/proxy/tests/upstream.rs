@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use portcullis_model::BackendProtocol;
+use portcullis_proxy::{Settings, Upstream};
+use support::client::raw;
 use support::origin::{Origin, serve_raw};
 use support::rules::rule;
 use support::via::{Client, Reply, Via};
 use support::world::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 /// An address that refuses connections.
 fn refusing() -> SocketAddr {
@@ -47,6 +50,63 @@ async fn a_burst_shares_one_http2_connection() {
         assert_eq!(status.await.unwrap(), 200);
     }
     assert_eq!((origin.connections(), origin.requests()), (1, 20));
+}
+
+/// What a peer does not take at once would wait until something else ends; of watches, nothing does.
+#[tokio::test]
+async fn what_one_http2_connection_has_no_room_for_gets_another() {
+    let origin = Origin::h2c_with(3).await;
+    let world = world(BackendProtocol::H2c, &[origin.address]).await;
+    let mut client = Client::connect(Via::H2c, world.plain, "any.test").await;
+    let mut watches = Vec::new();
+    for _ in 0..10 {
+        let watch = timeout(Duration::from_secs(10), client.start("GET /?stall")).await;
+        watches.push(watch.expect("it waits for a place").unwrap());
+    }
+    assert_eq!(origin.connections(), 4);
+    drop(watches);
+    for _ in 0..10 {
+        assert_eq!(client.send("GET /").await.status, 200);
+    }
+    assert_eq!(origin.connections(), 4);
+}
+
+/// A listener that takes no more connections: it does not answer, as if it were behind a firewall.
+fn full() -> (SocketAddr, Vec<socket2::Socket>) {
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut sockets = vec![listener];
+    loop {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let connected = socket.connect_timeout(&address, Duration::from_millis(300)).is_ok();
+        sockets.push(socket);
+        if !connected {
+            return (address.as_socket().unwrap(), sockets);
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_connection_longer_than_the_time_out() {
+    const LIMIT: Duration = Duration::from_millis(500);
+    let (address, _sockets) = full();
+    for protocol in [BackendProtocol::Http1, BackendProtocol::H2c] {
+        let upstream = Upstream { connect: LIMIT, ..Upstream::default() };
+        let mut world = World::with(Settings { upstream, ..Settings::default() });
+        world.backend("echo", protocol, &[address]);
+        world.http("*", vec![rule()]);
+        world.apply().await;
+        let begin = Instant::now();
+        let mut requests = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+            requests.spawn(async move { client.send("GET /").await.status.as_u16() });
+        }
+        assert_eq!(requests.join_all().await, [504; 20], "{protocol:?}");
+        assert!(begin.elapsed() < 5 * LIMIT, "{protocol:?}: {:?}", begin.elapsed());
+    }
 }
 
 /// The backend closes after every response without saying so; every second request meets a closed connection.

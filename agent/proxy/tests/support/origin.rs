@@ -18,6 +18,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+const LOOPBACK: &str = "127.0.0.1";
+
 type Count = Arc<AtomicUsize>;
 
 pub struct Origin {
@@ -41,11 +43,24 @@ pub enum Body {
 
 impl Origin {
     pub async fn http1() -> Self {
-        Self::start(false).await
+        Self::start(LOOPBACK, None).await
     }
 
     pub async fn h2c() -> Self {
-        Self::start(true).await
+        Self::h2c_with(200).await
+    }
+
+    /// HTTP/2 with so many streams at once.
+    pub async fn h2c_with(streams: u32) -> Self {
+        Self::start(LOOPBACK, Some(streams)).await
+    }
+
+    pub async fn http1_at(address: &str) -> Self {
+        Self::start(address, None).await
+    }
+
+    pub async fn h2c_at(address: &str) -> Self {
+        Self::start(address, Some(200)).await
     }
 
     pub fn connections(&self) -> usize {
@@ -56,8 +71,8 @@ impl Origin {
         self.requests.load(Ordering::SeqCst)
     }
 
-    async fn start(http2: bool) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    async fn start(address: &str, http2: Option<u32>) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (connections, requests, produced) = <(Count, Count, Count)>::default();
         let (connection_count, counts) = (connections.clone(), (requests.clone(), produced.clone()));
@@ -96,14 +111,15 @@ pub async fn serve_raw(answer: &'static [u8]) -> SocketAddr {
     address
 }
 
-async fn serve(stream: TcpStream, http2: bool, (requests, produced): (Count, Count)) {
+async fn serve(stream: TcpStream, http2: Option<u32>, (requests, produced): (Count, Count)) {
     let service = hyper::service::service_fn(move |request| {
         requests.fetch_add(1, Ordering::SeqCst);
         answer(request, produced.clone())
     });
     let io = TokioIo::new(stream);
-    let _ = if http2 {
-        hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
+    let _ = if let Some(streams) = http2 {
+        let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder.max_concurrent_streams(streams).serve_connection(io, service).await
     } else {
         hyper::server::conn::http1::Builder::new().serve_connection(io, service).with_upgrades().await
     };
