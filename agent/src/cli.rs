@@ -75,6 +75,10 @@ pub(crate) struct RunArgs {
     pub controller_name: String,
     #[command(flatten)]
     pub limits: Limits,
+    /// Proxies in front of this one, load balancers for instance, whose X-Forwarded-For, -Proto and -Host are believed.
+    /// Every request must come through them: others could claim anything
+    #[arg(long, value_name = "N", default_value_t = 0, env = "PORTCULLIS_TRUSTED_HOPS")]
+    pub trusted_hops: usize,
     /// How long connections may take to finish after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
     pub drain_timeout: u64,

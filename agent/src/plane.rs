@@ -163,6 +163,7 @@ fn interfaces(named: &[String]) -> Interfaces {
 fn proxy_settings(args: &RunArgs, sockets: SocketMode) -> Settings {
     let mut settings = Settings { sockets, ..Settings::default() };
     settings.cores = args.cores.map_or(settings.cores, usize::from);
+    settings.trusted_hops = args.trusted_hops;
     settings.drain = std::time::Duration::from_secs(args.drain_timeout);
     settings
 }

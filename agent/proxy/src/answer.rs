@@ -1,7 +1,7 @@
 //! Answers of our own: short, plain, and saying what is wrong without saying what the configuration holds.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, LOCATION};
+use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use portcullis_model::{Filter, Rule};
 
@@ -11,11 +11,17 @@ use crate::reason::{GrpcCode, Reason};
 
 pub(crate) type Response = http::Response<Body>;
 
+/// The registered methods that are not refused; others pass as well. RFC 9110 section 15.5.6 wants to have them said.
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+
 /// A line of words for the client.
 pub(crate) fn of(reason: Reason, status: StatusCode) -> Response {
     let mut response = http::Response::new(Body::text(Bytes::from_static(reason.words().as_bytes())));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if matches!(reason, Reason::Method | Reason::Options) {
+        response.headers_mut().insert(ALLOW, METHODS);
+    }
     response
 }
 

@@ -63,7 +63,7 @@ pub(crate) async fn send(
             }
         };
         let spare = if connection.reused { Spare::of(&outgoing) } else { None };
-        adapt(&mut outgoing.parts, &connection);
+        adapt(&mut outgoing, &connection);
         match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
             Err(SendFailure { error, unsent }) => {
@@ -110,28 +110,33 @@ impl Spare {
     }
 }
 
-fn adapt(parts: &mut Parts, connection: &Connection) {
+fn adapt(Outgoing { parts, upload }: &mut Outgoing, connection: &Connection) {
     if connection.is_http2() {
-        to_http2(parts);
+        to_http2(parts, connection.endpoint());
     } else {
-        to_http1(parts);
+        to_http1(parts, upload);
     }
 }
 
-/// HTTP/2 carries the host in the target.
-fn to_http2(parts: &mut Parts) {
+/// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the endpoint's address.
+fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.version = Version::HTTP_2;
     let Some(host) = parts.headers.remove(header::HOST) else { return };
     let mut target = std::mem::take(&mut parts.uri).into_parts();
     target.scheme = Some(Scheme::HTTP);
-    target.authority = Authority::try_from(host.as_bytes()).ok();
+    let host = Authority::try_from(host.as_bytes()).or_else(|_| Authority::try_from(endpoint.to_string()));
+    target.authority = host.ok();
     target.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
     parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
-/// HTTP/1 has one `Cookie` field (RFC 9113 section 8.2.3).
-fn to_http1(parts: &mut Parts) {
+/// HTTP/1 says how long a body is, or that it is chunked: the HTTP library would take GET and HEAD for requests without any. And
+/// it has one `Cookie` field (RFC 9113 section 8.2.3).
+fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
+    if matches!(upload, Upload::Client { .. }) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+        parts.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
     let crumbs = parts.headers.get_all(header::COOKIE);
     if crumbs.iter().nth(1).is_some() {
         let joined = crumbs.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);

@@ -55,7 +55,7 @@ pub(crate) fn decide<'s>(
     group: Option<&'s ListenerGroup>,
     parts: &Parts,
 ) -> (Decision<'s>, Option<Rc<Worker>>) {
-    let target = match edge::admit(parts, client.limits(), &core.settings) {
+    let target = match edge::admit(parts, client.limits()) {
         Ok(target) => target,
         Err(reason) => return (reason.into(), None),
     };

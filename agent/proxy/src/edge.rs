@@ -9,7 +9,6 @@ use http::{HeaderValue, Method, Version, header};
 use portcullis_model::Limits;
 
 use crate::reason::Reason;
-use crate::settings::Settings;
 use crate::{headers, path};
 
 /// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two (CVE-2026-49975).
@@ -25,16 +24,16 @@ pub(crate) struct Target<'r> {
 }
 
 /// Checks a request and normalises its target.
-pub(crate) fn admit<'r>(
-    parts: &'r Parts,
-    limits: &Limits,
-    settings: &Settings,
-) -> Result<Target<'r>, Reason> {
+pub(crate) fn admit<'r>(parts: &'r Parts, limits: &Limits) -> Result<Target<'r>, Reason> {
     check_method(&parts.method)?;
     check_size(parts, limits)?;
     check_fields(parts)?;
-    let path = path::normalise(parts.uri.path(), settings.slashes)?;
-    Ok(Target { host: host(parts)?, path })
+    let host = host(parts)?;
+    // A question to the server as a whole (RFC 9110 section 9.3.7), which is not on any route.
+    if parts.method == Method::OPTIONS && parts.uri.path() == "*" {
+        return Err(Reason::Options);
+    }
+    Ok(Target { host, path: path::normalise(parts.uri.path())? })
 }
 
 fn check_method(method: &Method) -> Result<(), Reason> {
@@ -55,13 +54,15 @@ fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Fields that say how the message is to be read. Lengths were checked by [`crate::wire`] or by the HTTP/2 library.
+/// Fields that say how the message is to be read. Lengths were checked by [`crate::wire`] or by the HTTP/2 library, which lets
+/// one pass that is said twice.
 fn check_fields(parts: &Parts) -> Result<(), Reason> {
-    let (mut hosts, mut cookies, mut codings) = (0, 0, 0);
+    let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);
     for (name, value) in &parts.headers {
         match *name {
             header::HOST => hosts += 1,
             header::COOKIE => cookies += 1,
+            header::CONTENT_LENGTH => lengths += 1,
             header::CONNECTION => check_connection(value)?,
             header::TRANSFER_ENCODING if value.as_bytes().eq_ignore_ascii_case(b"chunked") => codings += 1,
             header::TRANSFER_ENCODING => codings += 2,
@@ -70,6 +71,9 @@ fn check_fields(parts: &Parts) -> Result<(), Reason> {
     }
     if hosts > 1 {
         return Err(Reason::SeveralHosts);
+    }
+    if lengths > 1 {
+        return Err(Reason::SeveralLengths);
     }
     if cookies > CRUMBS {
         return Err(Reason::FieldsTooLarge);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::header;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{StatusCode, Uri};
+use http::{StatusCode, Uri, Version};
 use portcullis_model::{Filter, Rule, WeightedBackend};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -83,7 +83,7 @@ fn prepare(
     if let Some(switch) = switch {
         switch.announce(fields);
     }
-    headers::forwarded(fields, client, &plan.authority, &core.settings);
+    headers::forwarded(fields, client, &plan.authority, core.settings.trusted_hops);
     let host = plan.host.as_ref().unwrap_or(&plan.authority);
     if fields.get(header::HOST) != Some(host) {
         fields.insert(header::HOST, host.clone());
@@ -125,6 +125,8 @@ fn respond(
         None => return Err(failed(plan, Reason::BackendBroken, &"the backend switched protocols unasked")),
     };
     let (mut parts, incoming) = response.into_parts();
+    // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section 2.3).
+    parts.version = Version::HTTP_11;
     headers::remove_hop_by_hop(&mut parts.headers);
     if let Some(protocol) = tunnel {
         protocol.announce(&mut parts.headers);

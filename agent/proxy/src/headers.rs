@@ -1,33 +1,46 @@
 //! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters do what they say.
 
-use std::fmt::Write;
-
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
 use crate::clients::Client;
-use crate::settings::Settings;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+static HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::UPGRADE,
+    header::EXPECT,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+const CONNECTION: u8 = 1 << 0;
+const TRANSFER_ENCODING: u8 = 1 << 1;
 
 /// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection` names. Most messages
 /// have nothing of it: they cost one pass over their names.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
+    let place = |name| HOP_BY_HOP.iter().position(|known| known == name);
+    let found = headers.keys().filter_map(place).fold(0, |found, at| found | 1 << at);
+    if found & CONNECTION != 0 {
         for name in named_by_connection(headers) {
             headers.remove(name);
         }
     }
-    let mut found = [const { None }; 8];
-    let names = headers.keys().filter(|name| is_hop_by_hop(name));
-    found.iter_mut().zip(names).for_each(|(slot, name)| *slot = Some(name.clone()));
-    for name in found.into_iter().flatten() {
-        headers.remove(name);
+    // Transfer-Encoding overrides Content-Length, which "MUST" go "prior to forwarding" (RFC 9112 section 6.3). Requests that
+    // have both do not come this far.
+    if found & TRANSFER_ENCODING != 0 {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    for (at, name) in HOP_BY_HOP.iter().enumerate() {
+        if found & 1 << at != 0 {
+            headers.remove(name);
+        }
     }
 }
 
@@ -45,15 +58,6 @@ fn wants_trailers(te: &HeaderValue) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-fn is_hop_by_hop(name: &HeaderName) -> bool {
-    match *name {
-        header::CONNECTION | header::TE | header::TRANSFER_ENCODING | header::UPGRADE | header::EXPECT => {
-            true
-        }
-        _ => [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS].contains(name),
-    }
-}
-
 /// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge only.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(header::UPGRADE).filter(|it| !it.as_bytes().eq_ignore_ascii_case(b"h2c"))?;
@@ -61,32 +65,45 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Tells the backend who the client is. Unless proxies in front are trusted, what the client says about it is dropped.
-pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue, settings: &Settings) {
-    remove_look_alikes(headers);
-    let before = if settings.trusted_hops > 0 { headers.get(X_FORWARDED_FOR) } else { None };
-    let chain = before.and_then(|before| joined(before, &client.address));
-    if chain.is_none() {
+pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue, trusted_hops: usize) {
+    let chain = if trusted_hops > 0 { chain(headers, trusted_hops, &client.address) } else { None };
+    remove_claims(headers, chain.is_some());
+    if chain.is_none() || !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
+    }
+    if chain.is_none() || !headers.contains_key(X_FORWARDED_HOST) {
         headers.insert(X_FORWARDED_HOST, host.clone());
-        headers.remove(header::FORWARDED);
     }
     headers.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
-    if settings.forwarded {
-        append_forwarded(headers, client, host);
+}
+
+/// What trusted proxies say of whom a request came from, each of the one before, and who came to us. What stands before that,
+/// anybody may have written. `None` if they say nothing: then it came past them.
+fn chain(headers: &HeaderMap, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
+    let lines: Vec<_> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+    let said = lines.join(&b',');
+    let said = said.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
+    let mut chain: Vec<_> = said.take(trusted_hops).collect();
+    if chain.is_empty() {
+        return None;
     }
+    chain.reverse();
+    chain.push(address.as_bytes());
+    HeaderValue::from_bytes(&chain.join(&b", "[..])).ok()
 }
 
-fn joined(before: &HeaderValue, address: &HeaderValue) -> Option<HeaderValue> {
-    HeaderValue::from_bytes(&[before.as_bytes(), b", ", address.as_bytes()].concat()).ok()
-}
-
-/// `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI).
-fn remove_look_alikes(headers: &mut HeaderMap) {
-    let is_look_alike = |name: &&HeaderName| {
+/// Removes what claims to come from a proxy and does not. `X_Forwarded_For` reads as `X-Forwarded-For` where header fields
+/// become variables (CGI, WSGI); `Forwarded` (RFC 7239) passes proxies that do not know it.
+fn remove_claims(headers: &mut HeaderMap, trusted: bool) {
+    let is_claim = |name: &&HeaderName| {
         let bytes = name.as_str().as_bytes();
-        bytes.starts_with(b"x") && bytes.contains(&b'_') && looks_forwarded(bytes)
+        match bytes.first() {
+            Some(b'x') => (!trusted || bytes.contains(&b'_')) && looks_forwarded(bytes),
+            Some(b'f') => bytes == b"forwarded",
+            _ => false,
+        }
     };
-    while let Some(name) = headers.keys().find(is_look_alike).cloned() {
+    while let Some(name) = headers.keys().find(is_claim).cloned() {
         headers.remove(name);
     }
 }
@@ -117,24 +134,6 @@ fn field(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
 }
 
-fn append_forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue) {
-    let element = forwarded_element(client, host.to_str().unwrap_or_default());
-    if let Ok(element) = HeaderValue::from_str(&element) {
-        headers.append(header::FORWARDED, element);
-    }
-}
-
-/// One element as RFC 7239 section 4 spells it; IPv6 addresses are quoted.
-fn forwarded_element(client: &Client, host: &str) -> String {
-    let mut element = String::with_capacity(64);
-    let _ = match client.peer.ip().to_canonical() {
-        std::net::IpAddr::V4(address) => write!(element, "for={address}"),
-        std::net::IpAddr::V6(address) => write!(element, "for=\"[{address}]\""),
-    };
-    let _ = write!(element, ";host=\"{host}\";proto={}", client.scheme());
-    element
-}
-
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
@@ -142,8 +141,8 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Fields that no `Connection` option may take away from the backend.
 pub(crate) fn is_end_to_end(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 6] =
-        [b"host", b"authorization", b"cookie", b"content-length", b"content-type", b"forwarded"];
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
-        || name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-"))
+    const NAMES: [&[u8]; 4] = [b"host", b"authorization", b"cookie", b"forwarded"];
+    const PREFIXES: [&[u8]; 2] = [b"content-", b"x-forwarded-"];
+    let begins = |prefix: &&[u8]| name.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name)) || PREFIXES.iter().any(begins)
 }

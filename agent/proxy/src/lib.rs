@@ -45,6 +45,6 @@ pub use crate::core::Unbound;
 pub use path::normalise as normalise_path;
 pub use proxy::{CORE_THREAD, Proxy, StartError};
 pub use reason::Reason;
-pub use settings::{LogOutput, Settings, Slashes, SocketMode, Upstream};
+pub use settings::{LogOutput, Settings, SocketMode, Upstream};
 pub use socket::CoreSockets;
 pub use stats::{GatewayStats, HandshakeFailure, ListenerStats, Refusal, Stats};

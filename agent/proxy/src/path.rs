@@ -4,21 +4,20 @@
 use std::borrow::Cow;
 
 use crate::reason::Reason;
-use crate::settings::Slashes;
 
-/// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges slashes if told to.
-/// A path that is in order already, nearly every one, is borrowed.
+/// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges slashes, as most
+/// backends read them: a rule cannot be evaded by an empty segment. A path that is in order already, nearly every one, is borrowed.
 ///
 /// # Errors
 /// Why the path is refused, with 400.
-pub fn normalise(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, Reason> {
+pub fn normalise(path: &str) -> Result<Cow<'_, str>, Reason> {
     if !path.starts_with('/') {
         return Err(Reason::PathNotAbsolute);
     }
     if is_plain(path.as_bytes()) {
         return Ok(Cow::Borrowed(path));
     }
-    resolve(&unescape(path)?, slashes).map(Cow::Owned)
+    resolve(&unescape(path)?).map(Cow::Owned)
 }
 
 /// Nothing in it could call for a change or a refusal.
@@ -63,13 +62,13 @@ fn decode(digits: &str) -> Result<u8, Reason> {
     }
 }
 
-fn resolve(path: &str, slashes: Slashes) -> Result<String, Reason> {
+fn resolve(path: &str) -> Result<String, Reason> {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path[1..].split('/').peekable();
     while let Some(segment) = segments.next() {
         let last = segments.peek().is_none();
         match segment {
-            "" if !last && slashes == Slashes::Merge => {}
+            "" if !last => {}
             "." | ".." => {
                 if segment == ".." {
                     kept.pop();
@@ -109,15 +108,10 @@ mod tests {
             ("/%252e%252e/", "/%252e%252e/"),
             ("/a;v=1/b", "/a;v=1/b"),
         ] {
-            assert_eq!(normalise(raw, Slashes::Merge).as_deref(), Ok(normal), "{raw}");
-            let again = normalise(normal, Slashes::Merge);
+            assert_eq!(normalise(raw).as_deref(), Ok(normal), "{raw}");
+            let again = normalise(normal);
             assert_eq!(again.as_deref(), Ok(normal), "{raw} once more");
         }
-    }
-
-    #[test]
-    fn slashes_may_be_kept() {
-        assert_eq!(normalise("/a//b/./", Slashes::Keep).as_deref(), Ok("/a//b/"));
     }
 
     #[test]
@@ -138,7 +132,7 @@ mod tests {
             ("/é", Reason::PathCharacter),
             ("/a\u{7f}", Reason::PathCharacter),
         ] {
-            assert_eq!(normalise(raw, Slashes::Merge), Err(why), "{raw}");
+            assert_eq!(normalise(raw), Err(why), "{raw}");
         }
     }
 }

@@ -54,6 +54,8 @@ impl Reason {
             | Self::SeveralHosts
             | Self::BadHost
             | Self::HostMismatch
+            | Self::SeveralLengths
+            | Self::Options
             | Self::TransferCoding
             | Self::ConnectionOption
             | Self::PathNotAbsolute
@@ -88,8 +90,11 @@ reasons! {
     BadHost = BAD_REQUEST "bad_host" "Host is not a host name",
     /// HTTP/2 only: HTTP/1's absolute form overrides `Host` by definition.
     HostMismatch = BAD_REQUEST "host_mismatch" "Host differs from the authority",
+    SeveralLengths = BAD_REQUEST "several_lengths" "more than one Content-Length",
     TransferCoding = NOT_IMPLEMENTED "transfer_coding" "only the chunked transfer coding is supported",
     ConnectionOption = BAD_REQUEST "connection_option" "Connection names a field that is not for one connection only",
+    /// `OPTIONS *`, which is no failure.
+    Options = OK "options" "this gateway is here",
     PathNotAbsolute = BAD_REQUEST "path_not_absolute" "the request target is not a path",
     PathCharacter = BAD_REQUEST "path_character" "a character in the path must be percent-encoded",
     PathBackslash = BAD_REQUEST "path_backslash" "backslash in the path",

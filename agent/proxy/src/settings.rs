@@ -14,11 +14,9 @@ pub struct Settings {
     pub access_log: LogOutput,
     /// How long open connections may finish after a drain began.
     pub drain: Duration,
-    /// Proxies in front of this one whose `X-Forwarded-For` is believed. 0: what the client sent is replaced.
+    /// Proxies that every request passes before this one, and who are believed: as many addresses of `X-Forwarded-For` are
+    /// kept. 0: whatever it says is replaced.
     pub trusted_hops: usize,
-    pub slashes: Slashes,
-    /// Also send `Forwarded` (RFC 7239).
-    pub forwarded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,22 +33,13 @@ pub enum LogOutput {
     File(Arc<File>),
 }
 
-/// What `//` in a path means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slashes {
-    /// How long a peer may leave us without any sign of life before its connection counts as broken.
-    pub vanished: Duration,
-    /// The same as `/`, as most backends read it: routes cannot be evaded by an empty segment.
-    Merge,
-    /// An empty segment, for backends that tell the difference (object stores).
-    Keep,
-}
-
 /// Budgets of the connections to backends. What clients may do is each Gateway's own affair
 /// ([`Limits`](portcullis_model::Limits)).
 #[derive(Clone, Debug)]
 pub struct Upstream {
     pub connect: Duration,
+    /// How long a peer may leave us without any sign of life before its connection counts as broken.
+    pub vanished: Duration,
     /// Idle connections per endpoint and core.
     pub idle_connections: usize,
     pub idle: Duration,
@@ -67,8 +56,6 @@ impl Default for Settings {
             access_log: LogOutput::Stdout,
             drain: Duration::from_secs(30),
             trusted_hops: 0,
-            slashes: Slashes::Merge,
-            forwarded: false,
         }
     }
 }

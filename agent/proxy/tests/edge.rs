@@ -4,9 +4,12 @@
 
 mod support;
 
+use bytes::Bytes;
+use http::Request;
 use support::backend::Backend;
 use support::client;
 use support::fixture::{Gateway, ListenerSpec, RouteSpec};
+use tokio::net::TcpStream;
 
 async fn gateway() -> (Gateway, Backend) {
     let backend = Backend::echo().await;
@@ -46,6 +49,12 @@ async fn malformed_and_ambiguous_requests_are_refused() {
         ("encoded slash", "GET /a/..%2fb HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "400"),
         ("path parameter", "GET /a/..;/b HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "400"),
         ("Connection: host", "GET / HTTP/1.1\r\nhost: a\r\nconnection: host\r\n\r\n".to_owned(), "400"),
+        (
+            "Connection: content-encoding",
+            "GET / HTTP/1.1\r\nhost: a\r\nconnection: Content-Encoding\r\ncontent-encoding: gzip\r\n\r\n"
+                .to_owned(),
+            "400",
+        ),
         ("TRACE", "TRACE / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "405"),
         ("CONNECT", "CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n".to_owned(), "405"),
         ("long target", format!("GET /{long} HTTP/1.1\r\nhost: a\r\n\r\n"), "414"),
@@ -57,6 +66,16 @@ async fn malformed_and_ambiguous_requests_are_refused() {
         let answer = client::raw(gateway.address, bytes.as_bytes()).await;
         assert_eq!(status(&answer), wanted, "{name}: {answer}");
     }
+}
+
+/// The next hop might take the other one.
+#[tokio::test]
+async fn a_length_said_twice_is_refused_over_http2_too() {
+    let (gateway, _backend) = gateway().await;
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let request = Request::post("http://a/").header("content-length", "5").header("content-length", "5");
+    let answer = client::http2(stream, request.body(Bytes::from_static(b"hello")).unwrap()).await;
+    assert_eq!(answer.status(), 400, "{answer:?}");
 }
 
 #[tokio::test]

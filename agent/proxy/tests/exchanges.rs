@@ -6,9 +6,11 @@
 mod support;
 
 use portcullis_model::{BackendProtocol, Filter, PathRewrite};
+use portcullis_proxy::Settings;
+use support::client::raw;
 use support::origin::Origin;
 use support::rules::{RuleSpec, edit, rule};
-use support::via::{Reply, Via};
+use support::via::{Client, Reply, Via};
 use support::world::World;
 
 struct Row {
@@ -48,9 +50,14 @@ fn request_headers() -> Vec<Row> {
             ..row("a client cannot say who it is", vec![rule()])
         },
         Row {
-            request: "GET /\nx_forwarded_for: 6.6.6.6\nx-forwarded-port: 1",
+            request: "GET /\nx_forwarded_for: 6.6.6.6",
             saw: &["!x_forwarded_for"],
             ..row("nor in a spelling that some backends read alike", vec![rule()])
+        },
+        Row {
+            request: "GET /\nx-forwarded-port: 1\nx-forwarded-prefix: /evil\nforwarded: for=6.6.6.6",
+            saw: &["GET /", "!x-forwarded-port", "!x-forwarded-prefix", "!forwarded"],
+            ..row("nor by which port and path it came", vec![rule()])
         },
         Row {
             request: "GET /\nte: trailers\naccept-encoding: gzip",
@@ -241,7 +248,11 @@ fn paths() -> Vec<Row> {
         refused("GET /a/..;/b"),
         refused("GET /a/%2e%2e;x=1/b"),
         refused("GET /a%zz"),
-        Row { request: "TRACE /", got: (405, &[]), ..row("TRACE", vec![rule()]) },
+        Row {
+            request: "TRACE /",
+            got: (405, &["allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"]),
+            ..row("TRACE", vec![rule()])
+        },
     ]
 }
 
@@ -339,5 +350,78 @@ async fn trailers_pass_both_kinds_of_backend() {
             let sum = reply.trailers.get("x-sum").map(|sum| sum.to_str().unwrap());
             assert_eq!(sum, Some("42"), "{via:?} to {protocol:?}");
         }
+    }
+}
+
+/// As searches are sent: a GET whose body does not say its length.
+#[tokio::test]
+async fn a_get_keeps_its_body_of_unknown_length() {
+    let (mut world, backend) = World::echo(vec![rule()]).await;
+    let over_http2 = Origin::h2c().await;
+    for (protocol, backend) in [(BackendProtocol::Http1, &backend), (BackendProtocol::H2c, &over_http2)] {
+        world.backend("echo", protocol, &[backend.address]);
+        world.apply().await;
+        let chunked =
+            b"GET /_search HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+        let reply = raw(world.plain, chunked).await;
+        assert!(reply.contains("\nhello"), "{protocol:?}: {reply}");
+        for via in [Via::H2c, Via::Http2Tls] {
+            let mut client = Client::connect(via, world.address(via), "any.test").await;
+            let reply = client.send_unsized("GET /_search\n\nhello").await;
+            assert!(reply.body.ends_with("\nhello"), "{via:?} to {protocol:?}: {}", reply.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_question_to_the_whole_server_is_answered() {
+    let (world, backend) = World::echo(vec![rule()]).await;
+    let reply = raw(world.plain, b"OPTIONS * HTTP/1.1\r\nhost: any.test\r\n\r\n").await.to_lowercase();
+    assert!(reply.starts_with("http/1.1 200") && reply.contains("\nallow: get, head"), "{reply}");
+    let reply = raw(world.plain, b"OPTIONS * HTTP/1.1\r\n\r\n").await;
+    assert!(reply.starts_with("HTTP/1.1 400"), "{reply}");
+    assert_eq!(backend.requests(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_names_no_host_reaches_both_kinds_of_backend() {
+    let (mut world, _backend) = World::echo(vec![rule()]).await;
+    let over_http2 = Origin::h2c().await;
+    assert!(raw(world.plain, b"GET / HTTP/1.0\r\n\r\n").await.starts_with("HTTP/1.0 200"));
+    world.backend("echo", BackendProtocol::H2c, &[over_http2.address]);
+    world.apply().await;
+    let reply = raw(world.plain, b"GET / HTTP/1.0\r\n\r\n").await;
+    assert!(reply.starts_with("HTTP/1.0 200"), "{reply}");
+    assert!(reply.contains(&format!("host: {}", over_http2.address)), "{reply}");
+}
+
+/// Two proxies in front: what they say is kept, and nothing of what was before them.
+#[tokio::test]
+async fn trusted_proxies_are_believed() {
+    let mut world = World::with(Settings { trusted_hops: 2, ..Settings::default() });
+    let backend = Origin::http1().await;
+    world.backend("echo", BackendProtocol::Http1, &[backend.address]);
+    world.http("*", vec![rule()]);
+    world.https("*", vec![rule()]);
+    world.apply().await;
+    for via in Via::ALL {
+        let claims = "x-forwarded-proto: gopher\nx-forwarded-port: 8443\nx_forwarded_for: 6.6.6.6\nforwarded: for=6.6.6.6";
+        let through = format!("GET /\nx-forwarded-for: 6.6.6.6, 7.7.7.7\nx-forwarded-for: 8.8.8.8\n{claims}");
+        let saw = world.send(via, &through).await.body;
+        check_lines(
+            &[
+                "x-forwarded-for: 7.7.7.7, 8.8.8.8, 127.0.0.1",
+                "x-forwarded-proto: gopher",
+                "x-forwarded-host: any.test",
+                "x-forwarded-port: 8443",
+                "!x_forwarded_for",
+                "!forwarded",
+            ],
+            &saw,
+            &format!("{via:?}"),
+        );
+        let past_them = world.send(via, &format!("GET /\n{claims}")).await.body;
+        let wanted = ["x-forwarded-for: 127.0.0.1", "!x-forwarded-proto: gopher", "!x-forwarded-port"];
+        check_lines(&wanted, &past_them, &format!("past them, {via:?}"));
     }
 }

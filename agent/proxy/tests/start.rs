@@ -38,7 +38,8 @@ async fn without_descriptors_it_does_not_start() {
     for free in 0.. {
         assert!(free < 100, "it never starts");
         let taken = all_but(free);
-        let started = Proxy::start(Settings { cores: 2, sockets: SocketMode::Steered, ..Settings::default() });
+        let started =
+            Proxy::start(Settings { cores: 2, sockets: SocketMode::Steered, ..Settings::default() });
         let Ok(proxy) = started else { continue };
         assert!(free > 0, "without any descriptor");
         proxy.apply(Arc::new(Snapshot::default())).await;

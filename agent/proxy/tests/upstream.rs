@@ -173,6 +173,27 @@ async fn what_is_no_response_is_a_bad_gateway() {
     }
 }
 
+/// `Content-Length: 5` would cut ten bytes in half and pass them off as whole (RFC 9112 section 6.3).
+#[tokio::test]
+async fn transfer_encoding_overrides_content_length() {
+    let answer =
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n";
+    let world = world(BackendProtocol::Http1, &[serve_raw(answer).await]).await;
+    for via in Via::ALL {
+        let reply = world.send(via, "GET /").await;
+        assert_eq!((reply.body.as_str(), reply.header("content-length")), ("0123456789", None), "{via:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_backends_version_is_its_own() {
+    let origin = serve_raw(b"HTTP/1.0 200 OK\r\n\r\nto the end").await;
+    let world = world(BackendProtocol::Http1, &[origin]).await;
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    let reply = raw(world.plain, request).await;
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("transfer-encoding: chunked"), "{reply}");
+}
+
 #[tokio::test]
 async fn a_response_that_breaks_off_is_not_passed_off_as_whole() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, bail};
 use http::Uri;
 use portcullis_model::{FrontendKey, L4Protocol, RequestHead};
-use portcullis_proxy::{Reason as Refusal, Settings};
+use portcullis_proxy::Reason as Refusal;
 
 use super::Question;
 
@@ -78,7 +78,7 @@ impl Request {
 }
 
 fn normalised(path: &str) -> Result<String, Refusal> {
-    portcullis_proxy::normalise_path(path, Settings::default().slashes).map(Cow::into_owned)
+    portcullis_proxy::normalise_path(path).map(Cow::into_owned)
 }
 
 fn headers(lines: &[String]) -> Result<BTreeMap<String, String>> {

@@ -1,9 +1,14 @@
 //! Clients: the same request over HTTP/1.1 and HTTP/2, with and without TLS; and raw bytes.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -26,9 +31,12 @@ pub struct Client {
 }
 
 enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<BoxBody<Bytes, Infallible>>),
+    Http2(http2::SendRequest<BoxBody<Bytes, Infallible>>),
 }
+
+/// A body that does not say how long it is.
+struct Unsized(Full<Bytes>);
 
 #[derive(Debug)]
 pub struct Reply {
@@ -81,7 +89,19 @@ impl Client {
 
     /// The response head; its body is yet to be read.
     pub async fn start(&mut self, text: &str) -> hyper::Result<Response<Incoming>> {
-        let request = parse(text, self.via);
+        self.begin(parse(text, self.via).map(BodyExt::boxed)).await
+    }
+
+    /// As [`Self::send`], without a length of the body.
+    pub async fn send_unsized(&mut self, text: &str) -> Reply {
+        let request = parse(text, self.via).map(|body| Unsized(body).boxed());
+        Reply::read(self.begin(request).await.unwrap()).await.unwrap()
+    }
+
+    async fn begin(
+        &mut self,
+        request: Request<BoxBody<Bytes, Infallible>>,
+    ) -> hyper::Result<Response<Incoming>> {
         match &mut self.sender {
             Sender::Http1(sender) => {
                 sender.ready().await?;
@@ -96,7 +116,7 @@ impl Client {
         let mut request = parse(text, self.via);
         request.headers_mut().insert("host", host.parse().unwrap());
         let Sender::Http2(sender) = &mut self.sender else { panic!("HTTP/1 has no authority") };
-        Reply::read(sender.send_request(request).await.unwrap()).await.unwrap()
+        Reply::read(sender.send_request(request.map(BodyExt::boxed)).await.unwrap()).await.unwrap()
     }
 
     pub async fn closed(&mut self) -> bool {
@@ -120,6 +140,20 @@ impl Reply {
 
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}
+
+// === impl Unsized ===
+
+impl Body for Unsized {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
     }
 }
 
