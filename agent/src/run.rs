@@ -55,7 +55,11 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
     let sink = StatusFiles::open(&status_dir);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     let admin = Admin { state: applier.state(), plane, status_dir, standing: None };
-    attend(args, admin, applier, || reread.now(), async {}).await
+    let hang_up = || {
+        tracing::info!("SIGHUP: reading everything again");
+        reread.now();
+    };
+    attend(args, admin, applier, hang_up, async {}).await
 }
 
 /// What is written to the API server is also written to files: what this very agent thinks.
@@ -67,7 +71,8 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     agents.announce(applier.state());
     let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
-    let result = attend(args, admin, applier, || {}, agents.resign()).await;
+    let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
+    let result = attend(args, admin, applier, hang_up, agents.resign()).await;
     agents.resign().await;
     if agents.are_uninstalled().await {
         cleanup::leave(&args.pin_dir);
@@ -80,7 +85,7 @@ async fn attend<S, W>(
     args: &RunArgs,
     admin: Admin,
     mut applier: Applier<S, Translator, Plane, W>,
-    reread: impl Fn(),
+    hang_up: impl Fn(),
     resign: impl Future<Output = ()>,
 ) -> Result<()>
 where
@@ -96,7 +101,7 @@ where
     loop {
         tokio::select! {
             signal = &mut stop => { tracing::info!("{}: draining", signal?); break }
-            _ = hangup.recv() => { tracing::info!("SIGHUP: reading everything again"); reread(); }
+            _ = hangup.recv() => hang_up(),
             ended = &mut applying => bail!("the control loop ended, which is a bug: {ended:?}"),
         }
     }
