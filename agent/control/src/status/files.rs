@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,9 @@ use portcullis_gateway::{Kind, ObjectKey};
 use serde_json::{Map, Value, json};
 
 use super::{StatusSink, Statuses, times};
+
+/// What is left of the 255 bytes of a file's name without `.yaml.tmp`.
+const LONGEST: usize = 246;
 
 /// Dropping it waits until everything is written.
 pub struct FileStatuses {
@@ -189,7 +193,19 @@ fn path_of(key: &ObjectKey) -> PathBuf {
     if !key.name.namespace.is_empty() {
         path.push(&*key.name.namespace);
     }
-    path.join(format!("{}.yaml", key.name.name))
+    path.join(file_name(&key.name.name))
+}
+
+/// An object's name may be nearly as long as a file's.
+fn file_name(name: &str) -> String {
+    if name.len() <= LONGEST {
+        return format!("{name}.yaml");
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let hash = format!("-{:016x}", hasher.finish());
+    let start = &name[..name.floor_char_boundary(LONGEST - hash.len())];
+    format!("{start}{hash}.yaml")
 }
 
 /// Touches nothing but what a status file could be.
@@ -261,5 +277,20 @@ mod tests {
         sink.write([(key("a"), None), (key("none"), None)].into());
         drop(sink);
         assert!(!file("a.yaml").exists() && file("c.yaml").exists());
+    }
+
+    #[test]
+    fn the_longest_names_have_files_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["a", "b"].map(|last| format!("{}{last}", "x".repeat(252)));
+        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        sink.write(names.iter().map(|name| (key(name), status("x"))).collect());
+        sink.keep_only(&names.iter().map(|name| key(name)).collect());
+        drop(sink);
+        let written = read_statuses(dir.path()).unwrap();
+        let mut written: Vec<_> =
+            written.iter().map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect();
+        written.sort();
+        assert_eq!(written, names);
     }
 }
