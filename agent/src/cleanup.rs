@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use portcullis_control::kube::{Installation, connect, uninstall};
+use portcullis_control::kube::{Installation, connect_for_command, uninstall};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, MeshSettings};
 
 use crate::cluster::LEASE;
@@ -55,7 +55,7 @@ pub(crate) fn leave(pin_dir: &Path) {
 }
 
 async fn clean_cluster(args: &CleanupArgs) -> Result<Vec<String>> {
-    let client = connect(args.kubeconfig.as_deref()).await.context("cannot use a cluster")?;
+    let client = connect_for_command(args.kubeconfig.as_deref()).await.context("cannot use a cluster")?;
     let installation = Installation {
         controller_name: args.controller_name.clone(),
         mesh: MeshSettings { name: args.mesh_name.clone(), ..MeshSettings::default() },

@@ -11,6 +11,8 @@ mod board;
 mod client;
 mod dispute;
 mod events;
+#[cfg(test)]
+mod fake;
 mod fetch;
 mod generate;
 mod last_good;
@@ -31,7 +33,7 @@ mod writer;
 
 pub use ::kube::Client;
 pub use board::{Board, ClusterStatuses};
-pub use client::{ConnectError, connect};
+pub use client::{ConnectError, connect, connect_for_command};
 pub use events::Announcer;
 pub use generate::Generator;
 pub use last_good::LastGood;

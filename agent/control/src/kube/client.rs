@@ -20,16 +20,37 @@ pub enum ConnectError {
 }
 
 /// With the kubeconfig given, or as the environment says: `KUBECONFIG`, `~/.kube/config`, the pod's service account. Does not
-/// need the API server to answer.
+/// need the API server to answer. Whoever makes a request tries it again, at his own pace.
 ///
 /// # Errors
 /// When nothing says where the API server is, or what says so cannot be read.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
+    let mut config = config(kubeconfig).await?;
+    // The client's own attempts take minutes, of which nobody would know.
+    config.default_retry = false;
+    client(config)
+}
+
+/// The same for a command, which makes each request once: what the API server has no time for the client tries again by itself.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_for_command(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
+    client(config(kubeconfig).await?)
+}
+
+async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => read(path).await?,
         None => Config::infer().await.map_err(|error| ConnectError::Nowhere(Box::new(error)))?,
     };
     config.read_timeout = Some(SILENCE);
+    // How long a connection was idle before a request is no silence.
+    config.reset_reader_on_write = true;
+    Ok(config)
+}
+
+fn client(config: Config) -> Result<Client, ConnectError> {
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
@@ -37,4 +58,21 @@ async fn read(path: &Path) -> Result<Config, ConnectError> {
     let problem = |problem| ConnectError::Kubeconfig { path: path.to_owned(), problem };
     let kubeconfig = Kubeconfig::read_from(path).map_err(problem)?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::kube::code;
+    use crate::kube::fake::ApiServer;
+
+    #[tokio::test]
+    async fn an_api_server_without_time_is_asked_once() {
+        let mut server = ApiServer::start().await;
+        let client = server.client().await;
+        let answer = tokio::spawn(async move { client.list_core_api_resources("v1").await });
+        server.asked().await.answer(503, json!({"kind": "Status", "code": 503}));
+        assert_eq!(code(&answer.await.unwrap().unwrap_err()), Some(503));
+    }
 }

@@ -15,6 +15,7 @@ use selection::selects;
 
 /// An agent that is told to end has little time.
 const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The DaemonSet that an agent belongs to, and the node that it is on.
 pub struct Succession {
@@ -42,10 +43,15 @@ impl Succession {
     /// Is the DaemonSet gone, or going? Its rights go together with it, in no certain order: an agent that may not even look
     /// any more was uninstalled.
     async fn ask(&self) -> bool {
-        match self.daemon_sets.get_opt(&self.daemon_set).await {
-            Ok(Some(there)) => there.metadata.deletion_timestamp.is_some() || self.is_elsewhere(&there).await,
-            Ok(None) => true,
-            Err(error) => matches!(code(&error), Some(401 | 403)),
+        loop {
+            match self.daemon_sets.get_opt(&self.daemon_set).await.map_err(|error| code(&error)) {
+                Ok(Some(there)) if there.metadata.deletion_timestamp.is_some() => return true,
+                Ok(Some(there)) => return self.is_elsewhere(&there).await,
+                Ok(None) | Err(Some(401 | 403)) => return true,
+                // It has no time now.
+                Err(Some(429 | 503 | 504)) => tokio::time::sleep(PAUSE).await,
+                Err(_) => return false,
+            }
         }
     }
 

@@ -1,0 +1,97 @@
+//! An API server of a few lines, for tests of what a real one does not do when it is asked to: whoever tests it answers, when
+//! and what he likes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+pub(super) struct ApiServer {
+    url: String,
+    asked: mpsc::UnboundedReceiver<Asked>,
+    dir: TempDir,
+}
+
+/// A request that waits for its answer; without one, the connection breaks.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) path: String,
+    to: oneshot::Sender<(u16, Value)>,
+}
+
+impl ApiServer {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (to, asked) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, to.clone()));
+            }
+        });
+        Self { url, asked, dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// As an agent reaches it.
+    pub(super) async fn client(&self) -> Client {
+        super::connect(Some(&self.kubeconfig())).await.unwrap()
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "c", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
+        let path = self.dir.path().join("kubeconfig");
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+
+    /// The next request.
+    pub(super) async fn asked(&mut self) -> Asked {
+        tokio::time::timeout(DEADLINE, self.asked.recv()).await.expect("nobody asks").unwrap()
+    }
+}
+
+impl Asked {
+    pub(super) fn answer(self, code: u16, body: Value) {
+        // Whoever asked may be gone.
+        let _ = self.to.send((code, body));
+    }
+}
+
+/// Until the connection ends. No request has a body.
+async fn serve(stream: TcpStream, to: mpsc::UnboundedSender<Asked>) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let path = head(&mut stream).await?;
+        let (answer, answered) = oneshot::channel();
+        to.send(Asked { path, to: answer }).ok()?;
+        let (code, body) = answered.await.ok()?;
+        let (body, kind) = (body.to_string(), "application/json");
+        let length = body.len();
+        let response =
+            format!("HTTP/1.1 {code} -\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}");
+        stream.write_all(response.as_bytes()).await.ok()?;
+    }
+}
+
+/// Reads a request's head and returns the path.
+async fn head(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut path = None;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+        if line == "\r\n" {
+            return path;
+        }
+        path = path.or_else(|| line.split(' ').nth(1).map(str::to_owned));
+    }
+}
