@@ -54,7 +54,7 @@ impl Admin {
             (&Method::GET, "/metrics") => ok(self.metrics(&state).await),
             (&Method::GET, "/config") => ok(dump::text(&state.snapshot)),
             (&Method::GET, "/routes") => ok(routes::text(&state.snapshot)),
-            (&Method::GET, "/status") => self.statuses(),
+            (&Method::GET, "/status") => self.statuses().await,
             (&Method::GET, "/problems") => ok(problems(&state)),
             (&Method::POST, "/explain") => explain(&state, request.body()),
             _ => text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n"),
@@ -73,9 +73,12 @@ impl Admin {
         )
     }
 
-    fn statuses(&self) -> Answer {
-        match read_statuses(&self.status_dir) {
-            Ok(statuses) => ok(serde_json::Value::from(statuses).to_string()),
+    /// There may be tens of thousands of files.
+    async fn statuses(&self) -> Answer {
+        let directory = self.status_dir.clone();
+        let read = move || read_statuses(&directory).map(|it| serde_json::Value::from(it).to_string());
+        match tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(error.into())) {
+            Ok(statuses) => ok(statuses),
             Err(error) => {
                 let directory = self.status_dir.display();
                 text(StatusCode::NOT_FOUND, format!("no status files in {directory}: {error}\n"))
@@ -92,7 +95,9 @@ fn readiness(state: &State, standing: Option<&Standing>) -> Answer {
     let is_current = standing.is_none_or(|standing| *standing.current.borrow());
     match (state.applied, served) {
         (0, _) => not_ready("the configuration is being read"),
-        _ if !is_current => not_ready("the last good configuration is served until the API server answers"),
+        _ if !is_current => not_ready(
+            "the last good configuration is served until everything is read from the API server; the log says what is in the way",
+        ),
         (_, 0) if standing.is_none_or(|standing| standing.has_one_gateway) => {
             not_ready("no Gateway is served; /problems and /status say why")
         }

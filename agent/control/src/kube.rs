@@ -17,6 +17,8 @@ mod fetch;
 mod generate;
 mod last_good;
 mod lease;
+mod listings;
+mod manifest;
 mod merge;
 mod mesh;
 mod pace;
@@ -27,6 +29,7 @@ mod said;
 mod served;
 mod source;
 mod succession;
+mod trouble;
 mod uninstall;
 mod watch;
 mod writer;
@@ -58,20 +61,28 @@ fn code(error: &::kube::Error) -> Option<u16> {
 
 /// The API server's own words, or else everything that led to not having any.
 fn problem(error: &(dyn Error + 'static)) -> String {
-    let chain = || std::iter::successors(Some(error), |error| (**error).source());
-    let statuses = chain().filter_map(|error| match error.downcast_ref() {
-        Some(::kube::Error::Api(status)) => Some(status),
-        _ => None,
-    });
-    if let Some(status) = statuses.last().filter(|status| !status.message.is_empty()) {
+    if let Some(status) = answered(error).filter(|status| !status.message.is_empty()) {
         return status.message.clone();
     }
     let mut text = String::new();
-    for words in chain().map(ToString::to_string) {
+    for words in chain(error).map(ToString::to_string) {
         if !text.contains(&words) {
             let colon = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{colon}{words}");
         }
     }
     text
+}
+
+/// The API server's answer that led to an error, if there was one.
+fn answered<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e ::kube::core::Status> {
+    let statuses = chain(error).filter_map(|error| match error.downcast_ref() {
+        Some(::kube::Error::Api(status)) => Some(&**status),
+        _ => None,
+    });
+    statuses.last()
+}
+
+fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
 }

@@ -28,10 +28,15 @@ impl Backoff {
         self.next = self.first;
     }
 
-    pub(super) async fn wait(&mut self) {
+    /// How long to wait now.
+    pub(super) fn delay(&mut self) -> Duration {
         let delay = self.next;
         self.next = (delay * 2).min(self.limit);
-        tokio::time::sleep(jittered(delay)).await;
+        jittered(delay)
+    }
+
+    pub(super) async fn wait(&mut self) {
+        tokio::time::sleep(self.delay()).await;
     }
 }
 

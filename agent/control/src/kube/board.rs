@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::backoff::{jittered, sleep_until};
+use super::manifest::is_older;
 use super::merge;
 use super::pace::Pace;
 use super::refusal::Refusal;
@@ -251,11 +252,6 @@ impl Board {
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Resource versions are numbers, although for long nobody was to know. If one is not, the newer word counts.
-fn is_older(new: &str, old: &str) -> bool {
-    matches!((new.parse::<u64>(), old.parse::<u64>()), (Ok(new), Ok(old)) if new < old)
 }
 
 // === impl Work ===

@@ -24,7 +24,7 @@ use super::board::Board;
 use super::dispute::{self, Dispute, NOTABLE};
 use super::pods::{Access, unavailable};
 use super::refusal::Refusal;
-use super::watch::Trouble;
+use super::trouble::Trouble;
 use super::{FIELD_MANAGER, code, problem};
 
 /// When somebody else's object is in the way, or the API server refused one, it is tried again this often.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use portcullis_gateway::{Change, Object, Objects};
 use rustix::fs::{FsWord, statfs};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// How soon after a change the file is written, and how often at most.
@@ -26,12 +27,28 @@ pub struct LastGood {
     secrets: Option<PathBuf>,
     due: Option<Instant>,
     pause: Duration,
-    failed: bool,
+    /// What could not be written the last time.
+    failed: Vec<PathBuf>,
+}
+
+/// What became of writing.
+#[derive(Debug)]
+pub(super) struct Written {
+    failures: Vec<Failure>,
+    took: Duration,
+}
+
+#[derive(Debug)]
+struct Failure {
+    path: PathBuf,
+    error: io::Error,
+    /// What a restart without API server comes to, and what can be done.
+    advice: &'static str,
 }
 
 impl LastGood {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, secrets: None, due: None, pause: DELAY, failed: false }
+        Self { path, secrets: None, due: None, pause: DELAY, failed: Vec::new() }
     }
 
     /// Keeps those Secrets, too, that something refers to, if the directory is in memory.
@@ -49,12 +66,11 @@ impl LastGood {
     }
 
     /// What was kept, if anything. A broken line is left out: better little than nothing.
-    pub(super) fn read(&self) -> Vec<Change> {
-        std::iter::once(&self.path)
-            .chain(&self.secrets)
-            .flat_map(|path| read(path))
-            .map(Change::Set)
-            .collect()
+    pub(super) fn read(&self) -> JoinHandle<Vec<Change>> {
+        let paths: Vec<_> = std::iter::once(&self.path).chain(&self.secrets).cloned().collect();
+        tokio::task::spawn_blocking(move || {
+            paths.iter().flat_map(|path| read(path)).map(Change::Set).collect()
+        })
     }
 
     pub(super) fn changed(&mut self) {
@@ -67,28 +83,32 @@ impl LastGood {
     }
 
     /// Writes in the background: a slow disk delays nobody.
-    pub(super) fn write(&mut self, objects: &Objects) -> tokio::task::JoinHandle<(io::Result<()>, Duration)> {
+    pub(super) fn write(&mut self, objects: &Objects) -> JoinHandle<Written> {
         self.due = None;
         let (path, secrets, objects) = (self.path.clone(), self.secrets.clone(), objects.clone());
         tokio::task::spawn_blocking(move || {
             let began = std::time::Instant::now();
-            let written = write(&path, &objects, |object| !is_secret(object));
-            let secrets = secrets.map_or(Ok(()), |path| write(&path, &objects, is_secret));
-            (written.and(secrets), began.elapsed())
+            let configuration = write(&path, &objects, |object| !is_secret(object)).err().map(|error| {
+                let advice = "would serve nothing; is --state-dir writable, and has it room?";
+                Failure { path, error, advice }
+            });
+            let secrets = secrets.and_then(|path| {
+                let error = write(&path, &objects, is_secret).err()?;
+                let advice = "would serve no HTTPS; is --secrets-dir writable, and has it room?";
+                Some(Failure { path, error, advice })
+            });
+            Written { failures: configuration.into_iter().chain(secrets).collect(), took: began.elapsed() }
         })
     }
 
     /// What came of it.
-    pub(super) fn written(&mut self, result: &io::Result<()>, took: Duration) {
+    pub(super) fn written(&mut self, Written { failures, took }: Written) {
         self.pause = DELAY.max(took * SHARE);
-        match result {
-            Err(error) if !self.failed => {
-                let path = self.path.display();
-                tracing::warn!(%error, %path, "cannot keep the last good configuration: a restart without API server would serve nothing; is --state-dir writable?");
-            }
-            _ => {}
+        for Failure { path, error, advice } in failures.iter().filter(|it| !self.failed.contains(&it.path)) {
+            let path = path.display();
+            tracing::warn!(%error, %path, "cannot keep the last good configuration: a restart without API server {advice}");
         }
-        self.failed = result.is_err();
+        self.failed = failures.into_iter().map(|failure| failure.path).collect();
     }
 }
 
@@ -173,9 +193,10 @@ mod tests {
     }
 
     async fn written_and_read(kept: &mut LastGood, objects: &Objects) -> Objects {
-        kept.write(objects).await.unwrap().0.unwrap();
+        let written = kept.write(objects).await.unwrap();
+        assert!(written.failures.is_empty(), "{written:?}");
         let mut again = Objects::default();
-        for change in kept.read() {
+        for change in kept.read().await.unwrap() {
             again.apply(change);
         }
         again
@@ -189,7 +210,7 @@ mod tests {
     async fn what_is_read_is_what_was_written_but_for_secrets() {
         let dir = tempfile::tempdir().unwrap();
         let mut kept = LastGood::new(dir.path().join("state/last-good.jsonl"));
-        assert!(kept.read().is_empty());
+        assert!(kept.read().await.unwrap().is_empty());
         let mut objects = objects();
         let again = written_and_read(&mut kept, &objects).await;
         objects.secrets.clear();
@@ -209,5 +230,16 @@ mod tests {
         assert!(!std::fs::read_to_string(&kept.path).unwrap().contains("tls.key"));
 
         assert_eq!(LastGood::new(kept.path).with_secrets(Path::new("/proc")).secrets, None);
+    }
+    #[tokio::test]
+    async fn what_could_not_be_written_is_named() {
+        let (dir, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let kept = LastGood::new(dir.path().join("last-good.jsonl"));
+        let mut kept = kept.with_secrets(&memory.path().join("secrets"));
+        let secrets = kept.secrets.clone().unwrap();
+        std::fs::create_dir(&secrets).unwrap();
+        let written = kept.write(&objects()).await.unwrap();
+        kept.written(written);
+        assert_eq!(kept.failed, [secrets]);
     }
 }

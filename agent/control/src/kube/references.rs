@@ -7,6 +7,8 @@ use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec, ObjectReference
 use portcullis_gateway::{ATTACH_TO, Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
+use crate::source::admission::is_subdomain;
+
 /// Whether objects of the kind can change what is referred to.
 pub(super) fn is_referrer(kind: Kind) -> bool {
     matches!(kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet)
@@ -85,7 +87,10 @@ fn of_certificate(name: &ObjectName, reference: &ObjectReference) -> Option<Obje
 
 fn key(from: &ObjectName, group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Option<ObjectKey> {
     let kind = Kind::of(group, kind).filter(|kind| matches!(kind, Kind::Secret | Kind::ConfigMap))?;
-    Some(ObjectKey::new(kind, ObjectName::new(namespace.unwrap_or(&from.namespace), name)))
+    let namespace = namespace.unwrap_or(&from.namespace);
+    // The CRDs take any text; nothing is called what no object can be called.
+    (is_subdomain(name) && is_subdomain(namespace))
+        .then(|| ObjectKey::new(kind, ObjectName::new(namespace, name)))
 }
 
 #[cfg(test)]
@@ -123,5 +128,18 @@ mod tests {
         let keys: Vec<_> = referred(&objects, "c", None).iter().map(ToString::to_string).collect();
         assert_eq!(keys, ["Secret edge/one", "Secret edge/three", "ConfigMap edge/ca"]);
         assert!(referred(&objects, "c", Some(&ObjectName::new("edge", "other"))).is_empty());
+    }
+    #[test]
+    fn names_that_no_object_can_have_are_not_asked_for() {
+        let names = ["a b", "../../other/secrets/key", "key?watch=1", "Upper", "..", "", "a.b-c"];
+        let references = names.map(|name| json!({"name": name}));
+        let tls =
+            json!([{"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": references}}]);
+        let objects = objects(&[
+            ("GatewayClass", "ours", json!({"controllerName": "c"})),
+            ("Gateway", "a", json!({"gatewayClassName": "ours", "listeners": tls})),
+        ]);
+        let keys: Vec<_> = referred(&objects, "c", None).iter().map(ToString::to_string).collect();
+        assert_eq!(keys, ["Secret edge/a.b-c"]);
     }
 }

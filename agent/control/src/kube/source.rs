@@ -1,16 +1,15 @@
 //! An API server as a [`Source`]: what the watches hear, coalesced into changes. Nothing is said before everything was
-//! read, so that nobody translates half a configuration; if the API server is away at the start, the last good
-//! configuration is said instead, and what became of it once the API server is back.
+//! read, so that nobody translates half a configuration; if not all of it can be read at the start, the last good
+//! configuration is said instead, and what became of it once the rest is known.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
-use portcullis_gateway::{Change, Kind, Object, ObjectKey, Objects, infra};
+use portcullis_gateway::{Change, Kind, Object, ObjectError, ObjectKey, Objects, infra};
 use portcullis_model::ObjectName;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -19,8 +18,10 @@ use tokio::time::Instant;
 
 use super::backoff::sleep_until;
 use super::board::{Board, Observed};
-use super::fetch::{Fetched, Fetcher};
-use super::last_good::LastGood;
+use super::fetch::{Answer, Fetched, Fetcher};
+use super::last_good::{LastGood, Written};
+use super::listings::Listings;
+use super::manifest::{has_status, key_of, strip, version_of};
 use super::references::{is_referrer, referred};
 use super::watch::{Delta, watch};
 use crate::source::{Source, Update};
@@ -45,18 +46,22 @@ pub struct KubeSource {
     board: Arc<Board>,
     deltas: mpsc::Receiver<Delta>,
     received: Vec<Delta>,
-    listings: BTreeMap<Kind, Listing>,
+    listings: Listings,
     /// What was said, or is about to be.
     objects: Objects,
-    pending: Vec<Change>,
+    /// What is about to be said, the newest of each object.
+    pending: BTreeMap<ObjectKey, Change>,
     /// Gateways as the API server has them, without the addresses that were assigned.
     gateways: BTreeMap<ObjectName, Object>,
-    referred: BTreeSet<ObjectKey>,
     fetcher: Fetcher,
-    fetches: FuturesUnordered<JoinHandle<Fetched>>,
     last_good: Option<LastGood>,
-    writing: FuturesUnordered<JoinHandle<(io::Result<()>, Duration)>>,
+    reading: FuturesUnordered<JoinHandle<Vec<Change>>>,
+    /// The last good configuration, when it is to be said next.
+    remembered: Option<Vec<Change>>,
+    writing: FuturesUnordered<JoinHandle<Written>>,
     phase: Phase,
+    /// It was said that everything was said.
+    is_complete: bool,
     /// Ends the watches with the source.
     _watches: JoinSet<()>,
 }
@@ -65,18 +70,10 @@ pub struct KubeSource {
 enum Phase {
     /// Nothing was said; at this time, patience ends.
     Reading(Instant),
-    /// The last good configuration was said.
+    /// The last good configuration was said, if there is any.
     Remembering,
-    /// Everything was read, and said.
+    /// Everything that we may read was read, and said.
     Said,
-}
-
-/// How far the list of a kind is.
-#[derive(Debug, Default)]
-struct Listing {
-    complete: bool,
-    /// While a list is being read: what it held so far.
-    seen: Option<BTreeSet<ObjectName>>,
 }
 
 // === impl KubeSource ===
@@ -94,16 +91,17 @@ impl KubeSource {
             board,
             deltas,
             received: Vec::new(),
-            listings: Kind::ALL.iter().map(|kind| (*kind, Listing::default())).collect(),
+            listings: Listings::new(),
             objects: Objects::default(),
-            pending: Vec::new(),
+            pending: BTreeMap::new(),
             gateways: BTreeMap::new(),
-            referred: BTreeSet::new(),
             fetcher: Fetcher::new(client),
-            fetches: FuturesUnordered::new(),
             last_good: options.last_good,
+            reading: FuturesUnordered::new(),
+            remembered: None,
             writing: FuturesUnordered::new(),
             phase: Phase::Reading(Instant::now() + options.patience),
+            is_complete: false,
             _watches: watches,
         }
     }
@@ -112,49 +110,87 @@ impl KubeSource {
 
     /// What there is to say now, if anything.
     fn update(&mut self) -> Option<Update> {
-        let is_complete = self.fetches.is_empty() && self.listings.values().all(|listing| listing.complete);
-        match self.phase {
-            Phase::Reading(_) | Phase::Remembering if is_complete => {
-                self.forget_unreferred();
-                self.phase = Phase::Said;
-            }
-            Phase::Reading(until) if Instant::now() >= until => return self.remember(),
-            Phase::Said if !self.pending.is_empty() => {}
-            _ => return None,
+        if let Some(changes) = self.remembered.take() {
+            return Some(Update { changes, ..Update::default() });
+        }
+        if !self.is_due() {
+            return None;
+        }
+        if self.phase != Phase::Said {
+            self.phase = Phase::Said;
+            self.forget_unreferred();
         }
         if let Some(last_good) = &mut self.last_good {
             last_good.changed();
         }
-        Some(Update { changes: std::mem::take(&mut self.pending), problems: None, is_complete: true })
+        let is_complete = self.becomes_complete();
+        self.is_complete |= is_complete;
+        let changes = std::mem::take(&mut self.pending).into_values().collect();
+        Some(Update { changes, problems: None, is_complete })
     }
 
-    /// Patience is for an API server that is slow, not for one that is away.
-    fn give_up_waiting(&mut self) {
-        if let Phase::Reading(until) = &mut self.phase {
-            *until = Instant::now();
+    fn becomes_complete(&self) -> bool {
+        !self.is_complete && self.listings.tell_our_gateways()
+    }
+
+    fn is_due(&self) -> bool {
+        match self.phase {
+            Phase::Reading(_) => self.listings.are_read() && self.fetcher.is_settled(),
+            // What may not be read is as it was.
+            Phase::Remembering => {
+                (self.listings.are_read() || (self.listings.are_settled() && self.reading.is_empty()))
+                    && self.fetcher.is_settled()
+            }
+            Phase::Said => !self.pending.is_empty() || self.becomes_complete(),
         }
     }
 
-    /// The last good configuration; what was heard meanwhile follows when all was.
-    fn remember(&mut self) -> Option<Update> {
-        self.phase = Phase::Remembering;
-        let kept = self.last_good.as_ref().map(LastGood::read).filter(|kept| !kept.is_empty())?;
+    /// What the last good configuration has, until everything is known.
+    fn stop_waiting(&mut self) {
+        if let Phase::Reading(_) = self.phase {
+            self.phase = Phase::Remembering;
+            self.reading.extend(self.last_good.as_ref().map(LastGood::read));
+        }
+    }
+
+    /// What was heard meanwhile follows when all was.
+    fn remember(&mut self, kept: Vec<Change>) {
+        if kept.is_empty() || self.phase != Phase::Remembering {
+            return;
+        }
         tracing::warn!(
             objects = kept.len(),
-            "the API server does not answer: serving the last good configuration"
+            "not everything could be read from the API server so far: serving the last good configuration"
         );
         let heard = std::mem::take(&mut self.objects);
         for change in &kept {
             self.objects.apply(change.clone());
         }
-        self.pending =
-            heard.iter().map(Change::Set).filter(|change| self.objects.apply(change.clone())).collect();
-        // Lists that come to an end later remove what is not in them by themselves.
-        let complete = self.listings.iter().filter(|(_, listing)| listing.complete);
-        for kind in complete.map(|(kind, _)| *kind).collect::<Vec<_>>() {
-            self.retain(kind, &names(&heard, kind));
+        self.pending.clear();
+        for object in heard.iter() {
+            self.say(Change::Set(object));
         }
-        Some(Update { changes: kept, ..Update::default() })
+        // Of Services that were remembered.
+        for gateway in self.gateways.keys().cloned().collect::<Vec<_>>() {
+            self.put_gateway(&gateway);
+        }
+        self.forget_absent(&kept, &heard);
+        self.remembered = Some(kept);
+        if self.listings.are_settled() {
+            self.follow_references();
+        }
+    }
+
+    /// Lists that come to an end later remove what is not in them by themselves.
+    fn forget_absent(&mut self, kept: &[Change], heard: &Objects) {
+        let read = self.listings.read().filter(|kind| !is_read_on_demand(*kind));
+        for kind in read.collect::<Vec<_>>() {
+            self.retain(kind, &names(heard, kind));
+        }
+        for key in kept.iter().map(Change::key).filter(|key| self.fetcher.is_absent(key)).collect::<Vec<_>>()
+        {
+            self.delete(&key);
+        }
     }
 
     async fn hear(&mut self) {
@@ -170,10 +206,11 @@ impl KubeSource {
                     std::future::pending::<()>().await;
                 }
             }
-            Some(fetched) = self.fetches.next() => return self.fetched(fetched.ok()),
+            fetched = self.fetcher.next() => return self.fetched(fetched),
+            Some(kept) = self.reading.next() => return self.remember(kept.unwrap_or_default()),
             Some(written) = self.writing.next() => return self.kept(written.ok()),
             () = sleep_until(keep), if self.writing.is_empty() => return self.keep(),
-            () = sleep_until(patience) => return,
+            () = sleep_until(patience) => return self.stop_waiting(),
         }
         let mut refer = false;
         for delta in std::mem::take(&mut self.received) {
@@ -189,38 +226,42 @@ impl KubeSource {
     /// Returns whether it may change what is referred to.
     fn take(&mut self, delta: Delta) -> bool {
         match delta {
-            Delta::Set(kind, manifest) if matches!(kind, Kind::Secret | Kind::ConfigMap) => {
-                self.touch(kind, &manifest)
-            }
+            Delta::Set(kind, manifest) if is_read_on_demand(kind) => self.touch(kind, &manifest),
             Delta::Set(kind, manifest) => return self.set(kind, *manifest) && is_referrer(kind),
             Delta::Deleted(key) => {
                 self.delete(&key);
                 return is_referrer(key.kind);
             }
-            Delta::Begin(kind) => self.listing(kind).seen = Some(BTreeSet::new()),
-            Delta::Unreachable => self.give_up_waiting(),
+            Delta::Begin(kind) => self.listings.begin(kind),
             Delta::Done(kind) => {
-                self.listing(kind).complete = true;
-                if let Some(seen) = self.listing(kind).seen.take() {
-                    self.retain(kind, &seen);
+                if let Some(listed) = self.listings.done(kind) {
+                    self.retain(kind, &listed);
                 }
-                return is_referrer(kind);
+                return true;
             }
+            Delta::Denied(kind) => {
+                self.listings.give_up(kind);
+                self.stop_waiting();
+                return true;
+            }
+            Delta::Unreachable => self.stop_waiting(),
         }
         false
     }
 
     fn set(&mut self, kind: Kind, mut manifest: Value) -> bool {
-        self.note(kind, &manifest);
+        let Some(key) = key_of(kind, &manifest) else { return false };
+        self.note(&key, &manifest);
         strip(kind, &mut manifest);
-        match Object::from_json(manifest) {
-            Ok(Some(object)) => self.put(object),
-            Ok(None) => false,
-            Err(error) => {
-                tracing::warn!("{error}; its last good version stays in force");
-                false
-            }
-        }
+        self.parse(&key, manifest).is_some_and(|object| self.put(object))
+    }
+
+    fn parse(&self, key: &ObjectKey, manifest: Value) -> Option<Object> {
+        let complain = |error: &ObjectError| match self.objects.get(key) {
+            Some(_) => tracing::warn!("{error}; its last good version stays in force"),
+            None => tracing::warn!("{error}; it is as if it were not there until that is corrected"),
+        };
+        Object::from_json(manifest).inspect_err(complain).ok().flatten()
     }
 
     /// Returns whether anything but bookkeeping changed.
@@ -259,6 +300,7 @@ impl KubeSource {
 
     fn delete(&mut self, key: &ObjectKey) {
         self.board.forget(key);
+        self.fetcher.gone(key);
         if key.kind == Kind::Gateway {
             self.gateways.remove(&key.name);
         }
@@ -273,13 +315,9 @@ impl KubeSource {
     fn say(&mut self, change: Change) -> bool {
         let changes = self.objects.apply(change.clone());
         if changes {
-            self.pending.push(change);
+            self.pending.insert(change.key(), change);
         }
         changes
-    }
-
-    fn listing(&mut self, kind: Kind) -> &mut Listing {
-        self.listings.entry(kind).or_default()
     }
 
     fn retain(&mut self, kind: Kind, listed: &BTreeSet<ObjectName>) {
@@ -289,69 +327,47 @@ impl KubeSource {
     }
 
     /// Versions and statuses are for the writer of statuses.
-    fn note(&mut self, kind: Kind, manifest: &Value) {
-        let Some(key) = key_of(kind, manifest) else { return };
-        if has_status(kind) {
+    fn note(&mut self, key: &ObjectKey, manifest: &Value) {
+        self.listings.see(key);
+        if has_status(key.kind) {
             let status = manifest.get("status").map(ToString::to_string).unwrap_or_default();
-            self.board.observe(&key, Observed { version: version_of(manifest), status: status.into() });
-        }
-        if let Some(seen) = &mut self.listing(kind).seen {
-            seen.insert(key.name);
+            self.board.observe(key, Observed { version: version_of(manifest), status: status.into() });
         }
     }
 
     // --- what is read on demand ---
 
     fn touch(&mut self, kind: Kind, metadata: &Value) {
-        self.note(kind, metadata);
-        if let Some(key) = key_of(kind, metadata)
-            && self.referred.contains(&key)
-        {
-            self.fetch(key, &version_of(metadata));
+        if let Some(key) = key_of(kind, metadata) {
+            self.note(&key, metadata);
+            self.fetcher.heard(&key, version_of(metadata));
         }
     }
 
     fn follow_references(&mut self) {
         let referred = referred(&self.objects, &self.controller_name, self.only.as_ref());
-        for key in referred.difference(&self.referred.clone()) {
-            self.fetch(key.clone(), "");
-        }
-        for key in self.referred.difference(&referred).cloned().collect::<Vec<_>>() {
-            self.fetcher.forget(&key);
+        for key in self.fetcher.want(referred) {
             self.say(Change::Delete(key));
         }
-        self.referred = referred;
     }
 
     /// What was kept on disk may be referred to no longer.
     fn forget_unreferred(&mut self) {
         for kind in [Kind::Secret, Kind::ConfigMap] {
-            let referred = self.referred.iter().filter(|key| key.kind == kind);
-            let referred = referred.map(|key| key.name.clone()).collect();
-            self.retain(kind, &referred);
+            self.retain(kind, &self.fetcher.wanted(kind));
         }
     }
 
-    fn fetch(&mut self, key: ObjectKey, version: &str) {
-        if let Some(fetch) = self.fetcher.fetch(key, version) {
-            self.fetches.push(tokio::spawn(fetch));
-        }
-    }
-
-    fn fetched(&mut self, fetched: Option<Fetched>) {
-        let Some(Fetched { key, manifest }) = fetched else { return };
-        if !self.referred.contains(&key) {
-            return;
-        }
-        match manifest {
-            Some(mut manifest) => {
-                self.fetcher.read(&key, &version_of(&manifest));
+    fn fetched(&mut self, Fetched { key, answer }: Fetched) {
+        match answer {
+            Answer::Found(mut manifest) => {
                 strip(key.kind, &mut manifest);
-                if let Ok(Some(object)) = Object::from_json(manifest) {
+                if let Some(object) = self.parse(&key, manifest) {
                     self.say(Change::Set(object));
                 }
             }
-            None => drop(self.say(Change::Delete(key))),
+            Answer::Absent => drop(self.say(Change::Delete(key))),
+            Answer::Refused => {}
         }
     }
 
@@ -363,9 +379,9 @@ impl KubeSource {
         }
     }
 
-    fn kept(&mut self, written: Option<(io::Result<()>, Duration)>) {
-        if let (Some(last_good), Some((result, took))) = (&mut self.last_good, written) {
-            last_good.written(&result, took);
+    fn kept(&mut self, written: Option<Written>) {
+        if let (Some(last_good), Some(written)) = (&mut self.last_good, written) {
+            last_good.written(written);
         }
     }
 }
@@ -385,41 +401,7 @@ fn names(objects: &Objects, kind: Kind) -> BTreeSet<ObjectName> {
     objects.iter().map(|object| object.key()).filter(|key| key.kind == kind).map(|key| key.name).collect()
 }
 
-fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
-    let metadata = manifest.get("metadata")?;
-    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
-    Some(ObjectKey::new(kind, ObjectName::new(namespace, metadata.get("name")?.as_str()?)))
-}
-
-fn version_of(manifest: &Value) -> String {
-    manifest["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
-}
-
-fn has_status(kind: Kind) -> bool {
-    use Kind::{
-        ConfigMap, EndpointSlice, GatewayParameters, Namespace, Node, ReferenceGrant, Secret, Service,
-    };
-    !matches!(
-        kind,
-        ConfigMap | EndpointSlice | GatewayParameters | Namespace | Node | ReferenceGrant | Secret | Service
-    )
-}
-
-/// Bookkeeping that would make every write of a status a change of configuration.
-fn strip(kind: Kind, manifest: &mut Value) {
-    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-        metadata.remove("resourceVersion");
-        if kind == Kind::Node {
-            metadata.retain(|field, _| field == "name");
-        }
-        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-        }
-    }
-    if !matches!(kind, Kind::Service | Kind::Node)
-        && let Some(manifest) = manifest.as_object_mut()
-    {
-        manifest.remove("status");
-    }
+/// Of these a watch tells nothing but metadata.
+fn is_read_on_demand(kind: Kind) -> bool {
+    matches!(kind, Kind::Secret | Kind::ConfigMap)
 }

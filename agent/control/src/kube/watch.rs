@@ -1,5 +1,5 @@
 //! One task per kind: finds out whether the kind is served, lists and watches it, and passes on what it hears. It never ends
-//! by itself; trouble is logged when it begins and when it ends.
+//! by itself.
 
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered};
+use super::code;
 use super::served::served;
-use super::{code, problem};
+use super::trouble::Trouble;
 
 /// How often to ask whether a kind is served by now.
 const RECHECK: Duration = Duration::from_secs(4);
@@ -33,6 +34,8 @@ pub(super) enum Delta {
     /// A complete list follows; whatever is not in it is gone.
     Begin(Kind),
     Done(Kind),
+    /// We may not read the kind; nobody should wait for it.
+    Denied(Kind),
     /// Nothing was read so far, and nobody answers.
     Unreachable,
 }
@@ -92,19 +95,15 @@ impl KindWatch {
         self.trouble.not_served();
         self.not_served += 1;
         if !self.told || self.not_served > 1 {
-            self.absent().await?;
+            self.tell(Delta::Begin(self.kind)).await?;
+            self.tell(Delta::Done(self.kind)).await?;
         }
         tokio::time::sleep(jittered(RECHECK)).await;
         Ok(())
     }
 
-    async fn absent(&mut self) -> Result<(), Closed> {
-        self.tell(Delta::Begin(self.kind)).await?;
-        self.tell(Delta::Done(self.kind)).await
-    }
-
     async fn tell(&mut self, delta: Delta) -> Result<(), Closed> {
-        self.told |= matches!(delta, Delta::Done(_));
+        self.told |= matches!(delta, Delta::Done(_) | Delta::Denied(_));
         self.to.send(delta).await.map_err(|_| Closed)
     }
 
@@ -127,9 +126,9 @@ impl KindWatch {
     async fn denied(&mut self, error: &(dyn std::error::Error + Sync + 'static)) -> Result<(), Closed> {
         let since = *self.denied.get_or_insert_with(Instant::now);
         if !self.told && since.elapsed() >= DENIED {
-            self.absent().await?;
+            self.tell(Delta::Denied(self.kind)).await?;
         }
-        self.trouble.denied(error);
+        self.trouble.failed(error);
         self.backoff.wait().await;
         Ok(())
     }
@@ -147,7 +146,11 @@ impl KindWatch {
             self.follow(watcher::watcher(api, config), resource).await
         };
         match end {
-            End::NotServed => Ok(()),
+            End::NotServed => {
+                // Whether it is served at all is asked next, and the answer may be that it is.
+                self.backoff.wait().await;
+                Ok(())
+            }
             End::Closed => Err(Closed),
         }
     }
@@ -226,39 +229,35 @@ fn is_answer(error: &kube::Error) -> bool {
     code(error).is_some()
 }
 
-/// What is wrong with the watch of a kind: said once, and once more when it is over.
-pub(super) struct Trouble {
-    what: &'static str,
-    now: Option<String>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::fake::ApiServer;
+    use serde_json::json;
 
-impl Trouble {
-    pub(super) fn new(what: &'static str) -> Self {
-        Self { what, now: None }
-    }
-
-    pub(super) fn not_served(&mut self) {
-        self.say("the API server does not serve the kind: install its CRD to use it".to_owned());
-    }
-
-    pub(super) fn failed(&mut self, error: &(dyn std::error::Error + Sync + 'static)) {
-        self.say(problem(error));
-    }
-
-    fn denied(&mut self, error: &(dyn std::error::Error + Sync + 'static)) {
-        self.say(format!("{}; give the agents the rights of the chart's ClusterRole", problem(error)));
-    }
-
-    pub(super) fn over(&mut self) {
-        if self.now.take().is_some() {
-            tracing::info!("{}: watched again", self.what);
+    #[tokio::test]
+    async fn a_kind_that_is_served_and_cannot_be_found_is_asked_for_less_and_less() {
+        let mut server = ApiServer::start().await;
+        let (to, mut deltas) = mpsc::channel(100);
+        let watch = tokio::spawn(watch(server.client().await, Kind::Gateway, to));
+        let began = Instant::now();
+        for _ in 0..4 {
+            let discovery = server.asked().await;
+            assert_eq!(discovery.path, "/apis/gateway.networking.k8s.io/v1");
+            let gateways = json!({"name": "gateways", "singularName": "", "namespaced": true, "kind": "Gateway", "verbs": []});
+            discovery.answer(
+                200,
+                json!({"groupVersion": "gateway.networking.k8s.io/v1", "resources": [gateways]}),
+            );
+            let list = server.asked().await;
+            assert!(list.path.starts_with("/apis/gateway.networking.k8s.io/v1/gateways?"), "{list:?}");
+            list.answer(404, json!({"kind": "Status", "code": 404, "reason": "NotFound"}));
         }
-    }
-
-    fn say(&mut self, problem: String) {
-        if self.now.as_ref() != Some(&problem) {
-            tracing::warn!("{} not watched: {problem}; what is served stays as it is", self.what);
-            self.now = Some(problem);
+        // At least half of 100, 200 and 400 ms.
+        assert!(began.elapsed() >= Duration::from_millis(350));
+        watch.abort();
+        while let Some(delta) = deltas.recv().await {
+            assert!(matches!(delta, Delta::Begin(_)), "nothing is known: {delta:?}");
         }
     }
 }

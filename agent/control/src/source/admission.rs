@@ -156,7 +156,7 @@ fn is_cluster_scoped(kind: Kind) -> bool {
     matches!(kind, Kind::GatewayClass | Kind::Namespace | Kind::Node | Kind::CustomResourceDefinition)
 }
 
-fn is_subdomain(name: &str) -> bool {
+pub(crate) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label_text)
 }
 

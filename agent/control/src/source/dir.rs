@@ -105,7 +105,7 @@ impl DirSource {
         let looks = self.look_at(&paths.into_iter().collect::<Vec<_>>());
         let changes = looks.into_iter().flat_map(|look| self.accept(look)).collect();
         self.report_ignored();
-        Update { changes, problems: self.new_problems(), is_complete: true }
+        Update { changes, problems: self.new_problems(), is_complete: false }
     }
 
     /// What differs between the disk and what we know of it. New directories are watched first, then listed again: what
@@ -219,7 +219,7 @@ impl Source for DirSource {
             let mut changes = self.load_built_in();
             let update = self.refresh(Ready { sweep: true, ..Ready::default() });
             changes.extend(update.changes);
-            return Update { changes, ..update };
+            return Update { changes, is_complete: true, ..update };
         }
         loop {
             let ready = self.watch.ready().await;

@@ -100,7 +100,7 @@ async fn https_is_served_after_a_restart_without_api_server_if_secrets_are_kept(
 }
 
 /// Waits until the last good configuration on disk holds this.
-async fn kept(path: &Path, words: &str) {
+pub(crate) async fn kept(path: &Path, words: &str) {
     until_kept(path, |text| text.contains(words)).await;
 }
 
@@ -113,7 +113,7 @@ async fn until_kept(path: &Path, holds: impl Fn(&str) -> bool) {
 }
 
 /// Whether a listener has a certificate.
-fn has_certificate(state: &State) -> bool {
+pub(crate) fn has_certificate(state: &State) -> bool {
     let listeners = state.snapshot.frontends.values().flat_map(|group| group.listeners.values());
     let mut tls = listeners.filter_map(|listener| match &listener.protocol {
         ListenerProtocol::Https(tls) => Some(tls),
@@ -123,7 +123,7 @@ fn has_certificate(state: &State) -> bool {
 }
 
 /// What a Secret holds of one.
-fn certificate() -> Value {
+pub(crate) fn certificate() -> Value {
     let made = rcgen::generate_simple_self_signed(["web.example.com".to_owned()]).unwrap();
     let data = json!({"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()});
     json!({"type": "kubernetes.io/tls", "stringData": data})

@@ -1,16 +1,19 @@
 //! The chart's roles are enough for everything, and too little of it hurts only what is missing.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use portcullis_gateway::{GATEWAY_GROUP, Kind};
+use portcullis_control::kube::LastGood;
+use portcullis_gateway::{GATEWAY_GROUP, Kind, dump_snapshot};
 use serde_json::{Value, json};
 
 use crate::account;
-use crate::agent::{Agent, until};
+use crate::agent::{Agent, serves, until};
 use crate::crds::XMESH;
 use crate::fixture::{Fixture, condition, resource};
 use crate::logs::Logs;
 use crate::meshes;
+use crate::outages::{certificate, has_certificate, kept};
 
 /// The chart as it is installed without values.
 const CHART: &str = include_str!("../../../../deploy/kustomize/portcullis.yaml");
@@ -69,10 +72,7 @@ async fn the_charts_roles_are_enough() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
     let fixture = Fixture::new().await;
-    let mut of_cluster = rules("ClusterRole");
-    for rule in of_cluster.as_array_mut().unwrap() {
-        rule["resources"].as_array_mut().unwrap().retain(|resource| resource != "grpcroutes");
-    }
+    let of_cluster = without(rules("ClusterRole"), "grpcroutes", &["get", "list", "watch"]);
     let account = account::with_rules(&fixture, of_cluster, rules("Role")).await;
     let (logs, agent) = (Logs::capture(), Agent::start(&account, "a"));
     fixture.gateway("web", json!({})).await;
@@ -82,6 +82,102 @@ async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
         .await;
     let told = logs.with("grpcroutes");
     assert!(told.len() == 1 && told[0].contains("forbidden") && told[0].contains("clusterrole"), "{told:?}");
+    drop(agent);
+    fixture.remove().await;
+}
+
+/// These rules without these verbs on this resource.
+fn without(mut rules: Value, resource: &str, verbs: &[&str]) -> Value {
+    let mut left = Vec::new();
+    for rule in rules.as_array_mut().unwrap() {
+        let resources = rule["resources"].as_array_mut().unwrap();
+        if resources.iter().any(|it| it == resource) {
+            resources.retain(|it| it != resource);
+            let mut one = rule.clone();
+            one["resources"] = json!([resource]);
+            one["verbs"].as_array_mut().unwrap().retain(|verb| !verbs.contains(&verb.as_str().unwrap()));
+            left.push(one);
+        }
+    }
+    let rules = rules.as_array().unwrap().iter().cloned().chain(left);
+    let has_any = |rule: &Value, field: &str| !rule[field].as_array().unwrap().is_empty();
+    rules.filter(|rule| has_any(rule, "resources") && has_any(rule, "verbs")).collect()
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn secrets_that_cannot_be_read_do_not_keep_an_agent_from_being_ready() {
+    let fixture = Fixture::new().await;
+    let too_few = without(rules("ClusterRole"), "secrets", &["get"]);
+    let account = account::with_rules(&fixture, too_few, rules("Role")).await;
+    fixture.create("Secret", "certificate", certificate()).await;
+    for (gateway, secret) in [("one", "certificate"), ("two", "no such/../name")] {
+        let tls = json!({"certificateRefs": [{"name": secret}]});
+        let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "tls": tls});
+        fixture.gateway(gateway, json!({"listeners": [listener]})).await;
+    }
+    let (logs, agent) = (Logs::capture(), Agent::start(&account, "a"));
+    until(agent.current.clone(), |current| *current).await;
+    let is_missing = |gateway: &Value| {
+        condition(&gateway["status"]["listeners"][0], "ResolvedRefs")["reason"] == "InvalidCertificateRef"
+    };
+    for gateway in ["one", "two"] {
+        fixture.until("Gateway", gateway, is_missing).await;
+    }
+    let told = logs.with("secrets and configmaps not read");
+    assert!(
+        told.len() == 1 && told[0].contains("/certificate: ") && told[0].contains("clusterrole"),
+        "{told:?}"
+    );
+
+    account::set_rules(&fixture, rules("ClusterRole")).await;
+    until(agent.state.clone(), has_certificate).await;
+    assert_eq!(logs.with("secrets and configmaps: read again").len(), 1);
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn gateways_that_may_not_be_read_after_a_restart_stay_as_they_were() {
+    let fixture = Fixture::new().await;
+    let account = account::with_rules(&fixture, rules("ClusterRole"), rules("Role")).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("last-good");
+    let last_good = || Some(LastGood::new(path.clone()));
+    fixture.gateway("web", json!({})).await;
+    fixture.route("old", "web").await;
+    let agent = Agent::start_with(&account, "a", last_good());
+    fixture.until("HTTPRoute", "old", |route| !route["status"]["parents"][0].is_null()).await;
+    let state = until(agent.state.clone(), serves).await;
+    let address = state.snapshot.frontends.keys().next().unwrap().address.to_string();
+    kept(&path, &address).await;
+    let service = format!("web-{}", fixture.name);
+    let before =
+        [fixture.get("Service", &service).await, agent.at_rest(&fixture, Kind::HttpRoute, "old").await];
+    drop(agent);
+
+    account::set_rules(&fixture, without(rules("ClusterRole"), "gateways", &["get", "list", "watch"])).await;
+    while account.api("Gateway").get_opt("web").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    fixture.route("new", "web").await;
+    let agent = Agent::start_with(&account, "a", last_good());
+    let state = until(agent.state.clone(), |state| {
+        dump_snapshot(&state.snapshot).to_string().contains("new.example.com")
+    })
+    .await;
+    assert!(state.snapshot.frontends.keys().any(|key| key.address.to_string() == address));
+    kept(&path, "new.example.com").await;
+    kept(&path, &address).await;
+    assert!(*agent.leading.borrow() && !*agent.current.borrow(), "it would write for nobody");
+    let after = [fixture.get("Service", &service).await, fixture.get("HTTPRoute", "old").await];
+    assert_eq!(after, before);
+
+    account::set_rules(&fixture, rules("ClusterRole")).await;
+    until(agent.current.clone(), |current| *current).await;
+    fixture.until("HTTPRoute", "new", |route| !route["status"]["parents"][0].is_null()).await;
+    assert_eq!(fixture.get("Service", &service).await, before[0]);
     drop(agent);
     fixture.remove().await;
 }

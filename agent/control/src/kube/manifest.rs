@@ -1,0 +1,50 @@
+//! What the API server's objects say of themselves, and what of that is no configuration.
+
+use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_model::ObjectName;
+use serde_json::Value;
+
+pub(super) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
+    let metadata = manifest.get("metadata")?;
+    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    Some(ObjectKey::new(kind, ObjectName::new(namespace, metadata.get("name")?.as_str()?)))
+}
+
+pub(super) fn version_of(manifest: &Value) -> String {
+    manifest["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Resource versions are numbers, although for long nobody was to know. If one is not, the newer word counts.
+pub(super) fn is_older(new: &str, old: &str) -> bool {
+    matches!((new.parse::<u64>(), old.parse::<u64>()), (Ok(new), Ok(old)) if new < old)
+}
+
+/// Whether its status is ours to write.
+pub(super) fn has_status(kind: Kind) -> bool {
+    use Kind::{
+        ConfigMap, EndpointSlice, GatewayParameters, Namespace, Node, ReferenceGrant, Secret, Service,
+    };
+    !matches!(
+        kind,
+        ConfigMap | EndpointSlice | GatewayParameters | Namespace | Node | ReferenceGrant | Secret | Service
+    )
+}
+
+/// Bookkeeping that would make every write of a status a change of configuration.
+pub(super) fn strip(kind: Kind, manifest: &mut Value) {
+    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+        metadata.remove("resourceVersion");
+        if kind == Kind::Node {
+            metadata.retain(|field, _| field == "name");
+        }
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+    if !matches!(kind, Kind::Service | Kind::Node)
+        && let Some(manifest) = manifest.as_object_mut()
+    {
+        manifest.remove("status");
+    }
+}
