@@ -65,3 +65,24 @@ impl Succession {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kube::fake::ApiServer;
+
+    #[tokio::test]
+    async fn an_api_server_that_has_no_time_is_asked_again() {
+        let mut server = ApiServer::start().await;
+        let succession = Succession::new(server.client().await, "infra", "portcullis", "node-1");
+        let is_over = tokio::spawn(async move { succession.is_over().await });
+        for (code, reason) in [(503, "ServiceUnavailable"), (404, "NotFound")] {
+            let asked = server.asked().await;
+            assert_eq!(asked.path, "/apis/apps/v1/namespaces/infra/daemonsets/portcullis");
+            asked.answer(code, json!({"kind": "Status", "code": code, "reason": reason}));
+        }
+        assert!(is_over.await.unwrap());
+    }
+}
