@@ -127,16 +127,17 @@ impl Client {
         let mut told = false;
         std::future::poll_fn(|cx| {
             self.watch(cx);
-            match self.order.get() {
-                Order::Serve => {}
-                Order::Finish if told => {}
-                Order::Finish => {
-                    told = true;
-                    finish(connection.as_mut());
-                }
-                Order::Abort => return Poll::Ready(None),
+            if self.order.get() == Order::Abort {
+                return Poll::Ready(None);
             }
-            connection.as_mut().poll(cx).map(Some)
+            // First, because a request that has come is not to be lost.
+            let polled = connection.as_mut().poll(cx).map(Some);
+            if polled.is_pending() && self.order.get() == Order::Finish && !told {
+                told = true;
+                finish(connection.as_mut());
+                return connection.as_mut().poll(cx).map(Some);
+            }
+            polled
         })
         .await
     }

@@ -151,6 +151,29 @@ async fn a_drain_lets_requests_finish() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
+/// A connection is no idle one when it is new: what it was made for is on its way.
+#[tokio::test]
+async fn a_drain_answers_the_first_request_of_a_connection() {
+    let backend = Backend::echo().await;
+    let gateway = Gateway::start();
+    gateway.serve(vec![main_listener("/")], &[("app/echo:80", &[backend.address])]).await;
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    let mut idle = TcpStream::connect(gateway.address).await.unwrap();
+    idle.write_all(request).await.unwrap();
+    assert_ne!(idle.read(&mut [0; 4096]).await.unwrap(), 0);
+    let mut new = TcpStream::connect(gateway.address).await.unwrap();
+    while gateway.proxy.stats().await.accepted < 2 {
+        tokio::task::yield_now().await;
+    }
+    let drain = tokio::spawn(gateway.proxy.drain());
+    idle.read_to_end(&mut Vec::new()).await.unwrap();
+    new.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    new.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+    drain.await.unwrap();
+}
+
 #[tokio::test]
 async fn an_upgrade_tunnels_after_101_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
