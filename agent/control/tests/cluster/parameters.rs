@@ -33,13 +33,29 @@ async fn the_api_server_refuses_what_no_gateway_can_have() {
         (json!({"limits": {"http2IdleTimeout": "99999h"}}), "must be 1s to 24h"),
         (json!({"accessLog": {"format": "XML"}}), "spec.accessLog.format"),
         (json!({"accessLog": {"minimumStatus": 600}}), "spec.accessLog.minimumStatus"),
+        (json!({"service": {"loadBalancerClass": "a b"}}), "spec.service.loadBalancerClass"),
+        (json!({"infrastructure": {"labels": {"team": "a b"}}}), "spec.infrastructure.labels.team"),
+        (json!({"infrastructure": {"labels": {"a b": "team"}}}), "names are like"),
+        (json!({"infrastructure": {"annotations": {"a/b/c": ""}}}), "names are like"),
+        (
+            json!({"dedicated": {"resources": {"limits": {"cpu": "lots"}}}}),
+            "spec.dedicated.resources.limits.cpu",
+        ),
+        (
+            json!({"dedicated": {"resources": {"requests": {"cpu": "-1"}}}}),
+            "spec.dedicated.resources.requests.cpu",
+        ),
     ];
     for (spec, words) in rows {
         let refusal = refusal(&fixture, spec.clone()).await;
         assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{spec}: {refusal:?}");
     }
     let limits = json!({"connections": 1, "headerTimeout": "1s", "idleTimeout": "24h", "http2IdleTimeout": "1h59m59s999ms"});
-    let fine = json!({"accessLog": {"format": "Text", "minimumStatus": 100}, "limits": limits});
+    let infrastructure =
+        json!({"labels": {"example.com/team": "", "a": "b.c"}, "annotations": {"a": "any thing"}});
+    let dedicated = json!({"resources": {"limits": {"cpu": "0.5", "memory": "1.5Gi"}, "requests": {"cpu": "5e-1", "memory": ".5G"}}});
+    let fine = json!({"accessLog": {"format": "Text", "minimumStatus": 100}, "limits": limits,
+        "infrastructure": infrastructure, "dedicated": dedicated, "service": {"loadBalancerClass": "example.com/lb"}});
     assert_eq!(refusal(&fixture, fine).await, None);
     fixture.remove().await;
 }

@@ -303,6 +303,33 @@ async fn a_load_balancer_is_asked_for_the_address() {
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn what_a_load_balancer_gives_is_published_as_far_as_the_status_has_room() {
+    let fixture = Fixture::new().await;
+    of_the_class(&fixture, json!({"service": {"type": "LoadBalancer"}})).await;
+    let provider = Provider::start(&fixture).await;
+    fixture.gateway("web", json!({})).await;
+    let name = generated_name(&fixture, "web");
+    let is_waiting = |gateway: &Value| {
+        let message = programmed(gateway)["message"].as_str().unwrap_or_default().to_owned();
+        programmed(gateway)["reason"] == "AddressNotAssigned" && message.contains("load balancer")
+    };
+    let waiting = fixture.until("Gateway", "web", is_waiting).await;
+    assert!(waiting["status"]["addresses"].as_array().is_none_or(Vec::is_empty), "{waiting:#}");
+
+    let many = (1..=17).map(|last| json!({"ip": format!("203.0.113.{last}")}));
+    let named = std::iter::once(json!({"hostname": "web.elb.example"}));
+    let ingress: Vec<_> = named.chain(many).collect();
+    fixture.patch_status("Service", &name, json!({"loadBalancer": {"ingress": ingress}})).await;
+    let gateway = fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
+    let addresses = gateway["status"]["addresses"].as_array().unwrap();
+    assert_eq!(addresses[0], json!({"type": "Hostname", "value": "web.elb.example"}));
+    assert_eq!((addresses.len(), &addresses[15]["value"]), (16, &json!("203.0.113.15")));
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn parameters_that_cannot_be_used_are_told_to_class_and_gateway() {
     let fixture = Fixture::new().await;
     let provider = Provider::start(&fixture).await;

@@ -228,6 +228,39 @@ async fn every_condition_says_which_generation_it_is_about() {
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_set_whose_gateway_goes_is_not_programmed_any_more() {
+    let fixture = Fixture::new().await;
+    let agent = Agent::start(&fixture, "a");
+    let (bare, from_same) = (json!([]), json!({"namespaces": {"from": "Same"}}));
+    let gateway = json!({"listeners": bare, "allowedListeners": from_same});
+    fixture.gateway("web", gateway.clone()).await;
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let set = |gateway: &str| json!({"spec": {"parentRef": {"name": gateway}, "listeners": listeners}});
+    fixture.create("ListenerSet", "set", set("web")).await;
+    fixture.create("ListenerSet", "stray", set("no-such-gateway")).await;
+    let is_programmed = |set: &Value| condition(&set["status"], "Programmed")["status"] == "True";
+    fixture.until("ListenerSet", "set", is_programmed).await;
+
+    fixture.delete("Gateway", "web").await;
+    let is_told = |set: &Value| {
+        ["Accepted", "Programmed"].iter().all(|it| {
+            let condition = condition(&set["status"], it);
+            condition["status"] == "False" && condition["reason"] == "ParentNotAccepted"
+        })
+    };
+    let told = fixture.until("ListenerSet", "set", is_told).await;
+    assert!(told["status"]["listeners"].is_null(), "{told:#}");
+    let stray = fixture.get("ListenerSet", "stray").await;
+    assert_eq!(condition(&stray["status"], "Accepted")["status"], "Unknown", "whose it is nobody knows");
+
+    fixture.gateway("web", gateway).await;
+    fixture.until("ListenerSet", "set", is_programmed).await;
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn nobody_elses_gateway_is_written() {
     let fixture = Fixture::new().await;
     let agent = Agent::start(&fixture, "a");
