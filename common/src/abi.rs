@@ -108,9 +108,6 @@ pub const COUNTERS: &str = "COUNTERS";
 pub const STEER: &str = "steer";
 pub const GUARD: &str = "guard";
 
-/// Load-time constant (`u32`): 1 to enforce drops, 0 to count what would be dropped and pass it.
-pub const ENFORCE: &str = "ENFORCE";
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,13 +6,13 @@ use aya_ebpf::programs::XdpContext;
 use portcullis_common::packet::Frame;
 use portcullis_common::verdict::verdict;
 
-use crate::maps::{ENFORCE, KernelTables, count};
+use crate::maps::{KernelTables, count};
 
 #[xdp]
 pub fn guard(context: XdpContext) -> u32 {
     let reason = verdict(&XdpFrame(context), &KernelTables);
     count(reason);
-    if reason.drops() && ENFORCE.load() != 0 { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
+    if reason.drops() { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
 }
 
 struct XdpFrame(XdpContext);

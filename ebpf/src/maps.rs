@@ -1,6 +1,5 @@
-//! The maps, named as in `portcullis_common::abi`, and the load-time constants.
+//! The maps, named as in `portcullis_common::abi`.
 
-use aya_ebpf::Global;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, SockMap};
 use portcullis_common::abi::{Address, FrontendKey, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS, MAX_VIPS};
@@ -17,10 +16,6 @@ pub static GROUPS: Array<Group> = Array::with_max_entries(MAX_GROUPS, 0);
 pub static SOCKETS: SockMap = SockMap::with_max_entries(MAX_GROUPS * 2 * MAX_CORES, 0);
 #[map]
 static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Reason::COUNT, 0);
-
-/// 1: drop; 0: only count what would be dropped.
-#[unsafe(no_mangle)]
-pub static ENFORCE: Global<u32> = Global::new(1);
 
 /// Adds one to this CPU's counter.
 #[inline(always)]

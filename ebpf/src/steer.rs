@@ -1,10 +1,10 @@
-//! sk_lookup: gives a new connection to the socket of a core, whatever port that socket is bound to. What is not a frontend
-//! is left untouched: the kernel looks for an ordinary listener as if this program were not there.
+//! sk_lookup: gives a new connection to the socket of a core, whatever port that socket is bound to, or refuses it. What is
+//! not a frontend is left untouched: the kernel looks for an ordinary listener as if this program were not there.
 
 use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, bpf_sk_lookup, sk_action};
 use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
-use aya_log_ebpf::debug;
+use aya_log_ebpf::{debug, trace};
 use portcullis_common::abi::{Address, FrontendKey, TCP, socket_index};
 use portcullis_common::reason::Reason;
 use portcullis_common::steer::core_of;
@@ -19,16 +19,19 @@ const ENOENT: i32 = 2;
 pub fn steer(context: SkLookupContext) -> u32 {
     let connection = Connection::read(context.lookup);
     // A UDP reply leaves from the port its socket is bound to, so UDP listeners bind their own ports.
-    if connection.protocol == TCP as u32
-        && let Some(group) = listener_group(&KernelTables, &connection.frontend())
-    {
-        assign(&context, &connection, group);
+    if connection.protocol != TCP as u32 {
+        return sk_action::SK_PASS;
     }
-    sk_action::SK_PASS
+    match listener_group(&KernelTables, &connection.frontend()) {
+        Some(group) => assign(&context, &connection, group),
+        None => sk_action::SK_PASS,
+    }
 }
 
+/// A port of a Gateway is nobody else's, whether or not there is a socket for it: were the connection passed on without one, it
+/// would end at whoever listens on every address of the node. Another program's socket goes before this one's refusal.
 #[inline(always)]
-fn assign(context: &SkLookupContext, connection: &Connection, group: u32) {
+fn assign(context: &SkLookupContext, connection: &Connection, group: u32) -> u32 {
     let reason = match connection.socket(group) {
         None => Reason::SteerNoSocket,
         // The core is chosen here: were the sockets in a reuseport group, the kernel would choose again.
@@ -41,9 +44,12 @@ fn assign(context: &SkLookupContext, connection: &Connection, group: u32) {
         }
     };
     count(reason);
-    if reason != Reason::Steered {
-        debug!(context, "port {}: {}", connection.local_port, reason.label());
+    if reason == Reason::Steered {
+        trace!(context, "connection to port {}: {}", connection.local_port, reason.label());
+        return sk_action::SK_PASS;
     }
+    debug!(context, "connection to port {}: {}", connection.local_port, reason.label());
+    sk_action::SK_DROP
 }
 
 /// The fields of the context that matter, read once.

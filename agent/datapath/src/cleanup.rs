@@ -1,5 +1,5 @@
 //! Takes away what agents leave on a node on purpose, so that the next one takes over: programs, maps, VIPs and nftables
-//! rules. For a node that will have no next one.
+//! rules. For a node that will have no next one, or one that does without programs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,20 +17,33 @@ pub struct Cleaned {
 /// Cleans this network namespace. Pins of other namespaces below the same directory stay. Must not run beside an agent.
 pub fn clean(pin_dir: &Path) -> Cleaned {
     let mut cleaned = Cleaned::default();
-    cleaned.remove_pins(pin_dir);
+    cleaned.remove_pins(pin_dir, |_| true);
     cleaned.remove_vips();
     let rules = notrack::set(&BTreeSet::new());
     cleaned.problems.extend(rules.err().map(|error| format!("cannot remove the nftables rules: {error}")));
     cleaned
 }
 
+/// Takes the programs of earlier agents, of any version, out of this network namespace: nobody would tell them of new ports any
+/// more, and they would drop them. Those of an agent that runs stay, and are a problem.
+pub fn detach(pin_dir: &Path) -> Cleaned {
+    let mut cleaned = Cleaned::default();
+    cleaned.remove_pins(pin_dir, |pins| !pins.are_in_use());
+    cleaned
+}
+
 impl Cleaned {
-    fn remove_pins(&mut self, pin_dir: &Path) {
+    fn remove_pins(&mut self, pin_dir: &Path, may_go: fn(&Pins) -> bool) {
         let pins = match Pins::of_all_versions(pin_dir) {
             Ok(pins) => pins,
             Err(error) => return self.problems.push(error.to_string()),
         };
         for pins in pins {
+            if !may_go(&pins) {
+                let directory = pins.directory().display();
+                self.problems.push(format!("another agent uses the programs pinned in {directory}"));
+                continue;
+            }
             match pins.remove() {
                 Ok(()) => self.removed.push(format!("programs and maps in {}", pins.directory().display())),
                 Err(error) => self.problems.push(error.to_string()),

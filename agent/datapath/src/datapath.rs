@@ -8,7 +8,7 @@ use portcullis_common::abi::STEER;
 use crate::desired::{Desired, GROUP};
 use crate::error::{Error, Unavailable};
 use crate::interfaces::Interfaces;
-use crate::kernel::{Enforcement, Kernel, KernelLog, Passage};
+use crate::kernel::{Kernel, KernelLog, Passage};
 use crate::maps::{CoreSockets, Maps};
 use crate::pins::{DEFAULT_PIN_DIR, Pins};
 use crate::plan::{Contents, Op, plan};
@@ -21,19 +21,13 @@ pub struct Options {
     /// The base of the pin directory; must be on a BPF file system.
     pub pin_dir: PathBuf,
     pub interfaces: Interfaces,
-    pub enforcement: Enforcement,
     /// The most talkative level the kernel programs log at; `None` is silent.
     pub log: Option<Level>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            pin_dir: DEFAULT_PIN_DIR.into(),
-            interfaces: Interfaces::default(),
-            enforcement: Enforcement::default(),
-            log: None,
-        }
+        Self { pin_dir: DEFAULT_PIN_DIR.into(), interfaces: Interfaces::default(), log: None }
     }
 }
 
@@ -74,7 +68,7 @@ impl Datapath {
         probe(&options.pin_dir).check()?;
         let interfaces = options.interfaces.resolve()?;
         let pins = Pins::open(&options.pin_dir)?;
-        let mut kernel = Kernel::load(&pins, options.enforcement, options.log)?;
+        let mut kernel = Kernel::load(&pins, options.log)?;
         let maps = Maps::take(&mut kernel.0)?;
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
         let mut attachments = vec![attach::steer(&mut kernel, &pins)?];

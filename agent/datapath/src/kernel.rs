@@ -1,11 +1,9 @@
-//! The loaded programs: the embedded object, its load-time constants, and its log.
-
-use std::os::fd::{AsFd, BorrowedFd};
+//! The loaded programs: the embedded object, its load-time constant, and its log.
 
 use aya::programs::{SkLookup, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
-use portcullis_common::abi::{COUNTERS, ENFORCE, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
+use portcullis_common::abi::{COUNTERS, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
 
 use crate::error::Unavailable;
 use crate::pins::Pins;
@@ -19,15 +17,6 @@ pub(crate) const OBJECT: Option<&[u8]> =
 pub(crate) const OBJECT: Option<&[u8]> = None;
 
 const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS];
-
-/// Does the packet guard act on its verdicts?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Enforcement {
-    #[default]
-    Drop,
-    /// Count under the same names, and pass.
-    CountOnly,
-}
 
 /// What the packet guard did with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +32,10 @@ const XDP_PASS: u32 = 2;
 pub(crate) struct Kernel(pub(crate) Ebpf);
 
 impl Kernel {
-    pub(crate) fn load(
-        pins: &Pins,
-        enforcement: Enforcement,
-        log: Option<Level>,
-    ) -> Result<Self, Unavailable> {
+    pub(crate) fn load(pins: &Pins, log: Option<Level>) -> Result<Self, Unavailable> {
         let object = OBJECT.ok_or(Unavailable::NotBuilt)?;
-        let enforce = u32::from(enforcement == Enforcement::Drop);
         let log_level = log.map_or(0, |level| level as u8);
         let mut loader = EbpfLoader::new();
-        loader.override_global(ENFORCE, &enforce, true);
         loader.override_global(aya_log::LEVEL, &log_level, true);
         for map in PINNED_MAPS {
             loader.map_pin_path(map, pins.map(map));
@@ -98,19 +81,13 @@ fn refused(source: aya::EbpfError) -> Unavailable {
     Unavailable::Refused { kernel: kernel_release(), source: Box::new(source) }
 }
 
-/// Debug events of the kernel programs, for the `log` crate's logger. Nothing is logged per packet; what a connection that
-/// could not be steered logs, it logs at level debug.
+/// Events of the kernel programs, for the `log` crate's logger. Nothing is logged per packet; a connection that is refused logs
+/// at level debug, one that is steered at level trace.
 pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
 
 impl KernelLog {
-    /// Passes on what has come in. Call it when the descriptor is readable.
+    /// Passes on what has come in since the last time; what nobody asks for in time is lost.
     pub fn flush(&mut self) {
         self.0.flush();
-    }
-}
-
-impl AsFd for KernelLog {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

@@ -9,6 +9,7 @@
 
 mod attach;
 mod cleanup;
+pub mod connections;
 mod datapath;
 mod desired;
 mod error;
@@ -24,14 +25,15 @@ mod sys;
 pub mod vip;
 
 pub use aya_log::Level as LogLevel;
-pub use cleanup::{Cleaned, clean};
+pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Attachment, Datapath, How, Options};
 pub use desired::{Desired, Sharing};
 pub use error::{Error, Unavailable};
 pub use interfaces::Interfaces;
-pub use kernel::{Enforcement, KernelLog, Passage};
+pub use kernel::{KernelLog, Passage};
 pub use maps::CoreSockets;
 pub use pins::DEFAULT_PIN_DIR;
 pub use plan::{Contents, Op, plan};
+pub use portcullis_common::abi::MAX_CORES;
 pub use portcullis_common::reason::Reason;
 pub use probe::{Environment, probe};

@@ -2,12 +2,13 @@
 //! adopting maps it does not understand; the namespace keeps two agents on one machine, and two tests, apart.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use portcullis_common::ABI_VERSION;
+use rustix::fs::{FlockOperation, flock};
 use rustix::mount::MountFlags;
 
 use crate::error::{Error, Unavailable};
@@ -29,6 +30,8 @@ pub(crate) const NETWORK_NAMESPACE: &str = "/proc/thread-self/ns/net";
 #[derive(Debug)]
 pub(crate) struct Pins {
     directory: PathBuf,
+    /// Locked for as long as an agent looks after what is pinned here; it ends with the agent, however that ends.
+    _in_use: Option<File>,
 }
 
 impl Pins {
@@ -36,8 +39,8 @@ impl Pins {
     pub(crate) fn open(base: &Path) -> Result<Self, Unavailable> {
         ensure_bpffs(base)?;
         let directory = base.join(format!("v{ABI_VERSION}")).join(namespace()?);
-        match fs::create_dir_all(&directory) {
-            Ok(()) => Ok(Self { directory }),
+        match fs::create_dir_all(&directory).and_then(|()| lock(&directory, FlockOperation::LockShared)) {
+            Ok(lock) => Ok(Self { directory, _in_use: Some(lock) }),
             Err(source) => Err(Unavailable::PinDirectory { path: directory, source }),
         }
     }
@@ -47,7 +50,17 @@ impl Pins {
         let namespace = namespace()?;
         let versions = fs::read_dir(base).into_iter().flatten().flatten();
         let directories = versions.map(|version| version.path().join(&namespace));
-        Ok(directories.filter(|path| path.is_dir()).map(|directory| Self { directory }).collect())
+        Ok(directories.filter(|path| path.is_dir()).map(Self::abandoned).collect())
+    }
+
+    fn abandoned(directory: PathBuf) -> Self {
+        Self { directory, _in_use: None }
+    }
+
+    /// Does an agent run that looks after them?
+    pub(crate) fn are_in_use(&self) -> bool {
+        let lock = lock(&self.directory, FlockOperation::NonBlockingLockExclusive);
+        lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -70,7 +83,7 @@ impl Pins {
         let versions = version.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
         let others = versions.map(|entry| entry.path()).filter(|path| path != version);
         let directories = others.map(|path| path.join(namespace)).filter(|path| path.is_dir());
-        directories.map(|directory| Pins { directory }).collect()
+        directories.map(Self::abandoned).collect()
     }
 
     /// The names of all pinned links.
@@ -113,6 +126,12 @@ fn namespace() -> Result<String, Unavailable> {
     let namespace =
         rustix::fs::stat(NETWORK_NAMESPACE).map_err(|e| Unavailable::NetworkNamespace(e.into()))?;
     Ok(format!("net-{}", namespace.st_ino))
+}
+
+fn lock(directory: &Path, operation: FlockOperation) -> io::Result<File> {
+    let directory = File::open(directory)?;
+    flock(&directory, operation)?;
+    Ok(directory)
 }
 
 fn remove_file(path: PathBuf) -> Result<(), Error> {

@@ -4,17 +4,19 @@
 #[expect(dead_code, reason = "an environment needs no client")]
 mod support;
 
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use portcullis_datapath::{
-    DEFAULT_PIN_DIR, Datapath, Desired, How, Interfaces, LogLevel, Options, Sharing, Unavailable, probe,
+    DEFAULT_PIN_DIR, Datapath, Desired, How, Interfaces, LogLevel, Options, Sharing, Unavailable, detach,
+    probe,
 };
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use support::{isolated, open, options, tcp};
+use support::{Cores, isolated, open, options, tcp};
 
 const NOBODY: u32 = 65534;
 
@@ -29,6 +31,27 @@ fn an_ordinary_user_with_three_capabilities_is_enough() {
         assert_eq!(datapath.apply(&Desired::new([tcp("10.0.0.1:443")], vip)).unwrap().len(), 2);
         assert_eq!(datapath.attachments()[1].how, How::AttachedGeneric, "loopback has no native XDP");
         datapath.remove().unwrap();
+    });
+}
+
+/// Whoever may not load programs still removes what is pinned.
+#[test]
+fn programs_are_detached_without_capabilities() {
+    isolated(|pin_dir| {
+        chown(pin_dir.parent().unwrap(), Some(NOBODY), Some(NOBODY)).unwrap();
+        become_nobody_with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON);
+        let ordinary = TcpListener::bind("127.0.0.1:8443").unwrap();
+        let mut datapath = open(&options(pin_dir));
+        datapath.apply(&Desired::new([tcp("127.0.0.1:8443")], [])).unwrap();
+        TcpStream::connect(ordinary.local_addr().unwrap()).unwrap_err();
+        drop(datapath);
+
+        become_nobody_with(CapabilitySet::empty());
+        assert_eq!(detach(pin_dir).problems, Vec::<String>::new());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while TcpStream::connect(ordinary.local_addr().unwrap()).is_err() {
+            assert!(Instant::now() < deadline, "the program is still attached");
+        }
     });
 }
 
@@ -78,22 +101,33 @@ fn probing_changes_nothing() {
 }
 
 #[test]
-fn the_kernel_logs_what_it_could_not_steer_and_nothing_unless_asked() {
+fn the_kernel_logs_what_becomes_of_connections_and_nothing_unless_asked() {
     static RECORDS: Records = Records(Mutex::new(vec![]));
     log::set_logger(&RECORDS).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    for (level, expected) in [(None, 0), (Some(LogLevel::Debug), 1)] {
-        isolated(|pin_dir| {
-            let mut datapath = open(&Options { log: level, ..options(pin_dir) });
-            datapath.apply(&Desired::new([tcp("127.0.0.1:443")], [])).unwrap();
-            let mut kernel_log = datapath.kernel_log().unwrap();
-            TcpStream::connect("127.0.0.1:443").unwrap_err();
-            kernel_log.flush();
-        });
+    let (refused, steered) = ("connection to port 443: steer-no-socket", "connection to port 443: steered");
+    let cases = [
+        (None, vec![]),
+        (Some(LogLevel::Debug), vec![refused]),
+        (Some(LogLevel::Trace), vec![refused, steered]),
+    ];
+    for (level, expected) in cases {
+        isolated(|pin_dir| refuse_and_steer(&Options { log: level, ..options(pin_dir) }));
         let records = std::mem::take(&mut *RECORDS.0.lock().unwrap());
-        let ours = records.iter().filter(|record| *record == "port 443: steer-no-socket");
-        assert_eq!(ours.count(), expected, "{records:?}");
+        let ours: Vec<_> = records.iter().filter(|record| record.starts_with("connection ")).collect();
+        assert_eq!(ours, expected);
     }
+}
+
+fn refuse_and_steer(options: &Options) {
+    let mut datapath = open(options);
+    datapath.apply(&Desired::new([tcp("127.0.0.1:443")], [])).unwrap();
+    let mut kernel_log = datapath.kernel_log().unwrap();
+    TcpStream::connect("127.0.0.1:443").unwrap_err();
+    let cores = Cores::new(1);
+    datapath.set_sockets(&cores.sockets()).unwrap();
+    TcpStream::connect("127.0.0.1:443").unwrap();
+    kernel_log.flush();
 }
 
 fn refusal(options: &Options) -> Unavailable {

@@ -10,7 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use portcullis_common::abi::{TCP, VIP_EXCLUSIVE};
-use portcullis_datapath::{Datapath, Desired, Enforcement, Options, Passage, Reason, Sharing};
+use portcullis_datapath::{Datapath, Desired, Passage, Reason, Sharing};
 use portcullis_model::{FrontendKey, L4Protocol};
 
 #[test]
@@ -22,23 +22,6 @@ fn every_case_has_its_verdict_and_its_counter() {
             let (passage, counted) = run(&mut datapath, &case.frame);
             assert_eq!(counted, [(case.reason, 1)], "{}", case.name);
             assert_eq!(passage == Passage::Dropped, case.reason.drops(), "{}", case.name);
-        }
-    });
-}
-
-#[test]
-fn counting_only_drops_nothing() {
-    support::isolated(|pin_dir| {
-        let options = Options { enforcement: Enforcement::CountOnly, ..support::options(pin_dir) };
-        let mut datapath = support::open(&options);
-        datapath.apply(&world()).unwrap();
-        for case in packets::cases() {
-            assert_eq!(
-                run(&mut datapath, &case.frame),
-                (Passage::Passed, vec![(case.reason, 1)]),
-                "{}",
-                case.name
-            );
         }
     });
 }

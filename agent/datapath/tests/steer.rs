@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use portcullis_common::ABI_VERSION;
-use portcullis_datapath::{Datapath, Desired, How, Interfaces, Options, Reason, Sharing};
+use portcullis_datapath::{Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, detach};
 use support::{Client, Cores, ip, isolated, open, options, tcp};
 
 const CORES: usize = 4;
@@ -87,6 +87,26 @@ fn a_frontend_without_sockets_is_refused_and_counted() {
         drop(cores);
         assert_refused(&client, "10.50.0.1:443");
         assert_eq!(count(&datapath, Reason::SteerNoSocket), 2);
+    });
+}
+
+#[test]
+fn a_frontend_without_sockets_is_nobody_elses() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(1));
+        let everywhere = [TcpListener::bind("0.0.0.0:443").unwrap(), TcpListener::bind("[::]:22").unwrap()];
+        let mut datapath = open(&options(pin_dir));
+        datapath.apply(&Desired::new([tcp("10.50.0.1:443"), tcp("[fd50::1]:22")], [])).unwrap();
+        assert_refused(&client, "10.50.0.1:443");
+        assert_refused(&client, "[fd50::1]:22");
+        client.connect("10.99.0.1:443".parse().unwrap()).unwrap();
+        client.connect("[fd99::1]:22".parse().unwrap()).unwrap();
+
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+        drop((datapath, cores));
+        assert_refused(&client, "10.50.0.1:443");
+        drop(everywhere);
     });
 }
 
@@ -180,6 +200,29 @@ fn an_agent_of_another_version_is_relieved() {
         next.apply(&desired_443()).unwrap();
         assert_reaches(&client, &new, "10.50.0.1:443");
         assert!(!other.exists(), "the other version's pins are left");
+    });
+}
+
+/// As an agent does that serves without programs.
+#[test]
+fn programs_are_detached_that_no_agent_looks_after() {
+    isolated(|pin_dir| {
+        let client = client_with_vips();
+        let ordinary = TcpListener::bind("10.50.0.1:444").unwrap();
+        let mut datapath = open(&guarded(pin_dir));
+        datapath.apply(&desired_443()).unwrap();
+        let refused = detach(pin_dir);
+        assert!(refused.removed.is_empty() && refused.problems.len() == 1, "{refused:?}");
+        let address = ordinary.local_addr().unwrap();
+        client.connect_within(address, Duration::from_millis(200)).unwrap_err();
+        drop(datapath);
+
+        let version = format!("v{ABI_VERSION}");
+        std::fs::rename(pin_dir.join(version), pin_dir.join("v0")).unwrap();
+        let detached = detach(pin_dir);
+        assert!(detached.problems.is_empty() && detached.removed.len() == 1, "{detached:?}");
+        client.connect(address).unwrap();
+        assert_eq!(detach(pin_dir), Cleaned::default());
     });
 }
 
