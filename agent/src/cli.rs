@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -81,7 +82,7 @@ pub(crate) struct RunArgs {
     pub trusted_hops: usize,
     /// How long connections may take to finish after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
-    pub drain_timeout: u64,
+    drain_timeout: u64,
     /// What is logged, as tracing's filters say it: info, debug, portcullis_proxy=trace, …
     #[arg(long, value_name = "FILTER", default_value = "info", env = "PORTCULLIS_LOG")]
     pub log: String,
@@ -242,6 +243,10 @@ pub(crate) enum Show {
 // === impl RunArgs ===
 
 impl RunArgs {
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        Duration::from_secs(self.drain_timeout)
+    }
+
     /// Only a node of a cluster has a service proxy that drops what it does not serve itself.
     pub(crate) fn tracking(&self) -> Tracking {
         let on_node = self.config_dir.is_none() && self.cluster.gateway.is_none();

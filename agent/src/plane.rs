@@ -2,18 +2,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use portcullis_control::applier::DataPlane;
 use portcullis_control::status::Acknowledgement;
-use portcullis_datapath::{CoreSockets, Datapath, Desired, Interfaces, Options, Reason};
+use portcullis_datapath::{
+    CoreSockets, Datapath, Desired, Interfaces, KernelLog, LogLevel, MAX_CORES, Options, Reason,
+};
 use portcullis_model::{FrontendKey, Snapshot};
 use portcullis_proxy::{Proxy, Settings, SocketMode, Stats};
+use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, RunArgs};
 use crate::ports;
 use crate::vips::Vips;
+
+/// What the kernel programs' log lines are under, for `--log`: their crate.
+const KERNEL_LOG: &str = "portcullis_ebpf";
+const KERNEL_LOG_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is looked whether addresses may go that connections were open to.
+const PARTING: Duration = Duration::from_secs(1);
+/// How often addresses and rules are compared with what they should be.
+const COMPARISON: Duration = Duration::from_secs(10);
 
 /// Cheap to clone; all clones are the same data plane.
 #[derive(Clone)]
@@ -27,8 +40,8 @@ pub(crate) struct Plane {
 
 struct Kernel {
     datapath: Datapath,
-    /// What it was last given, successfully. `None`: the maps may hold what an earlier agent was given.
-    served: Option<BTreeSet<FrontendKey>>,
+    /// What it was last given by this agent, successfully.
+    served: BTreeSet<FrontendKey>,
 }
 
 impl Plane {
@@ -40,7 +53,7 @@ impl Plane {
         Ok(Self {
             proxy: Arc::new(proxy),
             kernel: kernel.map(|kernel| Arc::new(Mutex::new(kernel))),
-            vips: Arc::new(Mutex::new(Vips::new(args.tracking()))),
+            vips: Arc::new(Mutex::new(Vips::new(args.tracking(), args.drain_timeout()))),
             description: description.into(),
         })
     }
@@ -57,6 +70,18 @@ impl Plane {
 
     pub(crate) fn is_kernel(&self) -> bool {
         self.kernel.is_some()
+    }
+
+    /// What is to be done all the time, in tasks that end with the set. They do not hold the proxy.
+    pub(crate) fn chores(&self) -> JoinSet<()> {
+        let mut chores = JoinSet::new();
+        chores.spawn(keep(self.vips.clone()));
+        let kernel = self.kernel.as_ref().filter(|_| kernel_log_level().is_some());
+        let log = kernel.and_then(|kernel| lock(kernel).datapath.kernel_log());
+        if let Some(log) = log {
+            chores.spawn(pass_on(log));
+        }
+        chores
     }
 
     /// Lets open connections finish. The kernel programs stay for the next agent.
@@ -96,40 +121,57 @@ impl Kernel {
             .map(|core| CoreSockets { v4: Some(core.v4.as_fd()), v6: core.v6.as_ref().map(AsFd::as_fd) })
             .collect();
         datapath.set_sockets(&sockets).context("cannot give the kernel programs their sockets")?;
-        Ok(Self { datapath, served: None })
+        Ok(Self { datapath, served: BTreeSet::new() })
     }
 
-    /// Returns what is not served, and why. Most snapshots change no frontend and cost nothing here.
+    /// Returns what is not served, and why. Only what differs from the maps is written.
     fn apply(&mut self, mut wanted: BTreeSet<FrontendKey>, vips: &Vips) -> BTreeMap<FrontendKey, String> {
-        let mut refused = ports::taken(wanted.iter().filter(|frontend| !self.serves(frontend)));
+        let mut refused = ports::taken(wanted.difference(&self.served));
         wanted.retain(|frontend| !refused.contains_key(frontend));
-        if self.served.as_ref() == Some(&wanted) {
-            return refused;
+        match self.datapath.apply(&Desired::new(wanted.iter().copied(), vips.sharing())) {
+            Ok(_) => self.served = wanted,
+            Err(error) => {
+                self.served.retain(|frontend| wanted.contains(frontend));
+                tracing::debug!("{error}");
+                let missing = wanted.difference(&self.served);
+                refused.extend(missing.map(|frontend| (*frontend, error.to_string())));
+            }
         }
-        let written = self.datapath.apply(&Desired::new(wanted.iter().copied(), vips.sharing()));
-        if let Err(error) = written {
-            let missing = wanted.iter().filter(|frontend| !self.serves(frontend));
-            refused.extend(missing.map(|frontend| (*frontend, error.to_string())));
-            return refused;
-        }
-        self.served = Some(wanted);
         refused
     }
+}
 
-    fn serves(&self, frontend: &FrontendKey) -> bool {
-        self.served.as_ref().is_some_and(|served| served.contains(frontend))
+/// Holds addresses and rules against whoever flushes them.
+async fn keep(vips: Arc<Mutex<Vips>>) {
+    let mut partings = tokio::time::interval(PARTING);
+    let mut comparisons = tokio::time::interval(COMPARISON);
+    loop {
+        tokio::select! {
+            _ = partings.tick() => lock(&vips).remove_others(),
+            _ = comparisons.tick() => lock(&vips).restore(),
+        }
+    }
+}
+
+/// From the kernel programs to the agent's own log.
+async fn pass_on(mut log: KernelLog) {
+    let mut ticks = tokio::time::interval(KERNEL_LOG_PAUSE);
+    loop {
+        ticks.tick().await;
+        log.flush();
     }
 }
 
 /// The kernel's programs if they are wanted and possible, and a line that says what it is.
 fn open_datapath(args: &RunArgs) -> Result<(Option<Datapath>, String)> {
     if args.datapath == DatapathChoice::Userspace {
+        detach(&args.pin_dir);
         return Ok((None, "userspace (ordinary sockets), as asked for".to_owned()));
     }
     let options = Options {
         pin_dir: args.pin_dir.clone(),
         interfaces: interfaces(&args.interface),
-        ..Options::default()
+        log: kernel_log_level(),
     };
     match Datapath::open(&options) {
         Ok(datapath) => {
@@ -140,8 +182,32 @@ fn open_datapath(args: &RunArgs) -> Result<(Option<Datapath>, String)> {
             Err(error).context("--datapath ebpf is not possible here")
         }
         Err(error) => {
+            detach(&args.pin_dir);
             Ok((None, format!("userspace (ordinary sockets), because ebpf is not possible: {error}")))
         }
+    }
+}
+
+/// Programs of an earlier agent refuse what they know, and drop what they do not know, as nobody tells them of changes.
+fn detach(pin_dir: &Path) {
+    let detached = portcullis_datapath::detach(pin_dir);
+    for what in detached.removed {
+        tracing::info!("detached what an earlier agent left: {what}");
+    }
+    for problem in detached.problems {
+        tracing::warn!(
+            "kernel programs of an earlier agent stay at work, and keep connections from ordinary sockets: {problem}; \
+             run `portcullis cleanup` as root when no agent runs"
+        );
+    }
+}
+
+/// As much as the filter of the agent's log lets through.
+fn kernel_log_level() -> Option<LogLevel> {
+    if tracing::enabled!(target: KERNEL_LOG, tracing::Level::TRACE) {
+        Some(LogLevel::Trace)
+    } else {
+        tracing::enabled!(target: KERNEL_LOG, tracing::Level::DEBUG).then_some(LogLevel::Debug)
     }
 }
 
@@ -161,13 +227,34 @@ fn interfaces(named: &[String]) -> Interfaces {
 }
 
 fn proxy_settings(args: &RunArgs, sockets: SocketMode) -> Settings {
-    let mut settings = Settings { sockets, ..Settings::default() };
-    settings.cores = args.cores.map_or(settings.cores, usize::from);
+    let mut settings = Settings { sockets, drain: args.drain_timeout(), ..Settings::default() };
+    settings.cores = steerable(args.cores.map_or(settings.cores, usize::from), sockets);
     settings.trusted_hops = args.trusted_hops;
-    settings.drain = std::time::Duration::from_secs(args.drain_timeout);
     settings
+}
+
+/// The kernel programs have room for so many sockets. More cores than that are of no use to them.
+fn steerable(cores: usize, sockets: SocketMode) -> usize {
+    let most = MAX_CORES as usize;
+    if sockets == SocketMode::Steered && cores > most {
+        tracing::warn!("{most} cores serve traffic, not {cores}: connections cannot be steered to more");
+        return most;
+    }
+    cores
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_cores_are_started_than_connections_can_be_steered_to() {
+        assert_eq!(steerable(300, SocketMode::Steered), 256);
+        assert_eq!(steerable(256, SocketMode::Steered), 256);
+        assert_eq!(steerable(300, SocketMode::Bound), 300);
+    }
 }

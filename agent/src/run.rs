@@ -94,6 +94,7 @@ where
 {
     let plane = admin.plane.clone();
     let endpoints = admin::serve(admin, &args.admin.path(), args.admin_port).await?;
+    let mut chores = plane.chores();
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
     let stop = stopped();
@@ -108,6 +109,7 @@ where
     let drain = async {
         applying.abort();
         let _ = applying.await;
+        chores.shutdown().await;
         endpoints.close().await;
         plane.drain().await;
     };

@@ -52,7 +52,10 @@ impl Cleaned {
     }
 
     fn remove_vips(&mut self) {
-        let changes = vip::remove_all();
+        let changes = match vip::remove_all() {
+            Ok(changes) => changes,
+            Err(error) => return self.problems.push(error.to_string()),
+        };
         self.removed.extend(changes.removed.iter().map(|address| format!("VIP {address} on lo")));
         self.problems.extend(changes.problems.iter().map(ToString::to_string));
     }

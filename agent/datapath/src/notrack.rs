@@ -63,7 +63,24 @@ pub fn set(vips: &BTreeSet<IpAddr>) -> io::Result<()> {
     }
 }
 
+/// Whether the rules for such VIPs are there: whoever loads a firewall anew flushes everybody's. The VIPs themselves are not
+/// compared.
+///
+/// # Errors
+/// As [`set`].
+pub fn is_in_force(vips: &BTreeSet<IpAddr>) -> io::Result<bool> {
+    let is_complete =
+        |family: Family| Ok::<_, io::Error>(family.rules()? == HOOKS.len() * family.offsets.len());
+    let v4 = !vips.iter().any(IpAddr::is_ipv4) || is_complete(IPV4)?;
+    Ok(v4 && (!vips.iter().any(IpAddr::is_ipv6) || is_complete(IPV6)?))
+}
+
 impl Family {
+    /// How many rules our table has. `NFTA_RULE_TABLE` is 1, like every table attribute.
+    fn rules(self) -> io::Result<usize> {
+        message::count(Kind::GetRule, self.number, table())
+    }
+
     /// Deleting what is not there is an error, so it is made first.
     fn clear(self, batch: &mut Batch) {
         batch.add(Kind::NewTable, self.number, table());

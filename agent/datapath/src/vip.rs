@@ -18,10 +18,13 @@ pub struct Changes {
     pub problems: Vec<Problem>,
 }
 
+/// Without knowing what is there, nothing is changed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot list the node's addresses: {0}")]
+pub struct Unlisted(#[from] io::Error);
+
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    #[error("cannot list the node's addresses: {0}")]
-    List(io::Error),
     #[error(
         "cannot make VIP {address} local: {source}; the agent needs NET_ADMIN, and for IPv6 it must not be disabled on lo"
     )]
@@ -33,33 +36,39 @@ pub enum Problem {
 }
 
 /// Makes these VIPs local. Others that were added here earlier stay: what is to replace them need not be served yet.
-pub fn make_local(vips: &BTreeSet<IpAddr>) -> Changes {
+///
+/// # Errors
+/// When it cannot be told which addresses the node has.
+pub fn make_local(vips: &BTreeSet<IpAddr>) -> Result<Changes, Unlisted> {
     change(vips, missing)
 }
 
 /// Takes away those VIPs that were added here and are not among these.
-pub fn retain(vips: &BTreeSet<IpAddr>) -> Changes {
+///
+/// # Errors
+/// As [`make_local`].
+pub fn retain(vips: &BTreeSet<IpAddr>) -> Result<Changes, Unlisted> {
     change(vips, stale)
 }
 
 /// Takes away every VIP that was added here.
-pub fn remove_all() -> Changes {
+///
+/// # Errors
+/// As [`make_local`].
+pub fn remove_all() -> Result<Changes, Unlisted> {
     retain(&BTreeSet::new())
 }
 
-fn change(vips: &BTreeSet<IpAddr>, plan: fn(&[LocalAddress], &BTreeSet<IpAddr>) -> Vec<Op>) -> Changes {
-    let mut changes = Changes::default();
-    let opened = Addresses::open().and_then(|mut addresses| Ok((addresses.list()?, addresses)));
-    match opened {
-        Ok((present, addresses)) => {
-            let ours = present.iter().filter(|local| local.ours && vips.contains(&local.address));
-            changes.ours = ours.map(|local| local.address).collect();
-            changes.execute(addresses, &plan(&present, vips));
-            changes.ours.extend(&changes.added);
-        }
-        Err(error) => changes.problems.push(Problem::List(error)),
-    }
-    changes
+type Plan = fn(&[LocalAddress], &BTreeSet<IpAddr>) -> Vec<Op>;
+
+fn change(vips: &BTreeSet<IpAddr>, plan: Plan) -> Result<Changes, Unlisted> {
+    let mut addresses = Addresses::open()?;
+    let present = addresses.list()?;
+    let ours = present.iter().filter(|local| local.ours && vips.contains(&local.address));
+    let mut changes = Changes { ours: ours.map(|local| local.address).collect(), ..Changes::default() };
+    changes.execute(addresses, &plan(&present, vips));
+    changes.ours.extend(&changes.added);
+    Ok(changes)
 }
 
 #[derive(Debug, PartialEq, Eq)]

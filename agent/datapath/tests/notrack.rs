@@ -41,7 +41,7 @@ fn vips_are_reached_where_connections_to_unknown_services_are_dropped() {
         let client = Client::new();
         drop_services();
         let vips = vips(&["10.50.0.1", "fd50::1"]);
-        assert!(vip::make_local(&vips).problems.is_empty());
+        assert!(vip::make_local(&vips).unwrap().problems.is_empty());
         for vip in &vips {
             let _listener = TcpListener::bind((*vip, 80)).unwrap();
             let address = SocketAddr::new(*vip, 80);
@@ -83,6 +83,21 @@ fn nothing_is_left_without_vips_and_others_tables_stay() {
         assert!(nft("list table ip6 portcullis").contains("elements = { fd50::1 }"));
         notrack::set(&BTreeSet::new()).unwrap();
         assert_eq!(nft("list ruleset"), before);
+    });
+}
+
+#[test]
+fn rules_that_somebody_flushed_are_missed() {
+    isolated(|_| {
+        let both = vips(&["10.50.0.1", "fd50::1"]);
+        assert!(notrack::is_in_force(&vips(&[])).unwrap() && !notrack::is_in_force(&both).unwrap());
+        notrack::set(&both).unwrap();
+        assert!(notrack::is_in_force(&both).unwrap());
+        nft("flush chain ip6 portcullis output");
+        assert!(!notrack::is_in_force(&both).unwrap(), "without the rules of a chain");
+        notrack::set(&both).unwrap();
+        nft("flush ruleset");
+        assert!(!notrack::is_in_force(&both).unwrap(), "as `systemctl reload nftables` leaves it");
     });
 }
 

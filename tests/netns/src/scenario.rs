@@ -1,6 +1,6 @@
 //! The network, the agent on it with `examples/quickstart`, and the backends.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -73,6 +73,16 @@ impl Scenario {
     pub fn server_on_node(&self, name: &str, address: &str) -> Result<Backend> {
         let address = address.parse()?;
         self.node.enter(|| Backend::start(name, address))
+    }
+
+    /// Runs `ip` on the node.
+    pub fn ip_on_node(&self, arguments: &[&str]) -> Result<()> {
+        self.node.ip(arguments)
+    }
+
+    /// Whether a VIP is an address of the node.
+    pub fn is_local(&self, vip: &str) -> Result<bool> {
+        self.node.enter(|| Ok(TcpListener::bind((vip, 0)).is_ok()))
     }
 
     /// What the agent's command line says, run outside of the network; problems that it finds are no failure.

@@ -2,10 +2,11 @@
 #![cfg(test)]
 
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
-use portcullis_netns_tests::Scenario;
-use portcullis_testbed::{Agent, until};
+use portcullis_netns_tests::{Scenario, VIP};
+use portcullis_testbed::{Agent, Datapath, until};
 
 #[test]
 fn a_port_nobody_listens_on_is_dropped_and_counted() {
@@ -37,6 +38,88 @@ fn a_crashed_agents_programs_are_adopted() {
         Ok(())
     };
     until(Duration::from_secs(5), served).unwrap();
+}
+
+#[test]
+fn an_agent_without_programs_detaches_those_of_the_last_one() {
+    let scenario = Scenario::new("fallback").unwrap();
+    let mut launch = scenario.start_agent().unwrap().crash().unwrap();
+    launch.datapath = Datapath::Userspace;
+    let agent = launch.start().unwrap();
+    assert!(agent.log().contains("detached what an earlier agent left"), "{}", agent.log());
+    edit(&scenario, "port: 80\n", "port: 81\n");
+    until(Duration::from_secs(10), || answers(&scenario, "http://shop.example.com:81/", 301)).unwrap();
+}
+
+#[test]
+fn a_vip_that_somebody_takes_away_comes_back() {
+    let scenario = Scenario::new("restore").unwrap();
+    let agent = scenario.start_agent().unwrap();
+    scenario.ip_on_node(&["address", "del", &format!("{VIP}/32"), "dev", "lo"]).unwrap();
+    let refused = answers(&scenario, "http://shop.example.com/", 301);
+    assert!(refused.is_err(), "the address is still there");
+    until(Duration::from_secs(20), || answers(&scenario, "http://shop.example.com/", 301)).unwrap();
+    let said = format!("VIP {VIP} was removed from lo, and is added again");
+    assert_eq!(agent.log().matches(&said).count(), 1, "{}", agent.log());
+}
+
+#[test]
+fn a_vip_stays_until_open_responses_have_ended() {
+    let scenario = Scenario::new("parting").unwrap();
+    let agent = scenario.start_agent().unwrap();
+    let answer = scenario.shop.hold();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| scenario.request("https://shop.example.com/").send());
+        let under_way = || {
+            anyhow::ensure!(scenario.shop.requests() == 1, "the backend has no request");
+            Ok(())
+        };
+        until(Duration::from_secs(10), under_way).unwrap();
+        fs::remove_file(scenario.config().join("gateway.yaml")).unwrap();
+        let deleted = || {
+            anyhow::ensure!(agent.log().contains("is no longer served on"), "{}", agent.log());
+            Ok(())
+        };
+        until(Duration::from_secs(10), deleted).unwrap();
+        drop(answer);
+        let answered = waiting.join().unwrap().unwrap();
+        assert_eq!(answered.status, 200, "{answered:?}");
+    });
+    let gone = || {
+        anyhow::ensure!(!scenario.is_local(VIP)?, "the VIP is still there");
+        Ok(())
+    };
+    until(Duration::from_secs(10), gone).unwrap();
+}
+
+#[test]
+fn the_kernel_programs_say_what_becomes_of_connections_if_asked() {
+    let scenario = Scenario::new("kernel-log").unwrap();
+    let silent = scenario.start_agent().unwrap();
+    answers(&scenario, "http://shop.example.com/", 301).unwrap();
+    assert!(!silent.log().contains("connection to port"), "{}", silent.log());
+    let mut launch = silent.crash().unwrap();
+    launch.arguments.extend(["--log", "info,portcullis_ebpf=trace"].map(Into::into));
+    let agent = launch.start().unwrap();
+    answers(&scenario, "http://shop.example.com/", 301).unwrap();
+    let said = || {
+        anyhow::ensure!(agent.log().contains("connection to port 80: steered"), "{}", agent.log());
+        Ok(())
+    };
+    until(Duration::from_secs(5), said).unwrap();
+}
+
+fn answers(scenario: &Scenario, url: &str, status: u16) -> anyhow::Result<()> {
+    let answer = scenario.request(url).with(&["--max-time", "1"]).send()?;
+    anyhow::ensure!(answer.status == status, "{answer:?}");
+    Ok(())
+}
+
+fn edit(scenario: &Scenario, from: &str, to: &str) {
+    let path = scenario.config().join("gateway.yaml");
+    let before = fs::read_to_string(&path).unwrap();
+    assert!(before.contains(from), "{before}");
+    fs::write(path, before.replace(from, to)).unwrap();
 }
 
 /// On the node's own addresses, with its port 8080 taken.

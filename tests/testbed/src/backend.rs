@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -19,6 +19,8 @@ pub struct Backend {
 struct Shared {
     name: String,
     requests: AtomicU64,
+    /// Locked while answers are held back.
+    answers: Mutex<()>,
 }
 
 impl Backend {
@@ -27,7 +29,11 @@ impl Backend {
         let listener =
             TcpListener::bind(address).with_context(|| format!("backend {name}: cannot bind {address}"))?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { name: name.to_owned(), requests: AtomicU64::new(0) });
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            requests: AtomicU64::new(0),
+            answers: Mutex::default(),
+        });
         let accepting = (listener.try_clone()?, shared.clone());
         thread::spawn(move || accept(&accepting.0, &accepting.1));
         Ok(Self { listener, address, shared })
@@ -37,7 +43,12 @@ impl Backend {
         self.address
     }
 
-    /// How many requests it answered.
+    /// No request is answered before this is dropped.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many requests it answered, or would if nothing held them back.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
@@ -65,6 +76,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
         skip_body(&mut reader, &head)?;
         let body = describe(&shared.name, &head);
         shared.requests.fetch_add(1, Ordering::Relaxed);
+        drop(shared.answers.lock());
         let length = body.len();
         let answer =
             format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}");

@@ -8,12 +8,14 @@ use netlink_sys::{Socket, SocketAddr};
 
 const HEADER: usize = 16;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NFTABLES: u16 = 10;
 
 const REQUEST: u16 = 0x01;
 const ACK: u16 = 0x04;
+const DUMP: u16 = 0x300;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
@@ -30,6 +32,7 @@ pub(super) enum Kind {
     DeleteTable = 2,
     NewChain = 3,
     NewRule = 6,
+    GetRule = 7,
     NewSet = 9,
     NewElements = 12,
 }
@@ -90,26 +93,16 @@ impl Batch {
         self.message(number, flags | ACK, [family, 0, 0, 0], &attributes.0);
     }
 
-    /// `struct nlmsghdr`, `struct nfgenmsg`, attributes.
     fn message(&mut self, kind: u16, flags: u16, general: [u8; 4], attributes: &[u8]) {
         self.sequence += 1;
-        let length = (HEADER + general.len() + attributes.len()) as u32;
-        self.bytes.extend(length.to_ne_bytes());
-        self.bytes.extend(kind.to_ne_bytes());
-        self.bytes.extend(flags.to_ne_bytes());
-        self.bytes.extend(self.sequence.to_ne_bytes());
-        self.bytes.extend(0_u32.to_ne_bytes());
-        self.bytes.extend(general);
-        self.bytes.extend(attributes);
+        self.bytes.extend(message(kind, flags, self.sequence, general, attributes));
     }
 
     /// Returns once the kernel has done all of it, or the first thing it did not like.
     pub(super) fn send(mut self) -> io::Result<()> {
         let last = self.sequence;
         self.message(BATCH_END, REQUEST, [0, 0, 0, NFTABLES as u8], &[]);
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
+        let socket = connect()?;
         // Without the privilege the default has to do.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER);
         socket.send(&self.bytes, 0)?;
@@ -122,22 +115,66 @@ impl Batch {
     }
 }
 
-/// The sequence numbers of what was done; an error if something was not.
-fn acknowledgements(datagram: &[u8]) -> io::Result<Vec<u32>> {
-    let mut done = Vec::new();
-    let mut rest = datagram;
-    while let Some((header, body)) = rest.split_at_checked(HEADER) {
-        let length = number(header, 0) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        if kind == NLMSG_ERROR && body.len() >= 4 {
-            match number(body, 0).cast_signed() {
-                0 => done.push(number(header, 8)),
-                error => return Err(io::Error::from_raw_os_error(-error)),
+/// How many objects the kernel lists of those that have these attributes.
+pub(super) fn count(kind: Kind, family: u8, attributes: Attributes) -> io::Result<usize> {
+    let socket = connect()?;
+    let number = NFTABLES << 8 | kind as u16;
+    socket.send(&message(number, REQUEST | DUMP, 1, [family, 0, 0, 0], &attributes.0), 0)?;
+    let mut listed = 0;
+    loop {
+        let (answer, _) = socket.recv_from_full()?;
+        for (kind, header, body) in messages(&answer) {
+            match kind {
+                NLMSG_DONE => return Ok(listed),
+                NLMSG_ERROR => drop(acknowledged(header, body)?),
+                _ => listed += 1,
             }
         }
-        rest = rest.get(length.next_multiple_of(4).max(HEADER)..).unwrap_or_default();
     }
-    Ok(done)
+}
+
+fn connect() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
+}
+
+/// `struct nlmsghdr`, `struct nfgenmsg`, attributes.
+fn message(kind: u16, flags: u16, sequence: u32, general: [u8; 4], attributes: &[u8]) -> Vec<u8> {
+    let length = (HEADER + general.len() + attributes.len()) as u32;
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend(0_u32.to_ne_bytes());
+    bytes.extend(general);
+    bytes.extend(attributes);
+    bytes
+}
+
+/// The sequence numbers of what was done; an error if something was not.
+fn acknowledgements(datagram: &[u8]) -> io::Result<Vec<u32>> {
+    let errors = messages(datagram).filter(|(kind, ..)| *kind == NLMSG_ERROR);
+    errors.map(|(_, header, body)| acknowledged(header, body)).collect()
+}
+
+/// `struct nlmsgerr`: 0 stands for success.
+fn acknowledged(header: &[u8], body: &[u8]) -> io::Result<u32> {
+    match number(body, 0).cast_signed() {
+        0 => Ok(number(header, 8)),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
+/// The kind, header and all that follows it of each message.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
+    std::iter::from_fn(move || {
+        let (header, body) = rest.split_at_checked(HEADER)?;
+        let length = number(header, 0) as usize;
+        rest = rest.get(length.next_multiple_of(4).max(HEADER)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([header[4], header[5]]), header, body))
+    })
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {
