@@ -169,6 +169,7 @@ fn sigterm_lets_open_requests_finish() {
             let metrics = agent.admin("/metrics").unwrap().body;
             metrics.contains(r#"network_server_connections_open{gateway="infra/web"} 1"#)
         });
+        let _scraper = agent.scrape();
         agent.signal("TERM");
         assert_eq!(slow.join().unwrap(), from("blue"));
     });

@@ -17,8 +17,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::task::JoinHandle;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::Admin;
 
@@ -29,22 +30,26 @@ const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 /// Closes the endpoints, and removes the socket, when told to.
 pub(crate) struct Endpoints {
     socket: PathBuf,
-    tasks: Vec<JoinHandle<()>>,
+    acceptors: JoinSet<()>,
+    /// Gone when they are to end.
+    open: watch::Sender<()>,
 }
 
 /// Listens on a unix socket, and on a port of 127.0.0.1 if one is given.
 pub(crate) async fn serve(admin: Admin, socket: &Path, port: Option<u16>) -> Result<Endpoints> {
     let listener = listen(socket)?;
     tracing::info!("admin endpoints on {}", socket.display());
-    let mut tasks = vec![tokio::spawn(accept_unix(listener, admin.clone()))];
+    let (open, closed) = watch::channel(());
+    let mut acceptors = JoinSet::new();
+    acceptors.spawn(accept(listener, admin.clone(), closed.clone()));
     if let Some(port) = port {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
         let listener =
             listener.with_context(|| format!("cannot listen on 127.0.0.1:{port} (--admin-port)"))?;
         tracing::info!("admin endpoints on http://{}", listener.local_addr()?);
-        tasks.push(tokio::spawn(accept_tcp(listener, admin)));
+        acceptors.spawn(accept(listener, admin, closed));
     }
-    Ok(Endpoints { socket: socket.to_owned(), tasks })
+    Ok(Endpoints { socket: socket.to_owned(), acceptors, open })
 }
 
 /// Replaces a socket that nobody answers any more; only its owner may use the new one.
@@ -69,22 +74,43 @@ fn listen(socket: &Path) -> Result<UnixListener> {
     prepare().with_context(|| format!("cannot open the admin socket {} (--admin-socket)", socket.display()))
 }
 
-async fn accept_unix(listener: UnixListener, admin: Admin) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(connection(stream, admin.clone()))),
-            Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
-        }
+/// What the two kinds of sockets have in common.
+trait Listener {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        Ok(self.accept().await?.0)
     }
 }
 
-async fn accept_tcp(listener: TcpListener, admin: Admin) {
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<TcpStream> {
+        Ok(self.accept().await?.0)
+    }
+}
+
+/// Until the endpoints are closed. Connections end with it, idle ones above all: they would hold the data plane.
+async fn accept(listener: impl Listener, admin: Admin, mut closed: watch::Receiver<()>) {
+    let mut connections = JoinSet::new();
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(connection(stream, admin.clone()))),
-            Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
+        tokio::select! {
+            stream = listener.next() => match stream {
+                Ok(stream) => drop(connections.spawn(connection(stream, admin.clone()))),
+                Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
+            },
+            Some(_) = connections.join_next() => {}
+            _ = closed.changed() => break,
         }
     }
+    connections.shutdown().await;
 }
 
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, admin: Admin) {
@@ -107,12 +133,10 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Waits until no request is being answered, so that nothing holds the data plane any more.
-    pub(crate) async fn close(self) {
-        for task in self.tasks {
-            task.abort();
-            let _ = task.await;
-        }
+    /// Returns when nothing here holds the data plane any more.
+    pub(crate) async fn close(mut self) {
+        drop(self.open);
+        while self.acceptors.join_next().await.is_some() {}
         let _ = fs::remove_file(&self.socket);
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -108,7 +109,17 @@ impl Agent {
 
     pub(crate) fn admin(&self, path: &str) -> Option<Answer> {
         let socket = self.dir.path().join("admin.sock");
-        exchange(&mut std::os::unix::net::UnixStream::connect(socket).ok()?, "admin", path)
+        exchange(&mut UnixStream::connect(socket).ok()?, "admin", path)
+    }
+
+    /// Asks and keeps the connection, as a scraper does.
+    pub(crate) fn scrape(&self) -> UnixStream {
+        let mut stream = UnixStream::connect(self.dir.path().join("admin.sock")).unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: admin\r\n\r\n").unwrap();
+        let mut answer = [0; 15];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+        stream
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> String {
