@@ -14,8 +14,11 @@ use super::code;
 use selection::selects;
 
 /// An agent that is told to end has little time.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often the API server has to deny before it is believed: one that starts denies for some seconds what it allows, until
+/// it has read who may do what.
+const DENIALS: usize = 25;
 
 /// The DaemonSet that an agent belongs to, and the node that it is on.
 pub struct Succession {
@@ -43,16 +46,20 @@ impl Succession {
     /// Is the DaemonSet gone, or going? Its rights go together with it, in no certain order: an agent that may not even look
     /// any more was uninstalled.
     async fn ask(&self) -> bool {
-        loop {
+        let mut denials = 0;
+        while denials < DENIALS {
             match self.daemon_sets.get_opt(&self.daemon_set).await.map_err(|error| code(&error)) {
                 Ok(Some(there)) if there.metadata.deletion_timestamp.is_some() => return true,
                 Ok(Some(there)) => return self.is_elsewhere(&there).await,
-                Ok(None) | Err(Some(401 | 403)) => return true,
+                Ok(None) => return true,
+                Err(Some(401 | 403)) => denials += 1,
                 // It has no time now.
-                Err(Some(429 | 503 | 504)) => tokio::time::sleep(PAUSE).await,
+                Err(Some(429 | 503 | 504)) => {}
                 Err(_) => return false,
             }
+            tokio::time::sleep(PAUSE).await;
         }
+        true
     }
 
     /// Does it run on other nodes only? An error there is no reason to think so.
@@ -68,21 +75,45 @@ impl Succession {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::kube::fake::ApiServer;
 
-    #[tokio::test]
-    async fn an_api_server_that_has_no_time_is_asked_again() {
+    fn status(code: u16, reason: &str) -> (u16, Value) {
+        (code, json!({"kind": "Status", "code": code, "reason": reason}))
+    }
+
+    /// What an agent concludes that is answered like this.
+    async fn concluded(answers: impl IntoIterator<Item = (u16, Value)>) -> bool {
         let mut server = ApiServer::start().await;
         let succession = Succession::new(server.client().await, "infra", "portcullis", "node-1");
         let is_over = tokio::spawn(async move { succession.is_over().await });
-        for (code, reason) in [(503, "ServiceUnavailable"), (404, "NotFound")] {
+        for (code, body) in answers {
             let asked = server.asked().await;
-            assert_eq!(asked.path, "/apis/apps/v1/namespaces/infra/daemonsets/portcullis");
-            asked.answer(code, json!({"kind": "Status", "code": code, "reason": reason}));
+            let objects = ["/apis/apps/v1/namespaces/infra/daemonsets/portcullis", "/api/v1/nodes/node-1"];
+            assert!(objects.contains(&&*asked.path), "{}", asked.path);
+            asked.answer(code, body);
         }
-        assert!(is_over.await.unwrap());
+        is_over.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_has_no_time_is_asked_again() {
+        assert!(concluded([status(503, "ServiceUnavailable"), status(404, "NotFound")]).await);
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_denies_while_it_starts_is_asked_again() {
+        let daemon_set =
+            json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "portcullis"}});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}});
+        let denied = [status(403, "Forbidden"), status(401, "Unauthorized"), status(403, "Forbidden")];
+        assert!(!concluded(denied.into_iter().chain([(200, daemon_set), (200, node)])).await);
+    }
+
+    #[tokio::test]
+    async fn rights_that_stay_gone_went_with_the_agents() {
+        assert!(concluded((0..DENIALS).map(|_| status(403, "Forbidden"))).await);
     }
 }
