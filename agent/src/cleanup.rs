@@ -7,10 +7,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use portcullis_control::kube::{Installation, connect_for_command, uninstall};
+use portcullis_datapath::Cleaned;
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, MeshSettings};
 
 use crate::cluster::LEASE;
 use crate::output;
+use crate::state::StateDir;
 
 #[derive(Args)]
 pub(crate) struct CleanupArgs {
@@ -20,6 +22,8 @@ pub(crate) struct CleanupArgs {
     /// Where kernel programs and maps are pinned
     #[arg(long, value_name = "DIR", default_value = portcullis_datapath::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
     pin_dir: std::path::PathBuf,
+    #[command(flatten)]
+    state: StateDir,
     /// How to reach the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_KUBECONFIG")]
     kubeconfig: Option<std::path::PathBuf>,
@@ -41,17 +45,26 @@ pub(crate) fn run(args: &CleanupArgs) -> Result<ExitCode> {
         removed.iter().for_each(|what| output::text(&format!("removed {what}\n")));
         return Ok(ExitCode::SUCCESS);
     }
-    let cleaned = portcullis_datapath::clean(&args.pin_dir);
+    let mut cleaned = portcullis_datapath::clean(&args.pin_dir);
+    forget(&mut cleaned, &args.state, None);
     cleaned.removed.iter().for_each(|what| output::text(&format!("removed {what}\n")));
     cleaned.problems.iter().for_each(|problem| output::error(&format!("portcullis: {problem}")));
     Ok(if cleaned.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The same, of an agent that ends and will have no successor.
-pub(crate) fn leave(pin_dir: &Path) {
-    let cleaned = portcullis_datapath::clean(pin_dir);
-    tracing::info!(removed = cleaned.removed.join(", "), "uninstalled: nothing stays on this node");
-    cleaned.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+pub(crate) fn leave(pin_dir: &Path, state: &StateDir, statuses: Option<&Path>) {
+    let mut cleaned = portcullis_datapath::clean(pin_dir);
+    forget(&mut cleaned, state, statuses);
+    tracing::info!(removed = cleaned.removed.join(", "), "uninstalled");
+    cleaned.problems.iter().for_each(|problem| tracing::warn!("this stays on the node: {problem}"));
+}
+
+fn forget(cleaned: &mut Cleaned, state: &StateDir, statuses: Option<&Path>) {
+    match state.remove(statuses) {
+        Ok(removed) => cleaned.removed.extend(removed),
+        Err(error) => cleaned.problems.push(format!("{error:#}")),
+    }
 }
 
 async fn clean_cluster(args: &CleanupArgs) -> Result<Vec<String>> {

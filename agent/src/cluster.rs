@@ -19,6 +19,8 @@ use portcullis_model::ObjectName;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::state::StateDir;
+
 /// How long the API server may take at the start before the last good configuration is served.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Whose pods are counted as agents; the chart's label.
@@ -39,9 +41,8 @@ pub(crate) struct ClusterArgs {
     /// The DaemonSet of this agent: when it is gone or leaves the node out, the agent takes everything with it [default: leave it for the next agent]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_DAEMON_SET")]
     daemon_set: Option<String>,
-    /// Where the last good configuration and the statuses are kept, without keys
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
-    state_dir: PathBuf,
+    #[command(flatten)]
+    pub state: StateDir,
     /// Where Secrets outlive the process, for HTTPS to be served after a restart without API server; has to be a tmpfs [default: nowhere]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_SECRETS_DIR")]
     secrets_dir: Option<PathBuf>,
@@ -115,15 +116,11 @@ impl ClusterArgs {
     }
 
     fn last_good(&self) -> LastGood {
-        let configuration = LastGood::new(self.state_dir.join("last-good.jsonl"));
+        let configuration = LastGood::new(self.state.last_good());
         match &self.secrets_dir {
             Some(directory) => configuration.with_secrets(directory),
             None => configuration,
         }
-    }
-
-    pub(crate) fn status_dir(&self) -> PathBuf {
-        self.state_dir.join("status")
     }
 
     fn identity(&self) -> String {

@@ -17,6 +17,7 @@ mod ports;
 mod ready;
 mod routes;
 mod run;
+mod state;
 mod status;
 mod telemetry;
 mod vips;

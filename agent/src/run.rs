@@ -37,18 +37,31 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the control runtime")?;
-    runtime.block_on(serve(args, plane))?;
+    let after = runtime.block_on(serve(args, plane))?;
+    // Whatever still writes to the node ends with it.
+    drop(runtime);
+    if after == After::Nobody {
+        cleanup::leave(&args.pin_dir, &args.cluster.state, args.status_dir.as_deref());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(args: &RunArgs, plane: Plane) -> Result<()> {
+/// Who follows an agent that was told to end.
+#[derive(PartialEq, Eq)]
+enum After {
+    Another,
+    /// The agents were uninstalled, here or everywhere.
+    Nobody,
+}
+
+async fn serve(args: &RunArgs, plane: Plane) -> Result<After> {
     match &args.config_dir {
         Some(directory) => serve_directory(args, directory, plane).await,
         None => serve_cluster(args, plane).await,
     }
 }
 
-async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Result<()> {
+async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Result<After> {
     let source = DirSource::new(directory, args.limits.max_file_size()).with_built_in(BUILT_IN);
     let reread = source.reread();
     let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
@@ -59,14 +72,15 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
     };
-    attend(args, admin, applier, hang_up, async {}).await
+    attend(args, admin, applier, hang_up, async {}).await?;
+    Ok(After::Another)
 }
 
 /// What is written to the API server is also written to files: what this very agent thinks.
-async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
+async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<After> {
     let Cluster { source, statuses, standing, mut agents } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
-    let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.status_dir());
+    let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.state.statuses());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     agents.announce(applier.state());
@@ -74,10 +88,8 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<()> {
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
     let result = attend(args, admin, applier, hang_up, agents.resign()).await;
     agents.resign().await;
-    if agents.are_uninstalled().await {
-        cleanup::leave(&args.pin_dir);
-    }
-    result
+    result?;
+    Ok(if agents.are_uninstalled().await { After::Nobody } else { After::Another })
 }
 
 /// Applies until a signal comes, then drains. Whoever writes next must not wait for our clients: it resigns at once.

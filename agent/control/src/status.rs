@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub use acknowledge::{Acknowledgement, Refusals};
 pub use complaints::{Complaints, Summary, is_problem, parent_name, summary};
-pub use files::{FileStatuses, read_statuses};
+pub use files::{FileStatuses, read_statuses, remove_statuses};
 
 /// Planned statuses by object; `None` for an object that is gone.
 pub type Statuses = BTreeMap<ObjectKey, Option<Value>>;

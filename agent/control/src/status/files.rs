@@ -49,6 +49,25 @@ pub fn read_statuses(directory: &Path) -> io::Result<Vec<Value>> {
     Ok(files.filter_map(|file| read(&file)).collect())
 }
 
+/// Removes every status file, and directories that are empty then. Returns whether there was one.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn remove_statuses(directory: &Path) -> io::Result<bool> {
+    let mut found = false;
+    for kind in Kind::ALL.iter().map(|kind| directory.join(kind.as_str())) {
+        for file in files_below(&kind) {
+            fs::remove_file(&file)?;
+            found = true;
+        }
+        let namespaces = fs::read_dir(&kind).into_iter().flatten().flatten().map(|entry| entry.path());
+        // What is not empty is not only ours.
+        namespaces.chain([kind.clone()]).for_each(|empty| drop(fs::remove_dir(empty)));
+    }
+    let _ = fs::remove_dir(directory);
+    Ok(found)
+}
+
 // === impl FileStatuses ===
 
 impl FileStatuses {

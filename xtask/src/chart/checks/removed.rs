@@ -10,6 +10,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("no program, map or pin is left", |cluster| on_every_node(cluster, no_pin_is_left)),
     ("no VIP is left", |cluster| on_every_node(cluster, no_vip_is_left)),
     ("no nftables rule is left", |cluster| on_every_node(cluster, no_rule_is_left)),
+    ("no file is left", |cluster| on_every_node(cluster, no_file_is_left)),
     ("no object is left", no_object_is_left),
 ];
 
@@ -22,7 +23,8 @@ fn on_every_node(cluster: &Cluster, check: NodeCheck) -> Result<()> {
 pub(super) fn leaves_nothing_on(cluster: &Cluster, node: Node) -> Result<()> {
     no_pin_is_left(cluster, node)?;
     no_vip_is_left(cluster, node)?;
-    no_rule_is_left(cluster, node)
+    no_rule_is_left(cluster, node)?;
+    no_file_is_left(cluster, node)
 }
 
 fn no_pin_is_left(cluster: &Cluster, node: Node) -> Result<()> {
@@ -42,6 +44,13 @@ fn no_vip_is_left(cluster: &Cluster, node: Node) -> Result<()> {
 fn no_rule_is_left(cluster: &Cluster, node: Node) -> Result<()> {
     let tables = output::of(cluster.command_on(node, "nft").args(["list", "tables"]))?;
     ensure!(!tables.contains("portcullis"), "{tables}");
+    Ok(())
+}
+
+/// The directory is the kubelet's.
+fn no_file_is_left(cluster: &Cluster, node: Node) -> Result<()> {
+    let left = output::of(cluster.command_on(node, "find").args(["/var/lib/portcullis", "-mindepth", "1"]))?;
+    ensure!(left.is_empty(), "{left}");
     Ok(())
 }
 

@@ -1,0 +1,77 @@
+//! What an agent of a cluster keeps on its node's disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use portcullis_control::status::remove_statuses;
+
+#[derive(Args)]
+pub(crate) struct StateDir {
+    /// Where the last good configuration and the statuses are kept, without keys
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
+    state_dir: PathBuf,
+}
+
+impl StateDir {
+    pub(crate) fn last_good(&self) -> PathBuf {
+        self.state_dir.join("last-good.jsonl")
+    }
+
+    pub(crate) fn statuses(&self) -> PathBuf {
+        self.state_dir.join("status")
+    }
+
+    /// Removes all of it, and the directory if nothing else is in it. Statuses may be elsewhere. Returns what was there.
+    pub(crate) fn remove(&self, statuses: Option<&Path>) -> Result<Vec<String>> {
+        let (last_good, own) = (self.last_good(), self.statuses());
+        let mut removed = Vec::new();
+        for file in [&last_good, &last_good.with_extension("tmp")] {
+            if remove_file(file).with_context(|| format!("cannot remove {}", file.display()))? {
+                removed.push(file.display().to_string());
+            }
+        }
+        let statuses = statuses.unwrap_or(&own);
+        if remove_statuses(statuses).with_context(|| format!("cannot remove {}", statuses.display()))? {
+            removed.push(format!("statuses in {}", statuses.display()));
+        }
+        // A volume is not the agent's, nor is a directory with files of others.
+        let _ = fs::remove_dir(&self.state_dir);
+        Ok(removed)
+    }
+}
+
+/// Whether it was there.
+fn remove_file(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_others_stays() {
+        let parent = tempfile::tempdir().unwrap();
+        let state = StateDir { state_dir: parent.path().join("portcullis") };
+        assert_eq!(state.remove(None).unwrap(), Vec::<String>::new(), "there is nothing yet");
+
+        let gateways = state.statuses().join("Gateway/infra");
+        fs::create_dir_all(&gateways).unwrap();
+        let theirs = state.state_dir.join("theirs");
+        let ours = [state.last_good(), state.state_dir.join("last-good.tmp"), gateways.join("web.yaml")];
+        ours.iter().chain([&theirs]).for_each(|file| fs::write(file, "x").unwrap());
+        assert_eq!(state.remove(None).unwrap().len(), 3);
+        assert!(theirs.exists() && !state.statuses().exists() && !state.last_good().exists());
+
+        fs::remove_file(theirs).unwrap();
+        state.remove(None).unwrap();
+        assert!(!state.state_dir.exists());
+    }
+}
