@@ -149,6 +149,7 @@ impl<W: StatusSink> Desk<W> {
             self.write(some.collect());
         }
         if let Some(everything) = everything {
+            self.complaints.keep_only(&everything);
             self.sink.keep_only(&everything);
         }
         if is_complete {

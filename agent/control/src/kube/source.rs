@@ -145,53 +145,7 @@ impl KubeSource {
         }
     }
 
-    /// What the last good configuration has, until everything is known.
-    fn stop_waiting(&mut self) {
-        if let Phase::Reading(_) = self.phase {
-            self.phase = Phase::Remembering;
-            self.reading.extend(self.last_good.as_ref().map(LastGood::read));
-        }
-    }
-
-    /// What was heard meanwhile follows when all was.
-    fn remember(&mut self, kept: Vec<Change>) {
-        if kept.is_empty() || self.phase != Phase::Remembering {
-            return;
-        }
-        tracing::warn!(
-            objects = kept.len(),
-            "not everything could be read from the API server so far: serving the last good configuration"
-        );
-        let heard = std::mem::take(&mut self.objects);
-        for change in &kept {
-            self.objects.apply(change.clone());
-        }
-        self.pending.clear();
-        for object in heard.iter() {
-            self.say(Change::Set(object));
-        }
-        // Of Services that were remembered.
-        for gateway in self.gateways.keys().cloned().collect::<Vec<_>>() {
-            self.put_gateway(&gateway);
-        }
-        self.forget_absent(&kept, &heard);
-        self.remembered = Some(kept);
-        if self.listings.are_settled() {
-            self.follow_references();
-        }
-    }
-
-    /// Lists that come to an end later remove what is not in them by themselves.
-    fn forget_absent(&mut self, kept: &[Change], heard: &Objects) {
-        let read = self.listings.read().filter(|kind| !is_read_on_demand(*kind));
-        for kind in read.collect::<Vec<_>>() {
-            self.retain(kind, &names(heard, kind));
-        }
-        for key in kept.iter().map(Change::key).filter(|key| self.fetcher.is_absent(key)).collect::<Vec<_>>()
-        {
-            self.delete(&key);
-        }
-    }
+    // --- hearing ---
 
     async fn hear(&mut self) {
         let patience = match self.phase {
@@ -212,6 +166,10 @@ impl KubeSource {
             () = sleep_until(keep), if self.writing.is_empty() => return self.keep(),
             () = sleep_until(patience) => return self.stop_waiting(),
         }
+        self.take_received();
+    }
+
+    fn take_received(&mut self) {
         let mut refer = false;
         for delta in std::mem::take(&mut self.received) {
             refer |= self.take(delta);
@@ -220,8 +178,6 @@ impl KubeSource {
             self.follow_references();
         }
     }
-
-    // --- hearing ---
 
     /// Returns whether it may change what is referred to.
     fn take(&mut self, delta: Delta) -> bool {
@@ -372,6 +328,54 @@ impl KubeSource {
     }
 
     // --- what is kept on disk ---
+
+    /// What the last good configuration has, until everything is known.
+    fn stop_waiting(&mut self) {
+        if let Phase::Reading(_) = self.phase {
+            self.phase = Phase::Remembering;
+            self.reading.extend(self.last_good.as_ref().map(LastGood::read));
+        }
+    }
+
+    /// What was heard meanwhile follows when all was.
+    fn remember(&mut self, kept: Vec<Change>) {
+        if kept.is_empty() || self.phase != Phase::Remembering {
+            return;
+        }
+        tracing::warn!(
+            objects = kept.len(),
+            "not everything could be read from the API server so far: serving the last good configuration"
+        );
+        let heard = std::mem::take(&mut self.objects);
+        for change in &kept {
+            self.objects.apply(change.clone());
+        }
+        self.pending.clear();
+        for object in heard.iter() {
+            self.say(Change::Set(object));
+        }
+        // Of Services that were remembered.
+        for gateway in self.gateways.keys().cloned().collect::<Vec<_>>() {
+            self.put_gateway(&gateway);
+        }
+        self.forget_absent(&kept, &heard);
+        self.remembered = Some(kept);
+        if self.listings.are_settled() {
+            self.follow_references();
+        }
+    }
+
+    /// Lists that come to an end later remove what is not in them by themselves.
+    fn forget_absent(&mut self, kept: &[Change], heard: &Objects) {
+        let read = self.listings.read().filter(|kind| !is_read_on_demand(*kind));
+        for kind in read.collect::<Vec<_>>() {
+            self.retain(kind, &names(heard, kind));
+        }
+        for key in kept.iter().map(Change::key).filter(|key| self.fetcher.is_absent(key)).collect::<Vec<_>>()
+        {
+            self.delete(&key);
+        }
+    }
 
     fn keep(&mut self) {
         if let Some(last_good) = &mut self.last_good {

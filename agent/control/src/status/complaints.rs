@@ -1,7 +1,7 @@
 //! What statuses complain about, in the log: who reads it at night should not have to look for the object first. Each
 //! complaint once, and once more when it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_gateway::ObjectKey;
 use serde_json::Value;
@@ -30,6 +30,11 @@ impl Complaints {
                 "{more} more statuses changed for the worse or the better: `portcullis status` lists them"
             );
         }
+    }
+
+    /// There are no others any more.
+    pub fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
+        self.0.retain(|key, _| objects.contains(key));
     }
 
     /// What there is to say.
