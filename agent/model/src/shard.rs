@@ -15,12 +15,13 @@ type Shard<V> = HashMap<Arc<str>, V, RandomState>;
 pub struct ShardMap<V> {
     hasher: RandomState,
     shards: Vec<Arc<Shard<V>>>,
+    len: usize,
 }
 
 impl<V> Default for ShardMap<V> {
     fn default() -> Self {
         let empty = Arc::new(Shard::default());
-        Self { hasher: RandomState::default(), shards: vec![empty; SHARDS] }
+        Self { hasher: RandomState::default(), shards: vec![empty; SHARDS], len: 0 }
     }
 }
 
@@ -32,11 +33,11 @@ impl<V> ShardMap<V> {
     }
 
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.len()).sum()
+        self.len
     }
 
     pub fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.is_empty())
+        self.len == 0
     }
 
     /// All entries, in no particular order.
@@ -61,12 +62,18 @@ impl<V> ShardMap<V> {
 impl<V: Clone> ShardMap<V> {
     pub fn insert(&mut self, key: Arc<str>, value: V) -> Option<V> {
         let shard = self.shard_of(&key);
-        Arc::make_mut(&mut self.shards[shard]).insert(key, value)
+        let before = Arc::make_mut(&mut self.shards[shard]).insert(key, value);
+        self.len += usize::from(before.is_none());
+        before
     }
 
     pub fn remove(&mut self, key: &str) -> Option<V> {
         let shard = self.shard_of(key);
-        self.shards[shard].contains_key(key).then(|| Arc::make_mut(&mut self.shards[shard]).remove(key))?
+        if !self.shards[shard].contains_key(key) {
+            return None;
+        }
+        self.len -= 1;
+        Arc::make_mut(&mut self.shards[shard]).remove(key)
     }
 }
 
@@ -90,6 +97,7 @@ mod tests {
         let copy = first.clone();
         first.insert(Arc::from("a"), 3);
         first.remove("b");
+        assert_eq!(first.remove("b"), None);
         assert_eq!((first.get("a"), first.get("b")), (Some(&3), None));
         assert_eq!((copy.get("a"), copy.get("b")), (Some(&1), Some(&2)));
         assert_eq!((first.len(), copy.len()), (1, 2));
