@@ -122,6 +122,34 @@ fn edit(scenario: &Scenario, from: &str, to: &str) {
     fs::write(path, before.replace(from, to)).unwrap();
 }
 
+/// What has begun is finished; who comes now may try elsewhere, and does not wait for nobody.
+#[test]
+fn a_draining_agent_refuses_connections() {
+    let scenario = Scenario::new("drain").unwrap();
+    let agent = scenario.start_agent().unwrap();
+    let answer = scenario.shop.hold();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| scenario.request("https://shop.example.com/").send());
+        let under_way = || {
+            anyhow::ensure!(scenario.shop.requests() == 1, "the backend has no request");
+            Ok(())
+        };
+        until(Duration::from_secs(10), under_way).unwrap();
+        let ending = scope.spawn(|| agent.terminate());
+        let refused = || {
+            let answer = scenario.request("http://shop.example.com/").send()?;
+            anyhow::ensure!(answer.code == Some(7), "{answer:?}");
+            Ok(())
+        };
+        until(Duration::from_secs(10), refused).unwrap();
+        assert!(!ending.is_finished(), "it ended before the response");
+        drop(answer);
+        let answered = waiting.join().unwrap().unwrap();
+        assert_eq!(answered.status, 200, "{answered:?}");
+        assert!(ending.join().unwrap().unwrap().success());
+    });
+}
+
 /// On the node's own addresses, with its port 8080 taken.
 const EVERYWHERE: &str = "
 apiVersion: gateway.networking.k8s.io/v1
