@@ -58,6 +58,14 @@ async fn a_service_follows_its_gateway() {
     let service = fixture.until("Service", &name, restored).await;
     assert_eq!(label(&service, "theirs"), "1");
 
+    // Also the one by which we find what is ours.
+    let unmarked = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+    fixture.patch("Service", &name, unmarked).await;
+    let restored = |service: &Value| label(service, "app.kubernetes.io/managed-by") == "portcullis";
+    let service = fixture.until("Service", &name, restored).await;
+    assert_eq!(service["spec"]["clusterIP"], address, "the address stays");
+    assert!(agent.refused.borrow().is_empty());
+
     fixture.delete("Gateway", "web").await;
     fixture.until("Service", &name, Value::is_null).await;
     drop(agent);

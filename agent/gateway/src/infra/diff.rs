@@ -37,7 +37,8 @@ pub fn diff<'o>(
 ) -> Vec<Operation> {
     let observed: Observed<'o> =
         observed.into_iter().map(|object| ((object.kind, object.name()), object)).collect();
-    let obsolete = observed.values().filter(|object| is_obsolete(object, wanted, controller_name));
+    let gateways = wanted.iter().map(|wanted| (wanted.uid.as_str(), wanted)).collect();
+    let obsolete = observed.values().filter(|object| is_obsolete(object, &gateways, controller_name));
     let pairs = wanted.iter().flat_map(|wanted| wanted.objects().iter().map(move |object| (wanted, object)));
     let made = pairs.filter_map(|(wanted, object)| realize(wanted, object, &observed));
     made.chain(obsolete.map(|object| delete(object))).collect()
@@ -46,7 +47,7 @@ pub fn diff<'o>(
 fn realize(wanted: &Wanted, object: &Generated, observed: &Observed<'_>) -> Option<Operation> {
     let object = stamped(object);
     match observed.get(&(object.kind, object.name())) {
-        Some(there) if !there.belongs_to(&wanted.uid) => Some(refuse(wanted, there)),
+        Some(there) if there.gateway_uid() != Some(&wanted.uid) => Some(refuse(wanted, there)),
         Some(there) if contains(&there.manifest, &object.manifest) => None,
         Some(there) if has_other_address(there, &object) => {
             Some(Operation::Replace { object: Box::new(object), uid: uid(there) })
@@ -70,15 +71,15 @@ fn has_other_address(there: &Generated, wanted: &Generated) -> bool {
 }
 
 /// A Gateway of which it is not known what it wants keeps what it has.
-fn is_obsolete(object: &Generated, wanted: &[Wanted], controller_name: &str) -> bool {
+fn is_obsolete(object: &Generated, gateways: &BTreeMap<&str, &Wanted>, controller_name: &str) -> bool {
     if !object.is_generated() || !object.is_of_controller(controller_name) {
         return false;
     }
-    let is_wanted = |wanted: &Wanted| {
+    let is_wanted = |wanted: &&Wanted| {
         let is_it = |other: &Generated| other.kind == object.kind && other.name() == object.name();
         wanted.objects.as_ref().is_none_or(|objects| objects.iter().any(is_it))
     };
-    !wanted.iter().any(|wanted| object.belongs_to(&wanted.uid) && is_wanted(wanted))
+    !object.gateway_uid().and_then(|uid| gateways.get(uid)).is_some_and(is_wanted)
 }
 
 fn delete(object: &Generated) -> Operation {

@@ -73,7 +73,7 @@ impl Generated {
         name_of(&self.metadata)
     }
 
-    /// Whether we made it for some Gateway: it says so, and that Gateway is its controller.
+    /// Whether we made it for some Gateway: that Gateway is its controller, and we have marked it.
     pub fn is_generated(&self) -> bool {
         is_generated(&self.metadata)
     }
@@ -91,8 +91,8 @@ impl Generated {
             && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
     }
 
-    pub(super) fn belongs_to(&self, gateway_uid: &str) -> bool {
-        self.is_generated() && owner_of(&self.metadata).is_some_and(|owner| owner.uid == gateway_uid)
+    pub(super) fn gateway_uid(&self) -> Option<&str> {
+        owner_of(&self.metadata).filter(|_| self.is_generated()).map(|owner| owner.uid.as_str())
     }
 
     pub(super) fn is_of_controller(&self, controller_name: &str) -> bool {
@@ -109,9 +109,12 @@ impl fmt::Display for Generated {
     }
 }
 
+/// Either mark will do: somebody who takes the label away does not take the object, and its address, from the Gateway.
 pub(super) fn is_generated(metadata: &ObjectMeta) -> bool {
     let label = metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY_LABEL));
-    label.is_some_and(|value| value == MANAGER) && owner_of(metadata).is_some()
+    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CONTROLLER_ANNOTATION));
+    let is_marked = label.is_some_and(|value| value == MANAGER) || annotation.is_some();
+    is_marked && owner_of(metadata).is_some()
 }
 
 pub(super) fn owner_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {

@@ -133,6 +133,15 @@ fn what_somebody_changed_or_we_want_otherwise_is_applied_again() {
 }
 
 #[test]
+fn an_object_that_lost_a_label_is_still_ours() {
+    let wanted = wanted(json!({}));
+    let unlabelled = changed(&applied(&wanted), |service| service["metadata"]["labels"] = json!({}));
+    let operations = changes(std::slice::from_ref(&wanted), [&unlabelled]);
+    assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
+    assert_eq!(generated_for(&typed(&unlabelled)).unwrap().to_string(), "edge/my-gateway");
+}
+
+#[test]
 fn foreign_objects_of_the_name_are_refused_and_never_deleted() {
     let wanted = wanted(json!({}));
     let hand_made = changed(&applied(&wanted), |it| it["metadata"]["ownerReferences"] = json!([]));
