@@ -1,7 +1,7 @@
 //! `Programmed` is true when the data plane says so, not when translation hopes so: what it refused turns the planned
 //! conditions of the listeners and Gateways concerned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_gateway::{Kind, ObjectKey, Reason};
 use portcullis_model::{FrontendKey, ParentKind, Snapshot};
@@ -56,6 +56,9 @@ impl Refusals {
                 deny(listener, Reason::PortUnavailable, lines);
             }
         }
+        if !any_listener_is_programmed(status) {
+            deny(status, unserved_reason(key.kind), &refused.lines());
+        }
     }
 
     fn add(&mut self, frontend: &FrontendKey, line: &str, snapshot: &Snapshot) {
@@ -73,15 +76,43 @@ impl Refusals {
     }
 }
 
-/// A condition that is false for another reason stays as it is.
+impl Refused {
+    /// Each once.
+    fn lines(&self) -> Vec<String> {
+        let lines: BTreeSet<_> = self.listeners.values().flatten().collect();
+        lines.into_iter().cloned().collect()
+    }
+}
+
+/// "Programmed ... only reflects the listeners in that ListenerSet" (GEP-1713); the same goes for an attached Gateway. With
+/// none of them served, it is not either.
+fn any_listener_is_programmed(status: &Value) -> bool {
+    let listeners = status.get("listeners").and_then(Value::as_array);
+    listeners.into_iter().flatten().any(|listener| programmed(listener).is_some())
+}
+
+/// "Additional reasons for this condition to be False are influenced by child ListenerEntry conditions: PortUnavailable".
+fn unserved_reason(kind: Kind) -> Reason {
+    match kind {
+        Kind::ListenerSet => Reason::PortUnavailable,
+        _ => Reason::AddressNotUsable,
+    }
+}
+
+/// What is false for another reason stays as it is.
 fn deny(holder: &mut Value, reason: Reason, lines: &[String]) {
-    let conditions = holder.get_mut("conditions").and_then(Value::as_array_mut);
-    let is_programmed = |c: &&mut Value| c["type"] == "Programmed" && c["status"] == "True";
-    if let Some(condition) = conditions.into_iter().flatten().find(is_programmed) {
+    if let Some(at) = programmed(holder) {
+        let condition = &mut holder["conditions"][at];
         condition["status"] = json!("False");
         condition["reason"] = json!(reason.as_str());
         condition["message"] = json!(format!("not served: {}", lines.join("; ")));
     }
+}
+
+/// Which of its conditions says that it is.
+fn programmed(holder: &Value) -> Option<usize> {
+    let conditions = holder.get("conditions").and_then(Value::as_array)?;
+    conditions.iter().position(|it| it["type"] == "Programmed" && it["status"] == "True")
 }
 
 #[cfg(test)]
@@ -140,8 +171,16 @@ mod tests {
         assert_eq!(status["listeners"][0]["conditions"][0]["status"], "True");
 
         let mut status = planned("True");
+        let served = json!({"name": "https", "conditions": status["conditions"]});
+        status["listeners"].as_array_mut().unwrap().push(served);
         refusals.amend(&set, &mut status);
         assert_eq!(status["listeners"][0]["conditions"][0]["reason"], "PortUnavailable");
+        assert_eq!(status["conditions"][0]["status"], "True", "another listener of the set is served");
+
+        let mut status = planned("True");
+        refusals.amend(&set, &mut status);
+        assert_eq!(status["conditions"][0]["reason"], "PortUnavailable", "none is");
+        assert_eq!(status["conditions"][0]["message"], "not served: tcp/127.0.0.1:80: address in use");
 
         let mut status = planned("False");
         refusals.amend(&gateway, &mut status);
