@@ -19,7 +19,7 @@ use crate::applier::State;
 
 /// An API server keeps Events for an hour, if nobody chose otherwise: what lasts is said again before.
 const AGAIN: Duration = Duration::from_secs(30 * 60);
-/// How often what could not be said is tried again.
+/// For so long, what could not be said is not tried again; and so often it is looked at what there is to say again.
 const RETRY: Duration = Duration::from_secs(60);
 /// A node that can serve nothing at all would say so of every Gateway. The others are in its log.
 const MOST: usize = 32;
@@ -32,13 +32,14 @@ pub struct Announcer {
     reporter: Reporter,
     gateways: watch::Receiver<BTreeMap<ObjectName, Wanted>>,
     told: BTreeMap<ObjectName, Told>,
-    /// What was logged last.
-    complaint: Option<String>,
 }
 
+/// What was said of a Gateway, or tried to.
 struct Told {
-    note: String,
-    at: Instant,
+    /// `None`: it could not be said.
+    note: Option<String>,
+    /// Before this, the same need not be said again, and what could not be said is not tried.
+    until: Instant,
 }
 
 // === impl Announcer ===
@@ -47,7 +48,7 @@ impl Announcer {
     pub fn new(client: Client, board: &Arc<Board>, node: &str) -> Self {
         let reporter =
             Reporter { controller: board.controller_name().to_owned(), instance: Some(node.to_owned()) };
-        Self { client, reporter, gateways: board.generated(), told: BTreeMap::new(), complaint: None }
+        Self { client, reporter, gateways: board.generated(), told: BTreeMap::new() }
     }
 
     /// Until there is nobody left to say what is refused.
@@ -70,23 +71,25 @@ impl Announcer {
 
     async fn tell(&mut self, refused: BTreeMap<ObjectName, String>) {
         // What comes and goes is told once.
-        self.told.retain(|gateway, told| refused.contains_key(gateway) || told.at.elapsed() < AGAIN);
+        self.told.retain(|gateway, told| refused.contains_key(gateway) || told.until > Instant::now());
         for (gateway, note) in refused {
             let uid = self.gateways.borrow_and_update().get(&gateway).map(|wanted| wanted.uid.clone());
             let Some(uid) = uid.filter(|_| self.is_due(&gateway, &note)) else { continue };
-            if let Err(error) = self.publish(&gateway, uid, &note).await {
-                return self.complain(&gateway, problem(&error));
-            }
-            self.complaint = None;
-            self.told.insert(gateway, Told { note, at: Instant::now() });
+            let told = match self.publish(&gateway, uid, &note).await {
+                Ok(()) => Told { note: Some(note), until: Instant::now() + AGAIN },
+                Err(error) => {
+                    self.complain(&gateway, &problem(&error));
+                    Told { note: None, until: Instant::now() + RETRY }
+                }
+            };
+            self.told.insert(gateway, told);
         }
     }
 
     fn is_due(&self, gateway: &ObjectName, note: &str) -> bool {
-        match self.told.get(gateway) {
-            Some(told) => told.note != note || told.at.elapsed() >= AGAIN,
-            None => self.told.len() < MOST,
-        }
+        let Some(told) = self.told.get(gateway) else { return self.told.len() < MOST };
+        let is_another = told.note.as_ref().is_some_and(|told| told != note);
+        is_another || told.until <= Instant::now()
     }
 
     /// By a recorder of its own each time: one that is kept repeats what it said of a Gateway before, even if that is something
@@ -103,13 +106,13 @@ impl Announcer {
         recorder.publish(&event, &reference(gateway, uid)).await
     }
 
-    fn complain(&mut self, gateway: &ObjectName, problem: String) {
-        if self.complaint.as_ref() != Some(&problem) {
+    /// Of the first that cannot be told; the others have their reason in common with it, as a rule.
+    fn complain(&self, gateway: &ObjectName, problem: &str) {
+        if self.told.values().all(|told| told.note.is_some()) {
             tracing::warn!(
                 "Gateway {gateway}: cannot make an Event of what this node does not serve: {problem}. The log and \
                  portcullis_frontends_refused have it"
             );
-            self.complaint = Some(problem);
         }
     }
 }

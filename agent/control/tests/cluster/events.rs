@@ -78,6 +78,23 @@ async fn without_the_right_to_make_events_the_log_says_so_and_all_else_works() {
     fixture.remove().await;
 }
 
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn an_event_that_cannot_be_made_keeps_no_other_from_being_made() {
+    let fixture = Fixture::new().await;
+    let (logs, why) = (Logs::capture(), watch::Sender::new("sshd has it"));
+    let agent = Agent::start_on(Taken(why.subscribe()), &fixture, "node-1");
+    // An Event is named after its Gateway, and more.
+    let long = "a".repeat(250);
+    fixture.gateway(&long, json!({})).await;
+    logs.until("cannot make an event").await;
+    fixture.gateway("web", json!({})).await;
+    let told = events(&fixture, 1).await;
+    assert_eq!(told[0]["regarding"]["name"], "web");
+    drop(agent);
+    fixture.remove().await;
+}
+
 /// Those of the Gateway, once there are so many.
 async fn events(fixture: &Fixture, count: usize) -> Vec<Value> {
     let deadline = Instant::now() + DEADLINE;
