@@ -9,6 +9,7 @@ use std::error::Error;
 mod backoff;
 mod board;
 mod client;
+mod delete;
 mod dispute;
 mod events;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +22,7 @@ pub(super) struct ApiServer {
 /// A request that waits for its answer; without one, the connection breaks.
 #[derive(Debug)]
 pub(super) struct Asked {
+    pub(super) method: String,
     pub(super) path: String,
     to: oneshot::Sender<(u16, Value)>,
 }
@@ -65,16 +66,31 @@ impl Asked {
         // Whoever asked may be gone.
         let _ = self.to.send((code, body));
     }
+
+    /// There is no such object.
+    pub(super) fn answer_not_found(self) {
+        let details = json!({"name": "x"});
+        self.answer(404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "details": details}));
+    }
+
+    /// Waits until nobody waits for the answer any more.
+    pub(super) async fn given_up(mut self) {
+        tokio::time::timeout(DEADLINE, self.to.closed()).await.expect("somebody waits for ever");
+    }
 }
 
-/// Until the connection ends. No request has a body.
+/// Until the connection ends.
 async fn serve(stream: TcpStream, to: mpsc::UnboundedSender<Asked>) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
-        let path = head(&mut stream).await?;
+        let (method, path) = request(&mut stream).await?;
         let (answer, answered) = oneshot::channel();
-        to.send(Asked { path, to: answer }).ok()?;
-        let (code, body) = answered.await.ok()?;
+        to.send(Asked { method, path, to: answer }).ok()?;
+        let (code, body) = tokio::select! {
+            answer = answered => answer.ok()?,
+            // Nobody asks again before there is an answer.
+            _ = stream.fill_buf() => return None,
+        };
         let (body, kind) = (body.to_string(), "application/json");
         let length = body.len();
         let response =
@@ -83,15 +99,25 @@ async fn serve(stream: TcpStream, to: mpsc::UnboundedSender<Asked>) -> Option<()
     }
 }
 
-/// Reads a request's head and returns the path.
-async fn head(stream: &mut BufReader<TcpStream>) -> Option<String> {
-    let mut path = None;
+/// Reads a request and returns its method and path.
+async fn request(stream: &mut BufReader<TcpStream>) -> Option<(String, String)> {
+    let first = line(stream).await?;
+    let mut length = 0;
     loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-        if line == "\r\n" {
-            return path;
+        let line = line(stream).await?.to_lowercase();
+        if line.is_empty() {
+            stream.read_exact(&mut vec![0; length]).await.ok()?;
+            let mut words = first.split(' ').map(str::to_owned);
+            return Some((words.next()?, words.next()?));
         }
-        path = path.or_else(|| line.split(' ').nth(1).map(str::to_owned));
+        if let Some(bytes) = line.strip_prefix("content-length: ") {
+            length = bytes.parse().ok()?;
+        }
     }
+}
+
+async fn line(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+    Some(line.trim_end().to_owned())
 }

@@ -1,5 +1,5 @@
-//! What the writer of statuses complained about, so that the log has it once: not once per object when the reason is one for
-//! all, and not at every attempt.
+//! What was complained of, so that the log has it once: not at every attempt, and of statuses not once per object when the
+//! reason is one for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,10 @@ use super::dispute::{self, NOTABLE};
 /// How many objects' complaints are remembered.
 const MANY: usize = 1024;
 
+/// What was complained of last in one matter.
+#[derive(Debug, Default)]
+pub(super) struct Once(Option<String>);
+
 #[derive(Debug, Default)]
 pub(super) struct Said(Mutex<Complaints>);
 
@@ -20,6 +24,25 @@ struct Complaints {
     kinds: BTreeMap<Kind, Option<u16>>,
     invalid: BTreeMap<ObjectKey, String>,
 }
+
+// === impl Once ===
+
+impl Once {
+    /// Whether the log does not have it yet. Numbers do not count: a certificate expired another number of seconds ago each time.
+    pub(super) fn is_news(&mut self, problem: &str) -> bool {
+        let words: String = problem.chars().filter(|it| !it.is_ascii_digit()).collect();
+        let is_news = self.0.as_ref() != Some(&words);
+        self.0 = Some(words);
+        is_news
+    }
+
+    /// Returns whether there was anything to complain of.
+    pub(super) fn over(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+}
+
+// === impl Said ===
 
 impl Said {
     /// Statuses of this kind cannot be written now.

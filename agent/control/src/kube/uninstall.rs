@@ -3,13 +3,13 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, ListParams, Preconditions};
 use kube::core::DynamicObject;
 use portcullis_gateway::api::xmeshes::XMesh;
 use portcullis_gateway::infra::{self, GeneratedKind, Operation};
 use portcullis_gateway::mesh::MeshSettings;
 
-use super::code;
+use super::delete::{delete, exactly};
 use super::generate::{read, resource};
 
 /// What is to be removed.
@@ -31,7 +31,7 @@ pub async fn uninstall(client: &Client, installation: &Installation) -> kube::Re
     remove_generated(client, &installation.controller_name, &mut removed).await?;
     remove_mesh(client, &installation.mesh, &mut removed).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), &installation.namespace);
-    if is_deleted(leases.delete(&installation.lease, &DeleteParams::default()).await)? {
+    if delete(&leases, &installation.lease, Preconditions::default()).await? {
         removed.push(format!("Lease {}/{}", installation.namespace, installation.lease));
     }
     Ok(removed)
@@ -47,7 +47,7 @@ async fn remove_generated(client: &Client, controller: &str, removed: &mut Vec<S
             let Operation::Delete { name, uid, .. } = operation else { continue };
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), &name.namespace, &resource(kind));
-            if is_deleted(api.delete(&name.name, &exactly(uid)).await)? {
+            if delete(&api, &name.name, exactly(uid)).await? {
                 removed.push(format!("{kind} {name}"));
             }
         }
@@ -60,23 +60,9 @@ async fn remove_mesh(client: &Client, mesh: &MeshSettings, removed: &mut Vec<Str
     let api: Api<XMesh> = Api::all(client.clone());
     let Some(there) = api.get_opt(&mesh.name).await? else { return Ok(()) };
     if there.spec.controller_name == mesh.controller_name
-        && is_deleted(api.delete(&mesh.name, &exactly(there.metadata.uid.unwrap_or_default())).await)?
+        && delete(&api, &mesh.name, exactly(there.metadata.uid.unwrap_or_default())).await?
     {
         removed.push(format!("XMesh {}", mesh.name));
     }
     Ok(())
-}
-
-fn exactly(uid: String) -> DeleteParams {
-    let preconditions = Preconditions { uid: Some(uid), resource_version: None };
-    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }
-}
-
-/// Gone already, or replaced by another object of the name, is as good.
-fn is_deleted<T>(result: kube::Result<T>) -> kube::Result<bool> {
-    match result {
-        Ok(_) => Ok(true),
-        Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
