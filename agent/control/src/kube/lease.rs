@@ -10,9 +10,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::backoff::jittered;
+use super::said::Once;
 use super::{code, problem};
 
 /// How a Lease is kept. A leader that cannot renew steps down after `renew_within`, before another may think it dead after
@@ -31,8 +32,8 @@ pub struct Elector {
     timing: Timing,
     seen: Option<Seen>,
     leading: watch::Sender<bool>,
-    /// What was said last of why it cannot campaign.
-    complaint: Option<String>,
+    /// Why it cannot campaign.
+    complaint: Once,
 }
 
 /// The Lease as last read, and since when it is so by our clock.
@@ -74,7 +75,7 @@ impl Elector {
             timing,
             seen: None,
             leading: watch::Sender::new(false),
-            complaint: None,
+            complaint: Once::default(),
         }
     }
 
@@ -89,7 +90,7 @@ impl Elector {
         let mut renewed = Instant::now();
         loop {
             let began = Instant::now();
-            let attempt = self.attempt().await;
+            let attempt = self.attempt(renewed).await;
             if attempt == Attempt::Holds {
                 renewed = began;
                 self.set(true);
@@ -113,7 +114,7 @@ impl Elector {
             Attempt::Holds | Attempt::Follows => self.timing.retry_every,
         });
         let until = match &self.seen {
-            _ if *self.leading.borrow() => renewed + self.timing.renew_within,
+            _ if self.leads() => renewed + self.timing.renew_within,
             Some(seen) if attempt == Attempt::Follows => seen.since + self.trusted(seen),
             _ => return pause,
         };
@@ -121,35 +122,36 @@ impl Elector {
         pause.min(left.max(Duration::from_millis(10)))
     }
 
-    /// Takes or renews the Lease, if the API server answers in time.
-    async fn attempt(&mut self) -> Attempt {
-        let limit = self.timing.renew_within / 2;
-        match timeout(limit, self.take_or_renew()).await {
+    /// Takes or renews the Lease, if the API server answers in time: of a leader, before it must step down.
+    async fn attempt(&mut self, renewed: Instant) -> Attempt {
+        let mut limit = Instant::now() + self.timing.renew_within / 2;
+        if self.leads() {
+            limit = limit.min(renewed + self.timing.renew_within);
+        }
+        match timeout_at(limit, self.take_or_renew()).await {
             Ok(Ok(holds)) => {
-                self.complaint = None;
+                self.complaint.over();
                 if holds { Attempt::Holds } else { Attempt::Follows }
             }
             Ok(Err(error)) => {
-                self.complain(problem(&error));
+                self.complain(&problem(&error));
                 Attempt::Unanswered
             }
             Err(_) => {
-                self.complain("the API server does not answer in time".to_owned());
+                self.complain("the API server does not answer in time");
                 Attempt::Unanswered
             }
         }
     }
 
-    /// Once, until something else is wrong.
-    fn complain(&mut self, problem: String) {
-        if self.complaint.as_ref() != Some(&problem) {
+    fn complain(&mut self, problem: &str) {
+        if self.complaint.is_news(problem) {
             tracing::warn!(
                 "Lease {}: cannot campaign: {problem}; this agent serves, and writes no statuses until it can. It needs get, create \
                  and update on leases in namespace {}",
                 self.name,
                 self.api.namespace().unwrap_or_default()
             );
-            self.complaint = Some(problem);
         }
     }
 
@@ -210,8 +212,9 @@ impl Elector {
         holder(&seen.lease).is_none() || seen.since.elapsed() >= self.trusted(seen)
     }
 
-    /// How long a holder is thought alive after it was seen to move. It moved one pause before that at most, so another leads
-    /// within the time that the Lease is valid for, but not before the holder must have stepped down.
+    /// How long a holder is thought alive after it was seen to move: longer than the holder leads without being able to move
+    /// again. Whoever looks once per pause saw it move within a pause, so another leads within the time that the Lease is valid
+    /// for.
     fn trusted(&self, seen: &Seen) -> Duration {
         let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
@@ -264,6 +267,10 @@ impl Elector {
         let _ = timeout(Duration::from_secs(1), replaced).await;
     }
 
+    fn leads(&self) -> bool {
+        *self.leading.borrow()
+    }
+
     fn set(&self, leads: bool) {
         let changed = self.leading.send_if_modified(|before| std::mem::replace(before, leads) != leads);
         if changed && leads {
@@ -277,3 +284,7 @@ impl Elector {
 fn holder(lease: &Lease) -> Option<&String> {
     lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
 }
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;
