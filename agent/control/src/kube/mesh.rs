@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered, sleep_until};
 use super::dispute::{self, Dispute, NOTABLE};
+use super::said::Once;
 use super::served::resource;
 use super::trouble::Trouble;
 use super::watch::answer;
@@ -42,8 +43,10 @@ pub struct Mesh {
     agents: String,
     leading: watch::Receiver<bool>,
     state: watch::Sender<MeshState>,
-    /// Of resources of other names, the versions that a status was written to, or tried to.
+    /// Of resources of other names, the versions that a status was written to.
     answered: BTreeMap<String, Option<String>>,
+    /// Why one could not be written.
+    unanswered: Once,
     disputes: BTreeMap<String, Dispute>,
     hasher: RandomState,
 }
@@ -89,6 +92,7 @@ impl Mesh {
             leading,
             state,
             answered: BTreeMap::new(),
+            unanswered: Once::default(),
             disputes: BTreeMap::new(),
             hasher: RandomState::new(),
         }
@@ -220,8 +224,8 @@ impl Mesh {
         self.hasher.hash_one(serde_json::to_string(status).unwrap_or_default())
     }
 
-    /// Once for each version of a resource: whatever comes of it, there is nothing to be gained by trying again. Returns when to
-    /// come back to one that has to wait.
+    /// Once for each version of a resource: another that finds the name to be its own may answer, too. Returns when to come
+    /// back to one that has to wait, or could not be answered.
     async fn answer_unexpected(&mut self, observed: &Observed) -> Option<Instant> {
         self.answered.retain(|name, _| observed.meshes.contains_key(name));
         if !*self.leading.borrow() {
@@ -230,20 +234,35 @@ impl Mesh {
         let mut again = None;
         for (name, mesh) in observed.unexpected() {
             let Some(status) = mesh::plan_unexpected(mesh, &self.instance, &self.settings) else { continue };
-            if let Some(until) = self.waits(name, &status) {
-                again = Some(again.map_or(until, |again| until.min(again)));
+            let version = &mesh.metadata.resource_version;
+            if self.answered.get(name) == Some(version) {
                 continue;
             }
-            let version = mesh.metadata.resource_version.clone();
-            if self.answered.insert(name.clone(), version.clone()) == Some(version) {
-                continue;
-            }
-            match self.write(name, mesh, &status).await {
-                Ok(()) => tracing::info!("mesh: XMesh {name} is not used: XMesh {} is", self.settings.name),
-                Err(problem) => tracing::warn!("mesh: {problem}"),
-            }
+            let until = match self.waits(name, &status) {
+                None => self.answer(name, mesh, &status).await,
+                waits => waits,
+            };
+            again = [again, until].into_iter().flatten().min();
         }
         again
+    }
+
+    /// Returns when to try again.
+    async fn answer(&mut self, name: &str, mesh: &XMesh, status: &ClassStatus) -> Option<Instant> {
+        match self.write(name, mesh, status).await {
+            Ok(()) => {
+                tracing::info!("mesh: XMesh {name} is not used: XMesh {} is", self.settings.name);
+                self.unanswered.over();
+                self.answered.insert(name.to_owned(), mesh.metadata.resource_version.clone());
+                None
+            }
+            Err(problem) => {
+                if self.unanswered.is_news(&problem) {
+                    tracing::warn!("mesh: {problem}");
+                }
+                Some(Instant::now() + jittered(RECHECK))
+            }
+        }
     }
 
     async fn write(&mut self, name: &str, mesh: &XMesh, status: &ClassStatus) -> Result<(), String> {
