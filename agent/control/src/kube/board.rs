@@ -26,6 +26,8 @@ use crate::status::{StatusSink, Statuses};
 const MANY: usize = 1024;
 /// How long a write rests that nobody answered: the API server may be back at any time.
 const UNANSWERED: Duration = Duration::from_secs(1);
+/// How long a new writer waits to be told which Gateways have not got their objects, before it says that they have.
+const UNTOLD: Duration = Duration::from_secs(10);
 
 /// Shared by all who take part.
 #[derive(Debug)]
@@ -51,8 +53,10 @@ struct Work {
     paces: BTreeMap<ObjectKey, Pace>,
     /// How many paces there may be before those that are over are thrown away.
     sweep_at: usize,
-    /// Gateways that could not get their objects.
-    refused: BTreeMap<ObjectName, Refusal>,
+    /// Gateways that could not get their objects. `None`: nobody knows yet.
+    refused: Option<BTreeMap<ObjectName, Refusal>>,
+    /// Until when Gateways wait for that.
+    untold: Option<Instant>,
     /// What the plan and the observation were when there was nothing (more) to do, as a hash.
     settled: BTreeMap<ObjectKey, u64>,
 }
@@ -63,6 +67,8 @@ pub(super) struct Observed {
     pub(super) version: String,
     /// JSON text; empty: none.
     pub(super) status: Box<str>,
+    /// Of a ListenerSet: the Gateway that it wants to be part of.
+    parent: Option<ObjectName>,
 }
 
 /// A write to make.
@@ -122,7 +128,8 @@ impl Board {
         if work.observed.get(key).is_some_and(|before| is_older(&observed.version, &before.version)) {
             return;
         }
-        let same = work.observed.get(key).is_some_and(|before| before.status == observed.status);
+        let before = work.observed.get(key).map(|before| (&before.status, &before.parent));
+        let same = before == Some((&observed.status, &observed.parent));
         let concerns_us = work.planned.contains_key(key) || observed.status.contains(&self.controller_name);
         work.observed.insert(key.clone(), observed);
         if !same && concerns_us {
@@ -132,24 +139,25 @@ impl Board {
     }
 
     pub(super) fn forget(&self, key: &ObjectKey) {
-        let mut work = self.work();
-        work.observed.remove(key);
-        work.settled.remove(key);
-        work.dirty.remove(key);
-        work.paces.remove(key);
+        self.work().forget(key);
     }
 
     /// Which Gateways cannot have what is generated for them, all of them.
     pub(super) fn refuse(&self, refused: BTreeMap<ObjectName, Refusal>) {
         let mut work = self.work();
-        let before = std::mem::replace(&mut work.refused, refused);
-        let names = before.keys().chain(work.refused.keys());
-        let changed = names.filter(|name| before.get(*name) != work.refused.get(*name));
-        let keys: Vec<_> = changed.map(|name| ObjectKey::new(Kind::Gateway, name.clone())).collect();
-        if !keys.is_empty() {
-            keys.into_iter().for_each(|key| work.touch(key));
-            self.bell.notify_one();
-        }
+        let before = work.refused.take().unwrap_or_default();
+        let names = before.keys().chain(refused.keys());
+        let changed = names.filter(|name| before.get(*name) != refused.get(*name));
+        let changed: BTreeSet<ObjectName> = changed.cloned().collect();
+        work.refused = Some(refused);
+        work.touch_all_of(&changed);
+        work.untold = None;
+        self.bell.notify_one();
+    }
+
+    /// Nobody knows any more: another agent generates now.
+    pub(super) fn retract(&self) {
+        self.work().refused = None;
     }
 
     /// A new writer looks at everything.
@@ -158,6 +166,7 @@ impl Board {
         work.settled.clear();
         // Whoever was writing them when leadership was lost does not any more, and what kept others waiting may be over.
         work.resting.clear();
+        work.untold = work.refused.is_none().then(|| Instant::now() + UNTOLD);
         let ours =
             work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));
         let all: BTreeSet<ObjectKey> = ours.map(|(key, _)| key).chain(work.planned.keys()).cloned().collect();
@@ -204,10 +213,17 @@ impl Board {
         restored
     }
 
-    /// There is no such object any more.
-    pub(super) fn gone(&self, key: &ObjectKey) {
-        self.forget(key);
-        self.work().resting.remove(key);
+    /// There was no such object any more when the job was done. It may have been made again since.
+    pub(super) fn gone(&self, job: &Job) {
+        let mut work = self.work();
+        let again =
+            work.observed.get(&job.key).is_some_and(|it| is_older(&job.observed.version, &it.version));
+        if again {
+            work.touch(job.key.clone());
+        } else {
+            work.forget(&job.key);
+        }
+        work.resting.remove(&job.key);
         self.bell.notify_one();
     }
 
@@ -257,23 +273,50 @@ impl Board {
 // === impl Work ===
 
 impl Work {
-    /// It is as it is since now.
+    /// It is as it is since now. What is not there is not written; when it comes, it is looked at anyway.
     fn touch(&mut self, key: ObjectKey) {
-        self.dirty.insert(key, Instant::now());
+        if self.observed.contains_key(&key) {
+            self.dirty.insert(key, Instant::now());
+        }
+    }
+
+    /// Gateways and their ListenerSets.
+    fn touch_all_of(&mut self, gateways: &BTreeSet<ObjectName>) {
+        if gateways.is_empty() {
+            return;
+        }
+        let is_concerned = |(key, _): &(&ObjectKey, &Observed)| {
+            self.gateway_of(key).is_some_and(|gateway| gateways.contains(gateway))
+        };
+        let concerned: Vec<_> =
+            self.observed.iter().filter(is_concerned).map(|(key, _)| key.clone()).collect();
+        concerned.into_iter().for_each(|key| self.touch(key));
+    }
+
+    /// The Gateway by whose generated objects it is served: its own, or that of the ListenerSet.
+    fn gateway_of<'k>(&'k self, key: &'k ObjectKey) -> Option<&'k ObjectName> {
+        match key.kind {
+            Kind::Gateway => Some(&key.name),
+            Kind::ListenerSet => self.observed.get(key)?.parent.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.observed.remove(key);
+        self.settled.remove(key);
+        self.dirty.remove(key);
+        self.paces.remove(key);
     }
 
     /// The first object whose time has come; else when that of the next will have.
     fn take(&mut self, hasher: &RandomState) -> Result<Job, Option<Instant>> {
-        let now = Instant::now();
         loop {
-            let due = |(key, since)| self.due(key, since, hasher).is_some_and(|due| due <= now);
-            let Some(key) = self.dirty.iter().find(|it| due(*it)).map(|(key, _)| key.clone()) else {
-                return Err(self.dirty.iter().filter_map(|(key, since)| self.due(key, since, hasher)).min());
-            };
+            let key = self.first_due(hasher)?;
             self.dirty.remove(&key);
             self.resting.remove(&key);
-            let now = mark(hasher, self.observed.get(&key), self.planned(&key).as_deref());
-            if self.settled.get(&key) == Some(&now) {
+            let as_it_is = mark(hasher, self.observed.get(&key), self.planned(&key).as_deref());
+            if self.settled.get(&key) == Some(&as_it_is) {
                 continue;
             }
             if let Some(job) = self.job(&key) {
@@ -281,6 +324,17 @@ impl Work {
                 return Ok(job);
             }
         }
+    }
+
+    fn first_due(&self, hasher: &RandomState) -> Result<ObjectKey, Option<Instant>> {
+        let (now, mut next) = (Instant::now(), None);
+        for (key, since) in &self.dirty {
+            match self.due(key, since, hasher) {
+                Some(due) if due <= now => return Ok(key.clone()),
+                due => next = [next, due].into_iter().flatten().min(),
+            }
+        }
+        Err(next)
     }
 
     /// `None`: not before the write in flight is over.
@@ -292,14 +346,14 @@ impl Work {
         };
         let plan = || hasher.hash_one(self.planned(key).as_deref());
         let not_before = pace.and_then(|pace| pace.dispute.not_before(plan));
-        Some(not_before.map_or(due, |until| due.max(until)))
+        let untold = self.untold.filter(|_| self.gateway_of(key).is_some());
+        [Some(due), not_before, untold].into_iter().flatten().max()
     }
 
     fn pace(&mut self, key: &ObjectKey) -> &mut Pace {
         if self.paces.len() > self.sweep_at {
             self.paces.retain(|_, pace| !pace.is_over());
-            let now = Instant::now();
-            self.resting.retain(|_, until| until.is_none_or(|until| until > now));
+            self.resting.retain(|_, until| until.is_none_or(|until| until > Instant::now()));
             self.sweep_at = MANY.max(2 * self.paces.len());
         }
         self.paces.entry(key.clone()).or_default()
@@ -308,8 +362,13 @@ impl Work {
     /// The plan, and what became of it.
     fn planned(&self, key: &ObjectKey) -> Option<Box<str>> {
         let planned = self.planned.get(key)?;
-        let refusal = self.refused.get(&key.name).filter(|_| key.kind == Kind::Gateway);
-        Some(refusal.map_or_else(|| planned.clone(), |refusal| refusal.amend(planned)))
+        let refused = self.refused.as_ref();
+        let refusal = refused.and_then(|refused| refused.get(self.gateway_of(key)?));
+        Some(match refusal {
+            None => planned.clone(),
+            Some(refusal) if key.kind == Kind::Gateway => refusal.amend(planned),
+            Some(_) => Refusal::of_parent().amend(planned),
+        })
     }
 
     /// `None`: there is no such object (yet), or nothing about it is ours to say.
@@ -324,6 +383,23 @@ impl Work {
 
 fn mark(hasher: &RandomState, observed: Option<&Observed>, planned: Option<&str>) -> u64 {
     hasher.hash_one((observed.map(|observed| &observed.status), planned))
+}
+
+// === impl Observed ===
+
+impl Observed {
+    /// `object` has at least its spec and status.
+    pub(super) fn new(key: &ObjectKey, version: String, object: &Value) -> Self {
+        let status = object.get("status").map(ToString::to_string).unwrap_or_default();
+        let parent = if key.kind == Kind::ListenerSet { parent(key, object) } else { None };
+        Self { version, status: status.into(), parent }
+    }
+}
+
+fn parent(key: &ObjectKey, object: &Value) -> Option<ObjectName> {
+    let reference = object.get("spec")?.get("parentRef")?;
+    let namespace = reference.get("namespace").and_then(Value::as_str);
+    Some(ObjectName::new(namespace.unwrap_or(&key.name.namespace), reference.get("name")?.as_str()?))
 }
 
 // === impl Job ===

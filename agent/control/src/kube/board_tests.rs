@@ -7,7 +7,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn observed(version: &str, status: &Value) -> Observed {
-    Observed { version: version.to_owned(), status: status.to_string().into() }
+    Observed::new(&key("r"), version.to_owned(), &json!({"status": status}))
 }
 
 fn status(reason: &str) -> Value {
@@ -128,4 +128,67 @@ async fn a_new_writer_takes_what_the_last_one_left_half_done() {
     assert!(next(&board).await.is_none());
     board.review();
     assert!(next(&board).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_made_again_during_a_write_is_written() {
+    let board = Board::new("c");
+    board.observe(&key("r"), observed("1", &json!({})));
+    plan(&board, "r", Some(status("A")));
+    let job = next(&board).await.unwrap();
+    board.forget(&key("r"));
+    board.observe(&key("r"), observed("7", &json!({})));
+    board.gone(&job);
+    let again = next(&board).await.unwrap();
+    assert_eq!(again.observed.version, "7");
+    board.gone(&again);
+    assert!(next(&board).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_what_is_gone() {
+    let board = Board::new("c");
+    board.observe(&key("r"), observed("1", &json!({})));
+    plan(&board, "r", Some(status("A")));
+    board.forget(&key("r"));
+    plan(&board, "r", None);
+    assert!(board.work().dirty.is_empty(), "whoever writes nothing takes nothing out either");
+}
+
+/// A Gateway, and a ListenerSet that wants to be part of it.
+fn gateway_and_set(board: &Arc<Board>) -> [ObjectKey; 2] {
+    let gateway = ObjectKey::new(Kind::Gateway, ObjectName::new("infra", "web"));
+    let set = ObjectKey::new(Kind::ListenerSet, ObjectName::new("shop", "set"));
+    let parent = json!({"spec": {"parentRef": {"name": "web", "namespace": "infra"}}});
+    let programmed = json!({"conditions": [{"type": "Programmed", "status": "True", "reason": "Programmed", "message": ""}]});
+    for (key, object) in [(&gateway, &json!({})), (&set, &parent)] {
+        board.observe(key, Observed::new(key, "1".to_owned(), object));
+        board.statuses().write([(key.clone(), Some(programmed.clone()))].into());
+    }
+    [gateway, set]
+}
+
+fn reason(job: &Job) -> Value {
+    job.planned().unwrap()["conditions"][0]["reason"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_is_not_called_programmed_before_it_is_known_what_it_could_not_have() {
+    let board = Board::new("c");
+    let [gateway, _] = gateway_and_set(&board);
+    board.observe(&key("r"), observed("1", &json!({})));
+    plan(&board, "r", Some(status("A")));
+    board.review();
+    assert_eq!(next(&board).await.unwrap().key, key("r"), "only Gateways depend on it");
+    assert!(next(&board).await.is_none());
+    board.refuse([(gateway.name.clone(), Refusal::not_ready("no pod".to_owned()))].into());
+    assert_eq!(reason(&next(&board).await.unwrap()), "Pending");
+    assert_eq!(reason(&next(&board).await.unwrap()), "ParentNotProgrammed");
+
+    board.forget(&key("r"));
+    board.retract();
+    board.review();
+    let began = Instant::now();
+    assert_eq!(reason(&board.next().await), "Programmed");
+    assert!(began.elapsed() >= UNTOLD, "nobody waits for ever");
 }

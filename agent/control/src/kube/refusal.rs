@@ -31,6 +31,13 @@ impl Refusal {
         Self { reason: Reason::Pending, message }
     }
 
+    /// What a ListenerSet of such a Gateway is told: that, not why. "Programmed ... only reflects the listeners in that
+    /// ListenerSet", except when those of "the parent Gateway ... transition to False" (GEP-1713).
+    pub(super) fn of_parent() -> Self {
+        let message = "the Gateway attached to is not programmed".to_owned();
+        Self { reason: Reason::ParentNotProgrammed, message }
+    }
+
     /// Turns a planned status, as JSON text, into what holds. What is not programmed for another reason stays so, but for an
     /// address that is missing: this is why.
     pub(super) fn amend(&self, planned: &str) -> Box<str> {

@@ -286,8 +286,7 @@ impl KubeSource {
     fn note(&mut self, key: &ObjectKey, manifest: &Value) {
         self.listings.see(key);
         if has_status(key.kind) {
-            let status = manifest.get("status").map(ToString::to_string).unwrap_or_default();
-            self.board.observe(key, Observed { version: version_of(manifest), status: status.into() });
+            self.board.observe(key, Observed::new(key, version_of(manifest), manifest));
         }
     }
 

@@ -3,7 +3,7 @@
 //! others undo is put back, but not in a race.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -12,7 +12,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use portcullis_gateway::{Kind, ObjectKey};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::backoff::jittered;
@@ -32,6 +32,7 @@ pub struct StatusWriter {
     client: Client,
     board: Arc<Board>,
     leading: watch::Receiver<bool>,
+    /// As they were served when last looked at.
     resources: Mutex<BTreeMap<Kind, ApiResource>>,
     said: Said,
 }
@@ -41,7 +42,7 @@ enum Written {
     Yes,
     /// What is there is what was planned, or as near as the API server lets it.
     NotNeeded,
-    /// There is no such object, or no such kind, any more.
+    /// There is no such object any more.
     Gone,
     Unanswered,
     /// The API server answered, but did not write; another time it may.
@@ -93,7 +94,7 @@ impl StatusWriter {
         match self.write(&mut job).await {
             Written::Yes => self.said.wrote(&job.key, self.board.wrote(&job), &others),
             Written::NotNeeded => self.board.settle(&job),
-            Written::Gone => self.board.gone(&job.key),
+            Written::Gone => self.board.gone(&job),
             Written::Unanswered => self.board.unanswered(&job.key),
             Written::Refused => self.board.refused_write(&job.key),
         }
@@ -126,7 +127,12 @@ impl StatusWriter {
 
     fn failed(&self, key: &ObjectKey, error: &kube::Error) -> Written {
         match code(error) {
-            Some(404) => Written::Gone,
+            Some(404) if names_an_object(error) => Written::Gone,
+            // The kind is not served in this version any more.
+            Some(404) => {
+                self.resources().remove(&key.kind);
+                Written::Refused
+            }
             Some(400 | 422) => {
                 self.said.invalid(key, problem(error));
                 Written::NotNeeded
@@ -145,7 +151,7 @@ impl StatusWriter {
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = api.patch_status(&job.key.name.name, &parameters, &Patch::Merge(patch)).await?;
-        let before = std::mem::replace(&mut job.observed, observed(&written));
+        let before = std::mem::replace(&mut job.observed, observed(&job.key, &written));
         self.board.observe(&job.key, job.observed.clone());
         if before.version == job.observed.version {
             // The API server left out what the CRD does not have, and nothing was left.
@@ -158,7 +164,7 @@ impl StatusWriter {
     /// After a conflict: what is there now, and what is planned now.
     async fn read_again(&self, key: &ObjectKey) -> Option<Job> {
         let fresh = self.read(key).await?;
-        self.board.observe(key, observed(&fresh));
+        self.board.observe(key, observed(key, &fresh));
         self.board.again(key)
     }
 
@@ -167,26 +173,44 @@ impl StatusWriter {
     }
 
     async fn api(&self, key: &ObjectKey) -> kube::Result<Option<Api<DynamicObject>>> {
-        let mut resources = self.resources.lock().await;
-        if !resources.contains_key(&key.kind)
-            && let Some(found) = served(&self.client, key.kind).await?
-        {
-            resources.insert(key.kind, found);
-        }
+        let Some(resource) = self.resource(key.kind).await? else { return Ok(None) };
         let client = self.client.clone();
-        Ok(resources.get(&key.kind).map(|resource| match &*key.name.namespace {
-            "" => Api::all_with(client, resource),
-            namespace => Api::namespaced_with(client, namespace, resource),
+        Ok(Some(match &*key.name.namespace {
+            "" => Api::all_with(client, &resource),
+            namespace => Api::namespaced_with(client, namespace, &resource),
         }))
+    }
+
+    /// Several may ask at once: none waits for another kind's answer.
+    async fn resource(&self, kind: Kind) -> kube::Result<Option<ApiResource>> {
+        if let Some(known) = self.resources().get(&kind) {
+            return Ok(Some(known.clone()));
+        }
+        let found = served(&self.client, kind).await?;
+        self.resources().extend(found.clone().map(|found| (kind, found)));
+        Ok(found)
+    }
+
+    fn resources(&self) -> MutexGuard<'_, BTreeMap<Kind, ApiResource>> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn observed(object: &DynamicObject) -> Observed {
-    let status = object.data.get("status").map(ToString::to_string).unwrap_or_default();
-    Observed { version: object.metadata.resource_version.clone().unwrap_or_default(), status: status.into() }
+/// Whether the API server knows the kind and has no such object, rather than no such kind.
+fn names_an_object(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+}
+
+fn observed(key: &ObjectKey, object: &DynamicObject) -> Observed {
+    Observed::new(key, object.metadata.resource_version.clone().unwrap_or_default(), &object.data)
 }
 
 /// Like the API server, to the second.
 pub(super) fn now() -> String {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
 }
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;

@@ -182,6 +182,28 @@ async fn pods_have_the_labels_that_disruption_budgets_select_by() {
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_listener_sets_of_a_gateway_without_pods_are_not_programmed() {
+    let fixture = Fixture::new().await;
+    of_the_class(&fixture, json!({"mode": "Dedicated"})).await;
+    let provider = Provider::start(&fixture).await;
+    fixture.gateway("web", json!({"allowedListeners": {"namespaces": {"from": "Same"}}})).await;
+    let listeners = json!([{"name": "more", "port": 81, "protocol": "HTTP"}]);
+    let set = json!({"parentRef": {"name": "web"}, "listeners": listeners});
+    fixture.create("ListenerSet", "set", json!({"spec": set})).await;
+    // It has an address already.
+    let is_told = |set: &Value| {
+        programmed(set)["reason"] == "ParentNotProgrammed"
+            && programmed(set)["message"] == "the Gateway attached to is not programmed"
+    };
+    fixture.until("ListenerSet", "set", is_told).await;
+    fixture.patch("GatewayParameters", "parameters", json!({"spec": {"mode": "Node"}})).await;
+    fixture.until("ListenerSet", "set", |set| programmed(set)["status"] == "True").await;
+    drop(provider);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn no_foreign_object_of_any_kind_is_taken_over() {
     let fixture = Fixture::new().await;
     of_the_class(&fixture, json!({"mode": "Dedicated"})).await;
