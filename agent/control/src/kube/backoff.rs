@@ -4,6 +4,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
+use futures::{Stream, StreamExt, stream};
+use kube::runtime::watcher::{self, Event};
 use tokio::time::Instant;
 
 /// Doubles up to its limit, with jitter, so that the agents of a cluster do not all come at once.
@@ -38,6 +40,23 @@ impl Backoff {
     pub(super) async fn wait(&mut self) {
         tokio::time::sleep(self.delay()).await;
     }
+}
+
+/// A watch that is tried again in time.
+pub(super) fn spaced<K: Send + 'static>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
+    let begin = (events.boxed(), Backoff::for_watches());
+    stream::unfold(begin, |(mut events, mut backoff)| async move {
+        let event = events.next().await?;
+        match &event {
+            // A list begins before the API server is asked for it.
+            Ok(Event::Init) => {}
+            Ok(_) => backoff.reset(),
+            Err(_) => backoff.wait().await,
+        }
+        Some((event, (events, backoff)))
+    })
 }
 
 /// Between half of it and all of it.

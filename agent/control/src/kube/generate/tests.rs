@@ -1,0 +1,70 @@
+use super::*;
+use crate::kube::fake::{ApiServer, Asked};
+use crate::status::StatusSink;
+use serde_json::json;
+
+fn wanted(name: &str) -> Wanted {
+    let owner = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": name, "uid": name,
+        "controller": true});
+    let metadata = json!({"name": name, "namespace": "n", "ownerReferences": [owner],
+        "annotations": {infra::CONTROLLER_ANNOTATION: "c"}});
+    let service = Generated::read(GeneratedKind::Service, json!({"metadata": metadata, "spec": {}}));
+    Wanted { gateway: ObjectName::new("n", name), uid: name.to_owned(), objects: service.map(|it| vec![it]) }
+}
+
+/// A board on which these Gateways want a Service.
+fn board(gateways: &[&str]) -> Arc<Board> {
+    let board = Board::new("c");
+    let wanted = gateways.iter().map(|name| (ObjectName::new("n", *name), wanted(name)));
+    let mut statuses = board.statuses();
+    statuses.generate_only(wanted.collect());
+    statuses.complete();
+    board
+}
+
+/// The next write. Until then there are no Services, and nothing happens to them.
+async fn write(server: &mut ApiServer, watches: &mut Vec<Asked>) -> Asked {
+    loop {
+        let asked = server.asked().await;
+        match &*asked.method {
+            "GET" if asked.path.contains("watch=true") => watches.push(asked),
+            "GET" if asked.path.starts_with("/api/v1/services") => {
+                asked.answer(200, json!({"metadata": {"resourceVersion": "1"}, "items": []}));
+            }
+            "GET" => asked.answer_not_found(),
+            _ => return asked,
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_does_not_lead_any_more_finishes_nothing() {
+    let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
+    let (board, mut watches) = (board(&["a", "b"]), Vec::new());
+    let generator = Generator::new(server.client().await, board.clone(), leading.subscribe(), None);
+    let running = tokio::spawn(generator.run());
+    let slow = write(&mut server, &mut watches).await;
+    assert!(slow.path.starts_with("/api/v1/namespaces/n/services/a?"), "{slow:?}");
+    leading.send_replace(false);
+    slow.given_up().await;
+
+    board.statuses().generate([(ObjectName::new("n", "a"), None)].into());
+    leading.send_replace(true);
+    let next = write(&mut server, &mut watches).await;
+    assert!(next.path.starts_with("/api/v1/namespaces/n/services/b?"), "nobody wants the other: {next:?}");
+    running.abort();
+}
+
+#[tokio::test]
+async fn refusals_are_the_leaders_to_say() {
+    let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
+    let mut watches = Vec::new();
+    let generator = Generator::new(server.client().await, board(&["a"]), leading.subscribe(), None);
+    let mut refused = generator.refused();
+    let running = tokio::spawn(generator.run());
+    write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));
+    refused.wait_for(|refused| !refused.is_empty()).await.unwrap();
+    leading.send_replace(false);
+    refused.wait_for(BTreeMap::is_empty).await.unwrap();
+    running.abort();
+}

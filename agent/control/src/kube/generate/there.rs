@@ -1,0 +1,151 @@
+//! Generated objects as they are, by a watch for each kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{BoxStream, SelectAll, select_all};
+use futures::{FutureExt, StreamExt};
+use kube::Client;
+use kube::api::Api;
+use kube::core::DynamicObject;
+use kube::runtime::watcher::{self, Event};
+use portcullis_gateway::infra::{self, Generated, GeneratedKind};
+use portcullis_model::ObjectName;
+
+use super::requests::{read, resource};
+use crate::kube::backoff::spaced;
+use crate::kube::trouble::Trouble;
+use crate::kube::watch::answer;
+
+pub(super) type Events =
+    SelectAll<BoxStream<'static, (GeneratedKind, watcher::Result<Event<DynamicObject>>)>>;
+
+pub(super) struct There(BTreeMap<GeneratedKind, OfKind>);
+
+struct OfKind {
+    objects: BTreeMap<ObjectName, Generated>,
+    /// What the list that is being read held so far.
+    seen: BTreeSet<ObjectName>,
+    is_listed: bool,
+    /// We may not read it.
+    is_denied: bool,
+    trouble: Trouble,
+}
+
+pub(super) fn events(client: &Client, kinds: &[GeneratedKind]) -> Events {
+    let selector = format!("{}={}", infra::MANAGED_BY_LABEL, infra::MANAGER);
+    let ours = watcher::Config::default().labels(&selector);
+    select_all(kinds.iter().map(|&kind| {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+        spaced(watcher::watcher(api, ours.clone())).map(move |event| (kind, event)).boxed()
+    }))
+}
+
+// === impl There ===
+
+impl There {
+    pub(super) fn new(kinds: &[GeneratedKind]) -> Self {
+        Self(kinds.iter().map(|kind| (*kind, OfKind::new(*kind))).collect())
+    }
+
+    /// Whatever becomes of pods, Gateways are served by the agents: they need their Services.
+    pub(super) fn is_known(&self) -> bool {
+        let can_do_without = |kind| kind != GeneratedKind::Service;
+        self.0.iter().all(|(kind, it)| it.is_listed || (it.is_denied && can_do_without(*kind)))
+    }
+
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Generated> {
+        self.0.values().flat_map(|it| it.objects.values())
+    }
+
+    pub(super) fn get(&self, kind: GeneratedKind, name: &ObjectName) -> Option<&Generated> {
+        self.0.get(&kind)?.objects.get(name)
+    }
+
+    pub(super) fn see(&mut self, object: Generated) {
+        if let Some(it) = self.0.get_mut(&object.kind) {
+            it.objects.insert(object.name(), object);
+        }
+    }
+
+    pub(super) fn forget(&mut self, kind: GeneratedKind, name: &ObjectName) {
+        self.0.get_mut(&kind).and_then(|it| it.objects.remove(name));
+    }
+
+    /// Takes in all that there is to hear: one decision for a whole burst. `None`: there never will be anything. Cancel-safe.
+    pub(super) async fn hear(&mut self, events: &mut Events) -> Option<()> {
+        let mut next = events.next().await;
+        while let Some((kind, event)) = next {
+            if let Some(it) = self.0.get_mut(&kind) {
+                it.hear(kind, event);
+            }
+            next = match events.next().now_or_never() {
+                Some(next) => next,
+                None => return Some(()),
+            };
+        }
+        None
+    }
+}
+
+// === impl OfKind ===
+
+impl OfKind {
+    fn new(kind: GeneratedKind) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            is_listed: false,
+            is_denied: false,
+            trouble: Trouble::new(watched(kind)),
+        }
+    }
+
+    fn hear(&mut self, kind: GeneratedKind, event: watcher::Result<Event<DynamicObject>>) {
+        match event {
+            // A list begins before the API server is asked for it. Until it is there, what is known stays.
+            Ok(Event::Init) => self.seen.clear(),
+            Ok(event) => {
+                self.trouble.over();
+                self.observe(kind, event);
+            }
+            Err(error) => {
+                self.is_denied = answer(&error) == Some(403);
+                self.trouble.failed(&error);
+            }
+        }
+    }
+
+    fn observe(&mut self, kind: GeneratedKind, event: Event<DynamicObject>) {
+        match event {
+            Event::Init => {}
+            Event::InitDone => {
+                self.objects.retain(|name, _| self.seen.contains(name));
+                self.is_listed = true;
+            }
+            Event::InitApply(object) => {
+                let name = self.see(kind, &object);
+                self.seen.extend(name);
+            }
+            Event::Apply(object) => drop(self.see(kind, &object)),
+            Event::Delete(object) => {
+                let gone = read(kind, &object).map(|object| object.name());
+                gone.and_then(|name| self.objects.remove(&name));
+            }
+        }
+    }
+
+    fn see(&mut self, kind: GeneratedKind, object: &DynamicObject) -> Option<ObjectName> {
+        let object = read(kind, object)?;
+        let name = object.name();
+        self.objects.insert(name.clone(), object);
+        Some(name)
+    }
+}
+
+fn watched(kind: GeneratedKind) -> &'static str {
+    match kind {
+        GeneratedKind::ServiceAccount => "generated ServiceAccounts",
+        GeneratedKind::Deployment => "generated Deployments",
+        GeneratedKind::Service => "generated Services",
+    }
+}
