@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use portcullis_control::applier::DataPlane;
@@ -42,6 +42,9 @@ struct Kernel {
     datapath: Datapath,
     /// What it was last given by this agent, successfully.
     served: BTreeSet<FrontendKey>,
+    /// What it was given before, and until when connections may take to end there.
+    leaving: BTreeMap<FrontendKey, Instant>,
+    drain: Duration,
 }
 
 impl Plane {
@@ -49,7 +52,8 @@ impl Plane {
         let (datapath, description) = open_datapath(args)?;
         let sockets = if datapath.is_some() { SocketMode::Steered } else { SocketMode::Bound };
         let proxy = Proxy::start(proxy_settings(args, sockets))?;
-        let kernel = datapath.map(|datapath| Kernel::new(datapath, &proxy)).transpose()?;
+        let kernel =
+            datapath.map(|datapath| Kernel::new(datapath, &proxy, args.drain_timeout())).transpose()?;
         Ok(Self {
             proxy: Arc::new(proxy),
             kernel: kernel.map(|kernel| Arc::new(Mutex::new(kernel))),
@@ -75,7 +79,7 @@ impl Plane {
     /// What is to be done all the time, in tasks that end with the set. They do not hold the proxy.
     pub(crate) fn chores(&self) -> JoinSet<()> {
         let mut chores = JoinSet::new();
-        chores.spawn(keep(self.vips.clone()));
+        chores.spawn(keep(self.vips.clone(), self.kernel.clone()));
         let kernel = self.kernel.as_ref().filter(|_| kernel_log_level().is_some());
         let log = kernel.and_then(|kernel| lock(kernel).datapath.kernel_log());
         if let Some(log) = log {
@@ -114,21 +118,24 @@ impl DataPlane for Plane {
 // === impl Kernel ===
 
 impl Kernel {
-    fn new(mut datapath: Datapath, proxy: &Proxy) -> Result<Self> {
+    fn new(mut datapath: Datapath, proxy: &Proxy, drain: Duration) -> Result<Self> {
         let sockets: Vec<_> = proxy
             .sockets()
             .iter()
             .map(|core| CoreSockets { v4: Some(core.v4.as_fd()), v6: core.v6.as_ref().map(AsFd::as_fd) })
             .collect();
         datapath.set_sockets(&sockets).context("cannot give the kernel programs their sockets")?;
-        Ok(Self { datapath, served: BTreeSet::new() })
+        Ok(Self { datapath, served: BTreeSet::new(), leaving: BTreeMap::new(), drain })
     }
 
     /// Returns what is not served, and why. Only what differs from the maps is written.
     fn apply(&mut self, mut wanted: BTreeSet<FrontendKey>, vips: &Vips) -> BTreeMap<FrontendKey, String> {
         let mut refused = ports::taken(wanted.difference(&self.served));
         wanted.retain(|frontend| !refused.contains_key(frontend));
-        match self.datapath.apply(&Desired::new(wanted.iter().copied(), vips.sharing())) {
+        let mut desired = Desired::new(wanted.iter().copied(), vips.sharing());
+        self.part(&desired);
+        desired.leaving = self.leaving.keys().copied().collect();
+        match self.datapath.apply(&desired) {
             Ok(_) => self.served = wanted,
             Err(error) => {
                 self.served.retain(|frontend| wanted.contains(frontend));
@@ -139,15 +146,38 @@ impl Kernel {
         }
         refused
     }
+
+    /// The guard would drop the packets of connections that are open where nobody listens any more. A VIP that goes as a whole is
+    /// none of its business.
+    fn part(&mut self, desired: &Desired) {
+        let (now, until) = (Instant::now(), Instant::now() + self.drain);
+        let gone = self.served.difference(&desired.frontends).map(|frontend| (*frontend, until));
+        self.leaving.extend(gone);
+        let stays = |frontend: &FrontendKey| desired.vips.contains_key(&frontend.address);
+        self.leaving.retain(|it, until| now < *until && stays(it) && !desired.frontends.contains(it));
+    }
+
+    /// Closes for good where connections had their time.
+    fn settle(&mut self, vips: &Vips) {
+        if self.leaving.values().any(|until| *until <= Instant::now()) {
+            // What is served is not refused, and a failed write is tried again with the next snapshot.
+            self.apply(self.served.clone(), vips);
+        }
+    }
 }
 
-/// Holds addresses and rules against whoever flushes them.
-async fn keep(vips: Arc<Mutex<Vips>>) {
+/// Sees off what is not wanted any more, and holds addresses and rules against whoever flushes them.
+async fn keep(vips: Arc<Mutex<Vips>>, kernel: Option<Arc<Mutex<Kernel>>>) {
     let mut partings = tokio::time::interval(PARTING);
     let mut comparisons = tokio::time::interval(COMPARISON);
     loop {
         tokio::select! {
-            _ = partings.tick() => lock(&vips).remove_others(),
+            _ = partings.tick() => {
+                if let Some(kernel) = &kernel {
+                    lock(kernel).settle(&lock(&vips));
+                }
+                lock(&vips).remove_others();
+            }
             _ = comparisons.tick() => lock(&vips).restore(),
         }
     }

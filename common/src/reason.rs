@@ -39,7 +39,7 @@ reasons! {
     PassedOtherProtocol "passed-other-protocol" "To a VIP, neither TCP, UDP nor ICMP."
     DroppedNoListener "dropped-no-listener" "TCP or UDP to a port of an exclusive VIP that no listener has."
     Steered "steered" "A new connection given to the socket of a core."
-    SteerNoSocket "steer-no-socket" "A frontend without a live socket: the agent is down or starting. The kernel refuses the connection."
+    SteerNoSocket "steer-no-socket" "A frontend without a live socket: the agent is down or starting, or the port is going. The kernel refuses the connection."
     SteerRefused "steer-refused" "The kernel would not assign the socket: another sk_lookup program was first, or the family differs."
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use portcullis_common::abi::{self, Address, VIP_EXCLUSIVE, VIP_SHARED};
+use portcullis_common::abi::{self, Address, NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED};
 use portcullis_model::{FrontendKey, L4Protocol};
 
 use crate::plan::Contents;
@@ -16,6 +16,8 @@ pub(crate) const GROUP: u32 = 0;
 pub struct Desired {
     /// Where listeners are. The unspecified address stands for every local address of its family.
     pub frontends: BTreeSet<FrontendKey>,
+    /// Where listeners were a moment ago: open connections go on there.
+    pub leaving: BTreeSet<FrontendKey>,
     /// The addresses the packet guard looks after.
     pub vips: BTreeMap<IpAddr, Sharing>,
 }
@@ -34,14 +36,16 @@ impl Desired {
         frontends: impl IntoIterator<Item = FrontendKey>,
         vips: impl IntoIterator<Item = (IpAddr, Sharing)>,
     ) -> Self {
-        Self { frontends: frontends.into_iter().collect(), vips: vips.into_iter().collect() }
+        let (frontends, vips) = (frontends.into_iter().collect(), vips.into_iter().collect());
+        Self { frontends, leaving: BTreeSet::new(), vips }
     }
 
     /// The same, as the maps hold it. An unspecified address is no VIP.
     pub fn contents(&self) -> Contents {
         let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());
+        let leaving = self.leaving.difference(&self.frontends).map(|frontend| (key(frontend), NO_GROUP));
         Contents {
-            frontends: self.frontends.iter().map(|frontend| (key(frontend), GROUP)).collect(),
+            frontends: self.frontends.iter().map(|frontend| (key(frontend), GROUP)).chain(leaving).collect(),
             vips: vips.map(|(ip, sharing)| (address(*ip), flags(*sharing))).collect(),
         }
     }

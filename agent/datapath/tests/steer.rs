@@ -4,7 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -166,6 +166,33 @@ fn the_guard_drops_what_the_kernel_would_refuse() {
         assert_refused(&client, "10.99.0.1:444");
         assert_eq!(count(&datapath, Reason::DroppedNoListener), 1);
         assert!(count(&datapath, Reason::PassedListener) > 0);
+    });
+}
+
+#[test]
+fn a_port_that_is_going_is_closed_and_its_connections_go_on() {
+    isolated(|pin_dir| {
+        let (client, cores) = (client_with_vips(), Cores::new(1));
+        let mut datapath = open(&guarded(pin_dir));
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&desired_443()).unwrap();
+        let address = "10.50.0.1:443".parse().unwrap();
+        let mut connection = client.connect(address).unwrap();
+        let (_, mut accepted) = cores.accept();
+
+        let mut going = desired_443();
+        going.leaving = std::mem::take(&mut going.frontends);
+        datapath.apply(&going).unwrap();
+        assert_refused(&client, "10.50.0.1:443");
+        connection.write_all(b"still here").unwrap();
+        accepted.set_nonblocking(false).unwrap();
+        accepted.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        accepted.read_exact(&mut [0; 10]).unwrap();
+
+        going.leaving.clear();
+        datapath.apply(&going).unwrap();
+        client.connect_within(address, Duration::from_millis(200)).unwrap_err();
+        assert_eq!(count(&datapath, Reason::DroppedNoListener), 1);
     });
 }
 

@@ -2,6 +2,8 @@
 #![cfg(test)]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -107,6 +109,59 @@ fn the_kernel_programs_say_what_becomes_of_connections_if_asked() {
         Ok(())
     };
     until(Duration::from_secs(5), said).unwrap();
+}
+
+/// Behind both ports of the Gateway.
+const SHOP: &str = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop, namespace: infra}
+spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: shop, port: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop, namespace: infra}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: shop-1, namespace: infra, labels: {kubernetes.io/service-name: shop}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.2.0.2], conditions: {ready: true}}]
+";
+
+/// The packet guard drops what goes to ports without listener, but not what belongs to open connections.
+#[test]
+fn a_request_that_has_begun_outlives_its_listener() {
+    let scenario = Scenario::without_configuration("listener").unwrap();
+    let configure = |gateway: &str| {
+        let gateway = gateway.replace("0.0.0.0", VIP) + SHOP;
+        fs::write(scenario.config().join("gateway.yaml"), gateway).unwrap();
+    };
+    configure(EVERYWHERE);
+    let agent = scenario.start_agent().unwrap();
+    let mut stream = scenario.client.enter(|| Ok(TcpStream::connect((VIP, 8080))?)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let head = "POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut begun = [0; 25];
+    stream.read_exact(&mut begun).unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 100 Continue\r\n\r\n");
+
+    configure(&EVERYWHERE.replace("    - {name: other, port: 8080, protocol: HTTP}\n", ""));
+    let gone = || {
+        anyhow::ensure!(agent.log().contains("is no longer served on"), "{}", agent.log());
+        Ok(())
+    };
+    until(Duration::from_secs(10), gone).unwrap();
+    let refused = scenario.client.enter(|| Ok(TcpStream::connect((VIP, 8080))?)).unwrap_err();
+    assert!(refused.to_string().contains("refused"), "{refused}");
+    stream.write_all(b"body").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
 }
 
 fn answers(scenario: &Scenario, url: &str, status: u16) -> anyhow::Result<()> {
