@@ -19,7 +19,7 @@ use portcullis_model::{L4Protocol, ObjectName};
 use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
 
-pub(crate) use address::{Ingress, balanced, is_assigned, is_granted, is_in_cluster};
+pub(crate) use address::{Ingress, balanced, cluster_addresses, is_assigned, is_granted, is_in_cluster};
 pub use address::{generated_for, with_assigned_addresses};
 pub use diff::{Operation, diff};
 pub use name::generated_name;

@@ -94,8 +94,12 @@ fn addresses(service: &Service) -> Vec<IpAddr> {
         Ingress::Ip(address) => Some(address),
         Ingress::Hostname(_) => None,
     });
-    let cluster = service.spec.as_ref().and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
-    balanced.chain(cluster.iter().filter_map(|address| address.parse().ok())).collect()
+    balanced.chain(cluster_addresses(service)).collect()
+}
+
+pub(crate) fn cluster_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
+    let addresses = service.spec.as_ref().and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
+    addresses.iter().filter_map(|address| address.parse().ok())
 }
 
 /// An ingress point has an IP address or a hostname.

@@ -65,11 +65,7 @@ impl Translator {
     /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway knows.
     fn served_addresses(&self, name: &ObjectName, root: &Root) -> BTreeSet<IpAddr> {
         let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
-        let service = self.service_of(name);
-        let arrives = |address: &IpAddr| {
-            service.is_none_or(|service| !node::is_delivered_otherwise(address, service, &self.objects))
-        };
-        let own = root.addresses.usable.iter().copied().filter(arrives);
+        let own = self.own_addresses(name, root).into_iter();
         match (&self.settings.serves, root.parameters.mode) {
             (Serves::Node, Mode::Node) if root.parameters.host_ports == HostPorts::On => {
                 own.chain(everywhere).collect()
@@ -78,6 +74,18 @@ impl Translator {
             (Serves::Dedicated(only), Mode::Dedicated) if only == name => everywhere,
             (Serves::Node, Mode::Dedicated) | (Serves::Dedicated(_), _) => BTreeSet::new(),
         }
+    }
+
+    /// What does not arrive with the address that it was sent to arrives with the cluster's.
+    fn own_addresses(&self, name: &ObjectName, root: &Root) -> BTreeSet<IpAddr> {
+        let usable = root.addresses.usable.iter().copied();
+        let Some(service) = self.service_of(name) else { return usable.collect() };
+        let arrives = |address: &IpAddr| !node::is_delivered_otherwise(address, service, &self.objects);
+        let (mut own, otherwise): (BTreeSet<_>, BTreeSet<_>) = usable.partition(arrives);
+        if !otherwise.is_empty() {
+            own.extend(infra::cluster_addresses(service));
+        }
+        own
     }
 
     /// What was generated for the Gateway; nothing without a cluster.
