@@ -66,7 +66,7 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// Tells the backend who the client is. Unless proxies in front are trusted, what the client says about it is dropped.
 pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue, trusted_hops: usize) {
-    let chain = if trusted_hops > 0 { chain(headers, trusted_hops, &client.address) } else { None };
+    let chain = chain(headers, trusted_hops, &client.address);
     remove_claims(headers, chain.is_some());
     if chain.is_none() || !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
@@ -79,7 +79,10 @@ pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderV
 
 /// What trusted proxies say of whom a request came from, each of the one before, and who came to us. What stands before that,
 /// anybody may have written. `None` if they say nothing: then it came past them.
-fn chain(headers: &HeaderMap, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
+pub(crate) fn chain(headers: &HeaderMap, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
+    if trusted_hops == 0 {
+        return None;
+    }
     let lines: Vec<_> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
     let said = lines.join(&b',');
     let said = said.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());

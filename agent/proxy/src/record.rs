@@ -28,6 +28,8 @@ pub(crate) struct Noted {
     host: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     user_agent: Option<HeaderValue>,
+    /// What trusted proxies say of whom it came from.
+    forwarded_for: Option<HeaderValue>,
 }
 
 /// What became of it.
@@ -70,6 +72,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     listener: Option<&'a ListenerId>,
     client: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forwarded_for: Option<Cow<'a, str>>,
     scheme: &'static str,
     #[serde(serialize_with = "debugged")]
     protocol: Version,
@@ -117,7 +121,7 @@ impl<'s> Trail<'s> {
 // === impl Noted ===
 
 impl Noted {
-    pub(crate) fn new(log: AccessLog, parts: &Parts) -> Self {
+    pub(crate) fn new(log: AccessLog, parts: &Parts, forwarded_for: Option<HeaderValue>) -> Self {
         let named = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
         Self {
             log,
@@ -129,6 +133,7 @@ impl Noted {
             host: named.or_else(|| field(&parts.headers, header::HOST)),
             referer: field(&parts.headers, header::REFERER),
             user_agent: field(&parts.headers, header::USER_AGENT),
+            forwarded_for,
         }
     }
 
@@ -157,6 +162,7 @@ impl Noted {
             gateway: answered.gateway,
             listener: answered.listener,
             client: SocketAddr::new(client.peer.ip().to_canonical(), client.peer.port()),
+            forwarded_for: text(self.forwarded_for.as_ref()),
             scheme: client.scheme(),
             protocol: self.version,
             method: self.method.as_str(),
@@ -234,6 +240,7 @@ impl Line<'_> {
         let fields = [
             ("gateway", Some(self.gateway.to_string())),
             ("listener", self.listener.map(ListenerId::to_string)),
+            ("forwarded_for", self.forwarded_for.as_deref().map(str::to_owned)),
             ("host", self.host.as_deref().map(str::to_owned)),
             ("reason", self.reason.map(str::to_owned)),
             ("rule", self.rule.clone()),

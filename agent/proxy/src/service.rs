@@ -13,10 +13,10 @@ use crate::body::Body;
 use crate::clients::{Client, Exchange};
 use crate::core::{self, Core};
 use crate::decide::{self, Decision};
-use crate::forward;
 use crate::reason::Reason;
 use crate::record::{Answered, Noted, Trail};
 use crate::worker::Worker;
+use crate::{forward, headers};
 
 /// The request is put on the heap before anything waits: the future of every request is moved, and would hold it several times.
 pub(crate) fn answer(
@@ -39,7 +39,11 @@ async fn respond(
     let asker = Asker::of(parts);
     let current = core.current();
     let group = core::group(&current.snapshot, client.local).map(|group| &**group);
-    let noted = group.and_then(|group| Some(Box::new(Noted::new(group.gateway.access_log?, parts))));
+    let noted = group.and_then(|group| {
+        let log = group.gateway.access_log?;
+        let hops = core.settings.trusted_hops;
+        Some(Box::new(Noted::new(log, parts, headers::chain(&parts.headers, hops, &client.address))))
+    });
     let (decision, worker) = decide::decide(core, client, group, parts);
     let mut trail = Trail::of(&decision);
     let answered = match &decision {

@@ -22,10 +22,15 @@ const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: 100 
 
 /// Gateway `logged` on the plain port, Gateway `quiet` on the TLS port, both echoing; and the end of a pipe into which the log goes.
 async fn world(log: AccessLog) -> (World, Origin, PipeReader) {
+    world_behind(0, log).await
+}
+
+/// The same behind so many proxies.
+async fn world_behind(trusted_hops: usize, log: AccessLog) -> (World, Origin, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     let access_log = LogOutput::File(Arc::new(File::from(OwnedFd::from(writer))));
     let drain = Duration::from_millis(500);
-    let mut world = World::with(Settings { access_log, drain, ..Settings::default() });
+    let mut world = World::with(Settings { access_log, drain, trusted_hops, ..Settings::default() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule()]);
@@ -80,6 +85,29 @@ async fn one_gateways_requests_have_lines_and_anothers_have_none() {
         assert!(line["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
         assert!(line["time"].as_str().unwrap().ends_with('Z') && line.get("reason").is_none(), "{line}");
         assert!(line["duration"].as_f64().unwrap() > 0.0 && line["sent"].as_u64().unwrap() > 0, "{line}");
+    }
+}
+
+/// Of what others say, only what is believed.
+#[tokio::test]
+async fn behind_trusted_proxies_lines_say_who_the_client_is() {
+    let request = "GET /\nx-forwarded-for: 6.6.6.6, 7.7.7.7";
+    for (hops, json, text) in [
+        (0, Value::Null, None),
+        (1, "7.7.7.7, 127.0.0.1".into(), Some(r#" forwarded_for="7.7.7.7, 127.0.0.1" "#)),
+    ] {
+        for format in [LogFormat::Json, LogFormat::Text] {
+            let (world, _origin, reader) = world_behind(hops, AccessLog { format, ..ALL }).await;
+            assert_eq!(world.send(Via::Http1, request).await.status, 200);
+            let lines = lines(world, reader).await;
+            match format {
+                LogFormat::Json => assert_eq!(parsed(&lines)[0]["forwarded_for"], json),
+                LogFormat::Text => {
+                    assert_eq!(lines[0].contains("forwarded_for"), text.is_some(), "{lines:?}");
+                    assert!(lines[0].contains(text.unwrap_or_default()), "{lines:?}");
+                }
+            }
+        }
     }
 }
 
