@@ -6,8 +6,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::backoff::{Backoff, jittered, sleep_until};
+use super::backoff::{Backoff, jittered, sleep_until, spaced};
 use super::dispute::{self, Dispute, NOTABLE};
 use super::said::Once;
 use super::served::resource;
@@ -65,6 +65,7 @@ struct Observed {
     listed: bool,
     meshes: BTreeMap<String, XMesh>,
     parameters: Option<Parameters>,
+    trouble: Trouble,
 }
 
 /// The ConfigMap that the resource refers to.
@@ -126,7 +127,6 @@ impl Mesh {
         let mut parameters: BoxStream<'_, _> = futures::stream::pending().boxed();
         let mut observed = Observed::new(&self.settings.name);
         let mut leading = self.leading.clone();
-        let mut trouble = Trouble::new("XMesh");
         loop {
             if let Some(name) = observed.follow_parameters() {
                 let api = Api::namespaced(self.client.clone(), &name.namespace);
@@ -136,23 +136,13 @@ impl Mesh {
             let again = self.step(&observed).await;
             tokio::select! {
                 event = meshes.next() => match event {
-                    Some(Ok(event)) => {
-                        trouble.over();
-                        observed.take(event);
-                    }
                     Some(Err(error)) if answer(&error) == Some(404) => return,
-                    Some(Err(error)) => {
-                        trouble.failed(&error);
-                        tokio::time::sleep(jittered(Duration::from_secs(1))).await;
-                    }
+                    Some(event) => observed.hear(event),
                     None => return,
                 },
                 event = parameters.next() => match event {
                     Some(Ok(event)) => observed.take_parameters(event),
-                    Some(Err(error)) => {
-                        self.warn_of_parameters(&observed, &error);
-                        tokio::time::sleep(jittered(Duration::from_secs(1))).await;
-                    }
+                    Some(Err(error)) => self.warn_of_parameters(&observed, &error),
                     None => return,
                 },
                 changed = leading.changed() => if changed.is_err() { return },
@@ -330,16 +320,33 @@ impl Mesh {
 
 impl Observed {
     fn new(expected: &str) -> Self {
-        Self { expected: expected.to_owned(), listed: false, meshes: BTreeMap::new(), parameters: None }
+        Self {
+            expected: expected.to_owned(),
+            listed: false,
+            meshes: BTreeMap::new(),
+            parameters: None,
+            trouble: Trouble::new("XMesh"),
+        }
+    }
+
+    fn hear(&mut self, event: watcher::Result<Event<XMesh>>) {
+        match event {
+            Ok(event) => self.take(event),
+            Err(error) => self.trouble.failed(&error),
+        }
     }
 
     fn take(&mut self, event: Event<XMesh>) {
         match event {
+            // A list begins before the API server is asked for it.
             Event::Init => {
                 self.listed = false;
                 self.meshes.clear();
             }
-            Event::InitDone => self.listed = true,
+            Event::InitDone => {
+                self.trouble.over();
+                self.listed = true;
+            }
             Event::Apply(mesh) | Event::InitApply(mesh) => drop(self.meshes.insert(mesh.name_any(), mesh)),
             Event::Delete(mesh) => drop(self.meshes.remove(&mesh.name_any())),
         }
@@ -386,10 +393,13 @@ impl Observed {
     }
 }
 
-fn events<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
+fn events<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, watcher::Result<Event<K>>>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let events: std::pin::Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(watcher::watcher(api, config));
-    events
+    spaced(watcher::watcher(api, config)).boxed()
 }
+
+#[cfg(test)]
+#[path = "mesh_tests.rs"]
+mod tests;

@@ -1,0 +1,40 @@
+use super::*;
+use crate::kube::fake::{ApiServer, Asked};
+
+/// The next status. Until then there is one XMesh: of our controller, and by an unexpected name.
+async fn written(server: &mut ApiServer, watches: &mut Vec<Asked>) -> Asked {
+    let spec = json!({"controllerName": MeshSettings::default().controller_name});
+    let stray = json!({"metadata": {"name": "stray", "resourceVersion": "1"}, "spec": spec});
+    let resource =
+        json!({"name": "xmeshes", "singularName": "", "namespaced": false, "kind": "XMesh", "verbs": []});
+    loop {
+        let asked = server.asked().await;
+        match &*asked.method {
+            "PATCH" => return asked,
+            "POST" => asked.answer(409, json!({"kind": "Status", "code": 409})),
+            _ if asked.path.contains("watch=true") => watches.push(asked),
+            _ if asked.path.contains("xmeshes") => {
+                asked.answer(200, json!({"metadata": {"resourceVersion": "1"}, "items": [stray]}));
+            }
+            _ => asked.answer(200, json!({"groupVersion": "", "resources": [resource]})),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unexpected_mesh_is_answered_until_the_answer_is_written() {
+    let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
+    let settings = MeshSettings::default();
+    let instance = Instance { version: "1".to_owned(), namespace: "n".to_owned(), agents: None };
+    let mesh = Mesh::new(server.client().await, settings, instance, "", leading.subscribe());
+    let (running, mut watches) = (tokio::spawn(mesh.run()), Vec::new());
+    for _ in 0..2 {
+        let write = tokio::time::timeout(RECHECK * 2, written(&mut server, &mut watches)).await.unwrap();
+        assert!(
+            write.path.starts_with("/apis/gateway.networking.x-k8s.io/v1alpha1/xmeshes/stray/status"),
+            "{write:?}"
+        );
+        write.answer(500, json!({"kind": "Status", "code": 500, "message": "etcd is away"}));
+    }
+    running.abort();
+}
