@@ -115,6 +115,7 @@ impl Generator {
     /// What holds is for the new leader to say.
     fn retract(&mut self) {
         self.failed.clear();
+        self.access.forget();
         self.board.retract();
         self.refused.send_if_modified(|refused| !std::mem::take(refused).is_empty());
     }

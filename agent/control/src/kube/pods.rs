@@ -11,6 +11,7 @@ use portcullis_model::ObjectName;
 use serde_json::json;
 
 use super::refusal::Refusal;
+use super::said::Once;
 use super::{FIELD_MANAGER, problem};
 
 /// The ClusterRoleBinding that installation made without subjects: all that we may change about anybody's rights. What it
@@ -20,13 +21,12 @@ pub(super) struct Access {
     binding: Option<String>,
     /// Who was granted it last. `None`: not known.
     granted: Option<BTreeSet<ObjectName>>,
-    /// What was said last.
-    complaint: Option<String>,
+    complaint: Once,
 }
 
 impl Access {
     pub(super) fn new(client: Client, binding: Option<String>) -> Self {
-        Self { api: Api::all(client), binding, granted: None, complaint: None }
+        Self { api: Api::all(client), binding, granted: None, complaint: Once::default() }
     }
 
     /// Whether there can be any such pods.
@@ -44,23 +44,28 @@ impl Access {
         }
         match self.write(&binding, &accounts).await {
             Ok(()) => {
-                (self.granted, self.complaint) = (Some(accounts), None);
+                self.granted = Some(accounts);
+                self.complaint.over();
                 true
             }
             Err(error) => {
-                self.complain(&binding, problem(&error));
+                self.complain(&binding, &problem(&error));
                 false
             }
         }
     }
 
-    fn complain(&mut self, binding: &str, problem: String) {
-        if self.complaint.as_ref() != Some(&problem) {
+    /// Whoever leads meanwhile may change it.
+    pub(super) fn forget(&mut self) {
+        self.granted = None;
+    }
+
+    fn complain(&mut self, binding: &str, problem: &str) {
+        if self.complaint.is_news(problem) {
             tracing::warn!(
                 "pods of mode Dedicated may not read their configuration: cannot change ClusterRoleBinding {binding}: {problem}; \
                  is it installed?"
             );
-            self.complaint = Some(problem);
         }
     }
 
