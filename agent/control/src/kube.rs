@@ -1,8 +1,8 @@
 //! A cluster as source and as sink: objects come from an API server, statuses and generated objects go there. What objects
 //! mean is `portcullis-gateway`'s business, which also plans what is written; here are watches, requests and retries.
 //!
-//! Every agent reads and serves; only the one that holds the Lease writes. Losing the API server, the Lease or the leader
-//! stops writing and nothing else.
+//! Every agent reads, serves, and says by Events what it cannot serve; all else is written by the one that holds the Lease.
+//! Losing the API server, the Lease or the leader stops writing and nothing else.
 
 use std::error::Error;
 

@@ -16,10 +16,10 @@ const MANY: usize = 1024;
 pub(super) struct Once(Option<String>);
 
 #[derive(Debug, Default)]
-pub(super) struct Said(Mutex<Complaints>);
+pub(super) struct Said(Mutex<Words>);
 
 #[derive(Debug, Default)]
-struct Complaints {
+struct Words {
     /// What the API server last answered instead of taking statuses of the kind; `None`: nothing.
     kinds: BTreeMap<Kind, Option<u16>>,
     invalid: BTreeMap<ObjectKey, String>,
@@ -47,7 +47,7 @@ impl Once {
 impl Said {
     /// Statuses of this kind cannot be written now.
     pub(super) fn cannot_write(&self, key: &ObjectKey, code: Option<u16>, problem: &str) {
-        if self.complaints().kinds.insert(key.kind, code) == Some(code) {
+        if self.words().kinds.insert(key.kind, code) == Some(code) {
             return;
         }
         let advice = match code {
@@ -61,25 +61,25 @@ impl Said {
 
     /// It never will be as it is.
     pub(super) fn invalid(&self, key: &ObjectKey, problem: String) {
-        let mut complaints = self.complaints();
-        if complaints.invalid.get(key) == Some(&problem) {
+        let mut words = self.words();
+        if words.invalid.get(key) == Some(&problem) {
             return;
         }
         tracing::warn!(
             "{key}: the API server refuses its status: {problem}; the object is served as it is. Has it more parents or \
              conditions than a status may have?"
         );
-        if complaints.invalid.len() >= MANY {
-            complaints.invalid.clear();
+        if words.invalid.len() >= MANY {
+            words.invalid.clear();
         }
-        complaints.invalid.insert(key.clone(), problem);
+        words.invalid.insert(key.clone(), problem);
     }
 
     /// A status was written, for the so many-th time in a row because somebody else had changed it.
     pub(super) fn wrote(&self, key: &ObjectKey, restored: u32, others: &BTreeSet<String>) {
-        let mut complaints = self.complaints();
-        complaints.invalid.remove(key);
-        if complaints.kinds.remove(&key.kind).is_some() {
+        let mut words = self.words();
+        words.invalid.remove(key);
+        if words.kinds.remove(&key.kind).is_some() {
             tracing::info!("{}: statuses are written again", key.kind);
         }
         if restored == NOTABLE {
@@ -87,7 +87,7 @@ impl Said {
         }
     }
 
-    fn complaints(&self) -> MutexGuard<'_, Complaints> {
+    fn words(&self) -> MutexGuard<'_, Words> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
