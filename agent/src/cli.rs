@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use portcullis_gateway::infra::Pods;
+
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
 use crate::vips::Tracking;
@@ -245,6 +247,16 @@ pub(crate) enum Show {
 impl RunArgs {
     pub(crate) fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_timeout)
+    }
+
+    /// Pods of mode Dedicated end and log like agents.
+    pub(crate) fn pods(&self) -> Pods {
+        let log_format = match self.log_format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        let (log, drain_seconds) = (self.log.clone(), self.drain_timeout);
+        Pods { log, log_format: log_format.to_owned(), drain_seconds, ..Pods::new("") }
     }
 
     /// Only a node of a cluster has a service proxy that drops what it does not serve itself.

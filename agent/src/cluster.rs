@@ -13,9 +13,10 @@ use portcullis_control::kube::{
     Refusal, SourceOptions, StatusWriter, Succession, Timing, connect,
 };
 use portcullis_gateway::Serves;
-use portcullis_gateway::infra::{Parameters, ServiceType};
+use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
 use portcullis_model::ObjectName;
+use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -58,6 +59,9 @@ pub(crate) struct ClusterArgs {
     /// The agents' own image, for pods of Gateways in mode Dedicated [default: there are none]
     #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
     image: Option<String>,
+    /// Fields of those pods' spec, as JSON: nodeSelector, tolerations, imagePullSecrets, … [default: none]
+    #[arg(long, value_name = "JSON", env = "PORTCULLIS_DEDICATED_POD", value_parser = json_object)]
+    dedicated_pod: Option<Map<String, Value>>,
     /// The ClusterRoleBinding by which those pods may read their configuration
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_DEDICATED_BINDING")]
     dedicated_binding: Option<String>,
@@ -103,12 +107,14 @@ pub(crate) struct Agents {
 }
 
 impl ClusterArgs {
-    pub(crate) fn parameters(&self) -> Parameters {
+    pub(crate) fn parameters(&self, pods: Pods) -> Parameters {
         let service_type = match self.service_type {
             ServiceTypeChoice::ClusterIp => ServiceType::ClusterIp,
             ServiceTypeChoice::LoadBalancer => ServiceType::LoadBalancer,
         };
-        Parameters { service_type, image: self.image.clone(), ..Parameters::default() }
+        let spec = self.dedicated_pod.clone().unwrap_or_default();
+        let pods = self.image.clone().map(|image| Pods { image, spec, ..pods });
+        Parameters { service_type, pods, ..Parameters::default() }
     }
 
     pub(crate) fn serves(&self) -> Serves {
@@ -201,6 +207,10 @@ impl Standing {
 fn object_name(text: &str) -> Result<ObjectName, &'static str> {
     let (namespace, name) = text.split_once('/').ok_or("write NAMESPACE/NAME")?;
     Ok(ObjectName::new(namespace, name))
+}
+
+fn json_object(text: &str) -> Result<Map<String, Value>, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 impl Agents {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use portcullis_control::source::Batch;
-use portcullis_gateway::infra::Parameters;
+use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Change, Object, Outcome, Settings, Translator};
 
 use crate::cli::Offline;
@@ -66,7 +66,7 @@ pub(crate) fn settings(offline: &Offline) -> Settings {
     Settings {
         controller_name: offline.controller_name.clone(),
         default_addresses: offline.address.clone(),
-        generated: Parameters { image: Some(IMAGE.to_owned()), ..Parameters::default() },
+        generated: Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() },
         ..Settings::default()
     }
 }

@@ -156,7 +156,7 @@ fn settings(args: &RunArgs) -> Settings {
         Some(_) if args.address.is_empty() => everywhere(),
         _ => args.address.clone(),
     };
-    let generated = args.cluster.parameters();
+    let generated = args.cluster.parameters(args.pods());
     Settings {
         controller_name: args.controller_name.clone(),
         default_addresses,

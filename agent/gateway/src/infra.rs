@@ -8,6 +8,7 @@ mod name;
 mod object;
 mod parameters;
 mod pods;
+mod rights;
 mod service;
 mod syntax;
 
@@ -26,6 +27,7 @@ pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
 pub use parameters::{HostPorts, Logging, Mode, Parameters, ServiceType};
 pub(crate) use parameters::{class_refers, of_class, refers};
+pub use pods::Pods;
 
 /// "MUST label all generated resources (Service, Deployment, etc)".
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
@@ -45,6 +47,14 @@ pub struct Port {
     pub protocol: L4Protocol,
 }
 
+/// What a Gateway comes to, together with what is attached to it.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    pub ports: BTreeSet<Port>,
+    /// Those that are referred to with permission.
+    pub secrets: BTreeSet<ObjectName>,
+}
+
 /// What a Gateway wants to be there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
@@ -54,11 +64,27 @@ pub struct Wanted {
     /// In the order in which they are made. Absent while the Gateway has no port, for a Service needs one, or is not
     /// accepted, for whatever reason: what is there already stays as it is, and with it the address.
     pub objects: Option<Vec<Generated>>,
+    /// Rights that stay without objects. All others go: the reason may be that somebody took his permission back.
+    pub rights: Vec<Generated>,
 }
 
 impl Wanted {
     pub fn objects(&self) -> &[Generated] {
         self.objects.as_deref().unwrap_or_default()
+    }
+
+    /// Whether an object that was generated for the Gateway has its place still. A Gateway of which it is not known what it wants
+    /// keeps what it has, but of rights only those that it would get.
+    pub fn keeps(&self, object: &Generated) -> bool {
+        let is_it = |other: &Generated| other.kind == object.kind && other.name() == object.name();
+        match &self.objects {
+            Some(objects) => objects.iter().any(is_it),
+            None if object.kind.gives_rights() => self
+                .rights
+                .iter()
+                .any(|right| is_it(right) && diff::contains(&object.manifest, &right.manifest)),
+            None => true,
+        }
     }
 
     /// The object of a kind, if one is wanted.
@@ -70,29 +96,36 @@ impl Wanted {
 /// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from an API server.
 pub fn plan(
     gateway: &Gateway,
-    ports: &BTreeSet<Port>,
+    merged: &Merged,
     parameters: &Parameters,
     controller_name: &str,
 ) -> Option<Wanted> {
     let wanted = untouched(gateway)?;
-    let objects = || objects(gateway, ports, parameters, controller_name);
-    Some(Wanted { objects: (!ports.is_empty()).then(objects), ..wanted })
+    let mut objects = objects(gateway, merged, parameters, controller_name);
+    if merged.ports.is_empty() {
+        objects.retain(|object| object.kind.gives_rights());
+        return Some(Wanted { rights: objects, ..wanted });
+    }
+    Some(Wanted { objects: Some(objects), ..wanted })
 }
 
 fn objects(
     gateway: &Gateway,
-    ports: &BTreeSet<Port>,
+    merged: &Merged,
     parameters: &Parameters,
     controller_name: &str,
 ) -> Vec<Generated> {
     let metadata = metadata(gateway, parameters, controller_name);
-    let service = service::service(gateway, ports, parameters, &metadata);
+    let service = service::service(gateway, &merged.ports, parameters, &metadata);
     let mut manifests = vec![(GeneratedKind::Service, service)];
     if parameters.mode == Mode::Dedicated {
-        let name = object::name_of(&gateway.metadata).to_string();
-        let deployment = pods::deployment(&metadata, ports, parameters, &name, controller_name);
-        manifests.push((GeneratedKind::Deployment, deployment));
+        let name = object::name_of(&gateway.metadata);
+        let deployment =
+            pods::deployment(&metadata, &merged.ports, parameters, &name.to_string(), controller_name);
+        manifests.extend(deployment.map(|deployment| (GeneratedKind::Deployment, deployment)));
         manifests.push((GeneratedKind::ServiceAccount, pods::service_account(&metadata)));
+        let uid = gateway.metadata.uid.as_deref().unwrap_or_default();
+        manifests.extend(rights::rights(&metadata, &merged.secrets, &name, uid));
     }
     let made = manifests.into_iter().filter_map(|(kind, manifest)| Generated::read(kind, manifest));
     let mut objects: Vec<_> = made.collect();
@@ -103,7 +136,7 @@ fn objects(
 /// For a Gateway that is not accepted at the moment: what was generated for it, its address above all, is still its own.
 pub fn untouched(gateway: &Gateway) -> Option<Wanted> {
     let uid = gateway.metadata.uid.clone()?;
-    Some(Wanted { gateway: object::name_of(&gateway.metadata), uid, objects: None })
+    Some(Wanted { gateway: object::name_of(&gateway.metadata), uid, objects: None, rights: Vec::new() })
 }
 
 /// Of all objects of a Gateway: "Any labels or annotations here are added to all generated resources."

@@ -20,6 +20,7 @@ mod objects;
 mod policy;
 mod reason;
 pub mod route;
+mod secrets;
 mod selector;
 mod settings;
 mod status;
@@ -36,6 +37,7 @@ pub use objects::{
 };
 pub use policy::Policies;
 pub use reason::{ConditionType, Reason, condition};
+pub use secrets::secrets_of;
 pub use selector::{NamespaceRule, Namespaces, SelectorError};
 pub use settings::{CONTROLLER_NAME, Serves, Settings};
 pub use status::Status;

@@ -111,6 +111,14 @@ impl Fetcher {
         }
     }
 
+    /// No watch tells: everything that is wanted may be another by now.
+    pub(super) fn ask_again(&mut self) {
+        let idle = self.readings.iter().filter(|(_, reading)| reading.request.is_none());
+        for key in idle.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.request(&key, Duration::ZERO);
+        }
+    }
+
     /// A watch told that it is gone.
     pub(super) fn gone(&mut self, key: &ObjectKey) {
         if let Some(reading) = self.readings.get_mut(key) {

@@ -21,7 +21,7 @@ use super::backoff::{jittered, sleep_until};
 use super::board::Board;
 use super::delete::exactly;
 use super::dispute::{self, Dispute, NOTABLE};
-use super::pods::{Access, unavailable};
+use super::pods::{Access, accounts, unavailable};
 use super::refusal::Refusal;
 use super::said::Once;
 use super::{code, problem};
@@ -123,24 +123,43 @@ impl Generator {
     /// Returns when to try again what could not be had.
     async fn reconcile(&mut self, wanted: &[Wanted]) -> Option<Instant> {
         let (mut refused, mut failed, mut waiting) = (BTreeMap::new(), BTreeMap::new(), None);
-        let mut all_done = timeout(ANSWER, self.access.grant(wanted)).await.unwrap_or(false);
+        let mut in_the_way = Vec::new();
         for operation in infra::diff(wanted, self.there.objects(), self.board.controller_name()) {
             if let Some(until) = self.waits(&operation) {
                 waiting = [waiting, Some(until)].into_iter().flatten().min();
                 continue;
             }
-            let gateway = gateway_of(&operation);
-            match self.execute(operation, wanted).await {
+            let (gateway, kind) = (gateway_of(&operation), operation.kind());
+            if in_the_way.iter().any(|(of, missing)| *of == gateway && operation.needs(*missing)) {
+                continue;
+            }
+            let result = self.execute(operation, wanted).await;
+            if !matches!(result, Ok(None)) {
+                in_the_way.push((gateway.clone(), kind));
+            }
+            match result {
                 Ok(None) => {}
-                Ok(Some(refusal)) => drop(refused.insert(gateway, refusal)),
+                Ok(Some(refusal)) => drop(refused.entry(gateway).or_insert(refusal)),
                 Err(error) => drop(failed.insert(gateway, problem(&error))),
             }
         }
-        all_done &= refused.is_empty() && failed.is_empty();
+        let all_done = refused.is_empty() && failed.is_empty();
         self.complain(&failed);
         self.report(self.with_unavailable(refused, wanted));
         let retry = (!all_done).then(|| Instant::now() + jittered(RETRY));
-        [waiting, retry].into_iter().flatten().min()
+        // Last, because a ServiceAccount has to be there and ours.
+        let review = self.grant(wanted).await;
+        [waiting, retry, review].into_iter().flatten().min()
+    }
+
+    /// Returns when to look after it again. As long as it is not known whose accounts there are, nothing changes.
+    async fn grant(&mut self, wanted: &[Wanted]) -> Option<Instant> {
+        if !self.there.is_listed(GeneratedKind::ServiceAccount) {
+            return None;
+        }
+        let accounts = accounts(self.there.objects(), wanted);
+        let retry = || Some(Instant::now() + jittered(RETRY));
+        timeout(ANSWER, self.access.grant(accounts)).await.unwrap_or_else(|_| retry())
     }
 
     /// Once of each Gateway, until something else is wrong.

@@ -1,4 +1,4 @@
-//! How far the lists of all kinds are.
+//! How far the lists of all kinds that are watched are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,8 @@ enum Progress {
 }
 
 impl Listings {
-    pub(super) fn new() -> Self {
-        Self(Kind::ALL.iter().map(|kind| (*kind, Listing::default())).collect())
+    pub(super) fn new(kinds: &[Kind]) -> Self {
+        Self(kinds.iter().map(|kind| (*kind, Listing::default())).collect())
     }
 
     pub(super) fn begin(&mut self, kind: Kind) {

@@ -1,7 +1,8 @@
-//! What pods of mode Dedicated need besides their objects: the right to read, and to be there before their Gateway counts as
+//! What pods of mode Dedicated need besides their objects: the right to read what is no secret, and to be there before their Gateway counts as
 //! programmed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Client;
@@ -9,19 +10,31 @@ use kube::api::{Api, Patch, PatchParams};
 use portcullis_gateway::infra::{Generated, GeneratedKind, Wanted};
 use portcullis_model::ObjectName;
 use serde_json::json;
+use tokio::time::Instant;
 
+use super::backoff::jittered;
 use super::refusal::Refusal;
 use super::said::Once;
-use super::{FIELD_MANAGER, problem};
+use super::{FIELD_MANAGER, code, problem};
 
-/// The ClusterRoleBinding that installation made without subjects: all that we may change about anybody's rights. What it
-/// binds to is less than our own rights, so that Kubernetes lets us.
+/// How often the binding is looked at: others may have taken somebody out of it.
+const REVIEW: Duration = Duration::from_secs(10);
+/// When it could not be changed, it is tried again this often.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The ClusterRoleBinding that installation made without subjects, by which pods read what is no secret. What it binds to is
+/// less than our own rights, so that Kubernetes lets us.
 pub(super) struct Access {
     api: Api<ClusterRoleBinding>,
     binding: Option<String>,
-    /// Who was granted it last. `None`: not known.
-    granted: Option<BTreeSet<ObjectName>>,
+    granted: Option<Granted>,
     complaint: Once,
+}
+
+/// Who was granted it last, and until when that is taken for granted.
+struct Granted {
+    accounts: BTreeSet<ObjectName>,
+    until: Instant,
 }
 
 impl Access {
@@ -34,30 +47,30 @@ impl Access {
         self.binding.is_some()
     }
 
-    /// Lets exactly the wanted ServiceAccounts read. Returns whether they may.
-    pub(super) async fn grant(&mut self, wanted: &[Wanted]) -> bool {
-        let accounts = wanted.iter().filter_map(|wanted| wanted.object(GeneratedKind::ServiceAccount));
-        let accounts: BTreeSet<_> = accounts.map(Generated::name).collect();
-        let Some(binding) = self.binding.clone() else { return accounts.is_empty() };
-        if self.granted.as_ref() == Some(&accounts) {
-            return true;
-        }
-        match self.write(&binding, &accounts).await {
-            Ok(()) => {
-                self.granted = Some(accounts);
-                self.complaint.over();
-                true
-            }
-            Err(error) => {
-                self.complain(&binding, &problem(&error));
-                false
-            }
-        }
-    }
-
-    /// Whoever leads meanwhile may change it.
+    /// Another agent leads, and writes.
     pub(super) fn forget(&mut self) {
         self.granted = None;
+    }
+
+    /// Lets exactly these ServiceAccounts read. Returns when to look after it again.
+    pub(super) async fn grant(&mut self, accounts: BTreeSet<ObjectName>) -> Option<Instant> {
+        let binding = self.binding.clone()?;
+        if !self.is_granted(&accounts) {
+            if let Err(error) = self.write(&binding, &accounts).await {
+                self.complain(&binding, &problem(&error));
+                self.granted = None;
+                return Some(Instant::now() + jittered(RETRY));
+            }
+            self.complaint.over();
+            self.granted = Some(Granted { accounts, until: Instant::now() + REVIEW });
+        }
+        self.granted.as_ref().filter(|granted| !granted.accounts.is_empty()).map(|granted| granted.until)
+    }
+
+    fn is_granted(&self, accounts: &BTreeSet<ObjectName>) -> bool {
+        self.granted.as_ref().is_some_and(|granted| {
+            granted.accounts == *accounts && (accounts.is_empty() || Instant::now() < granted.until)
+        })
     }
 
     fn complain(&mut self, binding: &str, problem: &str) {
@@ -72,7 +85,7 @@ impl Access {
     /// Where it is not installed, nobody can have it; that matters once somebody wants it.
     async fn write(&self, binding: &str, accounts: &BTreeSet<ObjectName>) -> kube::Result<()> {
         let there = match self.api.get(binding).await {
-            Err(_) if accounts.is_empty() => return Ok(()),
+            Err(error) if accounts.is_empty() && matches!(code(&error), Some(403 | 404)) => return Ok(()),
             there => there?,
         };
         if subjects_of(&there) == *accounts {
@@ -85,6 +98,20 @@ impl Access {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         self.api.patch(binding, &parameters, &Patch::Apply(&patch)).await.map(drop)
     }
+}
+
+/// The ServiceAccounts that were seen to be generated for Gateways, and that these Gateways still have: a name that somebody
+/// else took first gives him nothing. A Gateway of which it is not known what it wants keeps its pods, and they their rights.
+pub(super) fn accounts<'o>(
+    there: impl IntoIterator<Item = &'o Generated>,
+    wanted: &[Wanted],
+) -> BTreeSet<ObjectName> {
+    let gateways: BTreeMap<_, _> = wanted.iter().map(|wanted| (wanted.uid.as_str(), wanted)).collect();
+    let accounts = there.into_iter().filter(|object| object.kind == GeneratedKind::ServiceAccount);
+    let has_place = |account: &&Generated| {
+        account.gateway_uid().and_then(|uid| gateways.get(uid)).is_some_and(|wanted| wanted.keeps(account))
+    };
+    accounts.filter(has_place).map(Generated::name).collect()
 }
 
 fn subjects_of(binding: &ClusterRoleBinding) -> BTreeSet<ObjectName> {

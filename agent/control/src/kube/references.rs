@@ -4,47 +4,57 @@ use std::collections::BTreeSet;
 
 use portcullis_gateway::api::gateways::{Gateway, GatewayTls};
 use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec, ObjectReference};
-use portcullis_gateway::{ATTACH_TO, Kind, ObjectKey, Objects};
+use portcullis_gateway::{Kind, ObjectKey, Objects, secrets_of};
 use portcullis_model::ObjectName;
 
 use crate::source::admission::is_subdomain;
 
 /// Whether objects of the kind can change what is referred to.
-pub(super) fn is_referrer(kind: Kind) -> bool {
-    matches!(kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet)
+pub(super) fn is_referrer(kind: Kind, only: Option<&ObjectName>) -> bool {
+    match kind {
+        Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet => true,
+        // What permission depends on.
+        Kind::ReferenceGrant | Kind::Namespace => only.is_some(),
+        _ => false,
+    }
 }
 
-/// With `only`, of that Gateway alone: a pod has no use for others' keys.
+/// With `only`, what that Gateway is served with: a pod has no use for others' keys, and no right to read more.
 pub(super) fn referred(
     objects: &Objects,
     controller_name: &str,
     only: Option<&ObjectName>,
 ) -> BTreeSet<ObjectKey> {
+    let keys = match only {
+        Some(gateway) => of_pod(gateway, objects),
+        None => of_all(objects, controller_name),
+    };
+    // The CRDs take any text; nothing is called what no object can be called.
+    keys.into_iter().filter(|key| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace)).collect()
+}
+
+fn of_pod(gateway: &ObjectName, objects: &Objects) -> BTreeSet<ObjectKey> {
+    let secrets = secrets_of(gateway, objects).into_iter();
+    secrets.map(|name| ObjectKey::new(Kind::Secret, name)).collect()
+}
+
+fn of_all(objects: &Objects, controller_name: &str) -> BTreeSet<ObjectKey> {
     let is_ours = |gateway: &Gateway| {
         let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
         objects.gateway_classes.get(&class).is_some_and(|class| class.spec.controller_name == controller_name)
     };
-    let is_served = |name: &ObjectName| only.is_none_or(|only| only == name);
-    let gateways = objects.gateways.iter();
-    let gateways = gateways.filter(|(name, it)| (is_served(name) || asks_to_be_child(it)) && is_ours(it));
+    let gateways = objects.gateways.iter().filter(|(_, gateway)| is_ours(gateway));
     let mut keys: BTreeSet<ObjectKey> =
         gateways.flat_map(|(name, gateway)| of_gateway(name, gateway)).collect();
     for (name, set) in &objects.listener_sets {
         let parent = &set.spec.parent_ref;
         let namespace = parent.namespace.as_deref().unwrap_or(&name.namespace);
-        let parent = ObjectName::new(namespace, parent.name.as_str());
-        if is_served(&parent) && objects.gateways.get(&parent).is_some_and(|gateway| is_ours(gateway)) {
+        let parent = objects.gateways.get(&ObjectName::new(namespace, parent.name.as_str()));
+        if parent.is_some_and(|gateway| is_ours(gateway)) {
             keys.extend(of_listeners(name, &set.spec.listeners));
         }
     }
     keys
-}
-
-/// Whose, translation finds out; its listeners may need their keys.
-fn asks_to_be_child(gateway: &Gateway) -> bool {
-    let by_field = gateway.spec.infrastructure.as_ref().is_some_and(|it| it.attach_to.is_some());
-    let annotations = gateway.metadata.annotations.as_ref();
-    by_field || annotations.is_some_and(|annotations| annotations.contains_key(ATTACH_TO))
 }
 
 fn of_gateway(name: &ObjectName, gateway: &Gateway) -> Vec<ObjectKey> {
@@ -87,10 +97,7 @@ fn of_certificate(name: &ObjectName, reference: &ObjectReference) -> Option<Obje
 
 fn key(from: &ObjectName, group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Option<ObjectKey> {
     let kind = Kind::of(group, kind).filter(|kind| matches!(kind, Kind::Secret | Kind::ConfigMap))?;
-    let namespace = namespace.unwrap_or(&from.namespace);
-    // The CRDs take any text; nothing is called what no object can be called.
-    (is_subdomain(name) && is_subdomain(namespace))
-        .then(|| ObjectKey::new(kind, ObjectName::new(namespace, name)))
+    Some(ObjectKey::new(kind, ObjectName::new(namespace.unwrap_or(&from.namespace), name)))
 }
 
 #[cfg(test)]

@@ -28,11 +28,13 @@ use crate::source::{Source, Update};
 
 /// What the watches may be ahead of the translation.
 const QUEUE: usize = 1024;
+/// How often a pod of one Gateway asks for what it may not watch.
+const POLL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct SourceOptions {
     pub controller_name: String,
-    /// Whose Secrets are read, if not every Gateway's.
+    /// Whose Secrets are read, if not every Gateway's: by a pod that may read these one by one, and watch none.
     pub only: Option<ObjectName>,
     pub last_good: Option<LastGood>,
     /// How long to wait for the API server at the start before the last good configuration is used.
@@ -43,6 +45,8 @@ pub struct SourceOptions {
 pub struct KubeSource {
     controller_name: String,
     only: Option<ObjectName>,
+    /// When to ask again for what no watch tells of.
+    poll: Option<Instant>,
     board: Arc<Board>,
     deltas: mpsc::Receiver<Delta>,
     received: Vec<Delta>,
@@ -82,16 +86,18 @@ impl KubeSource {
     pub fn new(client: Client, board: Arc<Board>, options: SourceOptions) -> Self {
         let (to, deltas) = mpsc::channel(QUEUE);
         let mut watches = JoinSet::new();
-        for kind in Kind::ALL {
+        let kinds: Vec<_> = watched(options.only.as_ref()).collect();
+        for kind in &kinds {
             watches.spawn(watch(client.clone(), *kind, to.clone()));
         }
         Self {
             controller_name: options.controller_name,
+            poll: options.only.is_some().then(|| Instant::now() + POLL),
             only: options.only,
             board,
             deltas,
             received: Vec::new(),
-            listings: Listings::new(),
+            listings: Listings::new(&kinds),
             objects: Objects::default(),
             pending: BTreeMap::new(),
             gateways: BTreeMap::new(),
@@ -164,6 +170,7 @@ impl KubeSource {
             Some(kept) = self.reading.next() => return self.remember(kept.unwrap_or_default()),
             Some(written) = self.writing.next() => return self.kept(written.ok()),
             () = sleep_until(keep), if self.writing.is_empty() => return self.keep(),
+            () = sleep_until(self.poll) => return self.ask_again(),
             () = sleep_until(patience) => return self.stop_waiting(),
         }
         self.take_received();
@@ -183,10 +190,10 @@ impl KubeSource {
     fn take(&mut self, delta: Delta) -> bool {
         match delta {
             Delta::Set(kind, manifest) if is_read_on_demand(kind) => self.touch(kind, &manifest),
-            Delta::Set(kind, manifest) => return self.set(kind, *manifest) && is_referrer(kind),
+            Delta::Set(kind, manifest) => return self.set(kind, *manifest) && self.is_referrer(kind),
             Delta::Deleted(key) => {
                 self.delete(&key);
-                return is_referrer(key.kind);
+                return self.is_referrer(key.kind);
             }
             Delta::Begin(kind) => self.listings.begin(kind),
             Delta::Done(kind) => {
@@ -306,6 +313,15 @@ impl KubeSource {
         }
     }
 
+    fn is_referrer(&self, kind: Kind) -> bool {
+        is_referrer(kind, self.only.as_ref())
+    }
+
+    fn ask_again(&mut self) {
+        self.fetcher.ask_again();
+        self.poll = Some(Instant::now() + POLL);
+    }
+
     /// What was kept on disk may be referred to no longer.
     fn forget_unreferred(&mut self) {
         for kind in [Kind::Secret, Kind::ConfigMap] {
@@ -398,6 +414,14 @@ impl Source for KubeSource {
             self.hear().await;
         }
     }
+}
+
+/// A pod of one Gateway may not watch what may be secret, and what only nodes and statuses need is nothing to it.
+fn watched(only: Option<&ObjectName>) -> impl Iterator<Item = Kind> {
+    let is_for_agents =
+        |kind: Kind| is_read_on_demand(kind) || matches!(kind, Kind::Node | Kind::CustomResourceDefinition);
+    let by_pod = only.is_some();
+    Kind::ALL.iter().copied().filter(move |kind| !(by_pod && is_for_agents(*kind)))
 }
 
 fn names(objects: &Objects, kind: Kind) -> BTreeSet<ObjectName> {

@@ -9,6 +9,7 @@ use portcullis_gateway::api::xmeshes::XMesh;
 use portcullis_gateway::infra::{self, GeneratedKind, Operation};
 use portcullis_gateway::mesh::MeshSettings;
 
+use super::code;
 use super::delete::{delete, exactly};
 use super::generate::{read, resource};
 
@@ -41,7 +42,11 @@ async fn remove_generated(client: &Client, controller: &str, removed: &mut Vec<S
     let ours = ListParams::default().labels(&format!("{}={}", infra::MANAGED_BY_LABEL, infra::MANAGER));
     for kind in GeneratedKind::ALL {
         let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
-        let there = all.list(&ours).await?;
+        let there = match all.list(&ours).await {
+            // Where mode Dedicated is not installed, there is nothing else than Services, nor a right to look.
+            Err(error) if kind != GeneratedKind::Service && code(&error) == Some(403) => continue,
+            there => there?,
+        };
         let there: Vec<_> = there.items.iter().filter_map(|object| read(kind, object)).collect();
         for operation in infra::diff(&[], &there, controller) {
             let Operation::Delete { name, uid, .. } = operation else { continue };

@@ -16,7 +16,7 @@ pub(crate) async fn with_rules(fixture: &Fixture, rules: Value, of_namespace: Va
     fixture.create("ServiceAccount", NAME, json!({})).await;
     grant(fixture, "ClusterRole", &fixture.name, rules).await;
     grant(fixture, "Role", NAME, of_namespace).await;
-    let account = fixture.seen_by(client(fixture).await);
+    let account = named(fixture, NAME).await;
     // Roles take effect a little later.
     while account.api("GatewayClass").get_opt(&fixture.name).await.is_err() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -35,10 +35,15 @@ pub(crate) async fn set_rules(fixture: &Fixture, rules: Value) {
     fixture.patch("ClusterRole", &fixture.name, json!({"rules": rules})).await;
 }
 
-async fn client(fixture: &Fixture) -> Client {
+/// With a ServiceAccount that is there already.
+pub(crate) async fn named(fixture: &Fixture, name: &str) -> Fixture {
+    fixture.seen_by(client(fixture, name).await)
+}
+
+async fn client(fixture: &Fixture, name: &str) -> Client {
     let accounts: Api<ServiceAccount> = Api::namespaced(fixture.client.clone(), &fixture.name);
     let request = TokenRequest { spec: TokenRequestSpec::default(), ..TokenRequest::default() };
-    let answer = accounts.create_token_request(NAME, &PostParams::default(), &request).await.unwrap();
+    let answer = accounts.create_token_request(name, &PostParams::default(), &request).await.unwrap();
     let mut config = config().await;
     config.auth_info = AuthInfo::default();
     config.auth_info.token = Some(answer.status.unwrap().token.into());

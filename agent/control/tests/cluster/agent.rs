@@ -39,7 +39,7 @@ pub(crate) struct Agent {
     _tasks: JoinSet<()>,
 }
 
-struct TakesAll;
+pub(crate) struct TakesAll;
 
 /// Keeps the sink after it waiting.
 struct Late(Duration);

@@ -18,12 +18,14 @@ const LABEL: &str = "portcullis.dev/test";
 const ABANDONED: Duration = Duration::from_secs(600);
 
 /// What tests make outside of their namespace, named after it.
-const NOT_NAMESPACED: [(&str, &str); 5] = [
+const NOT_NAMESPACED: [(&str, &str); 7] = [
     ("GatewayClass", ""),
     ("GatewayClass", "-other"),
     ("XMesh", ""),
     ("ClusterRole", ""),
     ("ClusterRoleBinding", ""),
+    ("ClusterRole", "-pods"),
+    ("ClusterRoleBinding", "-pods"),
 ];
 
 pub(crate) struct Fixture {

@@ -17,6 +17,7 @@ mod logs;
 mod process;
 mod wire;
 
+mod dedicated;
 mod draining;
 mod events;
 mod generated;

@@ -18,10 +18,22 @@ use crate::outages::{certificate, has_certificate, kept};
 /// The chart as it is installed without values.
 const CHART: &str = include_str!("../../../../deploy/kustomize/portcullis.yaml");
 
+/// And with everything that it can do.
+const FULL_CHART: &str = include_str!("../../../../tests/chart/cases/everything-set/rendered.yaml");
+
 /// Of the agents' roles, not those of the job that cleans up.
 pub(crate) fn rules(kind: &str) -> Value {
-    let documents = CHART.split("\n---\n").filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
-    let mut roles = documents.filter(|it| it["kind"] == kind && it["metadata"]["name"] == "portcullis");
+    rules_in(CHART, kind, "portcullis")
+}
+
+/// With mode Dedicated: `portcullis` are the agents' roles, `portcullis-dedicated` the one of all pods.
+pub(crate) fn rules_with_dedicated(kind: &str, name: &str) -> Value {
+    rules_in(FULL_CHART, kind, name)
+}
+
+fn rules_in(chart: &str, kind: &str, name: &str) -> Value {
+    let documents = chart.split("\n---\n").filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
+    let mut roles = documents.filter(|it| it["kind"] == kind && it["metadata"]["name"] == name);
     roles.next().expect("the chart has the role")["rules"].clone()
 }
 

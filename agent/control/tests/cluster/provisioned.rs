@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use portcullis_control::applier::{Applier, DataPlane};
 use portcullis_control::kube::{Board, Elector, Generator, KubeSource, SourceOptions, StatusWriter};
 use portcullis_control::status::Acknowledgement;
-use portcullis_gateway::infra::Parameters;
+use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Settings, Translator};
 use portcullis_model::Snapshot;
 use serde_json::{Value, json};
@@ -16,16 +16,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::agent::{TIMING, until};
+use crate::agent::{LEASE, TIMING, until};
 use crate::fixture::{Fixture, condition};
 
-const IMAGE: &str = "portcullis.test/no-such-image:1";
+pub(crate) const IMAGE: &str = "portcullis.test/no-such-image:1";
 const KINDS: [&str; 3] = ["ServiceAccount", "Deployment", "Service"];
 /// The garbage collector asks every 30 s which kinds there are.
 const COLLECTED: Duration = Duration::from_secs(90);
 
 /// An agent that may make pods. Ends, as if it had crashed, when it is dropped.
-struct Provider {
+pub(crate) struct Provider {
     _tasks: JoinSet<()>,
 }
 
@@ -58,6 +58,16 @@ impl Provider {
     }
 
     async fn start_gated(fixture: &Fixture, gate: Gate) -> Self {
+        binding(fixture, json!([])).await;
+        Self::start_on(gate, fixture)
+    }
+
+    /// Of somebody who may do less than the administrator. The binding has to be there.
+    pub(crate) fn start_as(account: &Fixture) -> Self {
+        Self::start_on(Gate::new(true), account)
+    }
+
+    fn start_on(gate: Gate, fixture: &Fixture) -> Self {
         let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
         let board = Board::new(&controller_name);
         let options = SourceOptions {
@@ -67,13 +77,13 @@ impl Provider {
             patience: Duration::from_secs(2),
         };
         let source = KubeSource::new(client(), board.clone(), options);
-        let generated = Parameters { image: Some(IMAGE.to_owned()), ..Parameters::default() };
+        let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
         let mut applier = Applier::new(source, translator, gate, board.statuses());
-        let elector = Elector::new(client(), &fixture.name, "lease", "provider", TIMING);
+        let elector = Elector::new(client(), &fixture.name, LEASE, "provider", TIMING);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
-        let generator = Generator::new(client(), board, leading, Some(binding(fixture).await));
+        let generator = Generator::new(client(), board, leading, Some(binding_name(fixture)));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });
         tasks.spawn(elector.run(std::future::pending()));
@@ -83,12 +93,16 @@ impl Provider {
     }
 }
 
-/// As the chart makes it: without subjects.
-async fn binding(fixture: &Fixture) -> String {
-    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": fixture.name});
-    fixture.create("ClusterRole", &fixture.name, json!({"rules": []})).await;
-    fixture.create("ClusterRoleBinding", &fixture.name, json!({"roleRef": role})).await;
-    fixture.name.clone()
+/// As the chart makes it: without subjects, for a ClusterRole with these rules.
+pub(crate) async fn binding(fixture: &Fixture, rules: Value) {
+    let name = binding_name(fixture);
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    fixture.create("ClusterRole", &name, json!({"rules": rules})).await;
+    fixture.create("ClusterRoleBinding", &name, json!({"roleRef": role})).await;
+}
+
+pub(crate) fn binding_name(fixture: &Fixture) -> String {
+    format!("{}-pods", fixture.name)
 }
 
 fn reference(fixture: &Fixture) -> Value {
@@ -96,17 +110,17 @@ fn reference(fixture: &Fixture) -> Value {
 }
 
 /// All Gateways of the test's class are provided like this.
-async fn of_the_class(fixture: &Fixture, parameters: Value) {
+pub(crate) async fn of_the_class(fixture: &Fixture, parameters: Value) {
     fixture.create("GatewayParameters", "parameters", json!({"spec": parameters})).await;
     let spec = json!({"spec": {"parametersRef": reference(fixture)}});
     fixture.patch("GatewayClass", &fixture.name, spec).await;
 }
 
-fn programmed(gateway: &Value) -> &Value {
+pub(crate) fn programmed(gateway: &Value) -> &Value {
     condition(&gateway["status"], "Programmed")
 }
 
-fn generated_name(fixture: &Fixture, gateway: &str) -> String {
+pub(crate) fn generated_name(fixture: &Fixture, gateway: &str) -> String {
     format!("{gateway}-{}", fixture.name)
 }
 
@@ -247,8 +261,8 @@ async fn another_mode_keeps_the_address_and_removes_the_pods() {
     let selects = |service: &Value| service["spec"]["selector"].is_object();
     let service = fixture.until("Service", &name, selects).await;
     fixture.until("Deployment", &name, |deployment| !deployment.is_null()).await;
-    let binding = fixture.get("ClusterRoleBinding", &fixture.name).await;
-    assert_eq!(binding["subjects"][0]["name"], name.as_str());
+    let is_bound = |binding: &Value| binding["subjects"][0]["name"] == name.as_str();
+    fixture.until("ClusterRoleBinding", &binding_name(&fixture), is_bound).await;
 
     fixture.patch("GatewayParameters", "parameters", json!({"spec": {"mode": "Node"}})).await;
     for kind in ["Deployment", "ServiceAccount"] {
@@ -262,7 +276,7 @@ async fn another_mode_keeps_the_address_and_removes_the_pods() {
     assert_eq!(after["spec"]["clusterIP"], service["spec"]["clusterIP"]);
     fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
     let nobody = |binding: &Value| binding["subjects"].as_array().is_none_or(Vec::is_empty);
-    fixture.until("ClusterRoleBinding", &fixture.name, nobody).await;
+    fixture.until("ClusterRoleBinding", &binding_name(&fixture), nobody).await;
     drop(provider);
     fixture.remove().await;
 }

@@ -20,7 +20,24 @@ pub enum Operation {
     /// Generated for a Gateway that is gone, has another class, mode or name for it by now.
     Delete { kind: GeneratedKind, name: ObjectName, uid: String },
     /// Somebody else's object has the name: it is left alone, and the Gateway gets no object of its own.
-    Refuse { gateway: ObjectName, message: String },
+    Refuse { gateway: ObjectName, kind: GeneratedKind, message: String },
+}
+
+impl Operation {
+    pub fn kind(&self) -> GeneratedKind {
+        match self {
+            Self::Apply(object) | Self::Replace { object, .. } => object.kind,
+            Self::Delete { kind, .. } | Self::Refuse { kind, .. } => *kind,
+        }
+    }
+
+    /// Whether it must not be done for a Gateway that cannot have its object of a kind.
+    pub fn needs(&self, kind: GeneratedKind) -> bool {
+        match self {
+            Self::Apply(object) | Self::Replace { object, .. } => object.kind.needs(kind),
+            Self::Delete { .. } | Self::Refuse { .. } => false,
+        }
+    }
 }
 
 /// An annotation of our own: what was applied. It tells withdrawn fields, which cannot be told from others' otherwise.
@@ -61,7 +78,7 @@ fn refuse(wanted: &Wanted, there: &Generated) -> Operation {
     let message = format!(
         "{there} was not generated for Gateway {gateway}: it is left alone; rename or delete it, or rename the Gateway"
     );
-    Operation::Refuse { gateway, message }
+    Operation::Refuse { gateway, kind: there.kind, message }
 }
 
 /// A Service's `spec.clusterIP` is for life. One that has none yet, or is to have any, is no obstacle.
@@ -70,16 +87,11 @@ fn has_other_address(there: &Generated, wanted: &Generated) -> bool {
     matches!((address(there), address(wanted)), (Some(there), Some(wanted)) if there != wanted)
 }
 
-/// A Gateway of which it is not known what it wants keeps what it has.
 fn is_obsolete(object: &Generated, gateways: &BTreeMap<&str, &Wanted>, controller_name: &str) -> bool {
-    if !object.is_generated() || !object.is_of_controller(controller_name) {
-        return false;
-    }
-    let is_wanted = |wanted: &&Wanted| {
-        let is_it = |other: &Generated| other.kind == object.kind && other.name() == object.name();
-        wanted.objects.as_ref().is_none_or(|objects| objects.iter().any(is_it))
-    };
-    !object.gateway_uid().and_then(|uid| gateways.get(uid)).is_some_and(is_wanted)
+    let gateway = object.gateway_uid().and_then(|uid| gateways.get(uid));
+    object.is_generated()
+        && object.is_of_controller(controller_name)
+        && gateway.is_none_or(|wanted| !wanted.keeps(object))
 }
 
 fn delete(object: &Generated) -> Operation {
@@ -100,7 +112,7 @@ fn stamped(object: &Generated) -> Generated {
 }
 
 /// Whether every field of `part` is in `whole`; elements of lists correspond by position.
-fn contains(whole: &Value, part: &Value) -> bool {
+pub(super) fn contains(whole: &Value, part: &Value) -> bool {
     use Value::{Array, Object};
     match (whole, part) {
         (Object(whole), Object(part)) => {

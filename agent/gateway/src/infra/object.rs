@@ -9,10 +9,16 @@ use serde_json::Value;
 use super::{CONTROLLER_ANNOTATION, MANAGED_BY_LABEL, MANAGER};
 use crate::GATEWAY_GROUP;
 
+/// Annotations of our own, in other namespaces than the Gateway's: for whom an object was made.
+pub(super) const GATEWAY_ANNOTATION: &str = "portcullis.dev/gateway";
+pub(super) const UID_ANNOTATION: &str = "portcullis.dev/gateway-uid";
+
 /// In the order in which they are made: each needs those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GeneratedKind {
     ServiceAccount,
+    Role,
+    RoleBinding,
     Deployment,
     Service,
 }
@@ -27,11 +33,14 @@ pub struct Generated {
 }
 
 impl GeneratedKind {
-    pub const ALL: [Self; 3] = [Self::ServiceAccount, Self::Deployment, Self::Service];
+    pub const ALL: [Self; 5] =
+        [Self::ServiceAccount, Self::Role, Self::RoleBinding, Self::Deployment, Self::Service];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ServiceAccount => "ServiceAccount",
+            Self::Role => "Role",
+            Self::RoleBinding => "RoleBinding",
             Self::Deployment => "Deployment",
             Self::Service => "Service",
         }
@@ -40,6 +49,7 @@ impl GeneratedKind {
     pub fn group(self) -> &'static str {
         match self {
             Self::ServiceAccount | Self::Service => "",
+            Self::Role | Self::RoleBinding => "rbac.authorization.k8s.io",
             Self::Deployment => "apps",
         }
     }
@@ -48,8 +58,24 @@ impl GeneratedKind {
     pub fn api_version(self) -> &'static str {
         match self {
             Self::ServiceAccount | Self::Service => "v1",
+            Self::Role | Self::RoleBinding => "rbac.authorization.k8s.io/v1",
             Self::Deployment => "apps/v1",
         }
+    }
+
+    /// Whether an object of this kind must not be made for a Gateway that cannot have its object of the other kind: nobody gets
+    /// rights, and no pod runs, under a name that is somebody else's.
+    pub fn needs(self, other: Self) -> bool {
+        match other {
+            Self::ServiceAccount => matches!(self, Self::RoleBinding | Self::Deployment),
+            Self::Role => self == Self::RoleBinding,
+            Self::RoleBinding | Self::Deployment | Self::Service => false,
+        }
+    }
+
+    /// Whether its objects give rights. They may be in another namespace than their Gateway.
+    pub(super) fn gives_rights(self) -> bool {
+        matches!(self, Self::Role | Self::RoleBinding)
     }
 }
 
@@ -73,15 +99,14 @@ impl Generated {
         name_of(&self.metadata)
     }
 
-    /// Whether we made it for some Gateway: that Gateway is its controller, and we have marked it.
+    /// Whether we made it for some Gateway: we have marked it, and it says for which.
     pub fn is_generated(&self) -> bool {
-        is_generated(&self.metadata)
+        is_marked(&self.metadata) && self.origin().is_some()
     }
 
     /// Whom it was made for.
     pub fn gateway(&self) -> Option<ObjectName> {
-        let owner = owner_of(&self.metadata).filter(|_| self.is_generated())?;
-        Some(ObjectName::new(&*self.name().namespace, owner.name.as_str()))
+        Some(self.origin().filter(|_| is_marked(&self.metadata))?.0)
     }
 
     /// Whether it is a Service that is to have a certain address.
@@ -91,8 +116,19 @@ impl Generated {
             && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
     }
 
-    pub(super) fn gateway_uid(&self) -> Option<&str> {
-        owner_of(&self.metadata).filter(|_| self.is_generated()).map(|owner| owner.uid.as_str())
+    /// Which of the Gateways that had this name, one after the other.
+    pub fn gateway_uid(&self) -> Option<&str> {
+        Some(self.origin().filter(|_| is_marked(&self.metadata))?.1)
+    }
+
+    /// The Gateway, and its UID: the one that is its controller, or, of an object in another namespace, the one that it names.
+    fn origin(&self) -> Option<(ObjectName, &str)> {
+        if let Some(owner) = owner_of(&self.metadata) {
+            return Some((ObjectName::new(&*self.name().namespace, owner.name.as_str()), &owner.uid));
+        }
+        let annotations = self.metadata.annotations.as_ref().filter(|_| self.kind.gives_rights())?;
+        let (namespace, name) = annotations.get(GATEWAY_ANNOTATION)?.split_once('/')?;
+        Some((ObjectName::new(namespace, name), annotations.get(UID_ANNOTATION)?))
     }
 
     pub(super) fn is_of_controller(&self, controller_name: &str) -> bool {
@@ -109,12 +145,15 @@ impl fmt::Display for Generated {
     }
 }
 
-/// Either mark will do: somebody who takes the label away does not take the object, and its address, from the Gateway.
 pub(super) fn is_generated(metadata: &ObjectMeta) -> bool {
+    is_marked(metadata) && owner_of(metadata).is_some()
+}
+
+/// Either mark will do: somebody who takes the label away does not take the object, and its address, from the Gateway.
+fn is_marked(metadata: &ObjectMeta) -> bool {
     let label = metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY_LABEL));
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CONTROLLER_ANNOTATION));
-    let is_marked = label.is_some_and(|value| value == MANAGER) || annotation.is_some();
-    is_marked && owner_of(metadata).is_some()
+    label.is_some_and(|value| value == MANAGER) || annotation.is_some()
 }
 
 pub(super) fn owner_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use portcullis_model::{AccessLog, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
 
-use super::limits;
 use super::syntax::{billionths, is_label_value, is_qualified_name};
+use super::{Pods, limits};
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::gatewayparameters::{
     GatewayParametersAccessLog, GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
@@ -34,8 +34,8 @@ pub struct Parameters {
     pub access_log: AccessLog,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// The agents' own image, which pods of mode Dedicated run. `None`: nobody told them.
-    pub image: Option<String>,
+    /// Pods of mode Dedicated. `None`: there are none, because nobody told the agents what they run.
+    pub pods: Option<Pods>,
 }
 
 /// Who serves a Gateway.
@@ -69,6 +69,16 @@ pub enum Logging {
     #[default]
     Off,
     On,
+}
+
+impl ServiceType {
+    /// As Services spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::LoadBalancer => "LoadBalancer",
+        }
+    }
 }
 
 impl Parameters {
@@ -130,7 +140,8 @@ impl Parameters {
 
     fn overlay_service(&mut self, given: &GatewayParametersService) -> Result<(), Trouble> {
         if let Some(name) = &given.r#type {
-            let types = [("ClusterIP", ServiceType::ClusterIp), ("LoadBalancer", ServiceType::LoadBalancer)];
+            let types =
+                [ServiceType::ClusterIp, ServiceType::LoadBalancer].map(|r#type| (r#type.as_str(), r#type));
             self.service_type = choice("service.type", name, &types)?;
         }
         if let Some(policy) = &given.external_traffic_policy {
@@ -174,7 +185,7 @@ impl Parameters {
         if self.mode == Mode::Dedicated && self.host_ports == HostPorts::On {
             return Err(invalid("hostPorts needs mode Node: pods of mode Dedicated are not on every node"));
         }
-        if self.mode == Mode::Dedicated && self.image.is_none() {
+        if self.mode == Mode::Dedicated && self.pods.is_none() {
             return Err(invalid(
                 "mode Dedicated is not possible: the agents run without --image (in the Helm chart, set dedicated.enabled)",
             ));

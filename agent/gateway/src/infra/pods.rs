@@ -14,13 +14,34 @@ const METADATA_NAME_LABEL: &str = "gateway.networking.k8s.io/metadata.name";
 
 /// Of the image; Kubernetes' convention for nobody.
 const USER: u32 = 65532;
-/// Longer than the agent's drain timeout and the pause before it.
-const GRACE_SECONDS: u32 = 45;
 /// Service proxies need a moment to learn that a pod is going.
-const PAUSE_SECONDS: u32 = 5;
+const PAUSE_SECONDS: u64 = 5;
+/// What an agent needs to end, besides the pause and its drain timeout.
+const MARGIN_SECONDS: u64 = 10;
 
 const RUN: &str = "/run/portcullis";
 const STATE: &str = "/var/lib/portcullis";
+
+/// What the operator decides about pods of mode Dedicated, the same for all of them. They run what the agents run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pods {
+    pub image: String,
+    /// What is logged, and how: `--log` and `--log-format`.
+    pub log: String,
+    pub log_format: String,
+    /// How long connections may take to finish.
+    pub drain_seconds: u64,
+    /// Fields of the pods' spec: where they run, and how their image is pulled. What we set ourselves has precedence.
+    pub spec: Map<String, Value>,
+}
+
+impl Pods {
+    /// With the defaults of everything else.
+    pub fn new(image: impl Into<String>) -> Self {
+        let (log, log_format) = ("info".to_owned(), "text".to_owned());
+        Self { image: image.into(), log, log_format, drain_seconds: 30, spec: Map::new() }
+    }
+}
 
 pub(super) fn service_account(metadata: &ObjectMeta) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
@@ -39,27 +60,36 @@ pub(super) fn deployment(
     parameters: &Parameters,
     gateway: &str,
     controller_name: &str,
-) -> Value {
+) -> Option<Value> {
+    let pods = parameters.pods.as_ref()?;
     let selector = selector(metadata);
     let mut labels = metadata.labels.clone().unwrap_or_default();
     let name = selector.get(GATEWAY_NAME_LABEL).cloned().unwrap_or_default();
     labels.insert(METADATA_NAME_LABEL.to_owned(), name);
+    let container = container(ports, parameters, pods, gateway, controller_name);
     let template = json!({
         "metadata": {"labels": labels, "annotations": metadata.annotations},
-        "spec": {
-            "serviceAccountName": metadata.name,
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "securityContext": pod_security(),
-            "containers": [container(ports, parameters, gateway, controller_name)],
-            "volumes": [{"name": "run", "emptyDir": {}}, {"name": "state", "emptyDir": {}}],
-        },
+        "spec": pod_spec(metadata, pods, container),
     });
     let mut spec = Map::new();
     // An autoscaler's, where the parameters leave it out.
     spec.extend(parameters.replicas.map(|replicas| ("replicas".to_owned(), json!(replicas))));
     spec.insert("selector".to_owned(), json!({"matchLabels": selector}));
     spec.insert("template".to_owned(), template);
-    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+    Some(json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}))
+}
+
+fn pod_spec(metadata: &ObjectMeta, pods: &Pods, container: Value) -> Map<String, Value> {
+    let mut spec = pods.spec.clone();
+    let own = [
+        ("serviceAccountName", json!(metadata.name)),
+        ("terminationGracePeriodSeconds", json!(PAUSE_SECONDS + pods.drain_seconds + MARGIN_SECONDS)),
+        ("securityContext", pod_security()),
+        ("containers", json!([container])),
+        ("volumes", json!([{"name": "run", "emptyDir": {}}, {"name": "state", "emptyDir": {}}])),
+    ];
+    spec.extend(own.map(|(field, value)| (field.to_owned(), value)));
+    spec
 }
 
 /// No capability is needed for ports below 1024: in a network namespace of its own they can be anybody's.
@@ -74,17 +104,28 @@ fn pod_security() -> Value {
     })
 }
 
-fn container(ports: &BTreeSet<Port>, parameters: &Parameters, gateway: &str, controller_name: &str) -> Value {
+/// Parameters are judged by the pod, too, so it has to know what they are judged by: the type of the Service.
+fn container(
+    ports: &BTreeSet<Port>,
+    parameters: &Parameters,
+    pods: &Pods,
+    gateway: &str,
+    controller_name: &str,
+) -> Value {
     let variable = |name: &str, value: &str| json!({"name": format!("PORTCULLIS_{name}"), "value": value});
     json!({
         "name": "gateway",
-        "image": parameters.image,
+        "image": pods.image,
         "args": ["run"],
         "env": [
             variable("GATEWAY", gateway),
             variable("CONTROLLER_NAME", controller_name),
             variable("DATAPATH", "userspace"),
-            variable("IMAGE", parameters.image.as_deref().unwrap_or_default()),
+            variable("IMAGE", &pods.image),
+            variable("SERVICE_TYPE", parameters.service_type.as_str()),
+            variable("LOG", &pods.log),
+            variable("LOG_FORMAT", &pods.log_format),
+            variable("DRAIN_TIMEOUT", &pods.drain_seconds.to_string()),
             variable("ADMIN_SOCKET", &format!("{RUN}/admin.sock")),
         ],
         "ports": ports.iter().map(container_port).collect::<Vec<_>>(),

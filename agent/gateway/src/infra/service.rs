@@ -38,16 +38,15 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> S
     let mut spec =
         ServiceSpec { ports: Some(ports.iter().map(service_port).collect()), ..ServiceSpec::default() };
     let addresses = requested(gateway);
+    spec.type_ = Some(parameters.service_type.as_str().to_owned());
     match parameters.service_type {
         ServiceType::ClusterIp => {
-            spec.type_ = Some("ClusterIP".to_owned());
             spec.cluster_ip = addresses.first().map(ToString::to_string);
             spec.cluster_ips =
                 (addresses.len() == 2).then(|| addresses.iter().map(ToString::to_string).collect());
             spec.ip_family_policy = (addresses.len() == 2).then(|| "RequireDualStack".to_owned());
         }
         ServiceType::LoadBalancer => {
-            spec.type_ = Some("LoadBalancer".to_owned());
             spec.load_balancer_ip = addresses.first().map(ToString::to_string);
             spec.external_traffic_policy = parameters.external_traffic_policy.clone();
             spec.load_balancer_class = parameters.load_balancer_class.clone();

@@ -16,8 +16,9 @@ fn gateway(spec: Value) -> Gateway {
     .unwrap()
 }
 
-fn ports(numbers: &[u16]) -> BTreeSet<Port> {
-    numbers.iter().map(|&number| Port { number, protocol: L4Protocol::Tcp }).collect()
+fn ports(numbers: &[u16]) -> Merged {
+    let ports = numbers.iter().map(|&number| Port { number, protocol: L4Protocol::Tcp }).collect();
+    Merged { ports, ..Merged::default() }
 }
 
 fn wanted(spec: Value) -> Wanted {
@@ -170,8 +171,8 @@ fn what_is_no_longer_wanted_is_deleted() {
 
 #[test]
 fn without_ports_a_service_stays_but_none_is_made() {
-    let idle =
-        plan(&gateway(json!({})), &BTreeSet::new(), &Parameters::default(), crate::CONTROLLER_NAME).unwrap();
+    let idle = plan(&gateway(json!({})), &Merged::default(), &Parameters::default(), crate::CONTROLLER_NAME)
+        .unwrap();
     assert_eq!(changes(std::slice::from_ref(&idle), []), []);
     assert_eq!(changes(&[idle], [&applied(&wanted(json!({})))]), []);
 }
@@ -266,11 +267,11 @@ fn what_another_controller_had_generated_stays() {
 }
 
 fn dedicated() -> Parameters {
-    let image = Some("example.org/portcullis:1".to_owned());
+    let pods = Some(Pods::new("example.org/portcullis:1"));
     let resource_requests = [("cpu", "0.5"), ("memory", "1024Mi")];
     let resource_requests =
         resource_requests.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
-    Parameters { mode: Mode::Dedicated, image, resource_requests, ..Parameters::default() }
+    Parameters { mode: Mode::Dedicated, pods, resource_requests, ..Parameters::default() }
 }
 
 fn as_the_api_server_writes_amounts(manifest: &mut Value) {
@@ -328,4 +329,109 @@ fn a_change_of_mode_makes_and_removes_what_it_takes() {
     assert_eq!(changes(std::slice::from_ref(&pods), &rewritten), [], "amounts are compared by what they are");
     let back = kinds(changes(&[node], &there));
     assert_eq!(back, [GeneratedKind::Service, GeneratedKind::ServiceAccount, GeneratedKind::Deployment]);
+}
+
+fn with_secrets(secrets: &[(&str, &str)]) -> Wanted {
+    on_ports(&[443], secrets)
+}
+
+fn on_ports(numbers: &[u16], secrets: &[(&str, &str)]) -> Wanted {
+    let secrets = secrets.iter().map(|(namespace, name)| ObjectName::new(*namespace, *name)).collect();
+    let merged = Merged { secrets, ..ports(numbers) };
+    plan(&gateway(json!({})), &merged, &dedicated(), crate::CONTROLLER_NAME).unwrap()
+}
+
+fn as_applied(wanted: &Wanted) -> Vec<Generated> {
+    let operations = changes(std::slice::from_ref(wanted), []).into_iter();
+    let objects = operations.map(|operation| match operation {
+        Operation::Apply(object) => changed(&object, |it| it["metadata"]["uid"] = "x-1".into()),
+        other => panic!("{other:?}"),
+    });
+    objects.collect()
+}
+
+/// Whoever may run pods in the Gateway's namespace may run them as its ServiceAccount.
+#[test]
+fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
+    let wanted = with_secrets(&[("certs", "b"), ("edge", "a"), ("edge", "c")]);
+    let roles = wanted.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
+    let roles: Vec<_> = roles.map(|role| (role.name().to_string(), role.manifest["rules"].clone())).collect();
+    let reading = |names: Value| json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]}]);
+    assert_eq!(
+        roles,
+        [
+            ("certs/edge.my-gateway-example".to_owned(), reading(json!(["b"]))),
+            ("edge/my-gateway-example".to_owned(), reading(json!(["a", "c"]))),
+        ]
+    );
+    for binding in wanted.objects().iter().filter(|object| object.kind == GeneratedKind::RoleBinding) {
+        let subjects = &binding.manifest["subjects"];
+        assert_eq!(
+            *subjects,
+            json!([{"kind": "ServiceAccount", "name": "my-gateway-example", "namespace": "edge"}])
+        );
+        assert_eq!(binding.manifest["roleRef"]["name"], *binding.name().name);
+    }
+    let kinds: Vec<_> = with_secrets(&[]).objects().iter().map(|object| object.kind).collect();
+    assert_eq!(kinds, [GeneratedKind::ServiceAccount, GeneratedKind::Deployment, GeneratedKind::Service]);
+}
+
+#[test]
+fn rights_in_other_namespaces_are_recognised_and_removed_without_owner() {
+    let there = as_applied(&with_secrets(&[("certs", "b")]));
+    assert_eq!(changes(&[with_secrets(&[("certs", "b")])], &there), [], "all of it is there");
+    assert!(there.iter().all(|it| it.gateway() == Some(ObjectName::new("edge", "my-gateway"))));
+    let elsewhere = ["Role certs/edge.my-gateway-example", "RoleBinding certs/edge.my-gateway-example"];
+    assert_eq!(deleted(&[with_secrets(&[])], &there), elsewhere);
+    assert_eq!(deleted(&[], &there).len(), 5, "nothing is left of a Gateway that is gone");
+    assert_eq!(deleted(&[untouched(&gateway(json!({}))).unwrap()], &there), elsewhere, "the rest stays");
+    // A Gateway without port may have lost its Secret, or the permission to refer to it.
+    assert_eq!(deleted(&[on_ports(&[], &[("certs", "b")])], &there), [""; 0]);
+    assert_eq!(deleted(&[on_ports(&[], &[])], &there), elsewhere);
+}
+
+fn deleted(wanted: &[Wanted], there: &[Generated]) -> Vec<String> {
+    let names = changes(wanted, there).into_iter().map(|operation| match operation {
+        Operation::Delete { kind, name, .. } => format!("{kind} {name}"),
+        other => panic!("{other:?}"),
+    });
+    names.collect()
+}
+
+/// Annotations count where ownerReferences cannot be, and nowhere else.
+#[test]
+fn nobody_can_pass_a_service_of_another_namespace_off_as_a_gateways() {
+    let ours = applied(&wanted(json!({})));
+    let forged = changed(&ours, |it| {
+        it["metadata"]["ownerReferences"] = json!([]);
+        it["metadata"]["namespace"] = "elsewhere".into();
+        it["metadata"]["annotations"]["portcullis.dev/gateway"] = "edge/my-gateway".into();
+        it["metadata"]["annotations"]["portcullis.dev/gateway-uid"] = "u-1".into();
+    });
+    assert!(!forged.is_generated() && forged.gateway().is_none());
+}
+
+#[test]
+fn pods_are_told_what_the_agents_were_told_and_run_where_the_operator_says() {
+    let mut pods =
+        Pods { log: "debug".to_owned(), drain_seconds: 60, ..Pods::new("example.org/portcullis:1") };
+    for (field, value) in
+        [("imagePullSecrets", json!([{"name": "registry"}])), ("serviceAccountName", json!("somebody"))]
+    {
+        pods.spec.insert(field.to_owned(), value);
+    }
+    let parameters = Parameters { service_type: ServiceType::LoadBalancer, pods: Some(pods), ..dedicated() };
+    let wanted = plan(&gateway(json!({})), &ports(&[80]), &parameters, crate::CONTROLLER_NAME).unwrap();
+    let spec = &wanted.object(GeneratedKind::Deployment).unwrap().manifest["spec"]["template"]["spec"];
+    assert_eq!(spec["imagePullSecrets"][0]["name"], "registry");
+    assert_eq!(spec["serviceAccountName"], "my-gateway-example", "what is ours to say stays ours");
+    assert_eq!(spec["terminationGracePeriodSeconds"], 75);
+    let told = spec["containers"][0]["env"].as_array().unwrap();
+    for variable in [
+        json!({"name": "PORTCULLIS_SERVICE_TYPE", "value": "LoadBalancer"}),
+        json!({"name": "PORTCULLIS_LOG", "value": "debug"}),
+        json!({"name": "PORTCULLIS_DRAIN_TIMEOUT", "value": "60"}),
+    ] {
+        assert!(told.contains(&variable), "{variable} is not in {told:#?}");
+    }
 }

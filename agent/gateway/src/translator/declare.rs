@@ -110,6 +110,9 @@ impl Translator {
         if key.kind == ParentKind::Gateway || !same(before, &now.listeners, same_in_merge) {
             self.dirty.roots.extend(unit.root().cloned());
         }
+        if unit.declared.secrets != now.secrets {
+            self.dirty.generated.extend(unit.root().cloned());
+        }
         if !same(before, &now.listeners, same_to_routes) {
             self.dirty.routes.extend(self.index.routes_by_parent.of(key).cloned());
         }

@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_model::{L4Protocol, ObjectName};
+use portcullis_model::{L4Protocol, ObjectName, ParentKind};
 
 use super::Translator;
-use crate::infra::{self, Port, Wanted};
+use super::unit::Root;
+use crate::infra::{self, Merged, Port, Wanted};
+use crate::listener::ParentKey;
 
 impl Translator {
     pub(super) fn generate(&mut self) -> BTreeMap<ObjectName, Option<Wanted>> {
@@ -21,13 +23,23 @@ impl Translator {
         let (root, gateway) = (self.roots.get(name)?, self.objects.gateways.get(name)?);
         match &root.refusal {
             Some(_) => infra::untouched(gateway),
-            None => infra::plan(gateway, &self.ports(name), &root.parameters, &self.settings.controller_name),
+            None => {
+                let merged = Merged { ports: self.ports(name), secrets: self.secrets(name, root) };
+                infra::plan(gateway, &merged, &root.parameters, &self.settings.controller_name)
+            }
         }
     }
 
     fn ports(&self, name: &ObjectName) -> BTreeSet<Port> {
         let groups = self.serving.groups.range((name.clone(), 0)..=(name.clone(), u16::MAX));
         groups.map(|((_, number), _)| Port { number: *number, protocol: L4Protocol::Tcp }).collect()
+    }
+
+    /// Those that its own listeners and its children's refer to with permission; [`crate::secrets_of`] says the same.
+    fn secrets(&self, name: &ObjectName, root: &Root) -> BTreeSet<ObjectName> {
+        let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        let units = std::iter::once(&own).chain(root.members.values()).filter_map(|key| self.units.get(key));
+        units.flat_map(|unit| &unit.declared.secrets).cloned().collect()
     }
 
     /// `None` if it is as before.

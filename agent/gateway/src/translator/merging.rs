@@ -40,6 +40,8 @@ impl Translator {
         }
         self.mark_overlaps(std::iter::once(&own).chain(&members));
         self.dirty.statuses.insert(ObjectKey { kind: own.kind(), name: name.clone() });
+        // Who is a child decides about the pods' rights.
+        self.dirty.generated.insert(name.clone());
         if let Some(root) = self.roots.get_mut(name) {
             root.summary = summary;
         }

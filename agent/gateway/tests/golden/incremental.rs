@@ -1,6 +1,12 @@
 //! Whatever changes in whatever order: following the changes comes to the same as translating what is left from scratch.
 
-use portcullis_gateway::{Change, Kind, Object, ObjectKey, Objects, Translator, dump_snapshot, dump_status};
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_gateway::infra::{GeneratedKind, Wanted};
+use portcullis_gateway::{
+    Change, Kind, Object, ObjectKey, Objects, Outcome, Translator, dump_snapshot, dump_status, secrets_of,
+};
+use portcullis_model::ObjectName;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -18,6 +24,7 @@ proptest! {
     ) {
         let mut translator = Translator::new(support::settings());
         let mut told = Map::new();
+        let mut wanted = BTreeMap::new();
         let mut objects = Objects::default();
         for change in support::base().into_iter().map(Change::Set) {
             objects.apply(change.clone());
@@ -34,7 +41,14 @@ proptest! {
             for (key, status) in &outcome.statuses {
                 told.insert(key.to_string(), dump_status(status));
             }
-            let scratch = from_scratch(&objects);
+            follow(&mut wanted, outcome.generated);
+            let (scratch, all) = from_scratch(&objects);
+            let mut wanted_now = BTreeMap::new();
+            follow(&mut wanted_now, all.generated);
+            prop_assert_eq!(&wanted, &wanted_now);
+            for wanted in wanted_now.values().filter(|wanted| wanted.object(GeneratedKind::Deployment).is_some()) {
+                prop_assert_eq!(readable(wanted), secrets_of(&wanted.gateway, &objects));
+            }
             prop_assert_eq!(text(&view(&translator)), text(&view(&scratch)));
             // Who only listens to the changes knows as much.
             told.retain(|name, _| !name.starts_with("GatewayClass"));
@@ -45,10 +59,29 @@ proptest! {
     }
 }
 
-fn from_scratch(objects: &Objects) -> Translator {
+fn from_scratch(objects: &Objects) -> (Translator, Outcome) {
     let mut translator = Translator::new(support::settings());
-    translator.apply(objects.iter().map(Change::Set).collect());
-    translator
+    let outcome = translator.apply(objects.iter().map(Change::Set).collect());
+    (translator, outcome)
+}
+
+fn follow(wanted: &mut BTreeMap<ObjectName, Wanted>, changed: BTreeMap<ObjectName, Option<Wanted>>) {
+    for (gateway, now) in changed {
+        match now {
+            Some(now) => drop(wanted.insert(gateway, now)),
+            None => drop(wanted.remove(&gateway)),
+        }
+    }
+}
+
+/// The Secrets that the generated Roles name.
+fn readable(wanted: &Wanted) -> BTreeSet<ObjectName> {
+    let roles = wanted.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
+    let secrets = roles.flat_map(|role| {
+        let names = role.manifest["rules"][0]["resourceNames"].as_array().unwrap();
+        names.iter().map(move |name| ObjectName::new(role.name().namespace, name.as_str().unwrap()))
+    });
+    secrets.collect()
 }
 
 fn view(translator: &Translator) -> Value {
@@ -128,7 +161,10 @@ fn gateway(namespace: &str, dice: &mut Dice) -> Value {
         "allowedListeners": {"namespaces": from(dice)},
         "listeners": listeners(dice),
     });
-    manifest("gateway.networking.k8s.io/v1", "Gateway", namespace, name, dice, json!({"spec": spec}))
+    let mut gateway =
+        manifest("gateway.networking.k8s.io/v1", "Gateway", namespace, name, dice, json!({"spec": spec}));
+    gateway["metadata"]["uid"] = json!(format!("{namespace}-{name}"));
+    gateway
 }
 
 fn listener_set(namespace: &str, dice: &mut Dice) -> Value {
@@ -234,7 +270,8 @@ fn parameters(namespace: &str, dice: &mut Dice) -> Value {
     let limits = json!({"connections": dice.maybe(|dice| json!(dice.roll(3)))});
     json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
         "metadata": {"name": "p", "namespace": namespace},
-        "spec": {"limits": limits, "accessLog": dice.maybe(|dice| json!({"enabled": dice.roll(2) == 0})), "hostPorts": dice.maybe(|_| json!(true))}})
+        "spec": {"limits": limits, "accessLog": dice.maybe(|dice| json!({"enabled": dice.roll(2) == 0})), "hostPorts": dice.maybe(|_| json!(true)),
+            "mode": dice.maybe(|_| json!("Dedicated"))}})
 }
 
 fn manifest(version: &str, kind: &str, namespace: &str, name: &str, dice: &mut Dice, rest: Value) -> Value {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis_gateway::infra::Parameters;
+use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Object, Settings};
 use serde_json::Value;
 
@@ -12,8 +12,8 @@ pub(crate) fn cases() -> PathBuf {
 }
 
 pub(crate) fn settings() -> Settings {
-    let generated =
-        Parameters { image: Some("portcullis.test/portcullis:1".to_owned()), ..Parameters::default() };
+    let pods = Some(Pods::new("portcullis.test/portcullis:1"));
+    let generated = Parameters { pods, ..Parameters::default() };
     Settings { default_addresses: vec!["192.0.2.1".parse().unwrap()], generated, ..Settings::default() }
 }
 

@@ -1,9 +1,9 @@
-{{/* What all objects are called. */}}
+{{/* What all objects are called. One release a cluster, whatever it is called: NOTES.txt refuses another. */}}
 {{- define "portcullis.name" -}}
 {{- if eq .Release.Name "portcullis" }}portcullis{{ else }}{{ printf "%s-portcullis" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
-{{/* Cluster-wide names, apart from those of a release elsewhere. */}}
+{{/* Cluster-wide names. */}}
 {{- define "portcullis.clusterName" -}}
 {{- if eq .Release.Name "portcullis" }}portcullis{{ else }}{{ printf "%s-%s" .Release.Namespace (include "portcullis.name" .) }}{{ end }}
 {{- end }}

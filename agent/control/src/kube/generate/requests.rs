@@ -80,7 +80,7 @@ async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube::Re
     timeout(ANSWER, request).await.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(late()))))
 }
 
-/// All three are Kubernetes' own and served by every API server.
+/// All are Kubernetes' own and served by every API server.
 pub(in crate::kube) fn resource(kind: GeneratedKind) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1", kind.as_str()))
 }

@@ -9,7 +9,8 @@ fn wanted(name: &str) -> Wanted {
     let metadata = json!({"name": name, "namespace": "n", "ownerReferences": [owner],
         "annotations": {infra::CONTROLLER_ANNOTATION: "c"}});
     let service = Generated::read(GeneratedKind::Service, json!({"metadata": metadata, "spec": {}}));
-    Wanted { gateway: ObjectName::new("n", name), uid: name.to_owned(), objects: service.map(|it| vec![it]) }
+    let (gateway, objects) = (ObjectName::new("n", name), service.map(|it| vec![it]));
+    Wanted { gateway, uid: name.to_owned(), objects, rights: Vec::new() }
 }
 
 /// A board on which these Gateways want a Service.

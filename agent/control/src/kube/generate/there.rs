@@ -53,6 +53,10 @@ impl There {
         self.0.iter().all(|(kind, it)| it.is_listed || (it.is_denied && can_do_without(*kind)))
     }
 
+    pub(super) fn is_listed(&self, kind: GeneratedKind) -> bool {
+        self.0.get(&kind).is_some_and(|it| it.is_listed)
+    }
+
     pub(super) fn objects(&self) -> impl Iterator<Item = &Generated> {
         self.0.values().flat_map(|it| it.objects.values())
     }
@@ -145,6 +149,8 @@ impl OfKind {
 fn watched(kind: GeneratedKind) -> &'static str {
     match kind {
         GeneratedKind::ServiceAccount => "generated ServiceAccounts",
+        GeneratedKind::Role => "generated Roles",
+        GeneratedKind::RoleBinding => "generated RoleBindings",
         GeneratedKind::Deployment => "generated Deployments",
         GeneratedKind::Service => "generated Services",
     }

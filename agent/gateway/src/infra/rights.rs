@@ -1,0 +1,72 @@
+//! What the pods of a Gateway in mode Dedicated may read besides the configuration, which holds no keys: the Secrets that the
+//! Gateway and what is attached to it refer to with permission, each by its name. Whoever may run pods in the Gateway's
+//! namespace has the same rights, because he may run them as this ServiceAccount; so they must never be more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use portcullis_model::ObjectName;
+use serde_json::{Value, json};
+
+use super::object::{GATEWAY_ANNOTATION, UID_ANNOTATION};
+use super::{
+    CONTROLLER_ANNOTATION, GATEWAY_CLASS_LABEL, GATEWAY_NAME_LABEL, GeneratedKind, MANAGED_BY_LABEL,
+};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// A Role and its binding in every namespace that has some of the Secrets. `metadata` is that of the ServiceAccount, made for
+/// the Gateway `gateway` with this UID.
+pub(super) fn rights(
+    metadata: &ObjectMeta,
+    secrets: &BTreeSet<ObjectName>,
+    gateway: &ObjectName,
+    uid: &str,
+) -> Vec<(GeneratedKind, Value)> {
+    let mut by_namespace: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for secret in secrets {
+        by_namespace.entry(&secret.namespace).or_default().push(&secret.name);
+    }
+    let pairs = by_namespace.into_iter().flat_map(|(namespace, names)| {
+        let here = if *namespace == *gateway.namespace {
+            metadata.clone()
+        } else {
+            elsewhere(metadata, namespace, gateway, uid)
+        };
+        [(GeneratedKind::Role, role(&here, &names)), (GeneratedKind::RoleBinding, binding(&here, metadata))]
+    });
+    pairs.collect()
+}
+
+/// Only `get`: whoever may list or watch by name gains nothing that polling does not give.
+fn role(metadata: &ObjectMeta, secrets: &[&str]) -> Value {
+    let rule =
+        json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]});
+    json!({"apiVersion": GeneratedKind::Role.api_version(), "kind": "Role", "metadata": metadata, "rules": [rule]})
+}
+
+fn binding(metadata: &ObjectMeta, account: &ObjectMeta) -> Value {
+    let role = json!({"apiGroup": GROUP, "kind": "Role", "name": metadata.name});
+    let subject = json!({"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace});
+    json!({"apiVersion": GeneratedKind::RoleBinding.api_version(), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": role, "subjects": [subject]})
+}
+
+/// In others' namespaces nothing has an owner, so it says by annotations for whom it is; the leader removes it. The name tells
+/// the namespaces of Gateways apart, which have no dots. Labels of the Gateway's choice stay at home.
+fn elsewhere(metadata: &ObjectMeta, namespace: &str, gateway: &ObjectName, uid: &str) -> ObjectMeta {
+    let own = [GATEWAY_NAME_LABEL, GATEWAY_CLASS_LABEL, MANAGED_BY_LABEL];
+    let labels = metadata.labels.iter().flatten().filter(|(key, _)| own.contains(&key.as_str()));
+    let controller = metadata.annotations.iter().flatten().filter(|(key, _)| *key == CONTROLLER_ANNOTATION);
+    let mut annotations: BTreeMap<_, _> =
+        controller.map(|(key, value)| (key.clone(), value.clone())).collect();
+    annotations.insert(GATEWAY_ANNOTATION.to_owned(), gateway.to_string());
+    annotations.insert(UID_ANNOTATION.to_owned(), uid.to_owned());
+    ObjectMeta {
+        name: metadata.name.as_ref().map(|name| format!("{}.{name}", gateway.namespace)),
+        namespace: Some(namespace.to_owned()),
+        labels: Some(labels.map(|(key, value)| (key.clone(), value.clone())).collect()),
+        annotations: Some(annotations),
+        ..ObjectMeta::default()
+    }
+}
