@@ -5,14 +5,22 @@ use anyhow::{Result, ensure};
 use super::SCALING;
 use super::client::PODS;
 use super::words::{apply, field, is_local};
+use crate::chart::TESTED;
 use crate::cluster::{Check, Cluster, wait};
+use crate::shell;
 
 const MANIFESTS: &str = "dedicated.yaml";
 
-pub(super) const CHECKS: &[(&str, Check)] = &[(
-    "a Gateway has pods of its own, with the specification's autoscaler and disruption budget",
-    pods_serve,
-)];
+/// With a certificate, in another namespace than the Gateway.
+pub(super) const KEYS: &str = "chart-test-keys";
+/// Of a test certificate, relative to the workspace; the endings are added.
+const CERTIFICATE: &str = "agent/gateway/tests/cases/certificates/a";
+
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("a Gateway has pods of its own, with the specification's autoscaler and disruption budget", pods_serve),
+    ("its pods serve HTTPS with a certificate of another namespace that grants it", pods_serve_https),
+    ("its pods' account may read that certificate and no other Secret", account_reads_one_secret),
+];
 
 /// The manifests of GEP-1762 name a class `example` and no namespace.
 fn pods_serve(cluster: &Cluster) -> Result<()> {
@@ -35,6 +43,40 @@ fn pods_serve(cluster: &Cluster) -> Result<()> {
     for pod in PODS {
         let answer = pod.await_answer(cluster, &format!("http://{vip}/from-a-pod"))?;
         ensure!(answer.contains("/from-a-pod"), "unexpected answer: {answer}");
+    }
+    Ok(())
+}
+
+/// The pods read the certificate a little after it is there.
+fn pods_serve_https(cluster: &Cluster) -> Result<()> {
+    let file = |ending: &str| shell::root().join(format!("{CERTIFICATE}.{ending}")).display().to_string();
+    let (certificate, key) = (format!("--cert={}", file("crt")), format!("--key={}", file("key")));
+    let create = ["create", "secret", "tls", "certificate", "--namespace", KEYS, &certificate, &key];
+    cluster.kubectl(&create)?;
+    let vip = field(cluster, "gateway/gateway", "{.status.addresses[0].value}")?;
+    for pod in PODS {
+        let answer = pod.await_answer(cluster, &format!("https://{vip}/by-tls"))?;
+        ensure!(answer.contains("/by-tls"), "unexpected answer: {answer}");
+    }
+    Ok(())
+}
+
+/// So may whoever can run pods in the Gateway's namespace.
+fn account_reads_one_secret(cluster: &Cluster) -> Result<()> {
+    let account = format!("--as=system:serviceaccount:{TESTED}:gateway-example");
+    let may = |verb: &str, what: &str, place: &[&str]| {
+        // Says no by its exit status, too.
+        let arguments = [&["auth", "can-i", verb, what, &account], place].concat();
+        cluster.kubectl(&arguments).is_ok_and(|answer| answer.trim() == "yes")
+    };
+    ensure!(may("get", "secrets/certificate", &["--namespace", KEYS]), "it cannot read its certificate");
+    ensure!(!may("get", "secrets/other", &["--namespace", KEYS]), "it can read others of that namespace");
+    for (verb, what) in
+        [("get", "secrets/any"), ("list", "secrets"), ("watch", "secrets"), ("list", "configmaps")]
+    {
+        for place in [["--namespace", TESTED].as_slice(), &["--namespace", KEYS], &["--all-namespaces"]] {
+            ensure!(!may(verb, what, place), "it may {verb} {what} {place:?}");
+        }
     }
     Ok(())
 }

@@ -61,6 +61,7 @@ fn no_object_is_left(cluster: &Cluster) -> Result<()> {
         &["all,serviceaccounts,leases,roles,rolebindings", "--namespace", NAMESPACE],
         &["clusterroles,clusterrolebindings,gatewayclasses,xmeshes,customresourcedefinitions"],
         &["services,deployments,serviceaccounts", "--namespace", TESTED],
+        &["roles,rolebindings", "--all-namespaces"],
     ];
     let mut left = Vec::new();
     for arguments in asked {
