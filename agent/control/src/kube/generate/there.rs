@@ -155,3 +155,59 @@ fn watched(kind: GeneratedKind) -> &'static str {
         GeneratedKind::Service => "generated Services",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+    use kube::core::Status;
+    use serde_json::json;
+
+    type Heard = watcher::Result<Event<DynamicObject>>;
+
+    async fn hear(there: &mut There, kind: GeneratedKind, events: Vec<Heard>) {
+        let events = stream::iter(events).chain(stream::pending());
+        let mut events = select_all([events.map(move |event| (kind, event)).boxed()]);
+        there.hear(&mut events).await.unwrap();
+    }
+
+    fn object(name: &str) -> DynamicObject {
+        let metadata = json!({"name": name, "namespace": "n"});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    fn names(there: &There) -> Vec<String> {
+        there.objects().map(|object| object.name().name.to_string()).collect()
+    }
+
+    fn denied() -> Heard {
+        let status = Status::failure("forbidden", "Forbidden").with_code(403).boxed();
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(status)))
+    }
+
+    #[tokio::test]
+    async fn what_is_known_stays_until_there_is_a_new_list() {
+        let mut there = There::new(&[GeneratedKind::Service]);
+        let list = |name| vec![Ok(Event::Init), Ok(Event::InitApply(object(name))), Ok(Event::InitDone)];
+        hear(&mut there, GeneratedKind::Service, list("old")).await;
+        hear(&mut there, GeneratedKind::Service, vec![Ok(Event::Init), denied()]).await;
+        assert_eq!(names(&there), ["old"]);
+        hear(&mut there, GeneratedKind::Service, list("new")).await;
+        assert_eq!(names(&there), ["new"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_decided_before_all_kinds_are_listed_but_for_pods_that_may_not_be_read() {
+        let mut there = There::new(&GeneratedKind::ALL);
+        for kind in GeneratedKind::ALL {
+            assert!(!there.is_known());
+            let answer = if kind == GeneratedKind::Deployment { denied() } else { Ok(Event::InitDone) };
+            hear(&mut there, kind, vec![Ok(Event::Init), answer]).await;
+        }
+        assert!(there.is_known());
+
+        let mut there = There::new(&[GeneratedKind::Service]);
+        hear(&mut there, GeneratedKind::Service, vec![denied()]).await;
+        assert!(!there.is_known(), "a Gateway's address is its Service's");
+    }
+}
