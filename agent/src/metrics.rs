@@ -164,7 +164,8 @@ fn upstream(registry: &mut Registry, traffic: &Stats) {
     let opened = traffic.upstream_connects;
     counter(registry, "http_client_connections_opened", "Connections opened to backends", opened);
     let failed = traffic.upstream_connect_failures;
-    counter(registry, "http_client_connections_failed", "Connections to backends that failed", failed);
+    let help = "Attempts of requests to get a connection to a backend that failed";
+    counter(registry, "http_client_connections_failed", help, failed);
     let retries = traffic.upstream_retries;
     counter(registry, "http_client_retries", "Requests sent again on another connection", retries);
 }
