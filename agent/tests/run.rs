@@ -217,6 +217,18 @@ fn parameters(spec: &str) -> String {
 }
 
 #[test]
+fn proxies_in_front_are_believed_where_asked_for() {
+    let services = service("blue", backend("blue"));
+    let manifests = [("gateway.yaml", GATEWAY), ("services.yaml", &services), ("route.yaml", &route("blue"))];
+    for (options, chain) in [(&[][..], "127.0.0.1\r\n"), (&["--trusted-hops", "1"], "7.7.7.7, 127.0.0.1\r\n")]
+    {
+        let agent = Agent::start_with(options, &manifests);
+        let answer = agent.http("any.example\r\nx-forwarded-for: 6.6.6.6, 7.7.7.7", "/head").unwrap();
+        assert!(answer.body.contains(&format!("\r\nx-forwarded-for: {chain}")), "{answer:?}");
+    }
+}
+
+#[test]
 fn parameters_hold_for_their_gateway_alone_and_follow_edits() {
     let strict = parameters("{accessLog: {}, limits: {targetBytes: 256}}");
     let mut agent = Agent::start(&[("gateways.yaml", TWO_GATEWAYS), ("parameters.yaml", &strict)]);

@@ -35,7 +35,12 @@ pub(crate) struct Answer {
 impl Agent {
     /// Starts an agent on manifests in which `ADDRESS` stands for its address, and waits until it is ready.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
-        let agent = Self::start_unready(manifests);
+        Self::start_with(&[], manifests)
+    }
+
+    /// With more options.
+    pub(crate) fn start_with(options: &[&str], manifests: &[(&str, &str)]) -> Self {
+        let agent = Self::launch(options, manifests);
         eventually("the agent is ready", || {
             agent.admin("/readyz").is_some_and(|answer| answer.status == 200)
         });
@@ -43,6 +48,10 @@ impl Agent {
     }
 
     pub(crate) fn start_unready(manifests: &[(&str, &str)]) -> Self {
+        Self::launch(&[], manifests)
+    }
+
+    fn launch(options: &[&str], manifests: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = own_address();
         fs::create_dir(dir.path().join("conf")).unwrap();
@@ -56,6 +65,7 @@ impl Agent {
             .arg(dir.path().join("conf"))
             .arg("--admin-socket")
             .arg(dir.path().join("admin.sock"))
+            .args(options)
             .stderr(log)
             .stdout(out)
             .spawn()
@@ -149,7 +159,7 @@ impl Drop for Agent {
     }
 }
 
-/// A backend that answers every request with its name; `/slow` after a second.
+/// A backend that answers every request with its name; `/slow` after a second; `/head` with what it was sent.
 pub(crate) fn backend(name: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -170,7 +180,9 @@ fn serve(mut stream: TcpStream, name: &str) {
             if head.starts_with(b"GET /slow ") {
                 thread::sleep(Duration::from_secs(1));
             }
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len());
+            let sent = String::from_utf8_lossy(&head);
+            let body = if head.starts_with(b"GET /head ") { &sent } else { name };
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             if stream.write_all(answer.as_bytes()).is_err() {
                 return;
             }
