@@ -70,6 +70,7 @@ fn remove_objects(cluster: &Cluster) -> Result<()> {
         "--ignore-not-found",
         "gatewayclass/example",
         &format!("namespace/{TESTED}"),
+        &format!("namespace/{}", dedicated::KEYS),
     ])?;
     Ok(())
 }

@@ -4,12 +4,13 @@ use anyhow::{Result, ensure};
 
 use super::SCALING;
 use super::client::PODS;
-use super::words::{apply, field, is_local};
+use super::words::{apply, apply_elsewhere, field, is_local};
 use crate::chart::TESTED;
 use crate::cluster::{Check, Cluster, wait};
 use crate::shell;
 
 const MANIFESTS: &str = "dedicated.yaml";
+const KEYS_MANIFESTS: &str = "keys.yaml";
 
 /// With a certificate, in another namespace than the Gateway.
 pub(super) const KEYS: &str = "chart-test-keys";
@@ -51,6 +52,7 @@ fn pods_serve(cluster: &Cluster) -> Result<()> {
 fn pods_serve_https(cluster: &Cluster) -> Result<()> {
     let file = |ending: &str| shell::root().join(format!("{CERTIFICATE}.{ending}")).display().to_string();
     let (certificate, key) = (format!("--cert={}", file("crt")), format!("--key={}", file("key")));
+    apply_elsewhere(cluster, KEYS_MANIFESTS)?;
     let create = ["create", "secret", "tls", "certificate", "--namespace", KEYS, &certificate, &key];
     cluster.kubectl(&create)?;
     let vip = field(cluster, "gateway/gateway", "{.status.addresses[0].value}")?;

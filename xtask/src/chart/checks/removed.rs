@@ -54,8 +54,18 @@ fn no_file_is_left(cluster: &Cluster, node: Node) -> Result<()> {
     Ok(())
 }
 
-/// Namespaced objects where they could be, and everything cluster-wide that could be ours.
+/// Pods are gone a little after their processes.
 fn no_object_is_left(cluster: &Cluster) -> Result<()> {
+    let mut left = String::new();
+    wait::until_true("objects gone", PATIENCE, || {
+        left = objects_left(cluster).unwrap_or_else(|error| format!("{error:#}"));
+        left.is_empty()
+    })
+    .with_context(|| left)
+}
+
+/// Namespaced objects where they could be, and everything cluster-wide that could be ours.
+fn objects_left(cluster: &Cluster) -> Result<String> {
     let name = "custom-columns=KIND:.kind,NAME:.metadata.name";
     let asked: &[&[&str]] = &[
         &["all,serviceaccounts,leases,roles,rolebindings", "--namespace", NAMESPACE],
@@ -73,6 +83,5 @@ fn no_object_is_left(cluster: &Cluster) -> Result<()> {
                 .map(str::to_owned),
         );
     }
-    ensure!(left.is_empty(), "{}", left.join("; "));
-    Ok(())
+    Ok(left.join("; "))
 }

@@ -38,6 +38,11 @@ pub(super) fn apply(cluster: &Cluster, manifests: &str) -> Result<()> {
     cluster.kubectl(&["apply", "--namespace", TESTED, "-f", &path(manifests)]).map(drop)
 }
 
+/// The same where the file itself says where.
+pub(super) fn apply_elsewhere(cluster: &Cluster, manifests: &str) -> Result<()> {
+    cluster.kubectl(&["apply", "-f", &path(manifests)]).map(drop)
+}
+
 pub(super) fn delete(cluster: &Cluster, manifests: &str) -> Result<()> {
     let arguments = ["delete", "--namespace", TESTED, "--ignore-not-found", "-f", &path(manifests)];
     cluster.kubectl(&arguments).map(drop)
