@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis_control::kube::LastGood;
+use portcullis_control::kube::{Installation, LastGood, uninstall};
+use portcullis_gateway::mesh::MeshSettings;
 use portcullis_gateway::{GATEWAY_GROUP, Kind, dump_snapshot};
 use serde_json::{Value, json};
 
 use crate::account;
-use crate::agent::{Agent, serves, until};
+use crate::agent::{Agent, LEASE, serves, until};
 use crate::crds::XMESH;
 use crate::fixture::{Fixture, condition, resource};
 use crate::logs::Logs;
@@ -20,6 +21,9 @@ const CHART: &str = include_str!("../../../../deploy/kustomize/portcullis.yaml")
 
 /// And with everything that it can do.
 const FULL_CHART: &str = include_str!("../../../../tests/chart/cases/everything-set/rendered.yaml");
+
+/// The Job that cleans up is Helm's.
+const CHART_WITH_HOOKS: &str = include_str!("../../../../tests/chart/cases/defaults/rendered.yaml");
 
 /// Of the agents' roles, not those of the job that cleans up.
 pub(crate) fn rules(kind: &str) -> Value {
@@ -221,5 +225,38 @@ async fn statuses_that_may_not_be_written_are_one_line_in_the_log_and_written_on
     assert!(told.len() == 1 && told[0].contains("clusterrole"), "{told:?}");
     assert_eq!(logs.with("httproute: statuses are written again").len(), 1);
     drop(agent);
+    fixture.remove().await;
+}
+
+/// Without mode Dedicated it may not even look for what the mode generates.
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_rights_of_the_cleanup_job_are_enough() {
+    let fixture = Fixture::new().await;
+    let agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    let service = format!("web-{}", fixture.name);
+    fixture.until("Service", &service, |service| !service.is_null()).await;
+    drop(agent);
+    let rules = |kind| rules_in(CHART_WITH_HOOKS, kind, "portcullis-cleanup");
+    let mut of_cluster = rules("ClusterRole");
+    for rule in of_cluster.as_array_mut().unwrap() {
+        if rule["resources"] == json!(["xmeshes"]) {
+            rule["resourceNames"] = json!([fixture.name]);
+        }
+    }
+    // For the test to see when they are in force.
+    let own = json!({"apiGroups": [GATEWAY_GROUP], "resources": ["gatewayclasses"], "verbs": ["get"]});
+    of_cluster.as_array_mut().unwrap().push(own);
+    let account = account::with_rules(&fixture, of_cluster, rules("Role")).await;
+    let installation = Installation {
+        controller_name: fixture.controller_name.clone(),
+        mesh: MeshSettings { name: fixture.name.clone(), ..MeshSettings::default() },
+        namespace: fixture.name.clone(),
+        lease: LEASE.to_owned(),
+    };
+    let removed = uninstall(&account.client, &installation).await.unwrap();
+    let name = &fixture.name;
+    assert_eq!(removed, [format!("Service {name}/{service}"), format!("Lease {name}/{LEASE}")]);
     fixture.remove().await;
 }
