@@ -45,8 +45,7 @@ pub(super) fn parts(
     before: Option<&[Arc<Ephemeral>]>,
 ) -> Vec<Arc<Ephemeral>> {
     let name = |part| if part == 0 { String::new() } else { format!("-e{part:04}") };
-    let runs = runs(items, RULES_OF_A_ROUTE, MATCHES_OF_A_ROUTE).into_iter().enumerate();
-    runs.map(|(at, run)| part(parent, &name(at), run, before.and_then(|before| before.get(at)))).collect()
+    named(parent, runs(items, RULES_OF_A_ROUTE, MATCHES_OF_A_ROUTE), name, before)
 }
 
 /// Behind every part in name order, and so in last place among equals.
@@ -55,8 +54,19 @@ pub(super) fn guards(
     items: Vec<Arc<Item>>,
     before: Option<&[Arc<Ephemeral>]>,
 ) -> Vec<Arc<Ephemeral>> {
-    let runs = runs(items, usize::MAX, usize::MAX).into_iter().enumerate();
-    runs.map(|(at, run)| part(parent, "-guard", run, before.and_then(|before| before.get(at)))).collect()
+    // Each a name of its own, or their rules would have equal precedence, and their order be chance.
+    let name = |part| format!("-guard{part:04}");
+    named(parent, runs(items, usize::MAX, usize::MAX), name, before)
+}
+
+fn named(
+    parent: &ParsedRoute,
+    runs: Vec<Vec<Arc<Item>>>,
+    name: impl Fn(usize) -> String,
+    before: Option<&[Arc<Ephemeral>]>,
+) -> Vec<Arc<Ephemeral>> {
+    let runs = runs.into_iter().enumerate();
+    runs.map(|(at, run)| part(parent, &name(at), run, before.and_then(|before| before.get(at)))).collect()
 }
 
 /// Neighbours with the same hostnames, as many as fit into one route: order decides between equal matches, so it is kept.
