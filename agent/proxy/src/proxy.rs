@@ -10,14 +10,14 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::access_log::LogWriter;
-use crate::core::{self, Command, Unbound};
-use crate::gate::Crowds;
-use crate::settings::{Settings, SocketMode};
-use crate::socket::CoreSockets;
-use crate::stats::Stats;
-use crate::tls::TlsFactory;
-use crate::vital::vital;
+use crate::client::gate::Crowds;
+use crate::client::tls::TlsFactory;
+use crate::core::settings::{Settings, SocketMode};
+use crate::core::socket::CoreSockets;
+use crate::core::stats::Stats;
+use crate::core::vital::vital;
+use crate::log::access_log::LogWriter;
+use crate::thread::{self, Command, Unbound};
 
 /// What the names of the threads that serve connections begin with. A panic there ends the connection it came up in, or else
 /// the process, by itself.
@@ -113,7 +113,7 @@ impl Proxy {
         let settings = settings.clone();
         let access_log = self.access_log.for_core();
         let thread = start_thread(core, for_thread, move |listeners| {
-            core::run(settings, tls, crowds, access_log, listeners, commands)
+            thread::run(settings, tls, crowds, access_log, listeners, commands)
         });
         let thread = thread.map_err(|problem| StartError::Core { core, problem })?;
         self.sockets.extend(sockets);

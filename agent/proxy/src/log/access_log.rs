@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::settings::LogOutput;
-use crate::stats::Counter;
+use crate::core::settings::LogOutput;
+use crate::core::stats::Counter;
 
 /// What a core gathers at most before it hands it over.
 const BATCH: usize = 32 << 10;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use portcullis_model::{Gateway, Limits, ListenerGroup, ObjectName};
 
-use crate::clock;
-use crate::stats::{GatewayCounters, Refusal, Stats};
+use crate::core::clock;
+use crate::core::stats::{GatewayCounters, Refusal, Stats};
 
 /// How often a core says that a Gateway is full.
 const REMIND: Duration = Duration::from_secs(60);

@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
-use crate::clients::Client;
-use crate::core::Core;
-use crate::guard::{Guarded, Transport};
-use crate::headers;
+use crate::client::clients::Client;
+use crate::client::guard::{Guarded, Transport};
+use crate::http::headers;
+use crate::thread::Core;
 
 /// A client's wish to switch protocols.
 pub(crate) struct Pending {

@@ -8,10 +8,10 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use crate::clients::Exchange;
-use crate::endpoint::Lease;
-use crate::pulse::Awaited;
-use crate::record::Record;
+use crate::client::clients::Exchange;
+use crate::client::pulse::Awaited;
+use crate::log::record::Record;
+use crate::upstream::endpoint::Lease;
 
 pub(crate) struct Body {
     kind: Kind,

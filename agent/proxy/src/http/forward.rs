@@ -11,15 +11,16 @@ use http::{StatusCode, Uri, Version};
 use portcullis_model::{Filter, Rule, WeightedBackend};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::answer::Response;
-use crate::attempt::{self, Answered, Outgoing};
-use crate::body::Body;
-use crate::clients::Client;
-use crate::core::Core;
-use crate::decide::Forward;
-use crate::reason::Reason;
-use crate::upload::Upload;
-use crate::{headers, upgrade};
+use crate::client::clients::Client;
+use crate::core::reason::Reason;
+use crate::http::answer::Response;
+use crate::http::body::Body;
+use crate::http::decide::Forward;
+use crate::http::headers;
+use crate::http::upgrade;
+use crate::thread::Core;
+use crate::upstream::attempt::{self, Answered, Outgoing};
+use crate::upstream::upload::Upload;
 
 /// Sends the request where the plan says and returns what the client gets and from which endpoint, or why there is nothing.
 pub(crate) async fn forward(

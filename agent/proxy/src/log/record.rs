@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use portcullis_model::{AccessLog, BackendName, ListenerId, LogFormat, ObjectName, RuleId};
 use serde::{Serialize, Serializer};
 
-use crate::clients::Client;
-use crate::core::Core;
-use crate::decide::Decision;
-use crate::reason::Reason;
+use crate::client::clients::Client;
+use crate::core::reason::Reason;
+use crate::http::decide::Decision;
+use crate::thread::Core;
 
 /// What a line says of the request, taken before the request is changed and sent on.
 pub(crate) struct Noted {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::connection;
-use crate::core::Core;
-use crate::vital::vital;
+use crate::client::connection;
+use crate::core::vital::vital;
+use crate::thread::Core;
 
 /// Out of descriptors or memory: give connections time to close.
 const EXHAUSTED: Duration = Duration::from_millis(50);

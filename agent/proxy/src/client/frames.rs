@@ -2,7 +2,7 @@
 //! and empty DATA; it acknowledges any number of PING, SETTINGS and PRIORITY frames, and takes any number of requests that are
 //! reset once they are under way (CVE-2023-44487).
 
-use crate::clock;
+use crate::core::clock;
 
 const PREFACE: usize = 24;
 const HEAD: usize = 9;

@@ -1,10 +1,10 @@
 //! How a client connection is getting on: what its requests wait for, and what its bytes say. The connection and its requests
-//! leave marks here; the core's sweeper ([`Clients`](crate::clients::Clients)) looks at them now and then and draws the
+//! leave marks here; the core's sweeper ([`Clients`](crate::client::clients::Clients)) looks at them now and then and draws the
 //! conclusions, so that no connection holds a timer.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use crate::clock;
+use crate::core::clock;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection must be `Send`.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use crate::frames::{BIG_WRITE, FrameBudget};
-use crate::pulse::Pulse;
-use crate::wire::{Framing, Violation};
+use crate::client::frames::{BIG_WRITE, FrameBudget};
+use crate::client::pulse::Pulse;
+use crate::client::wire::{Framing, Violation};
 
 /// A client's stream; one type, so that the HTTP code exists once.
 #[derive(Debug)]

@@ -14,14 +14,14 @@ use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::Limits;
 
-use crate::clock;
-use crate::core::Core;
-use crate::gate::Admitted;
-use crate::guard::Guarded;
-use crate::outbox::Outbox;
-use crate::pulse::{Awaited, Pulse};
-use crate::stats::Refusal;
-use crate::worker::Worker;
+use crate::client::gate::Admitted;
+use crate::client::guard::Guarded;
+use crate::client::outbox::Outbox;
+use crate::client::pulse::{Awaited, Pulse};
+use crate::client::worker::Worker;
+use crate::core::clock;
+use crate::core::stats::Refusal;
+use crate::thread::Core;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const REST: u32 = clock::PER_SECOND;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use portcullis_model::{ListenerId, ObjectName};
 
-use crate::reason::Reason;
+use crate::core::reason::Reason;
 
 /// Why a TLS handshake did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

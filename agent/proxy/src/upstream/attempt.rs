@@ -9,10 +9,10 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 use hyper::body::Incoming;
 use portcullis_model::{BackendName, Limits};
 
-use crate::core::Core;
-use crate::endpoint::{Connection, Freshness, Lease, SendFailure};
-use crate::reason::Reason;
-use crate::upload::{Broken, Fault, Upload};
+use crate::core::reason::Reason;
+use crate::thread::Core;
+use crate::upstream::endpoint::{Connection, Freshness, Lease, SendFailure};
+use crate::upstream::upload::{Broken, Fault, Upload};
 
 const ATTEMPTS: usize = 3;
 

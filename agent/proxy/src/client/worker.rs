@@ -10,8 +10,8 @@ use foldhash::fast::RandomState;
 use portcullis_model::{Listener, ListenerGroup, ListenerId, ListenerProtocol, TlsTermination};
 use rustls::ServerConfig;
 
-use crate::stats::{ListenerCounters, Stats};
-use crate::tls::TlsFactory;
+use crate::client::tls::TlsFactory;
+use crate::core::stats::{ListenerCounters, Stats};
 
 pub(crate) struct Worker {
     pub listener: Arc<Listener>,

@@ -3,7 +3,7 @@
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
-use crate::clients::Client;
+use crate::client::clients::Client;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

@@ -7,16 +7,17 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 
-use crate::answer::{self, Response};
-use crate::attempt::Outgoing;
-use crate::body::Body;
-use crate::clients::{Client, Exchange};
-use crate::core::{self, Core};
-use crate::decide::{self, Decision};
-use crate::reason::Reason;
-use crate::record::{Answered, Noted, Trail};
-use crate::worker::Worker;
-use crate::{forward, headers};
+use crate::client::clients::{Client, Exchange};
+use crate::client::worker::Worker;
+use crate::core::reason::Reason;
+use crate::http::answer::{self, Response};
+use crate::http::body::Body;
+use crate::http::decide::{self, Decision};
+use crate::http::forward;
+use crate::http::headers;
+use crate::log::record::{Answered, Noted, Trail};
+use crate::thread::{self, Core};
+use crate::upstream::attempt::Outgoing;
 
 /// The request is put on the heap before anything waits: the future of every request is moved, and would hold it several times.
 pub(crate) fn answer(
@@ -38,7 +39,7 @@ async fn respond(
     let parts = &outgoing.parts;
     let asker = Asker::of(parts);
     let current = core.current();
-    let group = core::group(&current.snapshot, client.local).map(|group| &**group);
+    let group = thread::group(&current.snapshot, client.local).map(|group| &**group);
     let noted = group.and_then(|group| {
         let log = group.gateway.access_log?;
         let hops = core.settings.trusted_hops;

@@ -16,12 +16,12 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::attempt::Outgoing;
-use crate::clock;
-use crate::core::Core;
-use crate::multiplex::{Multiplexed, Stream};
-use crate::settings::Upstream;
-use crate::upload::Upload;
+use crate::core::clock;
+use crate::core::settings::Upstream;
+use crate::thread::Core;
+use crate::upstream::attempt::Outgoing;
+use crate::upstream::multiplex::{Multiplexed, Stream};
+use crate::upstream::upload::Upload;
 
 /// An endpoint that refused a connection is asked last for so long.
 const SHUNNED: Duration = Duration::from_secs(5);

@@ -8,8 +8,9 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Version, header};
 use portcullis_model::Limits;
 
-use crate::reason::Reason;
-use crate::{headers, path};
+use crate::core::reason::Reason;
+use crate::http::headers;
+use crate::http::path;
 
 /// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two (CVE-2026-49975).
 const CRUMBS: usize = 64;
@@ -54,7 +55,7 @@ fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Fields that say how the message is to be read. Lengths were checked by [`crate::wire`] or by the HTTP/2 library, which lets
+/// Fields that say how the message is to be read. Lengths were checked by [`crate::client::wire`] or by the HTTP/2 library, which lets
 /// one pass that is said twice.
 fn check_fields(parts: &Parts) -> Result<(), Reason> {
     let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);

@@ -17,17 +17,17 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use crate::clients::{Client, Clients, Patience};
-use crate::core::{self, Core};
-use crate::frames::FrameBudget;
-use crate::gate::Admitted;
-use crate::guard::{Check, Guarded, Transport};
-use crate::outbox::{Gathering, Outbox};
-use crate::service;
-use crate::stats::Refusal;
-use crate::tls::UNRECOGNIZED_NAME;
-use crate::wire::Framing;
-use crate::worker::Worker;
+use crate::client::clients::{Client, Clients, Patience};
+use crate::client::frames::FrameBudget;
+use crate::client::gate::Admitted;
+use crate::client::guard::{Check, Guarded, Transport};
+use crate::client::outbox::{Gathering, Outbox};
+use crate::client::tls::UNRECOGNIZED_NAME;
+use crate::client::wire::Framing;
+use crate::client::worker::Worker;
+use crate::core::stats::Refusal;
+use crate::http::service;
+use crate::thread::{self, Core};
 
 /// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -86,7 +86,7 @@ pub(crate) async fn serve(core: Rc<Core>, stream: TcpStream, peer: SocketAddr) {
 /// The address and port that it came to say which Gateway's limits hold, before a byte is read.
 fn enter(core: &Core, local: SocketAddr) -> Option<(Admitted, Option<Arc<ListenerGroup>>)> {
     let current = core.current();
-    let Some(group) = core::group(&current.snapshot, local) else {
+    let Some(group) = thread::group(&current.snapshot, local) else {
         tracing::debug!(%local, "connection to a port without listener");
         return None;
     };

@@ -5,9 +5,9 @@ use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use portcullis_model::{Filter, Rule};
 
-use crate::body::Body;
-use crate::headers;
-use crate::reason::{GrpcCode, Reason};
+use crate::core::reason::{GrpcCode, Reason};
+use crate::http::body::Body;
+use crate::http::headers;
 
 pub(crate) type Response = http::Response<Body>;
 

@@ -12,11 +12,11 @@ use portcullis_model::{
     RequestHead, Rewrite, Rule, RuleId, Selected, WeightedBackend,
 };
 
-use crate::clients::Client;
-use crate::core::Core;
-use crate::edge::{self, Target};
-use crate::reason::Reason;
-use crate::worker::Worker;
+use crate::client::clients::Client;
+use crate::client::worker::Worker;
+use crate::core::reason::Reason;
+use crate::http::edge::{self, Target};
+use crate::thread::Core;
 
 pub(crate) enum Decision<'s> {
     Forward(Forward<'s>),

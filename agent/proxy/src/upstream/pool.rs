@@ -10,10 +10,10 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use portcullis_model::{Backend, BackendName};
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::settings::Upstream;
-use crate::vital::vital;
+use crate::core::settings::Upstream;
+use crate::core::vital::vital;
+use crate::thread::Core;
+use crate::upstream::endpoint::Endpoint;
 
 const SWEEP: Duration = Duration::from_secs(10);
 

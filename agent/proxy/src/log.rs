@@ -1,0 +1,4 @@
+//! The access log: its lines, and the thread that writes them.
+
+pub(crate) mod access_log;
+pub(crate) mod record;

@@ -1,0 +1,7 @@
+//! Backends: their endpoints, the connections to them, and the attempts at getting a response.
+
+pub(crate) mod attempt;
+pub(crate) mod endpoint;
+pub(crate) mod multiplex;
+pub(crate) mod pool;
+pub(crate) mod upload;
