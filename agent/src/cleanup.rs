@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use portcullis_control::kube::{Installation, connect_for_command, uninstall};
-use portcullis_datapath::Cleaned;
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, MeshSettings};
+use portcullis_node::Cleaned;
 
 use crate::cluster::LEASE;
 use crate::output;
@@ -20,7 +20,7 @@ pub(crate) struct CleanupArgs {
     #[arg(long)]
     cluster: bool,
     /// Where kernel programs and maps are pinned
-    #[arg(long, value_name = "DIR", default_value = portcullis_datapath::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
+    #[arg(long, value_name = "DIR", default_value = portcullis_node::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
     pin_dir: std::path::PathBuf,
     #[command(flatten)]
     state: StateDir,
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &CleanupArgs) -> Result<ExitCode> {
         removed.iter().for_each(|what| output::text(&format!("removed {what}\n")));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut cleaned = portcullis_datapath::clean(&args.pin_dir);
+    let mut cleaned = portcullis_node::clean(&args.pin_dir);
     forget(&mut cleaned, &args.state, None);
     cleaned.removed.iter().for_each(|what| output::text(&format!("removed {what}\n")));
     cleaned.problems.iter().for_each(|problem| output::error(&format!("portcullis: {problem}")));
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &CleanupArgs) -> Result<ExitCode> {
 
 /// The same, of an agent that ends and will have no successor.
 pub(crate) fn leave(pin_dir: &Path, state: &StateDir, statuses: Option<&Path>) {
-    let mut cleaned = portcullis_datapath::clean(pin_dir);
+    let mut cleaned = portcullis_node::clean(pin_dir);
     forget(&mut cleaned, state, statuses);
     tracing::info!(removed = cleaned.removed.join(", "), "uninstalled");
     cleaned.problems.iter().for_each(|problem| tracing::warn!("this stays on the node: {problem}"));

@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
     pub interface: Vec<String>,
     /// Where kernel programs and maps are pinned
-    #[arg(long, value_name = "DIR", default_value = portcullis_datapath::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
+    #[arg(long, value_name = "DIR", default_value = portcullis_node::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
     pub pin_dir: PathBuf,
     #[command(flatten)]
     pub admin: AdminSocket,

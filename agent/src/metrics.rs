@@ -4,8 +4,8 @@
 use std::time::SystemTime;
 
 use portcullis_control::applier::State;
-use portcullis_datapath::Reason;
 use portcullis_model::{ListenerId, ParentKind};
+use portcullis_node::Reason;
 use portcullis_proxy::{HandshakeFailure, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;

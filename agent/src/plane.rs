@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use portcullis_control::applier::DataPlane;
 use portcullis_control::status::Acknowledgement;
-use portcullis_datapath::{
+use portcullis_model::{FrontendKey, Snapshot};
+use portcullis_node::{
     CoreSockets, Datapath, Desired, Interfaces, KernelLog, LogLevel, MAX_CORES, Options, Reason,
 };
-use portcullis_model::{FrontendKey, Snapshot};
 use portcullis_proxy::{Proxy, Settings, SocketMode, Stats};
 use tokio::task::JoinSet;
 
@@ -220,7 +220,7 @@ fn open_datapath(args: &RunArgs) -> Result<(Option<Datapath>, String)> {
 
 /// Programs of an earlier agent refuse what they know, and drop what they do not know, as nobody tells them of changes.
 fn detach(pin_dir: &Path) {
-    let detached = portcullis_datapath::detach(pin_dir);
+    let detached = portcullis_node::detach(pin_dir);
     for what in detached.removed {
         tracing::info!("detached what an earlier agent left: {what}");
     }

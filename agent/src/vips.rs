@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use portcullis_datapath::vip::{self, Changes, Problem, Unlisted};
-use portcullis_datapath::{Sharing, connections, notrack};
 use portcullis_model::FrontendKey;
+use portcullis_node::vip::{self, Changes, Problem, Unlisted};
+use portcullis_node::{Sharing, connections, notrack};
 
 /// Whether the node's connection tracking sees connections to VIPs.
 #[derive(Clone, Copy, PartialEq, Eq)]

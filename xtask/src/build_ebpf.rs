@@ -9,7 +9,7 @@ use crate::toolchain::{Choice, Toolchain};
 use crate::{object_file, shell};
 
 const TARGET: &str = "bpfel-unknown-none";
-/// Relative to the workspace; `agent/datapath/build.rs` looks here.
+/// Relative to the workspace; `agent/node/build.rs` looks here.
 const OBJECT: &str = "target/ebpf/portcullis-ebpf.o";
 
 #[derive(Default, clap::Args)]

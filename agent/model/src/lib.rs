@@ -2,7 +2,7 @@
 //! filters, backends and certificates.
 //!
 //! This crate knows neither Kubernetes nor I/O nor async. The control side (`portcullis-gateway`) builds these values, the
-//! data side (`portcullis-proxy`, `portcullis-datapath`) reads them. Values are immutable once in a snapshot; the next
+//! data side (`portcullis-proxy`, `portcullis-node`) reads them. Values are immutable once in a snapshot; the next
 //! snapshot shares what did not change, by `Arc`, so that an unrelated change restarts nothing.
 
 mod backend;

@@ -32,7 +32,7 @@ const LAYERS: &[Layer] = &[
         never: &["aya", "kube", KUBERNETES],
     },
     Layer {
-        package: "portcullis-datapath",
+        package: "portcullis-node",
         may_use: &["portcullis-common", "portcullis-model"],
         never: &["hyper", "kube", KUBERNETES],
     },
@@ -40,9 +40,9 @@ const LAYERS: &[Layer] = &[
         package: "portcullis",
         may_use: &[
             "portcullis-control",
-            "portcullis-datapath",
             "portcullis-gateway",
             "portcullis-model",
+            "portcullis-node",
             "portcullis-proxy",
         ],
         never: &[],

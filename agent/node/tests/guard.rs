@@ -10,8 +10,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use portcullis_common::abi::{TCP, VIP_EXCLUSIVE};
-use portcullis_datapath::{Datapath, Desired, Passage, Reason, Sharing};
 use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_node::{Datapath, Desired, Passage, Reason, Sharing};
 
 #[test]
 fn every_case_has_its_verdict_and_its_counter() {

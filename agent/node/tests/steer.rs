@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use portcullis_common::ABI_VERSION;
-use portcullis_datapath::{Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, detach};
+use portcullis_node::{Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, detach};
 use support::{Client, Cores, ip, isolated, open, options, tcp};
 
 const CORES: usize = 4;

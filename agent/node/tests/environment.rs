@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use portcullis_datapath::{
+use portcullis_node::{
     DEFAULT_PIN_DIR, Datapath, Desired, How, Interfaces, LogLevel, Options, Sharing, Unavailable, detach,
     probe,
 };

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use portcullis_datapath::{notrack, vip};
+use portcullis_node::{notrack, vip};
 use support::{Client, isolated};
 
 const SHORT: Duration = Duration::from_millis(300);
