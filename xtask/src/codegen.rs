@@ -1,4 +1,4 @@
-//! `cargo xtask codegen`: upstream's CRDs plus our patches → `deploy/crds` → the Rust types in `agent/gateway/src/api`.
+//! `cargo xtask codegen`: upstream's CRDs plus our patches → `deploy/crds` → the Rust types in `agent/api/src/types`.
 //!
 //! The types are made here and not by kopium: enumerations must stay strings (a newer CRD may add a value), descriptions are
 //! left out, and equal structs of different kinds must become one type. That is all of kopium's output rewritten.
@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 const CRDS: &str = "deploy/crds";
-const API: &str = "agent/gateway/src/api";
+const API: &str = "agent/api/src/types";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -1,12 +1,10 @@
 //! Where objects come from. A [`Source`] turns a place (a directory, or an API server) into changes for the translator;
 //! it knows nothing of what objects mean beyond what an API server would check.
 
-pub mod admission;
 pub mod batch;
 pub mod dir;
 pub mod document;
 pub mod problem;
-pub mod schema;
 
 use std::future::Future;
 

@@ -3,11 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
-
 use crate::listener::Trouble;
-use crate::{Objects, Reason};
+use crate::{CustomResourceDefinition, Objects, Reason};
 
 /// "The version of a Gateway API CRD is defined by the gateway.networking.k8s.io/bundle-version annotation on the CRD."
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
@@ -17,12 +14,6 @@ const SUPPORTED: &[&str] = &["v1.6", "v1.7"];
 
 /// The standard kinds, and the experimental ones.
 const GROUPS: &[&str] = &[".gateway.networking.k8s.io", ".gateway.networking.x-k8s.io"];
-
-/// A CRD, as far as it speaks about itself: schemas are for the API server.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct CustomResourceDefinition {
-    pub metadata: ObjectMeta,
-}
 
 /// Whether all CRDs of the Gateway API are of a release we know; `None` if there is none, as without an API server.
 pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Trouble>> {

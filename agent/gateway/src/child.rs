@@ -8,8 +8,8 @@ use crate::api::gateways::{Gateway, GatewayInfrastructure};
 use crate::api::listenersets::ListenerSet;
 use crate::api::shared::{LabelSelector, ObjectReference};
 use crate::listener::Trouble;
-use crate::selector::{NamespaceRule, Namespaces, SelectorError};
-use crate::{GATEWAY_GROUP, Reason};
+use crate::selector::{NamespaceRule, Namespaces};
+use crate::{GATEWAY_GROUP, Reason, SelectorError};
 
 pub const ATTACH_TO: &str = "portcullis.dev/attach-to";
 pub const ALLOWED_CHILDREN: &str = "portcullis.dev/allowed-children";

@@ -2,7 +2,6 @@
 //! statuses out. No async, no I/O, no clock.
 
 mod address;
-pub mod api;
 mod attach;
 mod bundle;
 mod certificate;
@@ -16,7 +15,6 @@ mod listener;
 mod merge;
 pub mod mesh;
 mod node;
-mod objects;
 mod policy;
 mod reason;
 pub mod route;
@@ -26,19 +24,19 @@ mod settings;
 mod status;
 mod translator;
 
-pub use bundle::CustomResourceDefinition;
 pub use child::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use dump::{dump_snapshot, dump_status};
 pub use features::SUPPORTED_FEATURES;
 pub use grant::{Granted, Grants};
 pub use listener::ParentKey;
-pub use objects::{
-    Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed, created, generation,
-};
 pub use policy::Policies;
+pub use portcullis_api::{
+    Change, CustomResourceDefinition, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed,
+    SelectorError, created, generation, types as api,
+};
 pub use reason::{ConditionType, Reason, condition};
 pub use secrets::secrets_of;
-pub use selector::{NamespaceRule, Namespaces, SelectorError};
+pub use selector::{NamespaceRule, Namespaces};
 pub use settings::{CONTROLLER_NAME, Serves, Settings};
 pub use status::Status;
 pub use translator::{Outcome, Translator, translate};

@@ -4,29 +4,8 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
 
 use crate::Objects;
-
-/// The part of a Node that matters here; it is written back as it was read.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub struct Node {
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub status: NodeStatus,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct NodeStatus {
-    #[serde(default)]
-    pub addresses: Vec<NodeAddress>,
-}
-
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub struct NodeAddress {
-    pub address: String,
-}
 
 /// Whether traffic to an address of a Service does not arrive with that address: it is a node's, or "the destination set to the
 /// node's IP and node port or the pod's IP" (`ipMode: Proxy`).

@@ -17,13 +17,18 @@ const LAYERS: &[Layer] = &[
     Layer { package: "portcullis-common", may_use: &[], never: &["tokio", "aya", KUBERNETES] },
     Layer { package: "portcullis-model", may_use: &[], never: &["tokio", "hyper", "aya", KUBERNETES] },
     Layer {
-        package: "portcullis-gateway",
+        package: "portcullis-api",
         may_use: &["portcullis-model"],
         never: &["tokio", "hyper", "aya", "notify"],
     },
     Layer {
+        package: "portcullis-gateway",
+        may_use: &["portcullis-api", "portcullis-model"],
+        never: &["tokio", "hyper", "aya", "notify"],
+    },
+    Layer {
         package: "portcullis-control",
-        may_use: &["portcullis-gateway", "portcullis-model"],
+        may_use: &["portcullis-api", "portcullis-gateway", "portcullis-model"],
         never: &["aya"],
     },
     Layer {
@@ -39,6 +44,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         package: "portcullis",
         may_use: &[
+            "portcullis-api",
             "portcullis-control",
             "portcullis-gateway",
             "portcullis-model",

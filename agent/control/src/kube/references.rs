@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_api::admission::is_subdomain;
 use portcullis_gateway::api::gateways::{Gateway, GatewayTls};
 use portcullis_gateway::api::shared::{FrontendTls, ListenerSpec, ObjectReference};
 use portcullis_gateway::{Kind, ObjectKey, Objects, secrets_of};
 use portcullis_model::ObjectName;
-
-use crate::source::admission::is_subdomain;
 
 /// Whether objects of the kind can change what is referred to.
 pub(super) fn is_referrer(kind: Kind, only: Option<&ObjectName>) -> bool {

@@ -7,10 +7,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use portcullis_api::admission::{Admission, admit};
 use portcullis_gateway::{Change, Object, ObjectKey};
 use serde_json::Value;
 
-use super::admission::{Admission, admit};
 use super::dir::disk;
 use super::document::{self, Document};
 use super::{Effect, Problem};

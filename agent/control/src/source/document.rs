@@ -1,10 +1,9 @@
 //! YAML text to manifests: documents of a stream one by one, so that a broken one leaves its neighbours alone. Documents
 //! are separated as `kubectl` separates them, by lines that start with `---`.
 
+use portcullis_api::admission::{Admission, admit};
 use serde_json::Value;
 use serde_saphyr::UserMessageFormatter;
-
-use super::admission::{Admission, admit};
 
 /// The text of one document and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
+use portcullis_api::admission::{Admission, Refusal};
 use portcullis_gateway::{Object, ObjectKey};
 
-use crate::source::admission::{Admission, Refusal};
 use crate::source::document::{self, Document, Manifests, SyntaxError};
 use crate::source::{Effect, Problem};
 

@@ -1,4 +1,4 @@
-//! Turns the CRDs of `deploy/crds` into the compact form that `source::schema` embeds: per kind and version the structural
+//! Turns the CRDs of `deploy/crds` into the compact form that `schema` embeds: per kind and version the structural
 //! schema without descriptions, as JSON.
 
 use std::error::Error;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 const CRDS: [&str; 2] = ["../../deploy/crds", "../../deploy/crds/own"];
 
-/// What the walker in `source::schema` understands.
+/// The keywords that the walker in `schema` understands.
 const KEYWORDS: &[&str] = &[
     "type",
     "format",

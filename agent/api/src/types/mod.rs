@@ -1,4 +1,4 @@
-//! The Kubernetes API types this crate reads and whose statuses it plans: generated from `deploy/crds` by
+//! The Kubernetes API types that the agent reads and whose statuses it writes: generated from `deploy/crds` by
 //! `cargo xtask codegen`. Enumerations are plain strings and unknown fields are ignored, so that newer CRDs never make the
 //! agent fail.
 

@@ -14,15 +14,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
-use crate::api::gatewayclasses::GatewayClass;
-use crate::api::gatewayparameters::GatewayParameters;
-use crate::api::gateways::Gateway;
-use crate::api::grpcroutes::GrpcRoute;
-use crate::api::httproutes::HttpRoute;
-use crate::api::listenersets::ListenerSet;
-use crate::api::referencegrants::ReferenceGrant;
-use crate::bundle::CustomResourceDefinition;
+use crate::definition::CustomResourceDefinition;
 use crate::node::Node;
+use crate::types::gatewayclasses::GatewayClass;
+use crate::types::gatewayparameters::GatewayParameters;
+use crate::types::gateways::Gateway;
+use crate::types::grpcroutes::GrpcRoute;
+use crate::types::httproutes::HttpRoute;
+use crate::types::listenersets::ListenerSet;
+use crate::types::referencegrants::ReferenceGrant;
 
 pub use packed::Packed;
 use packed::{Described, Keep};

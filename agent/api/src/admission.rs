@@ -1,11 +1,11 @@
 //! What happens to a manifest before translation sees it: what an API server would do on `kubectl apply`. Defaults are
 //! filled in, and what the API server would refuse is refused, with the same words.
 
-use portcullis_gateway::{GATEWAY_GROUP, Kind, Object, ObjectKey};
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
-use super::schema::{Review, Schema, Schemas, Violation};
+use crate::schema::{Review, Schema, Schemas, Violation};
+use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey};
 
 /// What became of one manifest.
 #[derive(Clone, Debug)]
@@ -156,7 +156,8 @@ fn is_cluster_scoped(kind: Kind) -> bool {
     matches!(kind, Kind::GatewayClass | Kind::Namespace | Kind::Node | Kind::CustomResourceDefinition)
 }
 
-pub(crate) fn is_subdomain(name: &str) -> bool {
+/// Names that an API server accepts for most kinds: RFC 1123 subdomains.
+pub fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label_text)
 }
 

@@ -1,0 +1,18 @@
+//! The Kubernetes objects that the agent reads, and how they are spelt: the generated types, the table of kinds, the set
+//! of all objects and its changes, and the checks and defaults of an API server for where there is none. It must not
+//! know the meaning of any object, and it does no I/O.
+
+pub mod admission;
+mod definition;
+mod node;
+mod objects;
+pub mod schema;
+mod selector;
+pub mod types;
+
+pub use definition::CustomResourceDefinition;
+pub use node::{Node, NodeAddress, NodeStatus};
+pub use objects::{
+    Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed, created, generation,
+};
+pub use selector::SelectorError;
