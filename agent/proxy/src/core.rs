@@ -1,9 +1,11 @@
-//! What every part of a core may use: the clock, the counters, the settings, the sockets, and the reasons of answers that the
-//! gateway gives itself. Nothing here knows a connection or a request.
+//! What every part of a core may use: the clock, the counters, the settings, the snapshot that is
+//! served, the sockets, and the reasons of answers that the gateway gives itself. Nothing here
+//! knows a connection or a request.
 
 pub(crate) mod clock;
 pub(crate) mod reason;
 pub(crate) mod settings;
+pub(crate) mod snapshot;
 pub(crate) mod socket;
 pub(crate) mod stats;
-pub(crate) mod vital;
+pub(crate) mod task;

@@ -1,13 +1,27 @@
 //! The user-space data plane: accepts connections, terminates TLS, routes and forwards HTTP.
 //!
-//! One OS thread per core, each with its own single-threaded runtime, its own listening sockets, connection pools and
-//! counters. A core learns of the world through the [`Snapshot`](portcullis_model::Snapshot)s it is given and never shares
-//! mutable state with another core, so nothing on the request path takes a lock. This crate knows neither Kubernetes nor
-//! eBPF: in [`SocketMode::Steered`] somebody else brings connections for every port to the sockets of [`Proxy::sockets`].
+//! One OS thread per core, each with its own single-threaded runtime, its own listening sockets,
+//! connection pools and counters. A core learns of the world through the
+//! [`Snapshot`](portcullis_model::Snapshot)s it is given and never shares mutable state with another
+//! core, so nothing on the request path takes a lock. This crate knows neither Kubernetes nor eBPF: in
+//! [`SocketMode::Steered`] kernel programs bring the connections of every port to the sockets of
+//! [`Proxy::sockets`].
+//!
+//! The folders are layers; each uses those below it only, and no file is part of an import circle:
+//!
+//! | layer | |
+//! |---|---|
+//! | `proxy`, `thread` | the handle, and the thread of a core, which puts the parts together |
+//! | `http` | requests: edge policy, decision, forwarding, own answers |
+//! | `l4` | bytes passed on as they are |
+//! | `client`, `upstream` | connections from clients and to backends; neither knows the other |
+//! | `log` | access logs |
+//! | `core` | clock, counters, settings, the current snapshot |
 
 mod client;
 mod core;
 mod http;
+mod l4;
 mod log;
 mod proxy;
 mod thread;

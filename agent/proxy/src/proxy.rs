@@ -15,7 +15,7 @@ use crate::client::tls::TlsFactory;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::CoreSockets;
 use crate::core::stats::Stats;
-use crate::core::vital::vital;
+use crate::core::task::vital;
 use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Unbound};
 

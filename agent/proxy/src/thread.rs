@@ -1,27 +1,32 @@
-//! One core: a thread with a single-threaded runtime that owns everything its connections need.
+//! One core: a thread with a single-threaded runtime that owns everything its connections need. The
+//! parts are put together here, and nowhere else.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{FrontendKey, L4Protocol, ListenerGroup, Snapshot};
-use tokio::net::TcpListener;
+use portcullis_model::{FrontendKey, L4Protocol, Snapshot};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-use crate::client::accept;
+use crate::client::accept::accept_forever;
 use crate::client::clients::{Client, Clients};
+use crate::client::connection::Opener;
 use crate::client::gate::{Crowds, Gates};
 use crate::client::tls::TlsFactory;
 use crate::client::worker::Workers;
 use crate::core::clock;
 use crate::core::settings::{Settings, SocketMode};
+use crate::core::snapshot::SnapshotCell;
 use crate::core::socket;
 use crate::core::stats::{CoreCounters, Stats};
-use crate::core::vital::vital;
+use crate::core::task::vital;
+use crate::http::connection;
+use crate::http::forward::Forwarder;
+use crate::http::service::Service;
 use crate::log::access_log::AccessLog;
 use crate::upstream::pool::Pools;
 
@@ -38,25 +43,25 @@ pub(crate) enum Command {
     Drain(oneshot::Sender<()>),
 }
 
-/// What a core's connections see.
-pub(crate) struct Core {
-    pub settings: Arc<Settings>,
-    pub gates: Gates,
-    pub workers: Workers,
-    pub pools: Pools,
-    pub counters: CoreCounters,
-    pub connections: TaskTracker,
-    pub clients: Clients,
-    pub access_log: AccessLog,
-    current: RefCell<Rc<Current>>,
+/// The parts of a core.
+struct Core {
+    settings: Arc<Settings>,
+    snapshot: Rc<SnapshotCell>,
+    counters: Rc<CoreCounters>,
+    access_log: Rc<AccessLog>,
+    gates: Rc<Gates>,
+    workers: Rc<Workers>,
+    clients: Rc<Clients>,
+    /// The tasks of connections and tunnels.
+    tasks: TaskTracker,
+    server: Rc<Server>,
 }
 
-/// What is served now. Requests hold it by this core's own count, so that they share no cache line with other cores.
-#[derive(Default)]
-pub(crate) struct Current {
-    pub snapshot: Arc<Snapshot>,
-    /// Counts what this core was given; the same snapshot twice is two generations.
-    pub generation: u64,
+/// What every connection passes.
+struct Server {
+    opener: Opener,
+    clients: Rc<Clients>,
+    service: Rc<Service>,
 }
 
 /// The accept loops of a core.
@@ -76,10 +81,8 @@ pub(crate) async fn run(
     steered: Vec<TcpListener>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Rc::new(Core::new(settings, tls, crowds, access_log));
+    let core = Core::new(settings, tls, crowds, access_log);
     let mut acceptors = Acceptors::new(steered);
-    crate::upstream::pool::sweep_forever(&core);
-    tick_forever(&core);
     while let Some(command) = commands.recv().await {
         match command {
             Command::Apply(snapshot, done) => drop(done.send(core.apply(snapshot, &mut acceptors))),
@@ -95,53 +98,38 @@ pub(crate) async fn run(
     }
 }
 
-/// The listeners behind an address and port: of that very address, else of the unspecified one.
-pub(crate) fn group(snapshot: &Snapshot, local: SocketAddr) -> Option<&Arc<ListenerGroup>> {
-    let address = local.ip().to_canonical();
-    let any = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-    let key = |address| FrontendKey { protocol: L4Protocol::Tcp, address, port: local.port() };
-    snapshot.frontends.get(&key(address)).or_else(|| snapshot.frontends.get(&key(any)))
-}
-
-/// Keeps the core's clock and sweeps its connections by it.
-fn tick_forever(core: &Rc<Core>) {
-    let core = Rc::downgrade(core);
-    tokio::task::spawn_local(vital(async move {
-        loop {
-            clock::tick().await;
-            let Some(core) = core.upgrade() else { return };
-            core.clients.sweep();
-            core.access_log.flush();
-        }
-    }));
-}
-
 // === impl Core ===
 
 impl Core {
     fn new(settings: Arc<Settings>, tls: TlsFactory, crowds: Crowds, access_log: AccessLog) -> Self {
-        Self {
-            pools: Pools::new(settings.upstream.clone()),
-            settings,
-            gates: Gates::new(crowds),
-            workers: Workers::new(tls),
-            counters: CoreCounters::default(),
-            connections: TaskTracker::new(),
-            clients: Clients::default(),
-            access_log,
-            current: RefCell::default(),
-        }
+        let snapshot = Rc::<SnapshotCell>::default();
+        let counters = Rc::<CoreCounters>::default();
+        let clients = Rc::<Clients>::default();
+        let access_log = Rc::new(access_log);
+        let gates = Rc::new(Gates::new(crowds));
+        let workers = Rc::new(Workers::new(tls));
+        let tasks = TaskTracker::new();
+        let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
+        tokio::task::spawn_local(vital(pools.clone().sweep_forever()));
+        tokio::task::spawn_local(vital(tick_forever(clients.clone(), access_log.clone())));
+        let opener = Opener {
+            snapshot: snapshot.clone(),
+            gates: gates.clone(),
+            workers: workers.clone(),
+            counters: counters.clone(),
+        };
+        let service = Rc::new(Service {
+            snapshot: snapshot.clone(),
+            workers: workers.clone(),
+            counters: counters.clone(),
+            access_log: access_log.clone(),
+            forwarder: Forwarder { pools, tasks: tasks.clone(), trusted_hops: settings.trusted_hops },
+        });
+        let server = Rc::new(Server { opener, clients: clients.clone(), service });
+        Self { settings, snapshot, counters, access_log, gates, workers, clients, tasks, server }
     }
 
-    pub(crate) fn current(&self) -> Rc<Current> {
-        self.current.borrow().clone()
-    }
-
-    pub(crate) fn generation(&self) -> u64 {
-        self.current.borrow().generation
-    }
-
-    fn apply(self: &Rc<Self>, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
+    fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
         self.gates.retain(snapshot.frontends.values());
         self.workers.retain(snapshot.frontends.values());
         let unbound = match self.settings.sockets {
@@ -151,7 +139,7 @@ impl Core {
             }
             SocketMode::Bound => acceptors.follow(self, &snapshot),
         };
-        self.current.replace(Rc::new(Current { snapshot, generation: self.generation() + 1 }));
+        self.snapshot.store(snapshot);
         self.clients.finish(|client| !self.serves(client));
         unbound
     }
@@ -159,7 +147,7 @@ impl Core {
     /// Whether the listener that a connection was opened for is still there.
     fn serves(&self, client: &Client) -> bool {
         client.tls.as_ref().is_none_or(|worker| worker.is_served())
-            && group(&self.current().snapshot, client.local).is_some()
+            && self.snapshot.load().group(client.local).is_some()
     }
 
     fn read(&self) -> Stats {
@@ -170,16 +158,41 @@ impl Core {
         stats
     }
 
+    fn accept(&self, listener: TcpListener) -> JoinHandle<()> {
+        let (server, tasks) = (self.server.clone(), self.tasks.clone());
+        let serve = move |stream, peer| drop(tasks.spawn_local(server.clone().serve(stream, peer)));
+        tokio::task::spawn_local(vital(accept_forever(listener, self.counters.clone(), serve)))
+    }
+
     async fn drain(&self) {
         self.clients.finish_all();
-        self.connections.close();
-        let left = tokio::time::timeout(self.settings.drain, self.connections.wait()).await;
+        self.tasks.close();
+        let left = tokio::time::timeout(self.settings.drain, self.tasks.wait()).await;
         if left.is_err() {
             tracing::warn!(
-                connections = self.connections.len(),
+                connections = self.tasks.len(),
                 "closing connections that outlived the drain time-out"
             );
             self.clients.abort_all().await;
+        }
+    }
+}
+
+/// Keeps the core's clock and sweeps its connections by it.
+async fn tick_forever(clients: Rc<Clients>, access_log: Rc<AccessLog>) {
+    loop {
+        clock::tick().await;
+        clients.sweep();
+        access_log.flush();
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) {
+        if let Some(connection) = self.opener.open(stream, peer).await {
+            connection::serve(connection, &self.clients, self.service.clone()).await;
         }
     }
 }
@@ -193,12 +206,12 @@ impl Acceptors {
 
     /// Accepts what is steered here. Kernel programs that outlived an agent steer to the next one's sockets before it knows
     /// any listener; those connections wait.
-    fn open(&mut self, core: &Rc<Core>) {
-        self.steered.extend(self.waiting.drain(..).map(|listener| accept::spawn(core, listener)));
+    fn open(&mut self, core: &Core) {
+        self.steered.extend(self.waiting.drain(..).map(|listener| core.accept(listener)));
     }
 
     /// Binds what the snapshot adds, closes what it no longer has.
-    fn follow(&mut self, core: &Rc<Core>, snapshot: &Snapshot) -> Vec<Unbound> {
+    fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<Unbound> {
         self.bound.retain(|frontend, task| {
             let wanted = snapshot.frontends.contains_key(frontend);
             if !wanted {
@@ -210,7 +223,7 @@ impl Acceptors {
         missing.filter_map(|frontend| self.bind(core, *frontend).err()).collect()
     }
 
-    fn bind(&mut self, core: &Rc<Core>, frontend: FrontendKey) -> Result<(), Unbound> {
+    fn bind(&mut self, core: &Core, frontend: FrontendKey) -> Result<(), Unbound> {
         if self.bound.contains_key(&frontend) {
             return Ok(());
         }
@@ -218,7 +231,7 @@ impl Acceptors {
         let listener = socket::listen(address).and_then(TcpListener::from_std);
         let listener = listener
             .map_err(|error| Unbound { frontend, problem: format!("cannot listen on {address}: {error}") })?;
-        self.bound.insert(frontend, accept::spawn(core, listener));
+        self.bound.insert(frontend, core.accept(listener));
         Ok(())
     }
 

@@ -4,4 +4,4 @@ pub(crate) mod attempt;
 pub(crate) mod endpoint;
 pub(crate) mod multiplex;
 pub(crate) mod pool;
-pub(crate) mod upload;
+pub(crate) mod request;

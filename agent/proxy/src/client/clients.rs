@@ -21,7 +21,6 @@ use crate::client::pulse::{Awaited, Pulse};
 use crate::client::worker::Worker;
 use crate::core::clock;
 use crate::core::stats::Refusal;
-use crate::thread::Core;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const REST: u32 = clock::PER_SECOND;
@@ -77,7 +76,7 @@ struct Open {
 
 /// Keeps a connection among the core's; from its first request on until it is dropped.
 pub(crate) struct Registered {
-    core: Rc<Core>,
+    clients: Rc<Clients>,
     number: u64,
 }
 
@@ -211,15 +210,14 @@ impl Patience {
 // === impl Clients ===
 
 impl Clients {
-    pub(crate) fn register(core: &Rc<Core>, client: &Rc<Client>) -> Registered {
-        let clients = &core.clients;
-        if clients.closing.get() {
+    pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>) -> Registered {
+        if self.closing.get() {
             client.tell(Order::Finish);
         }
-        let number = clients.registered.get();
-        clients.registered.set(number + 1);
-        clients.open.borrow_mut().insert(number, Open { client: client.clone(), outbox: None });
-        Registered { core: core.clone(), number }
+        let number = self.registered.get();
+        self.registered.set(number + 1);
+        self.open.borrow_mut().insert(number, Open { client: client.clone(), outbox: None });
+        Registered { clients: self.clone(), number }
     }
 
     /// Lets the chosen connections finish what they have begun, then end.
@@ -268,7 +266,7 @@ impl Open {
 
 impl Registered {
     pub(crate) fn gathers(&self, outbox: Outbox<Guarded>) {
-        if let Some(open) = self.core.clients.open.borrow_mut().get_mut(&self.number) {
+        if let Some(open) = self.clients.open.borrow_mut().get_mut(&self.number) {
             open.outbox = Some(outbox);
         }
     }
@@ -276,7 +274,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.core.clients.open.borrow_mut().remove(&self.number);
+        self.clients.open.borrow_mut().remove(&self.number);
     }
 }
 

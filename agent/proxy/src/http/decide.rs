@@ -2,21 +2,18 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Failure, Filter, Found, Listener, ListenerGroup, Redirect,
+    Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, ListenerGroup, Redirect,
     RequestHead, Rewrite, Rule, RuleId, Selected, WeightedBackend,
 };
 
-use crate::client::clients::Client;
-use crate::client::worker::Worker;
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
-use crate::thread::Core;
+use crate::log::record::Trail;
 
 pub(crate) enum Decision<'s> {
     Forward(Forward<'s>),
@@ -42,6 +39,33 @@ pub(crate) struct Forward<'s> {
     pub host: Option<HeaderValue>,
 }
 
+impl<'s> Decision<'s> {
+    /// Which way the request goes, as far as it is decided before it is sent on.
+    pub(crate) fn trail(&self) -> Trail<'s> {
+        match self {
+            Self::Forward(plan) => {
+                Trail { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
+            }
+            Self::Redirect { rule, .. } => Trail { rule: Some(&rule.id), ..Trail::default() },
+            Self::Answer(..) => Trail::default(),
+        }
+    }
+}
+
+/// The connection that a request came on.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival<'r> {
+    pub limits: &'r Limits,
+    /// The listener whose server name was asked for; `None` without TLS.
+    pub tls: Option<&'r Arc<Listener>>,
+}
+
+impl Arrival<'_> {
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
 impl From<Reason> for Decision<'_> {
     fn from(reason: Reason) -> Self {
         Self::Answer(reason, reason.status())
@@ -50,20 +74,19 @@ impl From<Reason> for Decision<'_> {
 
 /// Decides by the listeners of the port, and says whose listener the request was for.
 pub(crate) fn decide<'s>(
-    core: &Core,
-    client: &Client,
+    arrival: Arrival<'_>,
     group: Option<&'s ListenerGroup>,
     parts: &Parts,
-) -> (Decision<'s>, Option<Rc<Worker>>) {
-    let target = match edge::admit(parts, client.limits()) {
+) -> (Decision<'s>, Option<&'s Arc<Listener>>) {
+    let target = match edge::admit(parts, arrival.limits) {
         Ok(target) => target,
         Err(reason) => return (reason.into(), None),
     };
     let Some(group) = group else { return (Reason::NoListener.into(), None) };
-    match listener(group, client, &target.host) {
+    match listener(group, arrival.tls, &target.host) {
         Ok(listener) => {
-            let request = Asked { client, parts, target: &target, port: group.port };
-            (route(&request, listener), Some(core.workers.get(listener)))
+            let request = Asked { arrival, parts, target: &target, port: group.port };
+            (route(&request, listener), Some(listener))
         }
         Err(reason) => (reason.into(), None),
     }
@@ -71,7 +94,7 @@ pub(crate) fn decide<'s>(
 
 /// A request that passed the edge and has a listener.
 struct Asked<'r> {
-    client: &'r Client,
+    arrival: Arrival<'r>,
     parts: &'r Parts,
     target: &'r Target<'r>,
     /// The listener's.
@@ -79,9 +102,13 @@ struct Asked<'r> {
 }
 
 /// The listener a request belongs to; with TLS it must also be the one that the connection was opened for.
-fn listener<'g>(group: &'g ListenerGroup, client: &Client, host: &str) -> Result<&'g Arc<Listener>, Reason> {
-    let is_connections = |best: &Arc<Listener>| match &client.tls {
-        Some(worker) => Arc::ptr_eq(&worker.listener, best) || worker.listener.id == best.id,
+fn listener<'g>(
+    group: &'g ListenerGroup,
+    opened_for: Option<&Arc<Listener>>,
+    host: &str,
+) -> Result<&'g Arc<Listener>, Reason> {
+    let is_connections = |best: &Arc<Listener>| match opened_for {
+        Some(listener) => Arc::ptr_eq(listener, best) || listener.id == best.id,
         None => true,
     };
     match group.listeners.for_request(host, is_connections) {
@@ -154,7 +181,7 @@ fn authority(parts: &Parts) -> HeaderValue {
 
 fn redirected<'s>(request: &Asked<'_>, found: Found<'s>, redirect: &Redirect) -> Decision<'s> {
     let path = &request.target.path;
-    let scheme = redirect.scheme.as_deref().unwrap_or(request.client.scheme());
+    let scheme = redirect.scheme.as_deref().unwrap_or(request.arrival.scheme());
     let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);
     let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |it| it.apply(path, found.prefix));
     let port = redirect_port(redirect, scheme, request.port).map_or_else(String::new, |it| format!(":{it}"));

@@ -10,6 +10,7 @@ use http::uri::PathAndQuery;
 use http::{StatusCode, Uri, Version};
 use portcullis_model::{Filter, Rule, WeightedBackend};
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
 use crate::core::reason::Reason;
@@ -18,35 +19,106 @@ use crate::http::body::Body;
 use crate::http::decide::Forward;
 use crate::http::headers;
 use crate::http::upgrade;
-use crate::thread::Core;
-use crate::upstream::attempt::{self, Answered, Outgoing};
-use crate::upstream::upload::Upload;
+use crate::upstream::attempt::{self, Answered};
+use crate::upstream::pool::Pools;
+use crate::upstream::request::{Outgoing, Upload};
 
-/// Sends the request where the plan says and returns what the client gets and from which endpoint, or why there is nothing.
-pub(crate) async fn forward(
-    core: &Rc<Core>,
-    client: &Rc<Client>,
-    plan: &Forward<'_>,
-    mut outgoing: Box<Outgoing>,
-) -> Result<(Response, SocketAddr), Reason> {
-    if outgoing.upload.is_too_large() {
-        return Err(Reason::BodyTooLarge);
+/// Forwards the requests of a core.
+pub(crate) struct Forwarder {
+    pub pools: Rc<Pools>,
+    /// Where tunnels run.
+    pub tasks: TaskTracker,
+    pub trusted_hops: usize,
+}
+
+impl Forwarder {
+    /// Sends the request where the plan says and returns what the client gets and from which endpoint, or why there is nothing.
+    pub(crate) async fn forward(
+        &self,
+        client: &Rc<Client>,
+        plan: &Forward<'_>,
+        mut outgoing: Box<Outgoing>,
+    ) -> Result<(Response, SocketAddr), Reason> {
+        if outgoing.upload.is_too_large() {
+            return Err(Reason::BodyTooLarge);
+        }
+        let switch = match outgoing.upload {
+            Upload::Empty => upgrade::Pending::take(&mut outgoing.parts),
+            Upload::Client { .. } => None,
+        };
+        let deadlines = Deadlines::new(plan.rule);
+        self.prepare(client, plan, &mut outgoing.parts, switch.as_ref());
+        let sent = match deadlines.head() {
+            None => Ok(attempt::send(&self.pools, plan.name, outgoing).await),
+            // Boxed: most requests have no time-out, and this future is moved for each of them.
+            Some(deadline) => {
+                Box::pin(timeout_at(deadline, attempt::send(&self.pools, plan.name, outgoing))).await
+            }
+        };
+        match sent {
+            Ok(Ok(answered)) => self.respond(client, plan, answered, &deadlines, switch),
+            Ok(Err(trouble)) => Err(failed(plan, trouble.reason(), &trouble)),
+            Err(_) => Err(failed(plan, Reason::Timeout, &"the rule's time-out")),
+        }
     }
-    let switch = match outgoing.upload {
-        Upload::Empty => upgrade::Pending::take(&mut outgoing.parts),
-        Upload::Client { .. } => None,
-    };
-    let deadlines = Deadlines::new(plan.rule);
-    prepare(core, client, plan, &mut outgoing.parts, switch.as_ref());
-    let sent = match deadlines.head() {
-        None => Ok(attempt::send(core, plan.name, outgoing).await),
-        // Boxed: most requests have no time-out, and this future is moved for each of them.
-        Some(deadline) => Box::pin(timeout_at(deadline, attempt::send(core, plan.name, outgoing))).await,
-    };
-    match sent {
-        Ok(Ok(answered)) => respond((core, client), plan, answered, &deadlines, switch),
-        Ok(Err(trouble)) => Err(failed(plan, trouble.reason(), &trouble)),
-        Err(_) => Err(failed(plan, Reason::Timeout, &"the rule's time-out")),
+
+    fn prepare(
+        &self,
+        client: &Client,
+        plan: &Forward<'_>,
+        parts: &mut Parts,
+        switch: Option<&upgrade::Pending>,
+    ) {
+        set_path(&mut parts.uri, plan.path.as_deref());
+        let fields = &mut parts.headers;
+        headers::request_hop_by_hop(fields);
+        if let Some(switch) = switch {
+            switch.announce(fields);
+        }
+        let forwarded =
+            headers::Forwarded { address: &client.address, scheme: client.scheme(), host: &plan.authority };
+        headers::forwarded(fields, &forwarded, self.trusted_hops);
+        let host = plan.host.as_ref().unwrap_or(&plan.authority);
+        if fields.get(header::HOST) != Some(host) {
+            fields.insert(header::HOST, host.clone());
+        }
+        for filter in filters(plan.rule, plan.backend) {
+            if let Filter::RequestHeaders(edit) = filter {
+                headers::edit(fields, edit);
+            }
+        }
+    }
+
+    fn respond(
+        &self,
+        client: &Rc<Client>,
+        plan: &Forward<'_>,
+        (mut response, lease): Answered,
+        deadlines: &Deadlines,
+        switch: Option<upgrade::Pending>,
+    ) -> Result<(Response, SocketAddr), Reason> {
+        let tunnel = match switch {
+            _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
+            Some(switch) => Some(switch.tunnel(&self.tasks, client, &mut response)),
+            None => {
+                return Err(failed(plan, Reason::BackendBroken, &"the backend switched protocols unasked"));
+            }
+        };
+        let (mut parts, incoming) = response.into_parts();
+        // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section 2.3).
+        parts.version = Version::HTTP_11;
+        headers::remove_hop_by_hop(&mut parts.headers);
+        if let Some(protocol) = tunnel {
+            protocol.announce(&mut parts.headers);
+        }
+        for filter in filters(plan.rule, plan.backend) {
+            if let Filter::ResponseHeaders(edit) = filter {
+                headers::edit(&mut parts.headers, edit);
+            }
+        }
+        let deadline = deadlines.head().map(|deadline| Box::pin(sleep_until(deadline)));
+        let endpoint = lease.endpoint();
+        Ok((http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline)), endpoint))
     }
 }
 
@@ -69,33 +141,6 @@ impl Deadlines {
     }
 }
 
-// --- the request ---
-
-fn prepare(
-    core: &Core,
-    client: &Client,
-    plan: &Forward<'_>,
-    parts: &mut Parts,
-    switch: Option<&upgrade::Pending>,
-) {
-    set_path(&mut parts.uri, plan.path.as_deref());
-    let fields = &mut parts.headers;
-    headers::request_hop_by_hop(fields);
-    if let Some(switch) = switch {
-        switch.announce(fields);
-    }
-    headers::forwarded(fields, client, &plan.authority, core.settings.trusted_hops);
-    let host = plan.host.as_ref().unwrap_or(&plan.authority);
-    if fields.get(header::HOST) != Some(host) {
-        fields.insert(header::HOST, host.clone());
-    }
-    for filter in filters(plan.rule, plan.backend) {
-        if let Filter::RequestHeaders(edit) = filter {
-            headers::edit(fields, edit);
-        }
-    }
-}
-
 /// Origin form: path and query only.
 fn set_path(uri: &mut Uri, path: Option<&str>) {
     let target = match (path, uri.query()) {
@@ -109,37 +154,6 @@ fn set_path(uri: &mut Uri, path: Option<&str>) {
 
 fn filters<'p>(rule: &'p Rule, backend: &'p WeightedBackend) -> impl Iterator<Item = &'p Filter> {
     rule.filters.iter().chain(&backend.filters)
-}
-
-// --- the response ---
-
-fn respond(
-    (core, client): (&Rc<Core>, &Rc<Client>),
-    plan: &Forward<'_>,
-    (mut response, lease): Answered,
-    deadlines: &Deadlines,
-    switch: Option<upgrade::Pending>,
-) -> Result<(Response, SocketAddr), Reason> {
-    let tunnel = match switch {
-        _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
-        Some(switch) => Some(switch.tunnel(core, client, &mut response)),
-        None => return Err(failed(plan, Reason::BackendBroken, &"the backend switched protocols unasked")),
-    };
-    let (mut parts, incoming) = response.into_parts();
-    // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section 2.3).
-    parts.version = Version::HTTP_11;
-    headers::remove_hop_by_hop(&mut parts.headers);
-    if let Some(protocol) = tunnel {
-        protocol.announce(&mut parts.headers);
-    }
-    for filter in filters(plan.rule, plan.backend) {
-        if let Filter::ResponseHeaders(edit) = filter {
-            headers::edit(&mut parts.headers, edit);
-        }
-    }
-    let deadline = deadlines.head().map(|deadline| Box::pin(sleep_until(deadline)));
-    let endpoint = lease.endpoint();
-    Ok((http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline)), endpoint))
 }
 
 fn failed(plan: &Forward<'_>, reason: Reason, problem: &dyn std::fmt::Display) -> Reason {

@@ -3,8 +3,6 @@
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
-use crate::client::clients::Client;
-
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -19,6 +17,15 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("http2-settings"),
 ];
+/// Who sent a request, and how.
+pub(crate) struct Forwarded<'r> {
+    /// The address that the client connected from.
+    pub address: &'r HeaderValue,
+    pub scheme: &'static str,
+    /// The host that the client asked for, with port.
+    pub host: &'r HeaderValue,
+}
+
 const CONNECTION: u8 = 1 << 0;
 const TRANSFER_ENCODING: u8 = 1 << 1;
 
@@ -64,15 +71,16 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     named_by_connection(headers).contains(&header::UPGRADE).then(|| protocol.clone())
 }
 
-/// Tells the backend who the client is. Unless proxies in front are trusted, what the client says about it is dropped.
-pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Client, host: &HeaderValue, trusted_hops: usize) {
-    let chain = chain(headers, trusted_hops, &client.address);
+/// Tells the backend who the client is. Unless proxies in front are trusted, what the client says
+/// about it is dropped.
+pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Forwarded<'_>, trusted_hops: usize) {
+    let chain = chain(headers, trusted_hops, client.address);
     remove_claims(headers, chain.is_some());
     if chain.is_none() || !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
     }
     if chain.is_none() || !headers.contains_key(X_FORWARDED_HOST) {
-        headers.insert(X_FORWARDED_HOST, host.clone());
+        headers.insert(X_FORWARDED_HOST, client.host.clone());
     }
     headers.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
 }

@@ -9,11 +9,12 @@ use http::{Response, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
 use crate::client::guard::{Guarded, Transport};
 use crate::http::headers;
-use crate::thread::Core;
+use crate::l4::tunnel;
 
 /// A client's wish to switch protocols.
 pub(crate) struct Pending {
@@ -42,12 +43,12 @@ impl Pending {
     /// Joins both sides once the client has its 101; returns what the response must announce.
     pub(crate) fn tunnel(
         self,
-        core: &Rc<Core>,
+        tasks: &TaskTracker,
         client: &Rc<Client>,
         response: &mut Response<Incoming>,
     ) -> Protocol {
         let backend = hyper::upgrade::on(&mut *response);
-        core.connections.spawn_local(join(self.client, backend, client.clone()));
+        tasks.spawn_local(join(self.client, backend, client.clone()));
         Protocol(response.headers().get(header::UPGRADE).cloned().unwrap_or(self.protocol.0))
     }
 }
@@ -75,9 +76,7 @@ fn bare(client: Upgraded) -> Option<Transport> {
 /// The tunnel counts as the connection that it was.
 async fn join(client: OnUpgrade, backend: OnUpgrade, _counted: Rc<Client>) {
     let Ok((client, backend)) = tokio::try_join!(client, backend) else { return };
-    let Some(mut client) = bare(client) else { return };
-    let mut backend = TokioIo::new(backend);
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut backend).await {
-        tracing::debug!(%error, "tunnel ended");
+    if let Some(client) = bare(client) {
+        tunnel::join(client, TokioIo::new(backend)).await;
     }
 }

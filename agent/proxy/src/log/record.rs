@@ -9,17 +9,15 @@ use std::time::Instant;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use jiff::Timestamp;
-use portcullis_model::{AccessLog, BackendName, ListenerId, LogFormat, ObjectName, RuleId};
+use portcullis_model::{AccessLog as LogSettings, BackendName, ListenerId, LogFormat, ObjectName, RuleId};
 use serde::{Serialize, Serializer};
 
-use crate::client::clients::Client;
 use crate::core::reason::Reason;
-use crate::http::decide::Decision;
-use crate::thread::Core;
+use crate::log::access_log::AccessLog;
 
 /// What a line says of the request, taken before the request is changed and sent on.
 pub(crate) struct Noted {
-    log: AccessLog,
+    log: LogSettings,
     at: Timestamp,
     begun: Instant,
     method: Method,
@@ -34,6 +32,8 @@ pub(crate) struct Noted {
 
 /// What became of it.
 pub(crate) struct Answered<'a> {
+    pub client: SocketAddr,
+    pub scheme: &'static str,
     pub gateway: &'a ObjectName,
     pub listener: Option<&'a ListenerId>,
     pub trail: Trail<'a>,
@@ -45,14 +45,14 @@ pub(crate) struct Answered<'a> {
 /// Which way a request went.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Trail<'a> {
-    rule: Option<&'a RuleId>,
-    backend: Option<&'a BackendName>,
+    pub rule: Option<&'a RuleId>,
+    pub backend: Option<&'a BackendName>,
     pub endpoint: Option<SocketAddr>,
 }
 
 /// A line that lacks its end; it is logged when this is dropped.
 pub(crate) struct Record {
-    core: Rc<Core>,
+    log: Rc<AccessLog>,
     format: LogFormat,
     line: String,
     /// What comes after the bytes of the body, where a format has more than time and end there.
@@ -103,25 +103,10 @@ struct Target<'a>(&'a Uri);
 /// Text that may hold anything, between quotes of the text form.
 struct Escaped<'a>(&'a str);
 
-// === impl Trail ===
-
-impl<'s> Trail<'s> {
-    /// As far as it is decided before the request is sent on.
-    pub(crate) fn of(decision: &Decision<'s>) -> Self {
-        match decision {
-            Decision::Forward(plan) => {
-                Self { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
-            }
-            Decision::Redirect { rule, .. } => Self { rule: Some(&rule.id), ..Self::default() },
-            Decision::Answer(..) => Self::default(),
-        }
-    }
-}
-
 // === impl Noted ===
 
 impl Noted {
-    pub(crate) fn new(log: AccessLog, parts: &Parts, forwarded_for: Option<HeaderValue>) -> Self {
+    pub(crate) fn new(log: LogSettings, parts: &Parts, forwarded_for: Option<HeaderValue>) -> Self {
         let named = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
         Self {
             log,
@@ -138,32 +123,27 @@ impl Noted {
     }
 
     /// `None` if the Gateway does not want to hear of such an answer.
-    pub(crate) fn answered(
-        &self,
-        core: &Rc<Core>,
-        client: &Client,
-        answered: &Answered<'_>,
-    ) -> Option<Box<Record>> {
+    pub(crate) fn answered(&self, log: &Rc<AccessLog>, answered: &Answered<'_>) -> Option<Box<Record>> {
         if answered.status.as_u16() < self.log.minimum_status {
             return None;
         }
-        let line = self.line(client, answered);
+        let line = self.line(answered);
         let (line, rest) = match self.log.format {
             LogFormat::Json => (line.json(), String::new()),
             LogFormat::Text => line.text(),
         };
-        let (core, format, begun) = (core.clone(), self.log.format, self.begun);
-        Some(Box::new(Record { core, format, line, rest, begun, sent: 0, complete: false }))
+        let (log, format, begun) = (log.clone(), self.log.format, self.begun);
+        Some(Box::new(Record { log, format, line, rest, begun, sent: 0, complete: false }))
     }
 
-    fn line<'a>(&'a self, client: &Client, answered: &Answered<'a>) -> Line<'a> {
+    fn line<'a>(&'a self, answered: &Answered<'a>) -> Line<'a> {
         Line {
             time: self.at,
             gateway: answered.gateway,
             listener: answered.listener,
-            client: SocketAddr::new(client.peer.ip().to_canonical(), client.peer.port()),
+            client: SocketAddr::new(answered.client.ip().to_canonical(), answered.client.port()),
             forwarded_for: text(self.forwarded_for.as_ref()),
-            scheme: client.scheme(),
+            scheme: answered.scheme,
             protocol: self.version,
             method: self.method.as_str(),
             host: text(self.host.as_ref()),
@@ -206,7 +186,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let end = self.end();
         self.line.push_str(&end);
-        self.core.access_log.append(self.line.as_bytes());
+        self.log.append(self.line.as_bytes());
     }
 }
 

@@ -7,20 +7,14 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 use hyper::body::Incoming;
-use portcullis_model::{BackendName, Limits};
+use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
-use crate::thread::Core;
 use crate::upstream::endpoint::{Connection, Freshness, Lease, SendFailure};
-use crate::upstream::upload::{Broken, Fault, Upload};
+use crate::upstream::pool::Pools;
+use crate::upstream::request::{Broken, Fault, Outgoing, Upload};
 
 const ATTEMPTS: usize = 3;
-
-/// A request on its way from a client to a backend.
-pub(crate) struct Outgoing {
-    pub parts: Parts,
-    pub upload: Upload,
-}
 
 /// Why no response came.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +36,7 @@ pub(crate) type Answered = (http::Response<Incoming>, Lease);
 /// Tries again where that is safe: no connection could be made; or a kept connection turned out to be closed, and either
 /// nothing of the request was sent or it may be sent twice (RFC 9110 section 9.2.2).
 pub(crate) async fn send(
-    core: &Core,
+    pools: &Pools,
     name: &BackendName,
     mut outgoing: Box<Outgoing>,
 ) -> Result<Answered, Trouble> {
@@ -50,11 +44,11 @@ pub(crate) async fn send(
     let (mut avoid, mut freshness, mut trouble) = (None, Freshness::Any, Trouble::NoEndpoint);
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
-            core.counters.retries.increment();
+            pools.counters.retries.increment();
         }
-        let endpoint = core.pools.pick(core, name, avoid).filter(|it| Some(it.address) != avoid);
+        let endpoint = pools.pick(name, avoid).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
-        let connection = match endpoint.connection(core, freshness).await {
+        let connection = match endpoint.connection(&pools.counters, freshness).await {
             Ok(connection) => connection,
             Err(error) => {
                 avoid = Some(endpoint.address);
@@ -143,25 +137,6 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
         if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
             parts.headers.insert(header::COOKIE, cookie);
         }
-    }
-}
-
-// === impl Outgoing ===
-
-impl Outgoing {
-    pub(crate) fn new(request: Request<Incoming>, limits: &Limits) -> Box<Self> {
-        request.map(|body| Upload::new(body, limits.body_bytes)).into()
-    }
-
-    pub(crate) fn into_request(self) -> Request<Upload> {
-        Request::from_parts(self.parts, self.upload)
-    }
-}
-
-impl From<Request<Upload>> for Box<Outgoing> {
-    fn from(request: Request<Upload>) -> Self {
-        let (parts, upload) = request.into_parts();
-        Self::new(Outgoing { parts, upload })
     }
 }
 

@@ -18,10 +18,9 @@ use tokio::time::timeout;
 
 use crate::core::clock;
 use crate::core::settings::Upstream;
-use crate::thread::Core;
-use crate::upstream::attempt::Outgoing;
+use crate::core::stats::CoreCounters;
 use crate::upstream::multiplex::{Multiplexed, Stream};
-use crate::upstream::upload::Upload;
+use crate::upstream::request::{Outgoing, Upload};
 
 /// An endpoint that refused a connection is asked last for so long.
 const SHUNNED: Duration = Duration::from_secs(5);
@@ -111,7 +110,7 @@ impl Endpoint {
     /// A connection that is ready for a request: a kept one, or a new one.
     pub(crate) async fn connection(
         self: &Rc<Self>,
-        core: &Core,
+        counters: &CoreCounters,
         freshness: Freshness,
     ) -> io::Result<Connection> {
         let in_flight = InFlight::new(self);
@@ -124,10 +123,10 @@ impl Endpoint {
             return Ok(Connection { lease: Lease { kind, in_flight }, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let connecting = Box::pin(timeout(self.budget.connect, self.connect(core)));
+        let connecting = Box::pin(timeout(self.budget.connect, self.connect(counters)));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let kind = connected.inspect_err(|error| {
-            core.counters.connect_failures.increment();
+            counters.connect_failures.increment();
             self.failures.set((self.failures.get().0.wrapping_add(1), error.kind()));
             self.failed.set(Some(clock::now()));
         })?;
@@ -160,15 +159,15 @@ impl Endpoint {
         self.shared.borrow().iter().find_map(Multiplexed::stream)
     }
 
-    async fn connect(&self, core: &Core) -> io::Result<Kind> {
+    async fn connect(&self, counters: &CoreCounters) -> io::Result<Kind> {
         match self.protocol {
-            BackendProtocol::Http1 => handshake(self.dial(core).await?).await.map(Kind::Http1),
-            BackendProtocol::H2c => self.connect_shared(core).await.map(Kind::Http2),
+            BackendProtocol::Http1 => handshake(self.dial(counters).await?).await.map(Kind::Http1),
+            BackendProtocol::H2c => self.connect_shared(counters).await.map(Kind::Http2),
         }
     }
 
     /// Requests that waited for a connection share its fate, so that none waits for a second one to fail.
-    async fn connect_shared(&self, core: &Core) -> io::Result<Stream> {
+    async fn connect_shared(&self, counters: &CoreCounters) -> io::Result<Stream> {
         let (before, _) = self.failures.get();
         let _only = self.connecting.lock().await;
         if let Some(stream) = self.stream() {
@@ -178,7 +177,7 @@ impl Endpoint {
         if failures != before {
             return Err(why.into());
         }
-        let stream = self.dial(core).await?;
+        let stream = self.dial(counters).await?;
         // What is sent stays unacknowledged for a quarter of an hour before the kernel gives a peer up. Not by PING frames:
         // gRPC servers close a connection whose client sends them more often than every five minutes.
         SockRef::from(&stream).set_tcp_user_timeout(Some(self.budget.vanished))?;
@@ -189,8 +188,8 @@ impl Endpoint {
     }
 
     /// Probes tell of a peer that vanished while nothing is sent: behind a tunnel or a long poll nobody else would notice.
-    async fn dial(&self, core: &Core) -> io::Result<TcpStream> {
-        core.counters.connects.increment();
+    async fn dial(&self, counters: &CoreCounters) -> io::Result<TcpStream> {
+        counters.connects.increment();
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
         let pause = (self.budget.vanished / (PROBES + 1)).max(Duration::from_secs(1));

@@ -14,8 +14,8 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use crate::client::connection::LocalExecutor;
-use crate::upstream::upload::Upload;
+use crate::core::task::LocalExecutor;
+use crate::upstream::request::Upload;
 
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;

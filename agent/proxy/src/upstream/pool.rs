@@ -11,13 +11,15 @@ use foldhash::fast::RandomState;
 use portcullis_model::{Backend, BackendName};
 
 use crate::core::settings::Upstream;
-use crate::core::vital::vital;
-use crate::thread::Core;
+use crate::core::snapshot::SnapshotCell;
+use crate::core::stats::CoreCounters;
 use crate::upstream::endpoint::Endpoint;
 
 const SWEEP: Duration = Duration::from_secs(10);
 
 pub(crate) struct Pools {
+    pub counters: Rc<CoreCounters>,
+    snapshot: Rc<SnapshotCell>,
     budget: Upstream,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
 }
@@ -29,35 +31,26 @@ struct Pool {
     endpoints: Vec<Rc<Endpoint>>,
 }
 
-/// Drops connections that have been idle for too long, on every pool of the core, for ever.
-pub(crate) fn sweep_forever(core: &Rc<Core>) {
-    let core = Rc::downgrade(core);
-    tokio::task::spawn_local(vital(async move {
-        loop {
-            tokio::time::sleep(SWEEP).await;
-            let Some(core) = core.upgrade() else { return };
-            core.pools.sweep(&core);
-        }
-    }));
-}
-
 // === impl Pools ===
 
 impl Pools {
-    pub(crate) fn new(budget: Upstream) -> Self {
-        Self { budget, backends: RefCell::default() }
+    pub(crate) fn new(budget: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
+        Self { counters, snapshot, budget, backends: RefCell::default() }
+    }
+
+    /// Drops connections that have been idle for too long, for ever.
+    pub(crate) async fn sweep_forever(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            self.sweep();
+        }
     }
 
     /// The endpoint for the next request: of two at random, the one with fewer requests in flight; of all, if the last
     /// attempt failed or those two lately did. `None` if the backend has no endpoint; the one to avoid is taken if there is
     /// no other.
-    pub(crate) fn pick(
-        &self,
-        core: &Core,
-        name: &BackendName,
-        avoid: Option<SocketAddr>,
-    ) -> Option<Rc<Endpoint>> {
-        let pool = self.current(core, name)?;
+    pub(crate) fn pick(&self, name: &BackendName, avoid: Option<SocketAddr>) -> Option<Rc<Endpoint>> {
+        let pool = self.current(name)?;
         let endpoints = pool.endpoints.as_slice();
         let chosen = match endpoints {
             [] => return None,
@@ -74,28 +67,28 @@ impl Pools {
     }
 
     /// The pool of a backend as the current snapshot has it; endpoints that stay keep their connections.
-    fn current(&self, core: &Core, name: &BackendName) -> Option<Rc<Pool>> {
+    fn current(&self, name: &BackendName) -> Option<Rc<Pool>> {
         let known = self.backends.borrow().get(name).cloned();
         if let Some(pool) = &known
-            && pool.generation.get() == core.generation()
+            && pool.generation.get() == self.snapshot.generation()
         {
             return known;
         }
-        let current = core.current();
+        let current = self.snapshot.load();
         let Some(backend) = current.snapshot.backends.get(name.as_str()) else {
             self.backends.borrow_mut().remove(name);
             return None;
         };
         match known {
             Some(pool) if Arc::ptr_eq(&pool.backend, backend) => {
-                pool.generation.set(core.generation());
+                pool.generation.set(current.generation);
                 Some(pool)
             }
-            known => Some(self.replace(core, known, backend)),
+            known => Some(self.replace(current.generation, known, backend)),
         }
     }
 
-    fn replace(&self, core: &Core, known: Option<Rc<Pool>>, backend: &Arc<Backend>) -> Rc<Pool> {
+    fn replace(&self, generation: u64, known: Option<Rc<Pool>>, backend: &Arc<Backend>) -> Rc<Pool> {
         let old = known.iter().flat_map(|pool| &pool.endpoints).map(|it| ((it.address, it.protocol), it));
         let old: HashMap<_, _, RandomState> = old.collect();
         let endpoints =
@@ -104,14 +97,13 @@ impl Pools {
                 None => Endpoint::new(*address, backend.protocol, &self.budget),
             });
         let endpoints = endpoints.collect();
-        let pool =
-            Rc::new(Pool { backend: backend.clone(), generation: core.generation().into(), endpoints });
+        let pool = Rc::new(Pool { backend: backend.clone(), generation: generation.into(), endpoints });
         self.backends.borrow_mut().insert(backend.name.clone(), pool.clone());
         pool
     }
 
-    fn sweep(&self, core: &Core) {
-        let current = core.current();
+    fn sweep(&self) {
+        let current = self.snapshot.load();
         let mut backends = self.backends.borrow_mut();
         backends.retain(|name, _| current.snapshot.backends.get(name.as_str()).is_some());
         backends.values().flat_map(|pool| &pool.endpoints).for_each(|endpoint| endpoint.sweep());

@@ -1,4 +1,5 @@
-//! Request bodies on their way to a backend: nothing, or what the client sends, passed on frame by frame.
+//! Requests on their way to a backend: the head, and as the body nothing, or what the client sends,
+//! passed on frame by frame.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -6,8 +7,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::Request;
+use http::request::Parts;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use portcullis_model::Limits;
+
+/// A request on its way from a client to a backend.
+pub(crate) struct Outgoing {
+    pub parts: Parts,
+    pub upload: Upload,
+}
 
 /// Empty uploads are a case of their own: a request without body can be sent again.
 pub(crate) enum Upload {
@@ -37,6 +47,25 @@ pub(crate) enum UploadError {
     Client(#[from] hyper::Error),
     #[error("the request body is larger than its Gateway allows")]
     TooLarge,
+}
+
+// === impl Outgoing ===
+
+impl Outgoing {
+    pub(crate) fn new(request: Request<Incoming>, limits: &Limits) -> Box<Self> {
+        request.map(|body| Upload::new(body, limits.body_bytes)).into()
+    }
+
+    pub(crate) fn into_request(self) -> Request<Upload> {
+        Request::from_parts(self.parts, self.upload)
+    }
+}
+
+impl From<Request<Upload>> for Box<Outgoing> {
+    fn from(request: Request<Upload>) -> Self {
+        let (parts, upload) = request.into_parts();
+        Self::new(Outgoing { parts, upload })
+    }
 }
 
 // === impl Upload ===

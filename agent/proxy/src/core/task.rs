@@ -1,0 +1,35 @@
+//! The tasks of a core, all of which stay on its thread.
+
+use std::process;
+use std::thread;
+
+/// Runs HTTP/2 streams and pooled connections on the core that owns them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalExecutor;
+
+/// Ends the process when it is dropped by a panic.
+struct Fuse;
+
+/// For what a core cannot do without. A panic in a connection's task ends that connection; one in
+/// these tasks would leave a core that looks alive and serves nothing, so it ends the process, and
+/// the next one takes over the kernel's programs.
+pub(crate) async fn vital<T>(body: impl Future<Output = T>) -> T {
+    let _fuse = Fuse;
+    body.await
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            process::abort();
+        }
+    }
+}
+
+// === impl LocalExecutor ===
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}

@@ -1,0 +1,100 @@
+//! HTTP on a client connection, until either side has had enough. The HTTP library parses; time and
+//! what it is too lenient with are the business of [`client`](crate::client).
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use portcullis_model::Limits;
+
+use crate::client::clients::{Client, Clients, Patience};
+use crate::client::connection::{Connection, Start, Version};
+use crate::client::frames::FrameBudget;
+use crate::client::guard::{Check, Guarded};
+use crate::client::outbox::{Gathering, Outbox};
+use crate::client::wire::Framing;
+use crate::core::task::LocalExecutor;
+use crate::http::service::Service;
+
+/// The HTTP library takes no smaller limit for a head; what is left of it is ours to enforce.
+const SMALLEST_BUFFER: usize = 8 << 10;
+
+/// What HTTP/2 counts for a field besides its bytes (RFC 9113 section 6.5.2).
+const HTTP2_FIELD: u32 = 32;
+
+/// HTTP/2 flow control: what a client may send before we have passed it on.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const SEND_BUFFER: usize = 64 << 10;
+/// Resets a client may have pending, and those it may provoke, before the connection ends (CVE-2023-44487, CVE-2025-8671);
+/// those of requests under way are counted in [`FrameBudget`].
+const PENDING_RESETS: usize = 20;
+const PROVOKED_RESETS: usize = 200;
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
+    let Connection { peer, local, admitted, start } = connection;
+    let Start { transport, replay, version, tls } = start;
+    let limits = admitted.limits();
+    let (check, patience) = match version {
+        Version::Http1 => (Check::Http1(Framing::default()), Patience::http1(limits)),
+        Version::Http2 => (Check::Http2(FrameBudget::default()), Patience::http2(limits)),
+    };
+    let client = Rc::new(Client::new(peer, local, tls, admitted, patience));
+    let limits = client.limits();
+    let registered = clients.register(&client);
+    let stream = Guarded::new(transport, replay, check, client.pulse.clone());
+    let for_service = client.clone();
+    let service =
+        service_fn(move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request));
+    let ended = match version {
+        Version::Http1 => {
+            let connection =
+                http1_builder(limits).serve_connection(TokioIo::new(stream), service).with_upgrades();
+            let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
+            ended.map(|ended| ended.map_err(io::Error::other))
+        }
+        Version::Http2 => {
+            let outbox = Outbox::new(stream);
+            registered.gathers(outbox.share());
+            let connection = http2_builder(limits).serve_connection(TokioIo::new(outbox.share()), service);
+            let connection = Gathering::new(connection, outbox);
+            client.drive(connection, |it| it.connection().graceful_shutdown()).await
+        }
+    };
+    if let Some(Err(error)) = ended {
+        tracing::debug!(client = %peer, %error, "client connection ended");
+    }
+}
+
+/// Time is the sweeper's business, see [`Clients`].
+fn http1_builder(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.header_read_timeout(None).half_close(false);
+    builder.max_buf_size(head_bytes(limits).max(SMALLEST_BUFFER)).max_headers(limits.header_fields as usize);
+    builder
+}
+
+/// What the HTTP library may take in before we look at target and fields on their own.
+fn head_bytes(limits: &Limits) -> usize {
+    limits.target_bytes as usize + limits.header_bytes as usize
+}
+
+fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT);
+    builder.max_concurrent_streams(limits.http2_streams);
+    let fields = limits.header_fields * HTTP2_FIELD;
+    builder
+        .max_header_list_size(u32::try_from(head_bytes(limits)).unwrap_or(u32::MAX).saturating_add(fields));
+    builder.max_pending_accept_reset_streams(PENDING_RESETS).max_local_error_reset_streams(PROVOKED_RESETS);
+    builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+    builder.max_send_buf_size(SEND_BUFFER);
+    builder
+}
