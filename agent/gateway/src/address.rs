@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use crate::api::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
 use crate::infra::{self, Ingress};
-use crate::listener::Trouble;
-use crate::{Reason, Settings};
+use crate::{Fault, Reason, Settings};
 
 /// `maxItems` of `status.addresses`: a status with more is refused as a whole.
 const MOST_PUBLISHED: usize = 16;
@@ -18,17 +17,17 @@ pub(crate) struct Addresses {
     /// What clients are told. Behind a load balancer that is where it is reached, not the cluster's address behind it.
     published: Vec<Ingress>,
     /// An address of a type that is not supported: the Gateway is not accepted.
-    pub(crate) unsupported: Option<Trouble>,
+    pub(crate) unsupported: Option<Fault>,
     /// An address that cannot be used: the Gateway is not (fully) programmed.
-    pub(crate) unusable: Option<Trouble>,
+    pub(crate) unusable: Option<Fault>,
 }
 
 /// What the requests come to, one after the other.
 #[derive(Default)]
 struct Draft {
     usable: Vec<IpAddr>,
-    unsupported: Vec<Trouble>,
-    unusable: Vec<Trouble>,
+    unsupported: Vec<Fault>,
+    unusable: Vec<Fault>,
 }
 
 enum Request {
@@ -71,17 +70,18 @@ impl Addresses {
 
 impl Draft {
     fn add(&mut self, request: Request, settings: &Settings) {
-        let trouble = Trouble::new;
         match request {
             Request::Ip(address) => self.take(address),
             Request::Any => self.take_defaults(settings),
             Request::NotGranted(message) => {
-                self.unusable.push(trouble(Reason::AddressNotAssigned, message));
+                self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, message));
             }
             Request::Unsupported(message) => {
-                self.unsupported.push(trouble(Reason::UnsupportedAddress, message));
+                self.unsupported.push(Fault::not_accepted(Reason::UnsupportedAddress, message));
             }
-            Request::Unusable(message) => self.unusable.push(trouble(Reason::AddressNotUsable, message)),
+            Request::Unusable(message) => {
+                self.unusable.push(Fault::not_programmed(Reason::AddressNotUsable, message));
+            }
         }
     }
 
@@ -98,13 +98,13 @@ impl Draft {
     fn finish(mut self, gateway: &Gateway) -> Addresses {
         let published = published(gateway, &self.usable);
         if published.is_empty() && self.unusable.is_empty() {
-            self.unusable.push(Trouble::new(Reason::AddressNotAssigned, unassigned(gateway)));
+            self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, unassigned(gateway)));
         }
         Addresses {
             usable: self.usable,
             published,
-            unsupported: Trouble::summary(&self.unsupported),
-            unusable: Trouble::summary(&self.unusable),
+            unsupported: Fault::summary(self.unsupported),
+            unusable: Fault::summary(self.unusable),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use portcullis_model::HostPattern;
 
 use crate::api::shared::ParentReference;
-use crate::listener::{Declared, Listener, ParentKey, Trouble};
+use crate::listener::{Declared, Listener, ParentKey};
 use crate::route::ParsedRoute;
 use crate::selector::Namespaces;
-use crate::{Kind, Reason};
+use crate::{Fault, Kind, Reason};
 
 /// How one parentRef of a route fares.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub(crate) struct Attachment {
     /// By index in the parent's listeners: the names that both the route and the listener are for.
     pub(crate) listeners: Vec<(usize, BTreeSet<HostPattern>)>,
     /// Why the route is not accepted by this parent.
-    pub(crate) refusal: Option<Trouble>,
+    pub(crate) refusal: Option<Fault>,
 }
 
 /// The parent, if a parentRef is to a kind whose listeners routes attach to.
@@ -46,7 +46,7 @@ pub(crate) fn attach(
 }
 
 impl Attachment {
-    pub(crate) fn refused(refusal: Trouble) -> Self {
+    pub(crate) fn refused(refusal: Fault) -> Self {
         Self { listeners: Vec::new(), refusal: Some(refusal) }
     }
 }
@@ -59,16 +59,16 @@ struct Candidates<'a> {
 
 impl Candidates<'_> {
     /// The reasons are ordered by how far the route got.
-    fn find(&self, reference: &ParentReference) -> Result<Vec<(usize, BTreeSet<HostPattern>)>, Trouble> {
+    fn find(&self, reference: &ParentReference) -> Result<Vec<(usize, BTreeSet<HostPattern>)>, Fault> {
         let parent = self.parent.key.kind();
         let listeners = self.parent.listeners.iter().enumerate();
         let relevant: Vec<_> = listeners.filter(|(_, listener)| is_relevant(reference, listener)).collect();
         if relevant.is_empty() {
-            return Err(Trouble::new(Reason::NoMatchingParent, nowhere(reference, parent)));
+            return Err(Fault::not_accepted(Reason::NoMatchingParent, nowhere(reference, parent)));
         }
         let allowed: Vec<_> = relevant.iter().filter(|(_, listener)| self.is_allowed(listener)).collect();
         if allowed.is_empty() {
-            return Err(Trouble::new(Reason::NotAllowedByListeners, self.not_allowed(parent)));
+            return Err(Fault::not_accepted(Reason::NotAllowedByListeners, self.not_allowed(parent)));
         }
         let attached: Vec<_> = allowed
             .into_iter()
@@ -78,7 +78,7 @@ impl Candidates<'_> {
         let no_hostname = || {
             let message =
                 format!("no hostname of the route matches one of the {parent}'s listeners it may attach to");
-            Trouble::new(Reason::NoMatchingListenerHostname, message)
+            Fault::not_accepted(Reason::NoMatchingListenerHostname, message)
         };
         if attached.is_empty() { Err(no_hostname()) } else { Ok(attached) }
     }

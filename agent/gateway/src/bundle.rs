@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::listener::Trouble;
-use crate::{CustomResourceDefinition, Objects, Reason};
+use crate::{ConditionType, CustomResourceDefinition, Fault, Objects, Reason};
 
 /// "The version of a Gateway API CRD is defined by the gateway.networking.k8s.io/bundle-version annotation on the CRD."
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
@@ -16,7 +15,7 @@ const SUPPORTED: &[&str] = &["v1.6", "v1.7"];
 const GROUPS: &[&str] = &[".gateway.networking.k8s.io", ".gateway.networking.x-k8s.io"];
 
 /// Whether all CRDs of the Gateway API are of a release we know; `None` if there is none, as without an API server.
-pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Trouble>> {
+pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Fault>> {
     let installed = objects.definitions.iter().filter(|(name, _)| is_gateway_api(&name.name));
     let mut unknown = BTreeMap::<_, BTreeSet<_>>::new();
     let mut count = 0;
@@ -33,7 +32,7 @@ pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Trouble>
 
 /// "A message SHOULD be included in this condition that includes the detected CRD version(s) present in the cluster and the
 /// CRD version(s) that are supported by the GatewayClass."
-fn unsupported(unknown: &BTreeMap<&str, BTreeSet<&str>>) -> Trouble {
+fn unsupported(unknown: &BTreeMap<&str, BTreeSet<&str>>) -> Fault {
     let list = |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join(", ");
     let found: Vec<_> =
         unknown.iter().map(|(version, names)| format!("{version} of {}", list(names))).collect();
@@ -42,7 +41,7 @@ fn unsupported(unknown: &BTreeMap<&str, BTreeSet<&str>>) -> Trouble {
         found.join("; "),
         SUPPORTED.join(" and ")
     );
-    Trouble::new(Reason::UnsupportedVersion, message)
+    Fault::new(ConditionType::SupportedVersion, Reason::UnsupportedVersion, message)
 }
 
 fn version(definition: &CustomResourceDefinition) -> Option<&str> {

@@ -7,9 +7,8 @@ use portcullis_model::{ObjectName, ParentKind};
 use crate::api::gateways::{Gateway, GatewayInfrastructure};
 use crate::api::listenersets::ListenerSet;
 use crate::api::shared::{LabelSelector, ObjectReference};
-use crate::listener::Trouble;
 use crate::selector::{NamespaceRule, Namespaces};
-use crate::{GATEWAY_GROUP, Reason, SelectorError};
+use crate::{Fault, GATEWAY_GROUP, Reason, SelectorError};
 
 pub const ATTACH_TO: &str = "portcullis.dev/attach-to";
 pub const ALLOWED_CHILDREN: &str = "portcullis.dev/allowed-children";
@@ -21,7 +20,7 @@ pub(crate) fn parent_of_set(set: &ListenerSet) -> Option<ObjectName> {
 }
 
 /// The Gateway that a Gateway attaches to; `None`: it stands on its own.
-pub(crate) fn parent_of_gateway(gateway: &Gateway) -> Option<Result<ObjectName, Trouble>> {
+pub(crate) fn parent_of_gateway(gateway: &Gateway) -> Option<Result<ObjectName, Fault>> {
     let own = gateway.metadata.namespace.as_deref().unwrap_or_default();
     if let Some(reference) =
         infrastructure(gateway).and_then(|infrastructure| infrastructure.attach_to.as_ref())
@@ -51,7 +50,7 @@ pub(crate) fn allowed_sets(gateway: &Gateway) -> NamespaceRule {
 }
 
 /// Why a ListenerSet may not attach to its parent.
-pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespaces<'_>) -> Option<Trouble> {
+pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespaces<'_>) -> Option<Fault> {
     let to = parent.metadata.namespace.as_deref().unwrap_or_default();
     if parent_of_gateway(parent).is_some() {
         return Some(not_allowed(
@@ -67,7 +66,7 @@ pub(crate) fn refuse_gateway(
     child: &Gateway,
     parent: Option<&Gateway>,
     namespaces: Namespaces<'_>,
-) -> Option<Trouble> {
+) -> Option<Fault> {
     let opted_in = |parent: &Gateway| allowed_children(parent).ok().flatten();
     let from = child.metadata.namespace.as_deref().unwrap_or_default();
     let same = |parent: &Gateway| parent.metadata.namespace == child.metadata.namespace;
@@ -96,7 +95,7 @@ const NOT_OPTED_IN: &str =
     "does not allow Gateways of this namespace to attach (spec.infrastructure.allowedChildren)";
 
 /// "A child resource MUST not set any spec.infrastructure fields beyond attachTo, and cannot set spec.address."
-fn overreach(child: &Gateway) -> Option<Trouble> {
+fn overreach(child: &Gateway) -> Option<Fault> {
     let infrastructure = infrastructure(child);
     let set = |is_set: fn(&GatewayInfrastructure) -> bool| infrastructure.is_some_and(is_set);
     let fields = [
@@ -144,20 +143,20 @@ fn name_of(reference: &ObjectReference, own_namespace: &str) -> ObjectName {
     ObjectName::new(reference.namespace.as_deref().unwrap_or(own_namespace), reference.name.as_str())
 }
 
-fn not_a_gateway(reference: &ObjectReference) -> Trouble {
+fn not_a_gateway(reference: &ObjectReference) -> Fault {
     let kind = reference.kind.as_deref().unwrap_or_default();
     invalid(format!("attachTo names a {kind:?}; only a Gateway can be attached to"))
 }
 
-fn invalid(message: impl Into<String>) -> Trouble {
-    Trouble::new(Reason::Invalid, message)
+fn invalid(message: impl Into<String>) -> Fault {
+    Fault::not_accepted(Reason::Invalid, message)
 }
 
-fn not_allowed(why: &str) -> Trouble {
-    Trouble::new(Reason::NotAllowed, format!("the Gateway referred to {why}"))
+fn not_allowed(why: &str) -> Fault {
+    Fault::not_accepted(Reason::NotAllowed, format!("the Gateway referred to {why}"))
 }
 
-fn not_there() -> Trouble {
+fn not_there() -> Fault {
     not_allowed(
         "does not exist, or does not allow Gateways of this namespace to attach (spec.infrastructure.allowedChildren)",
     )

@@ -8,6 +8,7 @@ mod certificate;
 mod child;
 pub mod delegate;
 mod dump;
+mod fault;
 mod features;
 mod grant;
 pub mod infra;
@@ -26,6 +27,7 @@ mod translator;
 
 pub use child::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use dump::{dump_snapshot, dump_status};
+pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
 pub use grant::{Granted, Grants};
 pub use listener::ParentKey;
@@ -34,7 +36,7 @@ pub use portcullis_api::{
     Change, CustomResourceDefinition, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed,
     SelectorError, created, generation, types as api,
 };
-pub use reason::{ConditionType, Reason, condition};
+pub use reason::{ConditionStatus, ConditionType, Polarity, Reason, condition};
 pub use secrets::secrets_of;
 pub use selector::{NamespaceRule, Namespaces};
 pub use settings::{CONTROLLER_NAME, Serves, Settings};

@@ -4,25 +4,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis_model::{Certificate, HostPattern, ObjectName, ParentKind};
+use portcullis_model::{Certificate, HostPattern, L4Protocol, ObjectName, ParentKind};
 
 use crate::api::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
 use crate::certificate::CertificateError;
 use crate::selector::NamespaceRule;
-use crate::{GATEWAY_GROUP, Granted, Grants, Kind, Reason};
+use crate::{ConditionType, Fault, GATEWAY_GROUP, Granted, Grants, Kind, Reason};
 
 /// The object that defines listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParentKey {
     pub kind: ParentKind,
     pub name: ObjectName,
-}
-
-/// What is wrong, as a condition will tell it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
-    pub(crate) reason: Reason,
-    pub(crate) message: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,9 +30,9 @@ pub(crate) struct Listener {
     pub(crate) namespaces: NamespaceRule,
     pub(crate) certificates: Arc<[Certificate]>,
     /// Why `ResolvedRefs` is false; the listener may work with what was resolved.
-    pub(crate) unresolved: Vec<Trouble>,
+    pub(crate) unresolved: Vec<Fault>,
     /// Why the listener cannot be served, whatever the others are.
-    pub(crate) refusal: Option<Trouble>,
+    pub(crate) refusal: Option<Fault>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,10 +118,11 @@ impl ParentKey {
 // === impl Listener ===
 
 impl Listener {
-    fn new(spec: &ListenerSpec, certificates: Arc<[Certificate]>, mut unresolved: Vec<Trouble>) -> Self {
+    fn new(spec: &ListenerSpec, certificates: Arc<[Certificate]>, mut unresolved: Vec<Fault>) -> Self {
         let protocol = Protocol::of(&spec.protocol);
         let (kinds, unknown_kinds) = kinds(spec, protocol);
         let no_certificate = certificates.is_empty().then(|| unresolved.first().cloned()).flatten();
+        let no_certificate = no_certificate.map(|fault| fault.under(ConditionType::Accepted));
         unresolved.extend(unknown_kinds);
         let hostname = hostname(spec, protocol);
         let refusal = shape_problem(spec, protocol).or_else(|| hostname.clone().err()).or(no_certificate);
@@ -153,20 +147,21 @@ fn namespaces(spec: &ListenerSpec) -> NamespaceRule {
 
 /// "When unspecified, all hostnames are matched. This field is ignored for protocols that don't require hostname based
 /// matching."
-fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Trouble> {
+fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Fault> {
     match spec.hostname.as_deref().filter(|hostname| !hostname.is_empty()) {
-        Some(hostname) if protocol.has_hostnames() => HostPattern::parse(hostname)
-            .map_err(|error| Trouble::new(Reason::UnsupportedValue, error.to_string())),
+        Some(hostname) if protocol.has_hostnames() => {
+            HostPattern::parse(hostname).map_err(|error| Fault::unsupported(error.to_string()))
+        }
         _ => Ok(HostPattern::Any),
     }
 }
 
 /// What the CRD's validation rules exclude; in a directory of files nobody has checked them.
-fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Trouble> {
+fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     let filtered =
         spec.filters.as_ref().and_then(|filters| filters.requests.as_ref()).is_some_and(|f| !f.is_empty());
-    let unsupported = |message: String| Some(Trouble::new(Reason::UnsupportedValue, message));
+    let unsupported = |message: String| Some(Fault::unsupported(message));
     if !(1..=65535).contains(&spec.port) {
         return unsupported(format!("port {} is not between 1 and 65535", spec.port));
     }
@@ -182,7 +177,7 @@ fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Trouble> {
             unsupported("filters on listeners are not supported".into())
         }
         Protocol::Http | Protocol::Https => None,
-        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => Some(Trouble::new(
+        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => Some(Fault::not_accepted(
             Reason::UnsupportedProtocol,
             format!("protocol {} is not supported; use HTTP or HTTPS", spec.protocol),
         )),
@@ -190,7 +185,7 @@ fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Trouble> {
 }
 
 /// The route kinds that may attach, and what to say about those named that may not.
-fn kinds(spec: &ListenerSpec, protocol: Protocol) -> (Vec<Kind>, Option<Trouble>) {
+fn kinds(spec: &ListenerSpec, protocol: Protocol) -> (Vec<Kind>, Option<Fault>) {
     let carried = protocol.route_kinds();
     let named = spec.allowed_routes.as_ref().and_then(|allowed| allowed.kinds.as_deref()).unwrap_or_default();
     if named.is_empty() {
@@ -203,7 +198,7 @@ fn kinds(spec: &ListenerSpec, protocol: Protocol) -> (Vec<Kind>, Option<Trouble>
         let names: Vec<_> = unknown.iter().map(|named| named.kind.as_str()).collect();
         format!("a listener with protocol {} carries no routes of kind {}", spec.protocol, names.join(", "))
     };
-    (kinds, (!unknown.is_empty()).then(|| Trouble::new(Reason::InvalidRouteKinds, message())))
+    (kinds, (!unknown.is_empty()).then(|| Fault::unresolved(Reason::InvalidRouteKinds, message())))
 }
 
 fn is(named: &RouteGroupKind, kind: Kind) -> bool {
@@ -236,25 +231,12 @@ impl Protocol {
         matches!(self, Self::Http | Self::Https | Self::Tls)
     }
 
-    /// Whether listeners of both protocols meet on the same port number: those over UDP have ports of their own.
-    pub(crate) fn shares_ports_with(self, other: Self) -> bool {
-        (self == Self::Udp) == (other == Self::Udp)
-    }
-}
-
-// === impl Trouble ===
-
-impl Trouble {
-    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
-    }
-
-    /// Several troubles as one: the reason of the first, all messages.
-    pub(crate) fn summary<'t>(troubles: impl IntoIterator<Item = &'t Self>) -> Option<Self> {
-        let mut troubles = troubles.into_iter();
-        let first = troubles.next()?;
-        let message = troubles.fold(first.message.clone(), |all, next| format!("{all}; {}", next.message));
-        Some(Self { reason: first.reason, message })
+    /// What carries it: listeners over TCP and over UDP do not meet on the same port number.
+    pub(crate) fn transport(self) -> L4Protocol {
+        match self {
+            Self::Udp => L4Protocol::Udp,
+            Self::Http | Self::Https | Self::Tls | Self::Tcp | Self::Unknown => L4Protocol::Tcp,
+        }
     }
 }
 
@@ -265,7 +247,7 @@ struct References<'r, C> {
     grants: Grants<'r>,
     certificates: &'r mut C,
     found: Vec<Certificate>,
-    lost: Vec<Trouble>,
+    lost: Vec<Fault>,
 }
 
 impl<C: Certificates> References<'_, C> {
@@ -274,18 +256,18 @@ impl<C: Certificates> References<'_, C> {
             spec.tls.as_ref().and_then(|tls| tls.certificate_refs.as_deref()).unwrap_or_default();
         if references.is_empty() {
             let message = "tls.certificateRefs is empty: an HTTPS listener needs a certificate";
-            self.lost.push(Trouble::new(Reason::InvalidCertificateRef, message));
+            self.lost.push(Fault::unresolved(Reason::InvalidCertificateRef, message));
         }
         for reference in references {
             match self.certificate(reference) {
                 Ok(certificate) => self.found.push(certificate),
-                Err(trouble) => self.lost.push(trouble),
+                Err(fault) => self.lost.push(fault),
             }
         }
     }
 
-    fn certificate(&mut self, reference: &ObjectReference) -> Result<Certificate, Trouble> {
-        let invalid = |message: String| Trouble::new(Reason::InvalidCertificateRef, message);
+    fn certificate(&mut self, reference: &ObjectReference) -> Result<Certificate, Fault> {
+        let invalid = |message: String| Fault::unresolved(Reason::InvalidCertificateRef, message);
         let (group, kind) =
             (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref().unwrap_or("Secret"));
         if (group, kind) != ("", "Secret") {
@@ -302,7 +284,7 @@ impl<C: Certificates> References<'_, C> {
     }
 
     /// Permission comes first: without it, not even whether the Secret exists is told.
-    fn permitted(&mut self, reference: &ObjectReference) -> Result<Granted<ObjectName>, Trouble> {
+    fn permitted(&mut self, reference: &ObjectReference) -> Result<Granted<ObjectName>, Fault> {
         let own = self.declared.key.name.namespace.clone();
         let namespace = reference.namespace.as_deref().map_or(own.clone(), Arc::from);
         let secret = ObjectName::new(namespace, reference.name.as_str());
@@ -316,7 +298,7 @@ impl<C: Certificates> References<'_, C> {
                 "a ReferenceGrant in namespace {} has to allow {from}s of namespace {own} to refer to Secret {}",
                 secret.namespace, secret.name
             );
-            Trouble::new(Reason::RefNotPermitted, message)
+            Fault::unresolved(Reason::RefNotPermitted, message)
         })?;
         self.declared.secrets.insert(secret);
         Ok(granted)

@@ -9,29 +9,32 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use portcullis_model::HostPattern;
+use portcullis_model::{HostPattern, L4Protocol};
 
-use crate::Reason;
-use crate::listener::{Listener, Protocol, Trouble};
+use crate::listener::{Listener, Protocol};
+use crate::{ConditionType, Fault, Reason};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Accepted,
     /// Whatever the other listeners are.
-    Refused(Trouble),
-    Conflicted(Conflict),
+    Refused(Fault),
+    /// By `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both. `refusal` is the reason on `Accepted`.
+    Conflicted {
+        fault: Fault,
+        refusal: Reason,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Conflict {
-    /// What collides: `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both.
-    pub(crate) reason: Reason,
-    pub(crate) with: Rival,
+struct Conflict {
+    reason: Reason,
+    with: Rival,
 }
 
 /// As much about the other listener as the owner of the losing one may know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Rival {
+enum Rival {
     /// A listener of the same object.
     Own(Arc<str>),
     /// A listener of the Gateway that both belong to.
@@ -43,15 +46,28 @@ pub(crate) enum Rival {
 /// The ports of a Gateway as far as they are taken.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
-    /// By port, and whether it is a UDP port.
-    ports: BTreeMap<(u16, bool), Taken>,
+    ports: BTreeMap<(L4Protocol, u16), Taken>,
     objects: usize,
+}
+
+/// Whether the hostname a listener asks for is another's on the port.
+#[derive(Clone, Copy)]
+enum Hostname {
+    Free,
+    Taken,
+}
+
+/// Where an object's listeners stand in the merged list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Parent,
+    Child,
 }
 
 #[derive(Debug)]
 struct Taken {
     protocol: Protocol,
-    by_parent: bool,
+    owner: Owner,
     hostnames: HashSet<HostPattern, foldhash::quality::RandomState>,
     /// Hostnames that the Gateway's own listeners took.
     parents: HashSet<HostPattern, foldhash::quality::RandomState>,
@@ -65,37 +81,37 @@ impl Merge {
     pub(crate) fn add(
         &mut self,
         listeners: &[Listener],
-        refuse: impl Fn(&Listener) -> Option<Trouble>,
+        refuse: impl Fn(&Listener) -> Option<Fault>,
     ) -> Vec<Verdict> {
         let judge = |listener: &Listener| self.against_taken(listener, refuse(listener));
         let mut verdicts: Vec<_> = listeners.iter().map(judge).collect();
         for (at, conflict) in among_own(listeners, &verdicts) {
-            verdicts[at] = Verdict::Conflicted(conflict);
+            verdicts[at] = conflict.verdict(&listeners[at]);
         }
         self.take(listeners, &verdicts);
         verdicts
     }
 
     /// A conflict is told before other reasons for refusal: the owner has to solve it in any case.
-    fn against_taken(&self, listener: &Listener, refusal: Option<Trouble>) -> Verdict {
+    fn against_taken(&self, listener: &Listener, refusal: Option<Fault>) -> Verdict {
         let conflict = self.ports.get(&slot(listener)).and_then(|taken| taken.conflict(listener));
         match (conflict, refusal) {
-            (Some(conflict), _) => Verdict::Conflicted(conflict),
-            (None, Some(trouble)) => Verdict::Refused(trouble),
+            (Some(conflict), _) => conflict.verdict(listener),
+            (None, Some(fault)) => Verdict::Refused(fault),
             (None, None) => Verdict::Accepted,
         }
     }
 
     fn take(&mut self, listeners: &[Listener], verdicts: &[Verdict]) {
-        let by_parent = self.objects == 0;
+        let owner = if self.objects == 0 { Owner::Parent } else { Owner::Child };
         self.objects += 1;
         for (listener, _) in
             listeners.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Accepted)
         {
             let taken =
-                self.ports.entry(slot(listener)).or_insert_with(|| Taken::new(listener.protocol, by_parent));
+                self.ports.entry(slot(listener)).or_insert_with(|| Taken::new(listener.protocol, owner));
             taken.hostnames.insert(listener.hostname.clone());
-            if by_parent {
+            if owner == Owner::Parent {
                 taken.parents.insert(listener.hostname.clone());
             }
         }
@@ -114,39 +130,39 @@ fn among_own(listeners: &[Listener], verdicts: &[Verdict]) -> Vec<(usize, Confli
     candidates.iter().filter_map(|at| conflict(*at)).collect()
 }
 
-fn slot(listener: &Listener) -> (u16, bool) {
-    (listener.port, listener.protocol == Protocol::Udp)
+fn slot(listener: &Listener) -> (L4Protocol, u16) {
+    (listener.protocol.transport(), listener.port)
 }
 
 impl Taken {
-    fn new(protocol: Protocol, by_parent: bool) -> Self {
-        Self { protocol, by_parent, hostnames: HashSet::default(), parents: HashSet::default() }
+    fn new(protocol: Protocol, owner: Owner) -> Self {
+        Self { protocol, owner, hostnames: HashSet::default(), parents: HashSet::default() }
     }
 
     fn conflict(&self, listener: &Listener) -> Option<Conflict> {
-        let same_hostname = self.hostnames.contains(&listener.hostname);
-        let reason = reason(self.protocol, listener, same_hostname)?;
+        let is_taken = self.hostnames.contains(&listener.hostname);
+        let hostname = if is_taken { Hostname::Taken } else { Hostname::Free };
+        let reason = reason(self.protocol, listener, hostname)?;
         let parents = match reason {
             Reason::HostnameConflict => self.parents.contains(&listener.hostname),
-            _ => self.by_parent,
+            _ => self.owner == Owner::Parent,
         };
         Some(Conflict { reason, with: if parents { Rival::Parent } else { Rival::Sibling } })
     }
 }
 
 fn collision(listener: &Listener, other: &Listener) -> Option<Reason> {
-    let same_port = listener.port == other.port && listener.protocol.shares_ports_with(other.protocol);
-    let same_hostname = listener.hostname == other.hostname;
-    same_port.then(|| reason(other.protocol, listener, same_hostname))?
+    let hostname = if listener.hostname == other.hostname { Hostname::Taken } else { Hostname::Free };
+    (slot(listener) == slot(other)).then(|| reason(other.protocol, listener, hostname))?
 }
 
 /// What is wrong with a listener on a port where `protocol` is spoken. "Implementations should prioritize surfacing the
 /// most specific conflict reason": where the protocol differs and a hostname that was asked for is taken, both.
-fn reason(protocol: Protocol, listener: &Listener, same_hostname: bool) -> Option<Reason> {
-    match (protocol == listener.protocol, same_hostname) {
-        (true, false) => None,
-        (true, true) => Some(Reason::HostnameConflict),
-        (false, true) if listener.hostname != HostPattern::Any => Some(Reason::ListenerConflict),
+fn reason(protocol: Protocol, listener: &Listener, hostname: Hostname) -> Option<Reason> {
+    match (protocol == listener.protocol, hostname) {
+        (true, Hostname::Free) => None,
+        (true, Hostname::Taken) => Some(Reason::HostnameConflict),
+        (false, Hostname::Taken) if listener.hostname != HostPattern::Any => Some(Reason::ListenerConflict),
         (false, _) => Some(Reason::ProtocolConflict),
     }
 }
@@ -156,5 +172,46 @@ fn reason(protocol: Protocol, listener: &Listener, same_hostname: bool) -> Optio
 impl Verdict {
     pub(crate) fn is_accepted(&self) -> bool {
         *self == Self::Accepted
+    }
+
+    pub(crate) fn conflict(&self) -> Option<&Fault> {
+        match self {
+            Self::Conflicted { fault, .. } => Some(fault),
+            Self::Accepted | Self::Refused(_) => None,
+        }
+    }
+}
+
+// === impl Conflict ===
+
+impl Conflict {
+    /// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where the text of GEP-1713 has
+    /// `PortUnavailable`; for conflicts within one object they want `Invalid`.
+    fn verdict(self, listener: &Listener) -> Verdict {
+        let refusal = match self.with {
+            Rival::Own(_) => Reason::Invalid,
+            Rival::Parent | Rival::Sibling => self.reason,
+        };
+        let fault = Fault::new(ConditionType::Conflicted, self.reason, self.message(listener));
+        Verdict::Conflicted { fault, refusal }
+    }
+
+    /// Says what collides, but names nothing that the listener's owner cannot see anyway.
+    fn message(&self, listener: &Listener) -> String {
+        let (port, hostname) = (listener.port, &listener.hostname);
+        let what = match self.reason {
+            Reason::HostnameConflict => format!("hostname {hostname} on port {port} is taken"),
+            Reason::ListenerConflict => {
+                format!("port {port} is used for another protocol and hostname {hostname} is taken on it")
+            }
+            _ => format!("port {port} is used for another protocol"),
+        };
+        match &self.with {
+            Rival::Own(name) => {
+                format!("{what} by listener {name} of the same object; neither is served")
+            }
+            Rival::Parent => format!("{what} by a listener of the Gateway itself"),
+            Rival::Sibling => format!("{what} by another listener attached to the same Gateway"),
+        }
     }
 }

@@ -13,7 +13,7 @@ use portcullis_model::ObjectName;
 use crate::api::shared::{ClassStatus, NamespacedObjectReference};
 use crate::api::xmeshes::{XMesh, XMeshSpec};
 use crate::features::supported_features;
-use crate::{ConditionType, Reason, condition, generation};
+use crate::{ConditionStatus, ConditionType, Reason, condition, generation};
 
 /// "A given mesh implementation will define its controller name at build time."
 pub const MESH_CONTROLLER_NAME: &str = "portcullis.dev/mesh";
@@ -96,7 +96,13 @@ pub fn plan_unexpected(mesh: &XMesh, instance: &Instance, settings: &MeshSetting
         instance.version, instance.namespace, settings.name
     );
     let generation = generation(&mesh.metadata);
-    let accepted = condition(ConditionType::Accepted, false, Reason::UnexpectedName, message, generation);
+    let accepted = condition(
+        ConditionType::Accepted,
+        ConditionStatus::False,
+        Reason::UnexpectedName,
+        message,
+        generation,
+    );
     Some(ClassStatus { conditions: Some(conditions(mesh, accepted)), supported_features: Some(Vec::new()) })
 }
 
@@ -157,11 +163,11 @@ fn is_decided(mesh: &XMesh) -> bool {
 
 /// Rejected resources set `Reason` to `InvalidParameters`.
 fn accepted(mesh: &XMesh, read: Result<&MeshParameters, &String>, instance: &Instance) -> Condition {
-    let (holds, reason, message) = match read {
-        Ok(parameters) => (true, Reason::Accepted, instance.claim(parameters)),
-        Err(problem) => (false, Reason::InvalidParameters, problem.clone()),
+    let (status, reason, message) = match read {
+        Ok(parameters) => (ConditionStatus::True, Reason::Accepted, instance.claim(parameters)),
+        Err(problem) => (ConditionStatus::False, Reason::InvalidParameters, problem.clone()),
     };
-    condition(ConditionType::Accepted, holds, reason, message, generation(&mesh.metadata))
+    condition(ConditionType::Accepted, status, reason, message, generation(&mesh.metadata))
 }
 
 /// Ours first, then what others added. The `Programmed` condition that the CRD sets to Unknown by default is none that the

@@ -19,6 +19,11 @@ macro_rules! names {
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant)),+ }
             }
+
+            /// `None` if the name is not in the table.
+            pub fn of(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|known| known.as_str() == name)
+            }
         }
 
         impl std::fmt::Display for $enum {
@@ -109,6 +114,95 @@ names! {
     }
 }
 
+/// `conditions[].status`. `Unknown` is never planned: it is the API server's default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    True,
+    False,
+}
+
+/// The status a condition has when nothing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polarity {
+    /// True is good.
+    Positive,
+    /// False is good, and so is not having the condition.
+    Negative,
+    /// Worth knowing, and no fault either way.
+    Neutral,
+}
+
+// === impl ConditionType ===
+
+impl ConditionType {
+    pub fn polarity(self) -> Polarity {
+        match self {
+            Self::Accepted
+            | Self::Programmed
+            | Self::ResolvedRefs
+            | Self::Attached
+            | Self::SupportedVersion => Polarity::Positive,
+            Self::Conflicted | Self::NotSupported | Self::PartiallyInvalid => Polarity::Negative,
+            Self::OverlappingTLSConfig => Polarity::Neutral,
+        }
+    }
+
+    /// The reason the condition has when nothing is wrong.
+    pub fn good_reason(self) -> Reason {
+        match self {
+            Self::Accepted | Self::PartiallyInvalid => Reason::Accepted,
+            Self::Programmed => Reason::Programmed,
+            Self::ResolvedRefs => Reason::ResolvedRefs,
+            Self::Conflicted | Self::OverlappingTLSConfig => Reason::NoConflicts,
+            Self::Attached => Reason::Attached,
+            Self::NotSupported => Reason::Supported,
+            Self::SupportedVersion => Reason::SupportedVersion,
+        }
+    }
+
+    pub(crate) fn good_status(self) -> ConditionStatus {
+        match self.polarity() {
+            Polarity::Positive => ConditionStatus::True,
+            Polarity::Negative | Polarity::Neutral => ConditionStatus::False,
+        }
+    }
+
+    pub(crate) fn bad_status(self) -> ConditionStatus {
+        match self.good_status() {
+            ConditionStatus::True => ConditionStatus::False,
+            ConditionStatus::False => ConditionStatus::True,
+        }
+    }
+
+    /// Whether a condition of the type says that something is wrong. `Unknown` counts as False: what is not known to be
+    /// good is not.
+    pub fn is_fault(self, status: &str, reason: &str) -> bool {
+        let holds = status == ConditionStatus::True.as_str();
+        Reason::of(reason).is_some_and(Reason::is_partial)
+            || match self.polarity() {
+                Polarity::Positive => !holds,
+                Polarity::Negative => holds,
+                Polarity::Neutral => false,
+            }
+    }
+}
+
+impl ConditionStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+        }
+    }
+}
+
+impl Reason {
+    /// Whether something is wrong though the condition has its good status: GEP-1058 has two such reasons.
+    pub fn is_partial(self) -> bool {
+        matches!(self, Self::GrandparentConfigError | Self::PartiallyAttached)
+    }
+}
+
 /// Characters of a message. The API's limit is 32,768; a status of many entries has to stay readable, and small.
 const LONGEST_MESSAGE: usize = 4096;
 
@@ -116,14 +210,14 @@ const LONGEST_MESSAGE: usize = 4096;
 /// the epoch.
 pub fn condition(
     r#type: ConditionType,
-    holds: bool,
+    status: ConditionStatus,
     reason: Reason,
     message: impl Into<String>,
     generation: i64,
 ) -> Condition {
     Condition {
         type_: r#type.as_str().to_owned(),
-        status: if holds { "True" } else { "False" }.to_owned(),
+        status: status.as_str().to_owned(),
         reason: reason.as_str().to_owned(),
         message: shortened(message.into()),
         observed_generation: Some(generation),
@@ -137,4 +231,29 @@ fn shortened(mut message: String) -> String {
         message.push('…');
     }
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_a_fault_by_its_type_and_reason() {
+        for (r#type, status, reason, is_fault) in [
+            (ConditionType::Accepted, "True", "Accepted", false),
+            (ConditionType::Accepted, "False", "NoMatchingParent", true),
+            (ConditionType::Accepted, "Unknown", "Pending", true),
+            (ConditionType::Accepted, "True", "GrandparentConfigError", true),
+            (ConditionType::Attached, "True", "PartiallyAttached", true),
+            (ConditionType::Conflicted, "False", "NoConflicts", false),
+            (ConditionType::Conflicted, "True", "HostnameConflict", true),
+            (ConditionType::OverlappingTLSConfig, "True", "OverlappingHostnames", false),
+        ] {
+            assert_eq!(r#type.is_fault(status, reason), is_fault, "{type} {status} {reason}");
+        }
+        for r#type in ConditionType::ALL {
+            let good = r#type.good_status();
+            assert!(!r#type.is_fault(good.as_str(), r#type.good_reason().as_str()), "{type}");
+        }
+    }
 }

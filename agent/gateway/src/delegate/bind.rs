@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis_model::{HostPattern, ObjectName};
+use portcullis_model::HostPattern;
 
 use super::assemble::{self, Item};
-use super::consent::unresolved;
+use super::consent::{Candidate, unresolved};
 use super::pair::{Contribution, Pair, Parent};
-use super::refusal::{Cause, Refusal, Sides};
+use super::sides::Sides;
 use super::weigh::weigh;
 use super::{Family, Surroundings};
-use crate::route::{Delegation, ParsedRoute, ParsedRule, Problem, RuleFilters};
+use crate::Fault;
+use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, RuleFilters};
 
 /// Children that one rule takes; the youngest beyond it are refused.
 pub const MOST_CHILDREN_OF_A_RULE: usize = 256;
@@ -60,16 +61,19 @@ fn unresolved_children(
     parent: &ParsedRoute,
     pairs: &[Arc<Pair>],
     surroundings: &dyn Surroundings,
-) -> Vec<Problem> {
-    let is_candidate = |name: &ObjectName| {
-        let pair = pairs.iter().find(|pair| pair.child.key.name == *name);
-        pair.map(|pair| pair.report.is_some())
+) -> Vec<Fault> {
+    let found = |listed: &ChildReference| {
+        let is_named = |pair: &&Arc<Pair>| {
+            let name = &pair.child.key.name;
+            name.namespace == listed.namespace && Some(&name.name) == listed.name.as_ref()
+        };
+        match pairs.iter().find(is_named).map(|pair| &pair.report) {
+            None => Candidate::Missing,
+            Some(None) => Candidate::Unrelated,
+            Some(Some(_)) => Candidate::Related,
+        }
     };
-    unresolved(
-        parent,
-        |listed| is_candidate(&ObjectName::new(listed.namespace.clone(), listed.name.clone()?)),
-        surroundings,
-    )
+    unresolved(parent, found, surroundings)
 }
 
 fn same<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
@@ -99,7 +103,7 @@ impl<'p> Binding<'p> {
         }
     }
 
-    fn family(mut self, pairs: Vec<Arc<Pair>>, unresolved: Vec<Problem>, before: Option<&Family>) -> Family {
+    fn family(mut self, pairs: Vec<Arc<Pair>>, unresolved: Vec<Fault>, before: Option<&Family>) -> Family {
         let children = pairs.iter().filter_map(|pair| self.add(pair)).collect();
         let childless = self.childless();
         let own = before.map_or_else(|| own_items(self.parent), |before| before.own.clone());
@@ -142,7 +146,7 @@ impl<'p> Binding<'p> {
         self.guards.extend(contribution.guards.iter().take(room).cloned());
     }
 
-    fn limit(&self, pair: &Pair) -> Option<Refusal> {
+    fn limit(&self, pair: &Pair) -> Option<Fault> {
         let sides = Sides { parent: self.parent.route, child: &pair.child };
         let rules = &pair.contribution.rules;
         if rules.iter().any(|(rule, _)| self.children_of_rule[*rule] >= MOST_CHILDREN_OF_A_RULE) {
@@ -189,13 +193,4 @@ fn own_items(parent: &Parent<'_>) -> Vec<Arc<Item>> {
 fn childless(rule: &ParsedRule, draft: &super::draft::Draft, hostnames: &Arc<[HostPattern]>) -> Item {
     let rule = ParsedRule { filters: RuleFilters::default(), ..rule.clone() };
     Item::new(hostnames, draft.without_backends(), rule)
-}
-
-// === impl Refusal ===
-
-impl Refusal {
-    /// Whether the parent's owner is told.
-    pub fn concerns_parent(&self) -> bool {
-        self.cause != Cause::Consent
-    }
 }

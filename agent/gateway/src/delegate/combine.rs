@@ -1,5 +1,5 @@
 //! One rule of a parent and one rule of a child, combined: "an object in the parent route is added (logical AND) to each
-//! equivalent object(s) in the child route" (GEP-1058). Either the result means exactly "both", or there is a [`Clash`].
+//! equivalent object(s) in the child route" (GEP-1058). Either the result means exactly "both", or there is a [`CombineError`].
 
 use super::draft::{Draft, DraftMatch};
 use crate::api::grpcroutes::GrpcMethodMatch;
@@ -9,17 +9,17 @@ use crate::route::{parse_duration, pattern};
 
 /// Two elements that cannot be combined, each in the words of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Clash {
+pub(super) struct CombineError {
     /// The field, relative to the rule, for who may not see the element.
     pub(super) place: &'static str,
     pub(super) why: String,
     pub(super) parent: String,
     pub(super) child: String,
-    pub(super) kind: ClashKind,
+    pub(super) kind: CombineErrorKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClashKind {
+pub(super) enum CombineErrorKind {
     /// No request can have both: as one of several alternatives it just drops out.
     Impossible,
     /// The specification does not say what both together mean.
@@ -30,27 +30,27 @@ pub(super) enum ClashKind {
 const MOST_CONDITIONS: usize = 16;
 
 /// All pairs of matches that can hold; at least one.
-pub(super) fn matches(parent: &Draft, child: &Draft) -> Result<Vec<DraftMatch>, Clash> {
+pub(super) fn matches(parent: &Draft, child: &Draft) -> Result<Vec<DraftMatch>, CombineError> {
     let mut combined = Vec::with_capacity(parent.matches.len() * child.matches.len());
     let mut impossible = None;
     for ours in &parent.matches {
         for theirs in &child.matches {
             match both(ours, theirs) {
                 Ok(matched) => combined.push(matched),
-                Err(clash) if clash.kind == ClashKind::Impossible => impossible = Some(clash),
-                Err(clash) => return Err(clash),
+                Err(error) if error.kind == CombineErrorKind::Impossible => impossible = Some(error),
+                Err(error) => return Err(error),
             }
         }
     }
     match impossible {
-        Some(clash) if combined.is_empty() => Err(clash),
+        Some(error) if combined.is_empty() => Err(error),
         _ => Ok(combined),
     }
 }
 
 /// Filters parent → child, backends of the child, the stricter timeouts. `foreign` holds the child's namespace if it is not
 /// the parent's.
-pub(super) fn rest(parent: &Draft, child: &Draft, foreign: Option<&str>) -> Result<Draft, Clash> {
+pub(super) fn rest(parent: &Draft, child: &Draft, foreign: Option<&str>) -> Result<Draft, CombineError> {
     let theirs =
         child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
     Ok(Draft {
@@ -64,7 +64,7 @@ pub(super) fn rest(parent: &Draft, child: &Draft, foreign: Option<&str>) -> Resu
 }
 
 /// One alternative of each side.
-pub(super) fn both(parent: &DraftMatch, child: &DraftMatch) -> Result<DraftMatch, Clash> {
+pub(super) fn both(parent: &DraftMatch, child: &DraftMatch) -> Result<DraftMatch, CombineError> {
     let combined = DraftMatch {
         path: path(parent.path.as_ref(), child.path.as_ref())?,
         grpc: grpc(parent.grpc.as_ref(), child.grpc.as_ref())?,
@@ -91,7 +91,7 @@ pub(super) fn both(parent: &DraftMatch, child: &DraftMatch) -> Result<DraftMatch
 fn path(
     parent: Option<&HttpPathMatch>,
     child: Option<&HttpPathMatch>,
-) -> Result<Option<HttpPathMatch>, Clash> {
+) -> Result<Option<HttpPathMatch>, CombineError> {
     match (parent.filter(|path| sets_path(path)), child.filter(|path| sets_path(path))) {
         (None, path) | (path, None) => Ok(path.cloned()),
         (Some(ours), Some(theirs)) if is_prefix(ours) && is_prefix(theirs) => {
@@ -128,7 +128,7 @@ fn shown(path: &HttpPathMatch) -> String {
 fn grpc(
     parent: Option<&GrpcMethodMatch>,
     child: Option<&GrpcMethodMatch>,
-) -> Result<Option<GrpcMethodMatch>, Clash> {
+) -> Result<Option<GrpcMethodMatch>, CombineError> {
     let (ours, theirs) = match (parent, child) {
         (Some(ours), Some(theirs)) if ours != theirs => (ours, theirs),
         (one, other) => return Ok(one.or(other).cloned()),
@@ -156,7 +156,7 @@ fn same(
     place: &'static str,
     parent: Option<&String>,
     child: Option<&String>,
-) -> Result<Option<String>, Clash> {
+) -> Result<Option<String>, CombineError> {
     match (parent, child) {
         (Some(ours), Some(theirs)) if ours != theirs => Err(impossible(place, ours.clone(), theirs.clone())),
         (one, other) => Ok(one.or(other).cloned()),
@@ -169,7 +169,7 @@ fn conditions(
     parent: &[NamedMatch],
     child: &[NamedMatch],
     equal_names: impl Fn(&str, &str) -> bool,
-) -> Result<Vec<NamedMatch>, Clash> {
+) -> Result<Vec<NamedMatch>, CombineError> {
     let mut combined = Vec::<NamedMatch>::new();
     // Of equal names within one route, the first counts.
     for ours in parent {
@@ -188,7 +188,11 @@ fn conditions(
     Ok(combined)
 }
 
-fn condition(place: &'static str, ours: &NamedMatch, theirs: &NamedMatch) -> Result<NamedMatch, Clash> {
+fn condition(
+    place: &'static str,
+    ours: &NamedMatch,
+    theirs: &NamedMatch,
+) -> Result<NamedMatch, CombineError> {
     let show = |named: &NamedMatch| format!("{} {} {:?}", named.name, type_of(named), named.value);
     match (type_of(ours), type_of(theirs)) {
         (a, b) if a == b && ours.value == theirs.value => Ok(ours.clone()),
@@ -219,7 +223,10 @@ fn can_hold(expression: &str, value: &str) -> bool {
 
 /// Header modifiers of both sides become one (a rule may have one of each type); every other combination is for the
 /// validity rules of a standalone rule to judge.
-fn filters(parent: &[HttpRouteFilter], child: Vec<HttpRouteFilter>) -> Result<Vec<HttpRouteFilter>, Clash> {
+fn filters(
+    parent: &[HttpRouteFilter],
+    child: Vec<HttpRouteFilter>,
+) -> Result<Vec<HttpRouteFilter>, CombineError> {
     let mut combined = parent.to_vec();
     for theirs in child {
         let ours = combined.iter_mut().find(|ours| ours.r#type == theirs.r#type);
@@ -243,7 +250,7 @@ fn filters(parent: &[HttpRouteFilter], child: Vec<HttpRouteFilter>) -> Result<Ve
 fn edits(
     parent: Option<&HeaderModifier>,
     child: Option<&HeaderModifier>,
-) -> Result<Option<HeaderModifier>, Clash> {
+) -> Result<Option<HeaderModifier>, CombineError> {
     let (Some(ours), Some(theirs)) = (parent, child) else { return Ok(parent.or(child).cloned()) };
     let mut combined = ours.clone();
     for (header, list) in actions(theirs) {
@@ -282,7 +289,7 @@ fn add_action(edit: &mut HeaderModifier, header: &HeaderValue, list: &str) {
 // === references across namespaces ===
 
 /// A child's filter as it has to be written in the parent's namespace.
-fn carried(filter: &HttpRouteFilter, foreign: Option<&str>) -> Result<HttpRouteFilter, Clash> {
+fn carried(filter: &HttpRouteFilter, foreign: Option<&str>) -> Result<HttpRouteFilter, CombineError> {
     let mut filter = filter.clone();
     let Some(namespace) = foreign else { return Ok(filter) };
     if let Some(extension) = &filter.extension_ref {
@@ -298,7 +305,10 @@ fn carried(filter: &HttpRouteFilter, foreign: Option<&str>) -> Result<HttpRouteF
     Ok(filter)
 }
 
-fn qualified(reference: &HttpBackendReference, foreign: Option<&str>) -> Result<HttpBackendReference, Clash> {
+fn qualified(
+    reference: &HttpBackendReference,
+    foreign: Option<&str>,
+) -> Result<HttpBackendReference, CombineError> {
     let mut reference = reference.clone();
     if let Some(namespace) = foreign {
         reference.namespace.get_or_insert_with(|| namespace.to_owned());
@@ -339,22 +349,22 @@ fn limit(duration: &str) -> std::time::Duration {
     parse_duration(duration).ok().filter(|limit| !limit.is_zero()).unwrap_or(std::time::Duration::MAX)
 }
 
-// === impl Clash ===
+// === impl CombineError ===
 
-fn impossible(place: &'static str, parent: String, child: String) -> Clash {
+fn impossible(place: &'static str, parent: String, child: String) -> CombineError {
     let why = "no request can meet both".to_owned();
-    Clash {
+    CombineError {
         place,
         why,
         parent: named(place, &parent),
         child: named(place, &child),
-        kind: ClashKind::Impossible,
+        kind: CombineErrorKind::Impossible,
     }
 }
 
-fn undefined(place: &'static str, why: &str, parent: String, child: String) -> Clash {
+fn undefined(place: &'static str, why: &str, parent: String, child: String) -> CombineError {
     let (parent, child) = (named(place, &parent), named(place, &child));
-    Clash { place, why: why.to_owned(), parent, child, kind: ClashKind::Undefined }
+    CombineError { place, why: why.to_owned(), parent, child, kind: CombineErrorKind::Undefined }
 }
 
 fn named(place: &str, element: &str) -> String {

@@ -12,10 +12,10 @@ fn draft(rule: Value) -> Draft {
     drafts(&RouteSource::Http(crate::Packed::new(&route))).remove(0)
 }
 
-fn matched(parent: Value, child: Value) -> Result<Value, ClashKind> {
+fn matched(parent: Value, child: Value) -> Result<Value, CombineErrorKind> {
     let parent = draft(json!({"matches": [parent]}));
     let child = draft(json!({"matches": [child]}));
-    let combined = matches(&parent, &child).map_err(|clash| clash.kind)?;
+    let combined = matches(&parent, &child).map_err(|error| error.kind)?;
     let rule = Draft { matches: combined, ..Draft::default() }.to_http();
     Ok(json!(rule.matches.unwrap()[0]))
 }
@@ -38,12 +38,12 @@ fn prefixes_are_concatenated_and_a_single_path_is_kept() {
         (prefix("/"), exact("/cart"), Ok(exact("/cart"))),
         (exact("/a"), json!({}), Ok(exact("/a"))),
         (json!({}), json!({}), Ok(json!({}))),
-        (prefix("/store"), exact("/cart"), Err(ClashKind::Undefined)),
-        (exact("/store"), exact("/store"), Err(ClashKind::Undefined)),
+        (prefix("/store"), exact("/cart"), Err(CombineErrorKind::Undefined)),
+        (exact("/store"), exact("/store"), Err(CombineErrorKind::Undefined)),
         (
             json!({"path": {"type": "RegularExpression", "value": "/.*"}}),
             prefix("/a"),
-            Err(ClashKind::Undefined),
+            Err(CombineErrorKind::Undefined),
         ),
     ] {
         assert_eq!(matched(parent.clone(), child.clone()), result, "{parent} with {child}");
@@ -55,16 +55,20 @@ fn conditions_are_joined_or_impossible() {
     let header = |name: &str, r#type: &str, value: &str| json!({"headers": [{"name": name, "type": r#type, "value": value}]});
     for (parent, child, result) in [
         (header("a", "Exact", "1"), header("A", "Exact", "1"), Ok(header("a", "Exact", "1"))),
-        (header("a", "Exact", "1"), header("a", "Exact", "2"), Err(ClashKind::Impossible)),
+        (header("a", "Exact", "1"), header("a", "Exact", "2"), Err(CombineErrorKind::Impossible)),
         (header("a", "Exact", "v1"), header("a", "RegularExpression", "v."), Ok(header("a", "Exact", "v1"))),
         (header("a", "RegularExpression", "v."), header("a", "Exact", "v1"), Ok(header("a", "Exact", "v1"))),
-        (header("a", "RegularExpression", "v."), header("a", "Exact", "w"), Err(ClashKind::Impossible)),
+        (
+            header("a", "RegularExpression", "v."),
+            header("a", "Exact", "w"),
+            Err(CombineErrorKind::Impossible),
+        ),
         (
             header("a", "RegularExpression", "v."),
             header("a", "RegularExpression", ".1"),
-            Err(ClashKind::Undefined),
+            Err(CombineErrorKind::Undefined),
         ),
-        (json!({"method": "GET"}), json!({"method": "POST"}), Err(ClashKind::Impossible)),
+        (json!({"method": "GET"}), json!({"method": "POST"}), Err(CombineErrorKind::Impossible)),
         (json!({"method": "GET"}), json!({}), Ok(json!({"method": "GET"}))),
     ] {
         assert_eq!(matched(parent.clone(), child.clone()), result, "{parent} with {child}");
@@ -85,7 +89,7 @@ fn no_condition_is_lost_to_the_limit_of_sixteen() {
             (from..from + 9).map(|at| json!({"name": format!("h{at}"), "value": "1"})).collect();
         json!({"headers": headers})
     };
-    assert_eq!(matched(many(0), many(9)), Err(ClashKind::Undefined));
+    assert_eq!(matched(many(0), many(9)), Err(CombineErrorKind::Undefined));
     assert!(matched(many(0), many(5)).is_ok());
 }
 
@@ -98,16 +102,16 @@ fn header_modifiers_become_one_and_rewrites_stay_two() {
     let join = |parent: Value, child: Value| {
         rest(&draft(json!({"filters": [parent]})), &draft(json!({"filters": [child]})), None)
             .map(|draft| draft.filters.len())
-            .map_err(|clash| clash.kind)
+            .map_err(|error| error.kind)
     };
     let rewrite = json!({"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}});
     for (parent, child, result) in [
         (edit("set", "a", "1"), edit("add", "b", "2"), Ok(1)),
         (edit("set", "a", "1"), edit("set", "A", "1"), Ok(1)),
         (edit("remove", "a", ""), edit("remove", "A", ""), Ok(1)),
-        (edit("set", "a", "1"), edit("set", "a", "2"), Err(ClashKind::Undefined)),
-        (edit("add", "a", "1"), edit("add", "a", "1"), Err(ClashKind::Undefined)),
-        (edit("remove", "a", ""), edit("set", "a", "1"), Err(ClashKind::Undefined)),
+        (edit("set", "a", "1"), edit("set", "a", "2"), Err(CombineErrorKind::Undefined)),
+        (edit("add", "a", "1"), edit("add", "a", "1"), Err(CombineErrorKind::Undefined)),
+        (edit("remove", "a", ""), edit("set", "a", "1"), Err(CombineErrorKind::Undefined)),
         (rewrite.clone(), rewrite, Ok(2)),
     ] {
         assert_eq!(join(parent.clone(), child.clone()), result, "{parent} with {child}");

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::{Refusal, Sides};
+use super::sides::Sides;
 use super::{Attempt, Surroundings};
-use crate::Reason;
 use crate::api::shared::{AllowedRoutes, ParentReference};
-use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, Problem};
+use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule};
 use crate::selector::NamespaceRule;
+use crate::{Fault, Reason};
 
 /// What a child asks of a parent, and which of it both agree to.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub(super) fn agree(sides: Sides<'_>, surroundings: &dyn Surroundings) -> Agreem
 }
 
 impl Agreement {
-    fn add(&mut self, index: Option<usize>, reference: ParentReference, found: Result<Vec<usize>, Refusal>) {
+    fn add(&mut self, index: Option<usize>, reference: ParentReference, found: Result<Vec<usize>, Fault>) {
         let result = found.map(|rules| {
             self.rules.extend(&rules);
             rules.len()
@@ -53,7 +53,7 @@ fn rules_for(
     sides: Sides<'_>,
     reference: &ParentReference,
     surroundings: &dyn Surroundings,
-) -> Result<Vec<usize>, Refusal> {
+) -> Result<Vec<usize>, Fault> {
     let section = reference.section_name.as_deref().filter(|section| !section.is_empty());
     let rules = sides.parent.rules.iter().enumerate();
     let named: Vec<_> = rules
@@ -126,18 +126,26 @@ fn agrees_to(sides: Sides<'_>, listed: &ChildReference, surroundings: &dyn Surro
     }
 }
 
+/// What a reference to a child by name leads to.
+pub(super) enum Candidate {
+    Missing,
+    /// It has nothing to do with the parent: it names other parents.
+    Unrelated,
+    /// It is bound, or refused for a reason of its own.
+    Related,
+}
+
 /// References by name that lead to no child. Whether a route of another namespace exists is told only to who may refer to it.
-/// `is_candidate` says whether a route exists and, if so, whether it is bound or refused for another cause.
 pub(super) fn unresolved(
     parent: &ParsedRoute,
-    is_candidate: impl Fn(&ChildReference) -> Option<bool>,
+    found: impl Fn(&ChildReference) -> Candidate,
     surroundings: &dyn Surroundings,
-) -> Vec<Problem> {
+) -> Vec<Fault> {
     let mut problems = Vec::new();
     for rule in &parent.rules {
         let Some(Delegation::Listed(children)) = &rule.delegation else { continue };
         for listed in children.iter().filter(|listed| listed.weight > 0) {
-            let problem = missing(parent, listed, is_candidate(listed), surroundings);
+            let problem = missing(parent, listed, found(listed), surroundings);
             problems.extend(problem.map(|problem| problem.within(&rule.label())));
         }
     }
@@ -147,16 +155,16 @@ pub(super) fn unresolved(
 fn missing(
     parent: &ParsedRoute,
     listed: &ChildReference,
-    found: Option<bool>,
+    found: Candidate,
     surroundings: &dyn Surroundings,
-) -> Option<Problem> {
+) -> Option<Fault> {
     let kind = parent.key.kind;
     let own = &parent.key.name.namespace;
     let to = portcullis_model::ObjectName::new(listed.namespace.clone(), listed.name.clone()?);
     let permitted = to.namespace == *own || surroundings.permits(kind, own, &to);
     match (found, permitted) {
-        (Some(true), _) => None,
-        (_, false) => Some(Problem::unresolved(
+        (Candidate::Related, _) => None,
+        (_, false) => Some(Fault::unresolved(
             Reason::RefNotPermitted,
             format!(
                 "a ReferenceGrant in namespace {} has to allow {kind}s of namespace {own} to refer to {kind} {}, or that route \
@@ -164,10 +172,10 @@ fn missing(
                 to.namespace, to.name
             ),
         )),
-        (None, true) => {
-            Some(Problem::unresolved(Reason::BackendNotFound, format!("{kind} {to} does not exist")))
+        (Candidate::Missing, true) => {
+            Some(Fault::unresolved(Reason::BackendNotFound, format!("{kind} {to} does not exist")))
         }
-        (Some(false), true) => Some(Problem::unresolved(
+        (Candidate::Unrelated, true) => Some(Fault::unresolved(
             Reason::RefNotPermitted,
             format!("{kind} {to} names other parent routes: it has to name this one in its parentRefs"),
         )),

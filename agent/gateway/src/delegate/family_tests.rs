@@ -9,16 +9,23 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::route::{Resolver, parse_http, resolve, table_entries};
-use crate::{Object, Reason};
+use crate::{ConditionType, Fault, Object, Reason};
 
 /// Every Service exists; references across namespaces are as `grants` says.
 pub(super) struct World {
-    pub(super) grants: bool,
+    grants: Granting,
     service: Service,
 }
 
+/// Which references across namespaces ReferenceGrants allow.
+#[derive(PartialEq)]
+pub(super) enum Granting {
+    All,
+    None,
+}
+
 impl World {
-    pub(super) fn new(grants: bool) -> Self {
+    pub(super) fn new(grants: Granting) -> Self {
         let service = json!({"metadata": {"name": "any"}, "spec": {"ports": [{"port": 80}]}});
         Self { grants, service: serde_json::from_value(service).unwrap() }
     }
@@ -29,7 +36,7 @@ impl Resolver for World {
         Some(&self.service)
     }
     fn permits(&self, _: Kind, namespace: &str, service: &ObjectName) -> bool {
-        self.grants || namespace == &*service.namespace
+        self.grants == Granting::All || namespace == &*service.namespace
     }
 }
 
@@ -44,7 +51,7 @@ impl Surroundings for World {
         }
     }
     fn permits(&self, _: Kind, _: &str, _: &ObjectName) -> bool {
-        self.grants
+        self.grants == Granting::All
     }
     fn version(&self, _: &str) -> u64 {
         0
@@ -142,14 +149,14 @@ fn child_of(parent: &str, section: Option<&str>) -> Value {
 }
 
 fn serve(family: &Family, path: &str) -> String {
-    answer(&table(family.routes(), &World::new(false)), &get(path))
+    answer(&table(family.routes(), &World::new(Granting::None)), &get(path))
 }
 
 fn bind_all(parent: &Arc<ParsedRoute>, children: &[Arc<ParsedRoute>]) -> Arc<Family> {
-    bind(parent, children, &World::new(false), None)
+    bind(parent, children, &World::new(Granting::None), None)
 }
 
-fn refusal<'f>(family: &'f Family, name: &str) -> &'f Refusal {
+fn refusal<'f>(family: &'f Family, name: &str) -> &'f Fault {
     let report = family.children.iter().find(|report| &*report.child.name.name == name).unwrap();
     report.attempts[0].result.as_ref().unwrap_err()
 }
@@ -195,7 +202,7 @@ fn a_rule_without_children_fails_and_never_falls_through() {
     assert_eq!(serve(&family, "/store/x"), "500");
     assert_eq!(serve(&family, "/x"), "gw/site:80");
     let printed = family.objects().into_iter().map(parsed).collect::<Vec<_>>();
-    assert_eq!(answer(&table(&printed, &World::new(false)), &get("/store/x")), "500");
+    assert_eq!(answer(&table(&printed, &World::new(Granting::None)), &get("/store/x")), "500");
 }
 
 #[test]
@@ -224,9 +231,12 @@ fn a_failed_binding_leaves_the_ephemeral_route_and_guards_its_traffic() {
     assert_eq!((serve(&family, "/store/fine"), serve(&family, "/store/bad")), ("500".into(), "500".into()));
     assert_eq!(serve(&family, "/store/other"), "gw/site:80");
     let refusal = refusal(&family, "bad");
-    assert_eq!((refusal.cause, refusal.reason), (Cause::Conflict, Reason::Conflicted));
-    assert!(refusal.to_child.contains("rule 1 of HTTPRoute shop/bad"), "{}", refusal.to_child);
-    assert!(!refusal.to_child.contains("gw/parent") && !refusal.to_parent.contains("shop"), "{refusal:?}");
+    assert_eq!((refusal.condition, refusal.reason), (ConditionType::Conflicted, Reason::Conflicted));
+    assert!(refusal.message.contains("rule 1 of HTTPRoute shop/bad"), "{}", refusal.message);
+    assert!(
+        !refusal.message.contains("gw/parent") && !refusal.for_others().unwrap().contains("shop"),
+        "{refusal:?}"
+    );
 }
 
 #[test]
@@ -240,7 +250,7 @@ fn within_a_namespace_both_sides_are_named() {
         "rules": [{"matches": [{"headers": [{"name": "X", "value": "2"}]}], "backendRefs": to("app")}]}),
     );
     let family = bind_all(&parent, &[child]);
-    let message = &refusal(&family, "child").to_parent;
+    let message = refusal(&family, "child").for_others().unwrap();
     assert_eq!(
         message,
         "no request can meet both: headers x Exact \"1\" in rule 0 (a) of HTTPRoute gw/parent, and headers X Exact \"2\" in \
@@ -321,7 +331,7 @@ fn children_named_by_backend_refs_need_their_own_consent() {
     assert_eq!(found, ["gw/x:80", "shop/x:80", "404", "404", "404"]);
     let reasons: Vec<_> = family.unresolved.iter().map(|problem| problem.reason).collect();
     assert_eq!(reasons, [Reason::RefNotPermitted, Reason::BackendNotFound]);
-    let granted = bind(&parent, &children, &World::new(true), None);
+    let granted = bind(&parent, &children, &World::new(Granting::All), None);
     assert_eq!(serve(&granted, "/a/silent"), "shop/x:80");
 }
 
@@ -343,7 +353,7 @@ fn a_third_tier_is_refused_without_harm() {
         json!({"parentRefs": child_of("gw/middle", None), "rules": [{"backendRefs": to("x")}]}),
     );
     let family = bind_all(&parent, &[middle.clone(), good]);
-    assert_eq!(refusal(&family, "middle").cause, Cause::Unsupported);
+    assert_eq!(refusal(&family, "middle").condition, ConditionType::NotSupported);
     assert_eq!((serve(&family, "/a/g"), serve(&family, "/a/m")), ("gw/x:80".into(), "500".into()));
     let below = bind_all(&middle, &[leaf, middle.clone()]);
     assert_eq!(refusal(&below, "leaf").reason, Reason::NotSupported);
@@ -366,7 +376,7 @@ fn hostnames_narrow_from_parent_to_child_and_make_routes_of_their_own() {
     };
     let family =
         bind_all(&parent, &[child("gw/www", "www.example.com"), child("gw/other", "www.example.net")]);
-    let table = table(family.routes(), &World::new(false));
+    let table = table(family.routes(), &World::new(Granting::None));
     let ask = |host| answer(&table, &Get { host, ..get("/") });
     assert_eq!(ask("www.example.com"), "gw/www:80");
     assert_eq!(ask("x.example.com"), "gw/site:80");
@@ -444,7 +454,7 @@ fn what_is_known_is_taken_over() {
     let before = [child("a", "/a"), child("b", "/b")];
     let now = [before[0].clone(), child("b", "/other")];
     let known = bind_all(&parent, &before);
-    let bind = |children: &[_], known| bind(&parent, children, &World::new(false), known);
+    let bind = |children: &[_], known| bind(&parent, children, &World::new(Granting::None), known);
     assert!(Arc::ptr_eq(&bind(&before, Some(&known)), &known));
     let again = bind(&now, Some(&known));
     assert_eq!(again.objects(), bind(&now, None).objects());

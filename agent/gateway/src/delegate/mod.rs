@@ -13,8 +13,8 @@ mod consent;
 mod draft;
 mod pair;
 mod print;
-mod refusal;
 mod report;
+mod sides;
 mod weigh;
 
 use std::collections::BTreeMap;
@@ -23,13 +23,12 @@ use std::sync::Arc;
 use portcullis_model::{HostPattern, ObjectName};
 
 use crate::api::shared::ParentReference;
-use crate::route::{ParsedRoute, Problem};
+use crate::route::ParsedRoute;
 use crate::selector::NamespaceRule;
-use crate::{Kind, ObjectKey};
+use crate::{Fault, Kind, ObjectKey};
 
 pub use bind::{MOST_CHILDREN_OF_A_RULE, MOST_COMPILED_RULES, bind};
 pub use print::SOURCES_ANNOTATION;
-pub use refusal::{Cause, Refusal};
 pub use report::{Grandparent, Mismatch, Verdict, foreign_parent_conditions, missing_parent_conditions};
 
 use assemble::Item;
@@ -58,7 +57,7 @@ pub struct Family {
     /// In the order they were bound.
     pub children: Vec<Arc<ChildReport>>,
     /// References of the parent to child routes that lead nowhere.
-    pub unresolved: Vec<Problem>,
+    pub unresolved: Vec<Fault>,
     /// Rules for children that have none: they fail their requests.
     childless: Vec<usize>,
     /// All candidates, for the next binding to go on from.
@@ -83,7 +82,7 @@ pub struct ChildReport {
     pub hostnames: Vec<HostPattern>,
     /// By parentRef to this parent; one without index if only the parent named the child.
     pub attempts: Vec<Attempt>,
-    pub partly_invalid: Option<Problem>,
+    pub partly_invalid: Option<Fault>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +92,7 @@ pub struct Attempt {
     /// As the child wrote it, or would have.
     pub reference: ParentReference,
     /// The number of rules attached to.
-    pub result: Result<usize, Refusal>,
+    pub result: Result<usize, Fault>,
 }
 
 // === impl Family ===

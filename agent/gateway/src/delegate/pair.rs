@@ -6,13 +6,13 @@ use std::sync::Arc;
 use portcullis_model::{HostPattern, RuleId};
 
 use super::assemble::Item;
-use super::combine::{self, Clash, ClashKind};
+use super::combine::{self, CombineError, CombineErrorKind};
 use super::consent::{Agreement, agree};
 use super::draft::{Draft, DraftMatch, drafts};
-use super::refusal::{Refusal, Sides};
+use super::sides::Sides;
 use super::{ChildReport, Surroundings};
-use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, Problem, grpc, http};
-use crate::{Kind, ObjectKey, Reason};
+use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, grpc, http};
+use crate::{Fault, Kind, ObjectKey, Reason};
 
 /// By the CRD, of a rule of an HTTPRoute.
 const MATCHES_OF_A_RULE: usize = 64;
@@ -78,7 +78,7 @@ impl Pair {
     }
 
     /// The same, but refused for a cause that lies with others.
-    pub(super) fn refused(&self, parent: &Parent<'_>, refusal: &Refusal) -> Self {
+    pub(super) fn refused(&self, parent: &Parent<'_>, refusal: &Fault) -> Self {
         let sides = Sides { parent: parent.route, child: &self.child };
         Self {
             child: self.child.clone(),
@@ -101,7 +101,7 @@ fn report(
     child: &ParsedRoute,
     agreement: &Agreement,
     hostnames: &[HostPattern],
-    refusal: Option<&Refusal>,
+    refusal: Option<&Fault>,
 ) -> Option<Arc<ChildReport>> {
     if agreement.attempts.is_empty() {
         return None;
@@ -129,13 +129,13 @@ impl<'p> Parent<'p> {
     }
 
     /// All rules that the child attaches to, or nothing.
-    fn transaction(&self, sides: Sides<'_>, agreement: &Agreement) -> Result<Contribution, Refusal> {
+    fn transaction(&self, sides: Sides<'_>, agreement: &Agreement) -> Result<Contribution, Fault> {
         if agreement.rules.is_empty() {
             return Ok(Contribution::default());
         }
         check_tiers(sides)?;
         if let Some(problem) = sides.child.refusal() {
-            return Err(sides.child_refused(&problem));
+            return Err(sides.child_refused(problem));
         }
         let hostnames = common_hostnames(sides).ok_or_else(|| sides.no_hostname())?;
         let shared: Arc<[HostPattern]> = hostnames.as_slice().into();
@@ -157,7 +157,7 @@ impl<'p> Parent<'p> {
         index: usize,
         theirs: &[Draft],
         hostnames: &Arc<[HostPattern]>,
-    ) -> Result<Vec<Arc<Item>>, Refusal> {
+    ) -> Result<Vec<Arc<Item>>, Fault> {
         let (rule, ours) = (&self.route.rules[index], &self.drafts[index]);
         if is_unacceptable(rule) {
             return Err(sides.parent_rule_invalid(rule));
@@ -165,11 +165,11 @@ impl<'p> Parent<'p> {
         let mut items = Vec::new();
         let valid = theirs.iter().zip(&sides.child.rules).filter(|(_, rule)| !is_unacceptable(rule));
         for (theirs, child) in valid {
-            let draft = combined(sides, ours, theirs).map_err(|clash| sides.clash(rule, child, &clash))?;
+            let draft = combined(sides, ours, theirs).map_err(|error| sides.conflict(rule, child, &error))?;
             let parsed = parse(sides.child.key.kind, &draft, included(rule, child));
             let problem = parsed.problems.iter().find(|problem| problem.is_unacceptable());
             if let Some(problem) = problem {
-                return Err(sides.clash(rule, child, &not_standalone(problem, ours, theirs)));
+                return Err(sides.conflict(rule, child, &not_standalone(problem, ours, theirs)));
             }
             let item = Item::new(hostnames, draft, parsed);
             items.extend(split(Item { share: share(rule, &sides.child.key), ..item }));
@@ -178,7 +178,7 @@ impl<'p> Parent<'p> {
     }
 }
 
-fn check_tiers(sides: Sides<'_>) -> Result<(), Refusal> {
+fn check_tiers(sides: Sides<'_>) -> Result<(), Fault> {
     let third = sides.child.is_parent() || sides.parent.parent_routes().next().is_some();
     if third { Err(sides.third_tier()) } else { Ok(()) }
 }
@@ -195,10 +195,10 @@ fn common_hostnames(sides: Sides<'_>) -> Option<Vec<HostPattern>> {
 }
 
 fn is_unacceptable(rule: &ParsedRule) -> bool {
-    rule.problems.iter().any(Problem::is_unacceptable)
+    rule.problems.iter().any(Fault::is_unacceptable)
 }
 
-fn combined(sides: Sides<'_>, ours: &Draft, theirs: &Draft) -> Result<Draft, Clash> {
+fn combined(sides: Sides<'_>, ours: &Draft, theirs: &Draft) -> Result<Draft, CombineError> {
     let foreign = (!sides.same_namespace()).then_some(&*sides.child.key.name.namespace);
     let matches = combine::matches(ours, theirs)?;
     Ok(Draft { matches, ..combine::rest(ours, theirs, foreign)? })
@@ -226,15 +226,15 @@ fn parse(kind: Kind, draft: &Draft, id: Arc<RuleId>) -> ParsedRule {
 }
 
 /// Each side was valid, both together are not. The problem's own words are shown only where they hold no value of a side.
-fn not_standalone(problem: &Problem, ours: &Draft, theirs: &Draft) -> Clash {
-    let clash = |place, why, element: fn(&Draft) -> String| {
+fn not_standalone(problem: &Fault, ours: &Draft, theirs: &Draft) -> CombineError {
+    let error = |place, why, element: fn(&Draft) -> String| {
         let (parent, child) = (element(ours), element(theirs));
-        Clash { place, why, parent, child, kind: ClashKind::Undefined }
+        CombineError { place, why, parent, child, kind: CombineErrorKind::Undefined }
     };
     if problem.reason == Reason::IncompatibleFilters {
-        return clash("filters", problem.message.clone(), filters_shown);
+        return error("filters", problem.message.clone(), filters_shown);
     }
-    clash("path", "both together are too long or have a part that is not allowed".to_owned(), paths_shown)
+    error("path", "both together are too long or have a part that is not allowed".to_owned(), paths_shown)
 }
 
 fn filters_shown(draft: &Draft) -> String {
@@ -282,10 +282,10 @@ fn split(item: Item) -> Vec<Item> {
 impl Parent<'_> {
     /// A broken child never lets its traffic fall to another rule. Where its extent is not defined, the rule of the parent
     /// answers for it, in last place.
-    fn guarded(&self, sides: Sides<'_>, agreement: &Agreement, refusal: &Refusal) -> Contribution {
+    fn guarded(&self, sides: Sides<'_>, agreement: &Agreement, refusal: &Fault) -> Contribution {
         let Some(hostnames) = common_hostnames(sides) else { return Contribution::default() };
         let hostnames: Arc<[HostPattern]> = hostnames.into();
-        let why = format!("{} is not bound: {}", sides.child.key, refusal.to_child);
+        let why = format!("{} is not bound: {}", sides.child.key, refusal.message);
         let theirs = drafts(&sides.child.source);
         let guard_for = |rule: &usize| {
             let (rule, ours) = (&self.route.rules[*rule], &self.drafts[*rule]);
@@ -330,7 +330,7 @@ fn guard(
     }
     let draft = Draft { matches, ..Draft::default() };
     let mut rule = parse(kind, &draft, id);
-    rule.problems.insert(0, Problem::unsupported(why));
+    rule.problems.insert(0, Fault::unsupported(why));
     Some(Arc::new(Item::new(hostnames, draft, rule)))
 }
 
@@ -358,7 +358,7 @@ fn possible(ours: &Draft, theirs: &Draft) -> Possible {
         for child in &theirs.matches {
             match combine::both(parent, child) {
                 Ok(matched) => possible.matches.push(matched),
-                Err(clash) => possible.undefined |= clash.kind == ClashKind::Undefined,
+                Err(error) => possible.undefined |= error.kind == CombineErrorKind::Undefined,
             }
         }
     }

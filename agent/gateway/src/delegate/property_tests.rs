@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::family_tests::{Get, World, answer, parsed, route, table};
+use super::family_tests::{Get, Granting, World, answer, parsed, route, table};
 use super::*;
 
 const PATHS: [&str; 4] = ["/", "/a", "/b", "/a/b"];
@@ -145,15 +145,15 @@ fn manifest(random: &Random, name: &str, parent_refs: Value) -> Value {
 
 fn family(parent: &Random, children: &[Random]) -> Arc<Family> {
     let (parent, children) = routes(parent, children);
-    bind(&parent, &children, &World::new(true), None)
+    bind(&parent, &children, &World::new(Granting::All), None)
 }
 
 /// Without the children that cannot be bound.
 fn valid_family(parent: &Random, children: &[Random]) -> Arc<Family> {
     let (parent, mut children) = routes(parent, children);
-    let family = bind(&parent, &children, &World::new(true), None);
+    let family = bind(&parent, &children, &World::new(Granting::All), None);
     children.retain(|child| family.report(&child.key).is_some_and(ChildReport::is_bound));
-    bind(&parent, &children, &World::new(true), None)
+    bind(&parent, &children, &World::new(Granting::All), None)
 }
 
 fn routes(parent: &Random, children: &[Random]) -> (Arc<ParsedRoute>, Vec<Arc<ParsedRoute>>) {
@@ -237,7 +237,7 @@ proptest! {
     ) {
         let family = valid_family(&parent, &children);
         prop_assert!(family.guards.is_empty() && family.children.iter().all(|child| child.is_bound()));
-        let world = World::new(true);
+        let world = World::new(Granting::All);
         let alone: Vec<_> = family.objects().into_iter().map(parsed).collect();
         for route in &alone {
             prop_assert!(route.refusal().is_none() && route.partly_invalid().is_none(), "{:?}", route.partly_invalid());
@@ -259,7 +259,7 @@ proptest! {
         requests in prop::collection::vec(request(), 1..6),
     ) {
         let family = family(&parent, &children);
-        let served = table(family.routes(), &World::new(true));
+        let served = table(family.routes(), &World::new(Granting::All));
         for request in &requests {
             let request = get(request);
             let answer = answer(&served, &request);
@@ -281,6 +281,6 @@ fn routes_that_name_themselves_and_each_other_end() {
         )
     };
     let both = [wild("gw/a"), wild("gw/b")];
-    let family = bind(&both[0], &both, &World::new(true), None);
+    let family = bind(&both[0], &both, &World::new(Granting::All), None);
     assert!(family.children.iter().all(|child| !child.is_bound()));
 }

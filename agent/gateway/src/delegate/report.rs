@@ -6,10 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_model::HostPattern;
 
-use super::{Attempt, Cause, ChildReport, Family, Refusal};
+use super::{Attempt, ChildReport, Family};
 use crate::api::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
-use crate::reason::{ConditionType, Reason, condition};
-use crate::route::{ParsedRoute, Problem};
+use crate::route::ParsedRoute;
+use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
 /// What a Gateway or ListenerSet that the parent attaches to says about a child.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,9 +40,9 @@ pub struct Mismatch {
 
 impl ChildReport {
     /// Why it is not bound, if that is the parent owner's business: all parentRefs that both agreed on share one fate.
-    fn refusal(&self) -> Option<&Refusal> {
+    fn refusal(&self) -> Option<&Fault> {
         let mut refusals = self.attempts.iter().filter_map(|attempt| attempt.result.as_ref().err());
-        refusals.find(|refusal| refusal.concerns_parent())
+        refusals.find(|refusal| refusal.for_others().is_some())
     }
 
     /// The status entries for this parent. `unresolved` is what the child's own references lack.
@@ -50,7 +50,7 @@ impl ChildReport {
         &self,
         controller: &str,
         grandparents: &[Grandparent],
-        unresolved: Option<&Problem>,
+        unresolved: Option<&Fault>,
     ) -> Vec<RouteParentStatus> {
         let entry = |attempt: &Attempt| RouteParentStatus {
             controller_name: controller.to_owned(),
@@ -65,24 +65,18 @@ impl ChildReport {
         &self,
         attempt: &Attempt,
         grandparents: &[Grandparent],
-        unresolved: Option<&Problem>,
+        unresolved: Option<&Fault>,
     ) -> Vec<Condition> {
         let generation = self.generation;
         let refusal = attempt.result.as_ref().err();
-        let mut conditions = vec![accepted(refusal, grandparents, generation)];
-        conditions.push(match refusal {
-            Some(refusal) => {
-                condition(ConditionType::Attached, false, refusal.reason, &refusal.to_child, generation)
-            }
-            None => {
-                condition(ConditionType::Attached, true, Reason::Attached, attached_to(attempt), generation)
-            }
-        });
-        conditions.extend(sides(refusal.map(|refusal| (refusal, refusal.to_child.clone())), generation));
+        let mut conditions = vec![
+            accepted(refusal, grandparents, generation),
+            told(ConditionType::Attached, refusal, || attached_to(attempt), generation),
+        ];
+        conditions.extend(of_both_sides(refusal, generation));
         conditions.push(resolved_refs(unresolved, generation));
-        if let (Some(problem), None) = (&self.partly_invalid, refusal) {
-            let r#type = ConditionType::PartiallyInvalid;
-            conditions.push(condition(r#type, true, problem.reason, &problem.message, generation));
+        if let (Some(fault), None) = (&self.partly_invalid, refusal) {
+            conditions.push(bad(ConditionType::PartiallyInvalid, fault, generation));
         }
         conditions
     }
@@ -102,16 +96,28 @@ impl ChildReport {
         match &grandparent.verdict {
             Verdict::Accepted => {
                 let message = "Route successfully attached to parent and gateway.";
-                condition(ConditionType::Accepted, true, Reason::Accepted, message, generation)
+                condition(
+                    ConditionType::Accepted,
+                    ConditionStatus::True,
+                    Reason::Accepted,
+                    message,
+                    generation,
+                )
             }
             Verdict::ParentRefused(reason) => {
                 let message =
                     format!("The {kind} does not accept the parent route: see the parent route's status.");
-                condition(ConditionType::Accepted, false, *reason, message, generation)
+                condition(ConditionType::Accepted, ConditionStatus::False, *reason, message, generation)
             }
             Verdict::HostnameMismatch(names) => {
                 let message = self.mismatch(names);
-                condition(ConditionType::Accepted, false, Reason::HostnameMismatch, message, generation)
+                condition(
+                    ConditionType::Accepted,
+                    ConditionStatus::False,
+                    Reason::HostnameMismatch,
+                    message,
+                    generation,
+                )
             }
         }
     }
@@ -137,20 +143,32 @@ impl ChildReport {
 }
 
 /// True with GrandparentConfigError when bound but not everywhere, as in the specification's examples.
-fn accepted(refusal: Option<&Refusal>, grandparents: &[Grandparent], generation: i64) -> Condition {
-    if let Some(refusal) = refusal {
-        return condition(ConditionType::Accepted, false, refusal.reason, &refusal.to_child, generation);
-    }
+fn accepted(refusal: Option<&Fault>, grandparents: &[Grandparent], generation: i64) -> Condition {
     let everywhere = grandparents.iter().all(|grandparent| grandparent.verdict == Verdict::Accepted);
-    let (reason, message) = if everywhere {
-        (Reason::Accepted, "Route is accepted.")
-    } else {
-        (
-            Reason::GrandparentConfigError,
-            "Some configuration was not accepted in the attachment process. See grandparents for more details.",
-        )
-    };
-    condition(ConditionType::Accepted, true, reason, message, generation)
+    if refusal.is_some() || everywhere {
+        return told(ConditionType::Accepted, refusal, || "Route is accepted.".to_owned(), generation);
+    }
+    let message =
+        "Some configuration was not accepted in the attachment process. See grandparents for more details.";
+    let status = ConditionStatus::True;
+    condition(ConditionType::Accepted, status, Reason::GrandparentConfigError, message, generation)
+}
+
+/// What a condition says of a fault, or that there is none.
+fn told(
+    r#type: ConditionType,
+    fault: Option<&Fault>,
+    good: impl FnOnce() -> String,
+    generation: i64,
+) -> Condition {
+    match fault {
+        Some(fault) => bad(r#type, fault, generation),
+        None => condition(r#type, r#type.good_status(), r#type.good_reason(), good(), generation),
+    }
+}
+
+fn bad(r#type: ConditionType, fault: &Fault, generation: i64) -> Condition {
+    condition(r#type, r#type.bad_status(), fault.reason, fault.message.as_str(), generation)
 }
 
 fn attached_to(attempt: &Attempt) -> String {
@@ -162,38 +180,24 @@ fn attached_to(attempt: &Attempt) -> String {
 }
 
 /// Conflicted and NotSupported, which both sides have.
-fn sides(refusal: Option<(&Refusal, String)>, generation: i64) -> [Condition; 2] {
-    let with = |cause: Cause| refusal.as_ref().filter(|(refusal, _)| refusal.cause == cause);
+fn of_both_sides(fault: Option<&Fault>, generation: i64) -> [Condition; 2] {
+    let of = |r#type| fault.filter(|fault| fault.condition == r#type);
     [
-        match with(Cause::Conflict) {
-            Some((refusal, message)) => {
-                condition(ConditionType::Conflicted, true, refusal.reason, message, generation)
-            }
-            None => {
-                condition(ConditionType::Conflicted, false, Reason::NoConflicts, "No conflicts.", generation)
-            }
-        },
-        match with(Cause::Unsupported) {
-            Some((refusal, message)) => {
-                condition(ConditionType::NotSupported, true, refusal.reason, message, generation)
-            }
-            None => condition(
-                ConditionType::NotSupported,
-                false,
-                Reason::Supported,
-                "All attachments are supported.",
-                generation,
-            ),
-        },
+        conflicted(of(ConditionType::Conflicted), generation),
+        not_supported(of(ConditionType::NotSupported), generation),
     ]
 }
 
-fn resolved_refs(unresolved: Option<&Problem>, generation: i64) -> Condition {
-    let r#type = ConditionType::ResolvedRefs;
-    match unresolved {
-        Some(problem) => condition(r#type, false, problem.reason, &problem.message, generation),
-        None => condition(r#type, true, Reason::ResolvedRefs, "All references are resolved.", generation),
-    }
+fn conflicted(fault: Option<&Fault>, generation: i64) -> Condition {
+    told(ConditionType::Conflicted, fault, || "No conflicts.".to_owned(), generation)
+}
+
+fn not_supported(fault: Option<&Fault>, generation: i64) -> Condition {
+    told(ConditionType::NotSupported, fault, || "All attachments are supported.".to_owned(), generation)
+}
+
+fn resolved_refs(unresolved: Option<&Fault>, generation: i64) -> Condition {
+    told(ConditionType::ResolvedRefs, unresolved, || "All references are resolved.".to_owned(), generation)
 }
 
 // === a parent's conditions ===
@@ -208,20 +212,21 @@ impl Family {
         let (attached, failures) =
             (attached.len(), others.into_iter().filter_map(|child| self.failure(child)));
         let failures: Vec<_> = failures.collect();
-        let mut conditions = vec![self.attached_condition(attached, &failures)];
-        let [conflicted, _] = sides(self.refusals(Cause::Conflict), generation);
-        let [_, unsupported] = sides(self.refusals(Cause::Unsupported), generation);
-        conditions.extend([conflicted, unsupported]);
-        conditions
+        vec![
+            self.attached_condition(attached, &failures),
+            conflicted(self.as_told_to_parent(ConditionType::Conflicted).as_ref(), generation),
+            not_supported(self.as_told_to_parent(ConditionType::NotSupported).as_ref(), generation),
+        ]
     }
 
-    /// The first refusal for this cause, and what all together tell the parent's owner.
-    fn refusals(&self, cause: Cause) -> Option<(&Refusal, String)> {
+    /// The children's faults of this condition as one, in the words that the parent's owner may read.
+    fn as_told_to_parent(&self, condition: ConditionType) -> Option<Fault> {
         let refusals = self.children.iter().filter_map(|child| child.refusal());
-        let refusals: Vec<_> = refusals.filter(|refusal| refusal.cause == cause).collect();
-        let mut messages: Vec<_> = refusals.iter().map(|refusal| refusal.to_parent.clone()).collect();
+        let refusals: Vec<_> = refusals.filter(|refusal| refusal.condition == condition).collect();
+        let mut messages: Vec<_> = refusals.iter().filter_map(|refusal| refusal.for_others()).collect();
         messages.dedup();
-        Some((refusals.first().copied()?, summary(&messages)))
+        let messages: Vec<_> = messages.into_iter().map(str::to_owned).collect();
+        Some(Fault::new(condition, refusals.first()?.reason, summary(&messages)))
     }
 
     fn attached_condition(&self, attached: usize, failures: &[String]) -> Condition {
@@ -239,10 +244,11 @@ impl Family {
             (_, true) => Reason::Attached,
             (_, false) => Reason::PartiallyAttached,
         };
-        condition(ConditionType::Attached, attached > 0, reason, message, self.parent.generation)
+        let status = if attached > 0 { ConditionStatus::True } else { ConditionStatus::False };
+        condition(ConditionType::Attached, status, reason, message, self.parent.generation)
     }
 
-    /// `None`: the parent did not agree to the child, which is no trouble of its own.
+    /// `None`: the parent did not agree to the child, which is no fault of its own.
     fn failure(&self, child: &ChildReport) -> Option<String> {
         if child.is_bound() {
             let same = child.child.name.namespace == self.parent.key.name.namespace;
@@ -252,7 +258,7 @@ impl Family {
                 "the hostnames of {who} match no listener that this route attaches to here"
             ));
         }
-        child.refusal().map(|refusal| refusal.to_parent.clone())
+        child.refusal().and_then(Fault::for_others).map(str::to_owned)
     }
 }
 
@@ -269,37 +275,25 @@ pub fn missing_parent_conditions(child: &ParsedRoute, reference: &ParentReferenc
     let kind = child.key.kind;
     let namespace = reference.namespace.as_deref().unwrap_or_default();
     let message = format!("{kind} {namespace}/{}, which the parentRef names, does not exist", reference.name);
-    let refusal = Refusal {
-        cause: Cause::Invalid,
-        reason: Reason::ParentNotFound,
-        to_child: message.clone(),
-        to_parent: String::new(),
-    };
-    refused(child, &refusal, Some(&Problem::unresolved(Reason::ParentNotFound, message)))
+    let unresolved = Fault::unresolved(Reason::ParentNotFound, message);
+    refused(child, &unresolved.clone().under(ConditionType::Attached), Some(&unresolved))
 }
 
 /// For a parentRef to a route of another kind: "A child HTTPRoute can not point to a parent TCPRoute."
 pub fn foreign_parent_conditions(child: &ParsedRoute, reference: &ParentReference) -> Vec<Condition> {
-    let refusal = Refusal {
-        cause: Cause::Unsupported,
-        reason: Reason::NotSupported,
-        to_child: format!(
-            "a parent route must be of the same kind: {} cannot be a child of {}",
-            child.key.kind,
-            reference.kind.as_deref().unwrap_or_default()
-        ),
-        to_parent: String::new(),
-    };
-    refused(child, &refusal, None)
+    let message = format!(
+        "a parent route must be of the same kind: {} cannot be a child of {}",
+        child.key.kind,
+        reference.kind.as_deref().unwrap_or_default()
+    );
+    refused(child, &Fault::new(ConditionType::NotSupported, Reason::NotSupported, message), None)
 }
 
-fn refused(child: &ParsedRoute, refusal: &Refusal, unresolved: Option<&Problem>) -> Vec<Condition> {
+fn refused(child: &ParsedRoute, refusal: &Fault, unresolved: Option<&Fault>) -> Vec<Condition> {
     let generation = child.generation;
-    let mut conditions = vec![
-        accepted(Some(refusal), &[], generation),
-        condition(ConditionType::Attached, false, refusal.reason, &refusal.to_child, generation),
-    ];
-    conditions.extend(sides(Some((refusal, refusal.to_child.clone())), generation));
+    let mut conditions =
+        vec![accepted(Some(refusal), &[], generation), bad(ConditionType::Attached, refusal, generation)];
+    conditions.extend(of_both_sides(Some(refusal), generation));
     conditions.push(resolved_refs(unresolved, generation));
     conditions
 }

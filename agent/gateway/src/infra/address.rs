@@ -27,13 +27,13 @@ pub(crate) enum Ingress {
 
 /// Whether the address came from the Service: asking the Service for it would make it a wish.
 pub(crate) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
-    lists(gateway, ASSIGNED, address).unwrap_or(false)
+    annotation(gateway, ASSIGNED).is_some_and(|list| lists(list, address))
 }
 
 /// Whether the Gateway may be served on an address that it asks for. In a cluster its Service decides: else whoever may create
 /// a Gateway could take any address from its owner, on every node. Without a cluster nobody does.
 pub(crate) fn is_granted(gateway: &Gateway, address: &IpAddr) -> bool {
-    lists(gateway, GRANTED, address).unwrap_or(true)
+    annotation(gateway, GRANTED).is_none_or(|list| lists(list, address))
 }
 
 /// Whether a Service decides about the Gateway's addresses.
@@ -47,8 +47,8 @@ pub(crate) fn balanced(gateway: &Gateway) -> Option<Vec<Ingress>> {
     Some(written.map(Ingress::from).collect())
 }
 
-fn lists(gateway: &Gateway, name: &str, address: &IpAddr) -> Option<bool> {
-    Some(annotation(gateway, name)?.split(',').any(|listed| listed.parse() == Ok(*address)))
+fn lists(list: &str, address: &IpAddr) -> bool {
+    list.split(',').any(|listed| listed.parse() == Ok(*address))
 }
 
 fn annotation<'g>(gateway: &'g Gateway, name: &str) -> Option<&'g str> {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use portcullis_model::Limits;
 
 use super::parameters::invalid;
+use crate::Fault;
 use crate::api::gatewayparameters::GatewayParametersLimits;
-use crate::listener::Trouble;
 use crate::route::parse_duration;
 
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) fn overlay(limits: &mut Limits, given: &GatewayParametersLimits) -> Result<(), Trouble> {
+pub(super) fn overlay(limits: &mut Limits, given: &GatewayParametersLimits) -> Result<(), Fault> {
     if let Some(connections) = number("connections", given.connections, 1..=i32::MAX.unsigned_abs())? {
         limits.connections = Some(connections);
     }
@@ -44,19 +44,19 @@ pub(super) fn overlay(limits: &mut Limits, given: &GatewayParametersLimits) -> R
     Ok(())
 }
 
-fn number(field: &str, given: Option<i32>, range: RangeInclusive<u32>) -> Result<Option<u32>, Trouble> {
+fn number(field: &str, given: Option<i32>, range: RangeInclusive<u32>) -> Result<Option<u32>, Fault> {
     let Some(given) = given else { return Ok(None) };
     let fits = u32::try_from(given).ok().filter(|number| range.contains(number));
     fits.map(Some).ok_or_else(|| out_of_range(field, given, range.start(), range.end()))
 }
 
-fn time(field: &str, given: Option<&str>) -> Result<Option<Duration>, Trouble> {
+fn time(field: &str, given: Option<&str>) -> Result<Option<Duration>, Fault> {
     let Some(given) = given else { return Ok(None) };
     let time = parse_duration(given).map_err(|error| invalid(format!("limits.{field} {error}")))?;
     let fits = (SHORTEST..=LONGEST).contains(&time);
     fits.then_some(Some(time)).ok_or_else(|| out_of_range(field, given, "1s", "24h"))
 }
 
-fn out_of_range<T: Display>(field: &str, given: impl Display, least: T, most: T) -> Trouble {
+fn out_of_range<T: Display>(field: &str, given: impl Display, least: T, most: T) -> Fault {
     invalid(format!("limits.{field} {given} is out of range: use {least} to {most}"))
 }

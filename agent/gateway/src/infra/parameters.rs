@@ -12,8 +12,7 @@ use crate::api::gatewayparameters::{
     GatewayParametersAccessLog, GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
 };
 use crate::api::gateways::Gateway;
-use crate::listener::Trouble;
-use crate::{Kind, Objects, Reason};
+use crate::{Fault, Kind, Objects, Reason};
 
 /// What the operator decides about what serves a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl ServiceType {
 impl Parameters {
     /// # Errors
     /// When something that is referred to does not exist, is not supported or contradicts itself: `InvalidParameters`.
-    pub(crate) fn of(gateway: &Gateway, objects: &Objects, defaults: &Self) -> Result<Self, Trouble> {
+    pub(crate) fn of(gateway: &Gateway, objects: &Objects, defaults: &Self) -> Result<Self, Fault> {
         let mut parameters = defaults.clone();
         let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
         if let Some(class) = objects.gateway_classes.get(&class) {
@@ -108,7 +107,7 @@ impl Parameters {
         ServedGateway { name: name.clone(), limits: self.limits.clone(), access_log }
     }
 
-    fn overlay(&mut self, spec: &GatewayParametersSpec) -> Result<(), Trouble> {
+    fn overlay(&mut self, spec: &GatewayParametersSpec) -> Result<(), Fault> {
         if let Some(mode) = &spec.mode {
             self.mode = choice("mode", mode, &[("Node", Mode::Node), ("Dedicated", Mode::Dedicated)])?;
         }
@@ -138,7 +137,7 @@ impl Parameters {
         )
     }
 
-    fn overlay_service(&mut self, given: &GatewayParametersService) -> Result<(), Trouble> {
+    fn overlay_service(&mut self, given: &GatewayParametersService) -> Result<(), Fault> {
         if let Some(name) = &given.r#type {
             let types =
                 [ServiceType::ClusterIp, ServiceType::LoadBalancer].map(|r#type| (r#type.as_str(), r#type));
@@ -158,7 +157,7 @@ impl Parameters {
         Ok(())
     }
 
-    fn overlay_dedicated(&mut self, given: &GatewayParametersDedicated) -> Result<(), Trouble> {
+    fn overlay_dedicated(&mut self, given: &GatewayParametersDedicated) -> Result<(), Fault> {
         if let Some(replicas) = given.replicas.filter(|replicas| *replicas < 0) {
             return Err(invalid(format!("dedicated.replicas {replicas} is out of range: use 0 or more")));
         }
@@ -174,7 +173,7 @@ impl Parameters {
     }
 
     /// What only the merged fields show.
-    fn check(&self) -> Result<(), Trouble> {
+    fn check(&self) -> Result<(), Fault> {
         let balanced = self.service_type == ServiceType::LoadBalancer;
         if self.external_traffic_policy.is_some() && !balanced {
             return Err(invalid("service.externalTrafficPolicy needs service.type LoadBalancer"));
@@ -194,7 +193,7 @@ impl Parameters {
     }
 }
 
-fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Result<(), Trouble> {
+fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Result<(), Fault> {
     if let Some(format) = &given.format {
         let formats = [("JSON", LogFormat::Json), ("Text", LogFormat::Text)];
         log.format = choice("accessLog.format", format, &formats)?;
@@ -211,7 +210,7 @@ fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Resul
 pub(crate) fn of_class<'o>(
     class: &GatewayClass,
     objects: &'o Objects,
-) -> Result<Option<&'o GatewayParametersSpec>, Trouble> {
+) -> Result<Option<&'o GatewayParametersSpec>, Fault> {
     let Some(reference) = &class.spec.parameters_ref else { return Ok(None) };
     check_kind(&reference.group, &reference.kind)?;
     let Some(namespace) = reference.namespace.as_deref() else {
@@ -225,7 +224,7 @@ pub(crate) fn of_class<'o>(
 fn of_gateway<'o>(
     gateway: &Gateway,
     objects: &'o Objects,
-) -> Result<Option<&'o GatewayParametersSpec>, Trouble> {
+) -> Result<Option<&'o GatewayParametersSpec>, Fault> {
     let infrastructure = gateway.spec.infrastructure.as_ref();
     let Some(reference) = infrastructure.and_then(|it| it.parameters_ref.as_ref()) else { return Ok(None) };
     check_kind(&reference.group, &reference.kind)?;
@@ -246,7 +245,7 @@ pub(crate) fn class_refers(class: &GatewayClass, parameters: &ObjectName) -> boo
     })
 }
 
-fn check_kind(group: &str, kind: &str) -> Result<(), Trouble> {
+fn check_kind(group: &str, kind: &str) -> Result<(), Fault> {
     let own = Kind::GatewayParameters;
     if Kind::of(group, kind) == Some(own) {
         return Ok(());
@@ -255,14 +254,14 @@ fn check_kind(group: &str, kind: &str) -> Result<(), Trouble> {
     Err(invalid(format!("{given}: refer to kind {own} of group {}", own.group())))
 }
 
-fn find<'o>(namespace: &str, name: &str, objects: &'o Objects) -> Result<&'o GatewayParametersSpec, Trouble> {
+fn find<'o>(namespace: &str, name: &str, objects: &'o Objects) -> Result<&'o GatewayParametersSpec, Fault> {
     let found = objects.gateway_parameters.get(&ObjectName::new(namespace, name));
     let missing = || format!("parametersRef: there is no GatewayParameters {namespace}/{name}: create it");
     found.map(|found| &found.spec).ok_or_else(|| invalid(missing()))
 }
 
 /// The CRD's schema lets nothing else through, but it may be newer than we are.
-fn choice<T: Copy>(field: &str, given: &str, choices: &[(&str, T)]) -> Result<T, Trouble> {
+fn choice<T: Copy>(field: &str, given: &str, choices: &[(&str, T)]) -> Result<T, Fault> {
     let chosen = choices.iter().find(|(name, _)| *name == given).map(|(_, choice)| *choice);
     let names = || choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
     chosen.ok_or_else(|| invalid(format!("{field} {given:?} is not supported: use {}", names())))
@@ -280,7 +279,7 @@ fn extend(
     field: &str,
     more: Option<&BTreeMap<String, String>>,
     check: impl Fn(&str, &str) -> Result<(), String>,
-) -> Result<(), Trouble> {
+) -> Result<(), Fault> {
     for (key, value) in more.into_iter().flatten() {
         check(key, value).map_err(|what| invalid(format!("{field}: {what}")))?;
         map.insert(key.clone(), value.clone());
@@ -310,6 +309,6 @@ fn amount(resource: &str, quantity: &str) -> Result<(), String> {
     billionths(quantity).map(drop).ok_or_else(message)
 }
 
-pub(super) fn invalid(message: impl Into<String>) -> Trouble {
-    Trouble::new(Reason::InvalidParameters, message)
+pub(super) fn invalid(message: impl Into<String>) -> Fault {
+    Fault::not_accepted(Reason::InvalidParameters, message)
 }

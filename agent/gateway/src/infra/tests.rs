@@ -219,9 +219,9 @@ fn the_addresses_of_its_service_are_the_gateways() {
 #[test]
 fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
     let without = with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), None);
-    let trouble = crate::address::Addresses::of(&without, &Settings::default()).unusable.unwrap();
-    assert_eq!(trouble.reason, crate::Reason::AddressNotAssigned);
-    assert!(trouble.message.contains("made as soon as a listener"), "{}", trouble.message);
+    let fault = crate::address::Addresses::of(&without, &Settings::default()).unusable.unwrap();
+    assert_eq!(fault.reason, crate::Reason::AddressNotAssigned);
+    assert!(fault.message.contains("made as soon as a listener"), "{}", fault.message);
 }
 
 /// Where the Gateway of these tests is served, and what its status says, with a load balancer that publishes three addresses.

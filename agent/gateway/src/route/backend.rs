@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use portcullis_model::{Backend, BackendName, BackendProtocol, ObjectName};
 
-use super::Problem;
-use crate::{Kind, Reason};
+use crate::{Fault, Kind, Reason};
 
 /// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak HTTP/2 to a port that says
 /// nothing about its protocol, HTTPRoutes speak HTTP/1.1.
@@ -27,12 +26,12 @@ impl BackendUse {
     ///
     /// # Errors
     /// When the Service has no such port or speaks what we cannot.
-    pub(super) fn of(kind: &str, name: ObjectName, service: &Service, port: u16) -> Result<Self, Problem> {
+    pub(super) fn of(kind: &str, name: ObjectName, service: &Service, port: u16) -> Result<Self, Fault> {
         let missing =
-            || Problem::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"));
+            || Fault::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"));
         if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
             // CVE-2021-25740: "Implementations SHOULD NOT support ExternalName Services."
-            return Err(Problem::unresolved(
+            return Err(Fault::unresolved(
                 Reason::InvalidKind,
                 format!("Service {name} is of type ExternalName, which is not supported"),
             ));
@@ -41,7 +40,7 @@ impl BackendUse {
         let stated = stated_protocol(found).map_err(|what| {
             let message =
                 format!("Service {name} port {port} speaks {what}, which this route cannot forward to");
-            Problem::unresolved(Reason::UnsupportedProtocol, message)
+            Fault::unresolved(Reason::UnsupportedProtocol, message)
         })?;
         let inferred_h2c = stated.is_none() && kind == Kind::GrpcRoute.as_str();
         Ok(Self { service: name, port, inferred_h2c })

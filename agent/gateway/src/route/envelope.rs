@@ -5,9 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::{HostPattern, ObjectName, RouteOrigin, RuleId};
 
-use super::{ParsedRoute, ParsedRule, Problem, RouteSource};
+use super::{ParsedRoute, ParsedRule, RouteSource};
 use crate::api::shared::ParentReference;
-use crate::{GATEWAY_GROUP, Kind, ObjectKey, created, generation};
+use crate::{Fault, GATEWAY_GROUP, Kind, ObjectKey, created, generation};
 
 pub(super) struct Envelope<'r> {
     pub(super) kind: Kind,
@@ -62,7 +62,7 @@ impl Envelope<'_> {
 }
 
 /// A name that is none makes the route unusable: leaving it out could widen "this host" to "any host".
-fn hostnames(names: &[String]) -> (Vec<HostPattern>, Vec<Problem>) {
+fn hostnames(names: &[String]) -> (Vec<HostPattern>, Vec<Fault>) {
     if names.is_empty() {
         return (vec![HostPattern::Any], Vec::new());
     }
@@ -72,7 +72,7 @@ fn hostnames(names: &[String]) -> (Vec<HostPattern>, Vec<Problem>) {
         match HostPattern::parse(name) {
             Ok(pattern) if patterns.contains(&pattern) => {}
             Ok(pattern) => patterns.push(pattern),
-            Err(error) => problems.push(Problem::unsupported(error.to_string())),
+            Err(error) => problems.push(Fault::unsupported(error.to_string())),
         }
     }
     if problems.is_empty() { (patterns, problems) } else { (Vec::new(), problems) }

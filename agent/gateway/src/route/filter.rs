@@ -4,12 +4,11 @@
 
 use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite};
 
-use super::Problem;
 use super::matches::{check_length, is_header_name, unknown_type};
-use crate::Reason;
 use crate::api::shared::{
     GrpcRouteFilter, HeaderModifier, HeaderValue, HttpRouteFilter, PathModifier, RequestRedirect, UrlRewrite,
 };
+use crate::{Fault, Reason};
 
 /// A rule's filters, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +34,7 @@ const LONGEST_PATH: usize = 1024;
 // === impl RuleFilters ===
 
 impl RuleFilters {
-    pub(super) fn parse(filters: &[HttpRouteFilter], problems: &mut Vec<Problem>) -> Self {
+    pub(super) fn parse(filters: &[HttpRouteFilter], problems: &mut Vec<Fault>) -> Self {
         problems.extend(repeated(filters));
         problems.extend(redirect_and_rewrite(filters));
         let mut compiled = Self::default();
@@ -57,7 +56,7 @@ impl RuleFilters {
         rewrites.chain(redirect).any(|path| matches!(path, PathRewrite::Prefix(_)))
     }
 
-    fn add(&mut self, filter: &HttpRouteFilter) -> Result<(), Problem> {
+    fn add(&mut self, filter: &HttpRouteFilter) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
                 let edit =
@@ -85,10 +84,10 @@ impl RuleFilters {
     }
 }
 
-fn not_served(filter: &HttpRouteFilter) -> Problem {
+fn not_served(filter: &HttpRouteFilter) -> Fault {
     match filter.r#type.as_str() {
         known @ ("RequestMirror" | "CORS" | "ExternalAuth") => {
-            Problem::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
+            Fault::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
         }
         "ExtensionRef" => {
             let named = filter.extension_ref.as_ref().map_or_else(
@@ -96,7 +95,7 @@ fn not_served(filter: &HttpRouteFilter) -> Problem {
                 |to| format!("{} {} of group {:?}", to.kind, to.name, to.group),
             );
             let message = format!("extensionRef names {named}, which is no filter this controller knows");
-            Problem::unresolved(Reason::InvalidKind, message)
+            Fault::unresolved(Reason::InvalidKind, message)
         }
         other => unknown_type(
             other,
@@ -106,25 +105,25 @@ fn not_served(filter: &HttpRouteFilter) -> Problem {
 }
 
 /// "Specifying the same filter multiple times is not supported unless explicitly indicated in the filter."
-fn repeated(filters: &[HttpRouteFilter]) -> Option<Problem> {
+fn repeated(filters: &[HttpRouteFilter]) -> Option<Fault> {
     const REPEATABLE: [&str; 2] = ["RequestMirror", "ExtensionRef"];
     let twice = filters.iter().enumerate().find(|(at, filter)| {
         !REPEATABLE.contains(&filter.r#type.as_str())
             && filters.iter().take(*at).any(|earlier| earlier.r#type == filter.r#type)
     });
     twice.map(|(_, filter)| {
-        Problem::incompatible(format!("a {} filter may be given only once in a rule", filter.r#type))
+        Fault::incompatible(format!("a {} filter may be given only once in a rule", filter.r#type))
     })
 }
 
-fn redirect_and_rewrite(filters: &[HttpRouteFilter]) -> Option<Problem> {
+fn redirect_and_rewrite(filters: &[HttpRouteFilter]) -> Option<Fault> {
     let has = |name: &str| filters.iter().any(|filter| filter.r#type == name);
     (has("RequestRedirect") && has("URLRewrite"))
-        .then(|| Problem::incompatible("a rule may have a RequestRedirect or a URLRewrite filter, not both"))
+        .then(|| Fault::incompatible("a rule may have a RequestRedirect or a URLRewrite filter, not both"))
 }
 
-fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Problem> {
-    payload.ok_or_else(|| Problem::unsupported(format!("{field} is missing")))
+fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
+    payload.ok_or_else(|| Fault::unsupported(format!("{field} is missing")))
 }
 
 // === headers ===
@@ -133,7 +132,7 @@ fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Problem>
 type NamedValue = (Box<str>, Box<str>);
 
 /// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the first entry of a name counts.
-fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Problem> {
+fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Fault> {
     let edit = HeaderEdit {
         set: header_values(modifier.set.as_deref())?,
         add: header_values(modifier.add.as_deref())?,
@@ -142,14 +141,14 @@ fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Problem> {
     let names = edit.set.iter().chain(&edit.add).map(|(name, _)| name).chain(&edit.remove);
     let mut seen = std::collections::HashSet::new();
     match names.into_iter().find(|name| !seen.insert(*name)) {
-        Some(twice) => Err(Problem::incompatible(format!(
+        Some(twice) => Err(Fault::incompatible(format!(
             "header {twice} has several actions: give it one of set, add and remove"
         ))),
         None => Ok(edit),
     }
 }
 
-fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<NamedValue>, Problem> {
+fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<NamedValue>, Fault> {
     let mut compiled = Vec::<NamedValue>::new();
     for header in values.unwrap_or_default() {
         let name = header_name(&header.name)?;
@@ -162,7 +161,7 @@ fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<NamedValue>, Prob
     Ok(compiled)
 }
 
-fn header_names(names: Option<&[String]>) -> Result<Vec<Box<str>>, Problem> {
+fn header_names(names: Option<&[String]>) -> Result<Vec<Box<str>>, Fault> {
     let mut compiled = Vec::new();
     for name in names.unwrap_or_default() {
         let name = header_name(name)?;
@@ -173,27 +172,27 @@ fn header_names(names: Option<&[String]>) -> Result<Vec<Box<str>>, Problem> {
     Ok(compiled)
 }
 
-fn header_name(name: &str) -> Result<Box<str>, Problem> {
+fn header_name(name: &str) -> Result<Box<str>, Fault> {
     let lower = name.to_ascii_lowercase();
     if !is_header_name(name) {
-        return Err(Problem::unsupported(format!("{name:?} is no header name")));
+        return Err(Fault::unsupported(format!("{name:?} is no header name")));
     }
     if FRAMING_HEADERS.contains(&lower.as_str()) {
-        return Err(Problem::unsupported(format!(
+        return Err(Fault::unsupported(format!(
             "header {lower} belongs to the connection and cannot be changed by a route"
         )));
     }
     Ok(lower.into())
 }
 
-fn header_value(value: &str) -> Result<(), Problem> {
+fn header_value(value: &str) -> Result<(), Fault> {
     let fine = value.bytes().all(|b| b == b'\t' || (b' '..=b'~').contains(&b) || b >= 0x80);
-    fine.then_some(()).ok_or_else(|| Problem::unsupported("the value has a control character"))
+    fine.then_some(()).ok_or_else(|| Fault::unsupported("the value has a control character"))
 }
 
 // === redirects and rewrites ===
 
-fn redirect(filter: &RequestRedirect) -> Result<Redirect, Problem> {
+fn redirect(filter: &RequestRedirect) -> Result<Redirect, Fault> {
     Ok(Redirect {
         scheme: filter.scheme.as_deref().map(scheme).transpose()?,
         hostname: filter.hostname.as_deref().map(precise_hostname).transpose()?,
@@ -203,41 +202,41 @@ fn redirect(filter: &RequestRedirect) -> Result<Redirect, Problem> {
     })
 }
 
-fn rewrite(filter: &UrlRewrite) -> Result<Rewrite, Problem> {
+fn rewrite(filter: &UrlRewrite) -> Result<Rewrite, Fault> {
     Ok(Rewrite {
         hostname: filter.hostname.as_deref().map(precise_hostname).transpose()?,
         path: filter.path.as_ref().map(path_rewrite).transpose()?,
     })
 }
 
-fn scheme(scheme: &str) -> Result<Box<str>, Problem> {
+fn scheme(scheme: &str) -> Result<Box<str>, Fault> {
     matches!(scheme, "http" | "https")
         .then(|| scheme.into())
-        .ok_or_else(|| Problem::unsupported(format!("scheme {scheme:?} is unknown: use http or https")))
+        .ok_or_else(|| Fault::unsupported(format!("scheme {scheme:?} is unknown: use http or https")))
 }
 
-fn redirect_status(status: i64) -> Result<u16, Problem> {
+fn redirect_status(status: i64) -> Result<u16, Fault> {
     [301, 302, 303, 307, 308].into_iter().find(|known| i64::from(*known) == status).ok_or_else(|| {
-        Problem::unsupported(format!("statusCode {status} is no redirect: use 301, 302, 303, 307 or 308"))
+        Fault::unsupported(format!("statusCode {status} is no redirect: use 301, 302, 303, 307 or 308"))
     })
 }
 
-fn port(port: i32) -> Result<u16, Problem> {
+fn port(port: i32) -> Result<u16, Fault> {
     u16::try_from(port)
         .ok()
         .filter(|port| *port > 0)
-        .ok_or_else(|| Problem::unsupported(format!("port {port} is not between 1 and 65535")))
+        .ok_or_else(|| Fault::unsupported(format!("port {port} is not between 1 and 65535")))
 }
 
-fn precise_hostname(name: &str) -> Result<Box<str>, Problem> {
+fn precise_hostname(name: &str) -> Result<Box<str>, Fault> {
     match HostPattern::parse(name) {
         Ok(HostPattern::Exact(name)) => Ok(name.as_ref().into()),
-        Ok(_) => Err(Problem::unsupported(format!("hostname {name:?} must not have a wildcard here"))),
-        Err(error) => Err(Problem::unsupported(error.to_string())),
+        Ok(_) => Err(Fault::unsupported(format!("hostname {name:?} must not have a wildcard here"))),
+        Err(error) => Err(Fault::unsupported(error.to_string())),
     }
 }
 
-fn path_rewrite(modifier: &PathModifier) -> Result<PathRewrite, Problem> {
+fn path_rewrite(modifier: &PathModifier) -> Result<PathRewrite, Fault> {
     match modifier.r#type.as_str() {
         "ReplaceFullPath" => {
             let path = present(modifier.replace_full_path.as_ref(), "path.replaceFullPath")?;
@@ -251,14 +250,14 @@ fn path_rewrite(modifier: &PathModifier) -> Result<PathRewrite, Problem> {
     }
 }
 
-fn rewritten(path: &str) -> Result<Box<str>, Problem> {
+fn rewritten(path: &str) -> Result<Box<str>, Fault> {
     check_length(path, LONGEST_PATH)?;
     if !path.is_empty() && !path.starts_with('/') {
-        return Err(Problem::unsupported(format!("path {path:?} must start with /")));
+        return Err(Fault::unsupported(format!("path {path:?} must start with /")));
     }
     let fine = path.bytes().all(|b| (b'!'..=b'~').contains(&b) && b != b'#');
     fine.then(|| path.into()).ok_or_else(|| {
-        Problem::unsupported(format!("path {path:?} has a character that must be percent-encoded"))
+        Fault::unsupported(format!("path {path:?} has a character that must be percent-encoded"))
     })
 }
 

@@ -1,8 +1,9 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Fault;
 
-fn parse(filters: Value) -> (RuleFilters, Vec<Problem>) {
+fn parse(filters: Value) -> (RuleFilters, Vec<Fault>) {
     let mut problems = Vec::new();
     let filters: Vec<HttpRouteFilter> = serde_json::from_value(filters).unwrap();
     (RuleFilters::parse(&filters, &mut problems), problems)

@@ -9,12 +9,12 @@ use super::envelope::Envelope;
 use super::filter::{RuleFilters, of_grpc};
 use super::matches::{check_length, headers, unknown_type};
 use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
-use super::{ParsedRoute, ParsedRule, Problem, RouteSource, pattern};
+use super::{ParsedRoute, ParsedRule, RouteSource, pattern};
 use crate::api::grpcroutes::{
     GrpcBackendReference, GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule,
 };
 use crate::api::shared::{GrpcRouteFilter, HttpRouteFilter};
-use crate::{Kind, Packed};
+use crate::{Fault, Kind, Packed};
 
 const LONGEST_NAME: usize = 1024;
 
@@ -48,7 +48,7 @@ fn http_filters(filters: Option<&[GrpcRouteFilter]>) -> Vec<HttpRouteFilter> {
 }
 
 /// "If no matches are specified, the implementation MUST match every gRPC request."
-fn parse_matches(matches: &[GrpcRouteMatch], problems: &mut Vec<Problem>) -> Vec<Arc<RouteMatch>> {
+fn parse_matches(matches: &[GrpcRouteMatch], problems: &mut Vec<Fault>) -> Vec<Arc<RouteMatch>> {
     if matches.is_empty() {
         return vec![Arc::new(RouteMatch::default())];
     }
@@ -62,7 +62,7 @@ fn parse_matches(matches: &[GrpcRouteMatch], problems: &mut Vec<Problem>) -> Vec
     valid
 }
 
-fn parse_match(matched: &GrpcRouteMatch) -> Result<RouteMatch, Problem> {
+fn parse_match(matched: &GrpcRouteMatch) -> Result<RouteMatch, Fault> {
     let path = matched.method.as_ref().map(method).transpose();
     Ok(RouteMatch {
         path: path.map_err(|problem| problem.within("method"))?.unwrap_or(PathMatch::Prefix("".into())),
@@ -72,7 +72,7 @@ fn parse_match(matched: &GrpcRouteMatch) -> Result<RouteMatch, Problem> {
     })
 }
 
-fn method(matched: &GrpcMethodMatch) -> Result<PathMatch, Problem> {
+fn method(matched: &GrpcMethodMatch) -> Result<PathMatch, Fault> {
     let service = matched.service.as_deref().filter(|service| !service.is_empty());
     let method = matched.method.as_deref().filter(|method| !method.is_empty());
     match matched.r#type.as_deref().unwrap_or("Exact") {
@@ -82,7 +82,7 @@ fn method(matched: &GrpcMethodMatch) -> Result<PathMatch, Problem> {
     }
 }
 
-fn exact(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, Problem> {
+fn exact(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, Fault> {
     for name in [service, method].into_iter().flatten() {
         check_name(name)?;
     }
@@ -96,7 +96,7 @@ fn exact(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, Probl
     }
 }
 
-fn expression(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, Problem> {
+fn expression(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, Fault> {
     if service.is_none() && method.is_none() {
         return Err(nothing_named());
     }
@@ -109,23 +109,19 @@ fn expression(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, 
     pattern::text(&format!("/{}/{}", part(service), part(method))).map(PathMatch::Regex)
 }
 
-fn check_name(name: &str) -> Result<(), Problem> {
+fn check_name(name: &str) -> Result<(), Fault> {
     check_length(name, LONGEST_NAME)?;
     let fine = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
     fine.then_some(()).ok_or_else(|| {
-        Problem::unsupported(format!("{name:?} is no gRPC name: use letters, digits, underscores and dots"))
+        Fault::unsupported(format!("{name:?} is no gRPC name: use letters, digits, underscores and dots"))
     })
 }
 
-fn nothing_named() -> Problem {
-    Problem::unsupported("service, method or both must be given")
+fn nothing_named() -> Fault {
+    Fault::unsupported("service, method or both must be given")
 }
 
-fn parse_backend_refs(
-    rule: &GrpcRouteRule,
-    id: &RuleId,
-    problems: &mut Vec<Problem>,
-) -> Vec<ParsedBackendRef> {
+fn parse_backend_refs(rule: &GrpcRouteRule, id: &RuleId, problems: &mut Vec<Fault>) -> Vec<ParsedBackendRef> {
     let mut parsed = Vec::new();
     for (at, reference) in rule.backend_refs.iter().flatten().enumerate() {
         let filters = http_filters(reference.filters.as_deref());

@@ -1,8 +1,9 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Fault;
 
-fn paths(method: Value) -> Result<PathMatch, Problem> {
+fn paths(method: Value) -> Result<PathMatch, Fault> {
     let method: GrpcMethodMatch = serde_json::from_value(method).unwrap();
     super::method(&method)
 }

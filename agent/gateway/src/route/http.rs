@@ -8,11 +8,11 @@ use portcullis_model::{RouteMatch, RuleId, Timeouts};
 use super::envelope::Envelope;
 use super::filter::RuleFilters;
 use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
-use super::{ParsedRoute, ParsedRule, Problem, RouteSource, duration, matches};
+use super::{ParsedRoute, ParsedRule, RouteSource, duration, matches};
 use crate::api::httproutes::{
     HttpBackendReference, HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts,
 };
-use crate::{Kind, Packed};
+use crate::{Fault, Kind, Packed};
 
 /// Everything the route object says by itself.
 pub fn parse_http(packed: &Packed<HttpRoute>) -> ParsedRoute {
@@ -47,7 +47,7 @@ pub(crate) fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
     ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, problems }
 }
 
-fn parse_matches(matches: &[HttpRouteMatch], problems: &mut Vec<Problem>) -> Vec<Arc<RouteMatch>> {
+fn parse_matches(matches: &[HttpRouteMatch], problems: &mut Vec<Fault>) -> Vec<Arc<RouteMatch>> {
     if matches.is_empty() {
         return vec![Arc::new(RouteMatch::default())];
     }
@@ -61,11 +61,7 @@ fn parse_matches(matches: &[HttpRouteMatch], problems: &mut Vec<Problem>) -> Vec
     valid
 }
 
-fn parse_backend_refs(
-    rule: &HttpRouteRule,
-    id: &RuleId,
-    problems: &mut Vec<Problem>,
-) -> Vec<ParsedBackendRef> {
+fn parse_backend_refs(rule: &HttpRouteRule, id: &RuleId, problems: &mut Vec<Fault>) -> Vec<ParsedBackendRef> {
     let namespace = &id.route.namespace;
     let mut parsed = Vec::new();
     for (at, reference) in rule.backend_refs.iter().flatten().enumerate() {
@@ -90,17 +86,17 @@ fn raw(reference: &HttpBackendReference) -> RawBackendRef<'_> {
 
 // === validity of a rule as a whole (the CRD's validation rules) ===
 
-fn redirect_with_backends(rule: &HttpRouteRule, filters: &RuleFilters) -> Option<Problem> {
+fn redirect_with_backends(rule: &HttpRouteRule, filters: &RuleFilters) -> Option<Fault> {
     let backends = rule.backend_refs.as_ref().is_some_and(|references| !references.is_empty());
     (filters.redirect.is_some() && backends)
-        .then(|| Problem::incompatible("a RequestRedirect filter cannot be used together with backendRefs"))
+        .then(|| Fault::incompatible("a RequestRedirect filter cannot be used together with backendRefs"))
 }
 
 fn prefix_to_replace(
     rule: &HttpRouteRule,
     filters: &RuleFilters,
     backend_refs: &[ParsedBackendRef],
-) -> Option<Problem> {
+) -> Option<Fault> {
     let replaces =
         filters.replace_prefix() || backend_refs.iter().any(|reference| reference.filters.replace_prefix());
     let one_prefix = match rule.matches.as_deref().unwrap_or_default() {
@@ -111,29 +107,27 @@ fn prefix_to_replace(
         _ => false,
     };
     (replaces && !one_prefix).then(|| {
-        Problem::incompatible(
-            "ReplacePrefixMatch needs exactly one match in the rule, and of type PathPrefix",
-        )
+        Fault::incompatible("ReplacePrefixMatch needs exactly one match in the rule, and of type PathPrefix")
     })
 }
 
 // === timeouts ===
 
-fn parse_timeouts(timeouts: &HttpRouteTimeouts) -> Result<Timeouts, Problem> {
+fn parse_timeouts(timeouts: &HttpRouteTimeouts) -> Result<Timeouts, Fault> {
     let request = timeout(timeouts.request.as_deref(), "request")?;
     let backend_request = timeout(timeouts.backend_request.as_deref(), "backendRequest")?;
     match (request, backend_request) {
         (Some(whole), Some(attempt)) if attempt > whole => {
-            Err(Problem::unsupported("timeouts: backendRequest cannot be longer than request"))
+            Err(Fault::unsupported("timeouts: backendRequest cannot be longer than request"))
         }
         _ => Ok(Timeouts { request, backend_request }),
     }
 }
 
 /// "Setting a timeout to the zero duration (e.g. "0s") SHOULD disable the timeout completely."
-fn timeout(text: Option<&str>, field: &str) -> Result<Option<Duration>, Problem> {
+fn timeout(text: Option<&str>, field: &str) -> Result<Option<Duration>, Fault> {
     let parsed = text.map(duration::parse_duration).transpose();
-    let parsed = parsed.map_err(|error| Problem::unsupported(format!("timeouts.{field}: {error}")))?;
+    let parsed = parsed.map_err(|error| Fault::unsupported(format!("timeouts.{field}: {error}")))?;
     Ok(parsed.filter(|duration| !duration.is_zero()))
 }
 

@@ -3,7 +3,8 @@
 
 use portcullis_model::{PathMatch, RouteMatch, ValueMatch};
 
-use super::{Problem, pattern};
+use super::pattern;
+use crate::Fault;
 use crate::api::httproutes::{HttpPathMatch, HttpRouteMatch};
 use crate::api::shared::NamedMatch;
 
@@ -11,7 +12,7 @@ const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "
 const LONGEST_PATH: usize = 1024;
 const LONGEST_VALUE: usize = 4096;
 
-pub(super) fn http(matched: &HttpRouteMatch) -> Result<RouteMatch, Problem> {
+pub(super) fn http(matched: &HttpRouteMatch) -> Result<RouteMatch, Fault> {
     Ok(RouteMatch {
         path: path(matched.path.as_ref()).map_err(|problem| problem.within("path"))?,
         method: matched.method.as_deref().map(method).transpose()?,
@@ -20,14 +21,14 @@ pub(super) fn http(matched: &HttpRouteMatch) -> Result<RouteMatch, Problem> {
     })
 }
 
-fn method(method: &str) -> Result<Box<str>, Problem> {
+fn method(method: &str) -> Result<Box<str>, Fault> {
     let known = METHODS.contains(&method);
     known.then(|| method.into()).ok_or_else(|| {
-        Problem::unsupported(format!("method {method:?} is unknown: use one of {}", METHODS.join(", ")))
+        Fault::unsupported(format!("method {method:?} is unknown: use one of {}", METHODS.join(", ")))
     })
 }
 
-fn path(path: Option<&HttpPathMatch>) -> Result<PathMatch, Problem> {
+fn path(path: Option<&HttpPathMatch>) -> Result<PathMatch, Fault> {
     let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
     match path.and_then(|path| path.r#type.as_deref()).unwrap_or("PathPrefix") {
         "Exact" => check_path(value).map(|()| PathMatch::Exact(value.into())),
@@ -40,20 +41,20 @@ fn path(path: Option<&HttpPathMatch>) -> Result<PathMatch, Problem> {
 }
 
 /// The rules that the CRD states for Exact and PathPrefix values: nothing that normalising a request's path removes.
-pub(super) fn check_path(value: &str) -> Result<(), Problem> {
+pub(super) fn check_path(value: &str) -> Result<(), Fault> {
     const NEVER_INSIDE: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
     check_length(value, LONGEST_PATH)?;
     if !value.starts_with('/') {
-        return Err(Problem::unsupported(format!("value {value:?} must start with /")));
+        return Err(Fault::unsupported(format!("value {value:?} must start with /")));
     }
     if let Some(part) = NEVER_INSIDE.iter().find(|part| value.contains(**part)) {
-        return Err(Problem::unsupported(format!("value {value:?} must not contain {part}")));
+        return Err(Fault::unsupported(format!("value {value:?} must not contain {part}")));
     }
     if value.ends_with("/.") || value.ends_with("/..") {
-        return Err(Problem::unsupported(format!("value {value:?} must not end with /. or /..")));
+        return Err(Fault::unsupported(format!("value {value:?} must not end with /. or /..")));
     }
     if !is_path_text(value) {
-        return Err(Problem::unsupported(format!("value {value:?} has a character that no path can have")));
+        return Err(Fault::unsupported(format!("value {value:?} has a character that no path can have")));
     }
     Ok(())
 }
@@ -75,25 +76,23 @@ fn is_path_text(value: &str) -> bool {
 }
 
 /// By lower-case name. Of entries with equivalent names only the first counts, says the API.
-pub(super) fn headers(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Problem> {
+pub(super) fn headers(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Fault> {
     named(matches, "header", |name| {
         is_header_name(name).then(|| name.to_ascii_lowercase().into_boxed_str()).ok_or_else(|| {
-            Problem::unsupported(format!(
-                "{name:?} is no header name: use letters, digits and !#$%&'*+-.^_`|~"
-            ))
+            Fault::unsupported(format!("{name:?} is no header name: use letters, digits and !#$%&'*+-.^_`|~"))
         })
     })
 }
 
-fn query(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Problem> {
+fn query(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Fault> {
     named(matches, "query parameter", |name| Ok(name.into()))
 }
 
 fn named(
     matches: Option<&[NamedMatch]>,
     what: &str,
-    name_of: impl Fn(&str) -> Result<Box<str>, Problem>,
-) -> Result<Vec<(Box<str>, ValueMatch)>, Problem> {
+    name_of: impl Fn(&str) -> Result<Box<str>, Fault>,
+) -> Result<Vec<(Box<str>, ValueMatch)>, Fault> {
     let mut compiled = Vec::<(Box<str>, ValueMatch)>::new();
     for matched in matches.unwrap_or_default() {
         let place = || format!("{what} {}", matched.name);
@@ -105,7 +104,7 @@ fn named(
     Ok(compiled)
 }
 
-fn value(matched: &NamedMatch) -> Result<ValueMatch, Problem> {
+fn value(matched: &NamedMatch) -> Result<ValueMatch, Fault> {
     check_length(&matched.value, LONGEST_VALUE)?;
     match matched.r#type.as_deref().unwrap_or("Exact") {
         "Exact" => Ok(ValueMatch::Exact(matched.value.as_str().into())),
@@ -119,9 +118,9 @@ pub(super) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-pub(super) fn check_length(value: &str, longest: usize) -> Result<(), Problem> {
+pub(super) fn check_length(value: &str, longest: usize) -> Result<(), Fault> {
     if value.len() > longest {
-        return Err(Problem::unsupported(format!(
+        return Err(Fault::unsupported(format!(
             "value is {} bytes long; at most {longest} are allowed",
             value.len()
         )));
@@ -129,8 +128,8 @@ pub(super) fn check_length(value: &str, longest: usize) -> Result<(), Problem> {
     Ok(())
 }
 
-pub(super) fn unknown_type(found: &str, known: &str) -> Problem {
-    Problem::unsupported(format!("type {found:?} is unknown: use {known}"))
+pub(super) fn unknown_type(found: &str, known: &str) -> Fault {
+    Fault::unsupported(format!("type {found:?} is unknown: use {known}"))
 }
 
 #[cfg(test)]

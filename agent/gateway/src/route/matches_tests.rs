@@ -1,8 +1,9 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Fault;
 
-fn parse(matched: Value) -> Result<RouteMatch, Problem> {
+fn parse(matched: Value) -> Result<RouteMatch, Fault> {
     http(&serde_json::from_value(matched).unwrap())
 }
 

@@ -11,7 +11,6 @@ pub(crate) mod grpc;
 pub(crate) mod http;
 mod matches;
 pub(crate) mod pattern;
-mod problem;
 mod reference;
 mod resolve;
 mod table;
@@ -24,14 +23,13 @@ use portcullis_model::{HostPattern, RouteMatch, RouteOrigin, RuleId, Timeouts};
 use crate::api::grpcroutes::GrpcRoute;
 use crate::api::httproutes::HttpRoute;
 use crate::api::shared::ParentReference;
-use crate::{ObjectKey, Packed};
+use crate::{Fault, ObjectKey, Packed};
 
 pub use backend::{BackendUse, backend};
 pub use duration::{DurationError, parse_duration};
 pub use filter::RuleFilters;
 pub use grpc::parse_grpc;
 pub use http::parse_http;
-pub use problem::Problem;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};
 pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
 pub use table::table_entries;
@@ -51,7 +49,7 @@ pub struct ParsedRoute {
     pub names_namespace: Vec<usize>,
     pub rules: Vec<ParsedRule>,
     /// What makes the whole route unacceptable; then there are no rules.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Fault>,
 }
 
 /// The object a route was parsed from.
@@ -72,7 +70,7 @@ pub struct ParsedRule {
     pub delegation: Option<Delegation>,
     pub timeouts: Timeouts,
     /// What makes the rule invalid; its traffic is answered with an error.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Fault>,
 }
 
 // === impl RouteSource ===
@@ -90,19 +88,19 @@ impl RouteSource {
 
 impl ParsedRoute {
     /// Why the route is not accepted by anybody: a problem of the whole, or no rule that is valid.
-    pub fn refusal(&self) -> Option<Problem> {
+    pub fn refusal(&self) -> Option<Fault> {
         let whole = self.problems.first();
         let all_invalid = !self.rules.is_empty() && self.rules.iter().all(ParsedRule::is_unacceptable);
         whole.cloned().or_else(|| all_invalid.then(|| self.rule_problems())?)
     }
 
     /// What the `PartiallyInvalid` condition says; its message has to start with "Dropped Rule".
-    pub fn partly_invalid(&self) -> Option<Problem> {
+    pub fn partly_invalid(&self) -> Option<Fault> {
         if self.refusal().is_some() {
             return None;
         }
         let problem = self.rule_problems()?;
-        Some(Problem { message: format!("Dropped Rule: {}", problem.message), ..problem })
+        Some(problem.within("Dropped Rule"))
     }
 
     /// Whether a rule takes child routes.
@@ -134,8 +132,8 @@ impl ParsedRoute {
         Some(ParentReference { namespace, ..reference.clone() })
     }
 
-    fn rule_problems(&self) -> Option<Problem> {
-        Problem::summary(self.rules.iter().flat_map(|rule| {
+    fn rule_problems(&self) -> Option<Fault> {
+        Fault::summary(self.rules.iter().flat_map(|rule| {
             rule.problems
                 .iter()
                 .filter(|problem| problem.is_unacceptable())
@@ -156,6 +154,6 @@ impl ParsedRule {
     }
 
     fn is_unacceptable(&self) -> bool {
-        self.problems.iter().any(Problem::is_unacceptable)
+        self.problems.iter().any(Fault::is_unacceptable)
     }
 }

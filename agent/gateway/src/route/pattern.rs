@@ -3,20 +3,20 @@
 
 use regex::{Regex, RegexBuilder, bytes};
 
-use super::Problem;
+use crate::Fault;
 
 /// Of the compiled program, in bytes. A bomb such as `((a{100}){100}){100}` needs gigabytes; real expressions stay below 50 kB.
 const PROGRAM_BYTES: usize = 256 * 1024;
 /// Of the lazily built automaton, in bytes and per thread; beyond it, matching is slower, not wrong.
 const CACHE_BYTES: usize = 1024 * 1024;
 
-pub(crate) fn text(pattern: &str) -> Result<Regex, Problem> {
+pub(crate) fn text(pattern: &str) -> Result<Regex, Fault> {
     // Alone first: `a)|(b` is no expression, but would be one between our anchoring parentheses.
     compile(pattern)?;
     compile(&anchored(pattern))
 }
 
-pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Problem> {
+pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Fault> {
     compile(pattern)?;
     bytes::RegexBuilder::new(&anchored(pattern))
         .size_limit(PROGRAM_BYTES)
@@ -29,7 +29,7 @@ fn anchored(pattern: &str) -> String {
     format!("^(?:{pattern})$")
 }
 
-fn compile(pattern: &str) -> Result<Regex, Problem> {
+fn compile(pattern: &str) -> Result<Regex, Fault> {
     RegexBuilder::new(pattern)
         .size_limit(PROGRAM_BYTES)
         .dfa_size_limit(CACHE_BYTES)
@@ -37,9 +37,9 @@ fn compile(pattern: &str) -> Result<Regex, Problem> {
         .map_err(|error| refusal(pattern, &error))
 }
 
-fn refusal(pattern: &str, error: &regex::Error) -> Problem {
+fn refusal(pattern: &str, error: &regex::Error) -> Fault {
     let shown: String = pattern.chars().take(60).collect();
-    Problem::unsupported(match error {
+    Fault::unsupported(match error {
         regex::Error::CompiledTooBig(limit) => format!(
             "regular expression {shown:?} is too complex: it compiles to more than {} KiB; use fewer or smaller repetitions",
             limit / 1024

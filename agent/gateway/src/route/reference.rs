@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Problem;
 use super::filter::RuleFilters;
 use crate::api::shared::{AllowedRoutes, HttpRouteFilter};
-use crate::{GATEWAY_GROUP, Kind};
+use crate::{Fault, GATEWAY_GROUP, Kind};
 
 /// A backendRef with its defaults filled in.
 #[derive(Clone, Debug)]
@@ -57,11 +56,11 @@ impl ParsedBackendRef {
         raw: &RawBackendRef<'_>,
         filters: &[HttpRouteFilter],
         namespace: &Arc<str>,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<Fault>,
     ) -> Self {
         let filters = RuleFilters::parse(filters, problems);
         if filters.redirect.is_some() {
-            problems.push(Problem::unsupported(
+            problems.push(Fault::unsupported(
                 "a RequestRedirect filter on a backendRef is not supported: put it on the rule",
             ));
         }
@@ -87,18 +86,18 @@ impl ParsedBackendRef {
     }
 }
 
-fn port_number(port: i32, problems: &mut Vec<Problem>) -> Option<u16> {
+fn port_number(port: i32, problems: &mut Vec<Fault>) -> Option<u16> {
     let number = u16::try_from(port).ok().filter(|port| *port > 0);
     if number.is_none() {
-        problems.push(Problem::unsupported(format!("port {port} is not between 1 and 65535")));
+        problems.push(Fault::unsupported(format!("port {port} is not between 1 and 65535")));
     }
     number
 }
 
-fn weight(weight: Option<i32>, problems: &mut Vec<Problem>) -> u32 {
+fn weight(weight: Option<i32>, problems: &mut Vec<Fault>) -> u32 {
     let number = u32::try_from(weight.unwrap_or(1)).ok().filter(|weight| *weight <= GREATEST_WEIGHT);
     number.unwrap_or_else(|| {
-        problems.push(Problem::unsupported(format!(
+        problems.push(Fault::unsupported(format!(
             "weight {} is not between 0 and {GREATEST_WEIGHT}",
             weight.unwrap_or_default()
         )));
@@ -114,18 +113,18 @@ impl Delegation {
         kind: Kind,
         allowed: Option<&AllowedRoutes>,
         backend_refs: &mut Vec<ParsedBackendRef>,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<Fault>,
     ) -> Option<Self> {
         let (children, backends): (Vec<_>, Vec<_>) =
             std::mem::take(backend_refs).into_iter().partition(|reference| reference.is_route(kind));
         *backend_refs = backends;
         if allowed.is_some() && !(children.is_empty() && backend_refs.is_empty()) {
-            problems.push(Problem::unsupported(
+            problems.push(Fault::unsupported(
                 "a rule has either allowedRoutes or backendRefs, not both (GEP-1058)",
             ));
         }
         if !children.is_empty() && !backend_refs.is_empty() {
-            problems.push(Problem::unsupported(format!(
+            problems.push(Fault::unsupported(format!(
                 "backendRefs of kind {kind} and of other kinds cannot be mixed in a rule"
             )));
         }

@@ -9,8 +9,8 @@ use portcullis_model::{
 };
 
 use super::reference::ParsedBackendRef;
-use super::{BackendUse, ParsedRoute, ParsedRule, Problem};
-use crate::{Kind, Reason};
+use super::{BackendUse, ParsedRoute, ParsedRule};
+use crate::{Fault, Kind, Reason};
 
 /// What resolving looks things up in.
 pub trait Resolver {
@@ -23,7 +23,7 @@ pub trait Resolver {
 pub struct ResolvedRoute {
     pub rules: Vec<ResolvedRule>,
     /// What `ResolvedRefs=False` says.
-    pub problem: Option<Problem>,
+    pub problem: Option<Fault>,
     /// The backends that rules forward to.
     pub backends: BTreeSet<BackendUse>,
     /// Every Service referred to, found or not: when one of them changes, the route has to be resolved again.
@@ -47,14 +47,14 @@ pub fn resolve(route: &ParsedRoute, resolver: &(impl Resolver + ?Sized)) -> Reso
         let resolved = resolution.rule(rule);
         resolution.resolved.rules.push(resolved);
     }
-    resolution.resolved.problem = Problem::summary(resolution.problems);
+    resolution.resolved.problem = Fault::summary(resolution.problems);
     resolution.resolved
 }
 
 struct Resolution<'r, R: ?Sized> {
     kind: Kind,
     resolver: &'r R,
-    problems: Vec<Problem>,
+    problems: Vec<Fault>,
     resolved: ResolvedRoute,
 }
 
@@ -104,13 +104,13 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         WeightedBackend { weight: reference.weight, target, filters: reference.filters.filters.clone() }
     }
 
-    fn target(&mut self, reference: &ParsedBackendRef) -> Result<BackendUse, Problem> {
+    fn target(&mut self, reference: &ParsedBackendRef) -> Result<BackendUse, Fault> {
         if !(reference.group.is_empty() && &*reference.kind == "Service") {
             return Err(unknown_kind(reference));
         }
         let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
         let port = reference.port.ok_or_else(|| {
-            Problem::unresolved(
+            Fault::unresolved(
                 Reason::BackendNotFound,
                 format!("the backendRef to Service {name} names no port: add one"),
             )
@@ -122,7 +122,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         }
         let service = self.resolver.service(&name);
         let service = service.ok_or_else(|| {
-            Problem::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
+            Fault::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
         })?;
         BackendUse::of(self.kind.as_str(), name, service, port)
     }
@@ -135,18 +135,18 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 }
 
-fn unknown_kind(reference: &ParsedBackendRef) -> Problem {
+fn unknown_kind(reference: &ParsedBackendRef) -> Fault {
     let ParsedBackendRef { group, kind, namespace, name, .. } = reference;
     let message = format!(
         "backendRef {namespace}/{name} is of kind {kind:?} in group {group:?}; only Service is supported"
     );
-    Problem::unresolved(Reason::InvalidKind, message)
+    Fault::unresolved(Reason::InvalidKind, message)
 }
 
-fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Problem {
+fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Fault {
     let message = format!(
         "a ReferenceGrant in namespace {} has to allow {kind}s of namespace {namespace} to refer to Service {}",
         to.namespace, to.name
     );
-    Problem::unresolved(Reason::RefNotPermitted, message)
+    Fault::unresolved(Reason::RefNotPermitted, message)
 }

@@ -3,15 +3,14 @@
 use super::listener::unserved;
 use super::{Conditions, ListenerView};
 use crate::api::listenersets::ListenerSetStatus;
-use crate::listener::Trouble;
-use crate::{ConditionType, Reason};
+use crate::{ConditionType, Fault, Reason};
 
 pub(crate) struct SetView<'a> {
     pub(crate) generation: i64,
     /// Why the parent does not take the set.
-    pub(crate) refusal: Option<&'a Trouble>,
+    pub(crate) refusal: Option<&'a Fault>,
     /// Why the parent as a whole is not accepted, in words that its children may read.
-    pub(crate) parent_refusal: Option<Trouble>,
+    pub(crate) parent_refusal: Option<Fault>,
     pub(crate) listeners: Vec<ListenerView<'a>>,
 }
 
@@ -22,8 +21,8 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
     let refusal =
         view.refusal.cloned().or_else(|| view.parent_refusal.clone()).or_else(|| view.no_valid_listener());
     let unprogrammed = refusal.clone().or_else(|| view.unprogrammed());
-    conditions.check(ConditionType::Accepted, refusal.as_ref(), Reason::Accepted);
-    conditions.check(ConditionType::Programmed, unprogrammed.as_ref(), Reason::Programmed);
+    conditions.check(ConditionType::Accepted, refusal.as_ref());
+    conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     let listeners = view.listeners.iter().map(|listener| listener.status(view.generation)).collect();
     let listeners = view.refusal.is_none().then_some(listeners);
     ListenerSetStatus { conditions: Some(conditions.list), listeners }
@@ -31,17 +30,20 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
 
 impl SetView<'_> {
     /// A set with at least one valid listener is accepted, and serves it.
-    fn no_valid_listener(&self) -> Option<Trouble> {
+    fn no_valid_listener(&self) -> Option<Fault> {
         let any = self.listeners.iter().any(|listener| listener.verdict.is_accepted());
         (!any).then(|| {
-            Trouble::new(Reason::ListenersNotValid, "no listener of the set is valid; see status.listeners")
+            Fault::not_accepted(
+                Reason::ListenersNotValid,
+                "no listener of the set is valid; see status.listeners",
+            )
         })
     }
 
     /// What hinders all of its listeners: a port is their own matter, an address is the Gateway's.
-    fn unprogrammed(&self) -> Option<Trouble> {
-        let Trouble { reason, message } = unserved(&self.listeners)?;
-        let is_port = reason == Reason::PortUnavailable;
-        Some(Trouble { reason: if is_port { reason } else { Reason::ParentNotProgrammed }, message })
+    fn unprogrammed(&self) -> Option<Fault> {
+        let fault = unserved(&self.listeners)?;
+        let is_port = fault.reason == Reason::PortUnavailable;
+        Some(if is_port { fault } else { fault.because(Reason::ParentNotProgrammed) })
     }
 }

@@ -12,8 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::api::gateways::GatewayStatus;
 use crate::api::listenersets::ListenerSetStatus;
 use crate::api::shared::{ClassStatus, RouteStatus};
-use crate::listener::Trouble;
-use crate::{ConditionType, Reason, condition};
+use crate::{ConditionStatus, ConditionType, Fault, condition};
 
 pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, RootView, child_status, root_status};
@@ -41,20 +40,22 @@ impl Conditions {
         Self { generation, list: Vec::with_capacity(4) }
     }
 
-    /// True with `reason`.
-    fn holds(&mut self, r#type: ConditionType, reason: Reason) {
-        self.list.push(condition(r#type, true, reason, "", self.generation));
-    }
-
-    fn push(&mut self, r#type: ConditionType, status: bool, trouble: &Trouble) {
-        self.list.push(condition(r#type, status, trouble.reason, trouble.message.clone(), self.generation));
-    }
-
-    /// False with the trouble if there is one, else true with `reason`.
-    fn check(&mut self, r#type: ConditionType, trouble: Option<&Trouble>, reason: Reason) {
-        match trouble {
-            Some(trouble) => self.push(r#type, false, trouble),
-            None => self.holds(r#type, reason),
+    /// What the condition says of a fault, or that there is none.
+    fn check(&mut self, r#type: ConditionType, fault: Option<&Fault>) {
+        match fault {
+            Some(fault) => self.bad(r#type, fault),
+            None => {
+                let (status, reason) = (r#type.good_status(), r#type.good_reason());
+                self.list.push(condition(r#type, status, reason, "", self.generation));
+            }
         }
+    }
+
+    fn bad(&mut self, r#type: ConditionType, fault: &Fault) {
+        self.push(r#type, r#type.bad_status(), fault);
+    }
+
+    fn push(&mut self, r#type: ConditionType, status: ConditionStatus, fault: &Fault) {
+        self.list.push(condition(r#type, status, fault.reason, fault.message.as_str(), self.generation));
     }
 }

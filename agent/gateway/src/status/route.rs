@@ -2,9 +2,8 @@
 
 use super::Conditions;
 use crate::api::shared::{RouteParentStatus, RouteStatus};
-use crate::listener::Trouble;
-use crate::route::{ParsedRoute, Problem};
-use crate::{ConditionType, Reason};
+use crate::route::ParsedRoute;
+use crate::{ConditionType, Fault};
 
 /// How a route fares with one of its parents.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,23 +11,22 @@ pub(crate) struct ParentVerdict {
     /// The index of the parentRef.
     pub(crate) reference: usize,
     /// Why the route is not accepted.
-    pub(crate) refusal: Option<Box<Trouble>>,
+    pub(crate) refusal: Option<Box<Fault>>,
 }
 
 pub(crate) fn route_status(
     route: &ParsedRoute,
-    unresolved: Option<&Problem>,
+    unresolved: Option<&Fault>,
     parents: &[ParentVerdict],
     controller_name: &str,
 ) -> RouteStatus {
     let partly_invalid = route.partly_invalid();
     let entry = |verdict: &ParentVerdict| {
         let mut conditions = Conditions::new(route.generation);
-        conditions.check(ConditionType::Accepted, verdict.refusal.as_deref(), Reason::Accepted);
-        let unresolved = unresolved.map(trouble);
-        conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref(), Reason::ResolvedRefs);
-        if let Some(problem) = &partly_invalid {
-            conditions.push(ConditionType::PartiallyInvalid, true, &trouble(problem));
+        conditions.check(ConditionType::Accepted, verdict.refusal.as_deref());
+        conditions.check(ConditionType::ResolvedRefs, unresolved);
+        if let Some(fault) = &partly_invalid {
+            conditions.bad(ConditionType::PartiallyInvalid, fault);
         }
         Some(RouteParentStatus {
             parent_ref: route.as_written(verdict.reference)?,
@@ -38,8 +36,4 @@ pub(crate) fn route_status(
         })
     };
     RouteStatus { parents: parents.iter().filter_map(entry).collect() }
-}
-
-fn trouble(problem: &Problem) -> Trouble {
-    Trouble::new(problem.reason, problem.message.clone())
 }

@@ -11,10 +11,9 @@ use super::dirty::ListenerKey;
 use super::hosts::Hosts;
 use super::unit::RouteUnit;
 use crate::attach::parent_key;
-use crate::listener::Trouble;
 use crate::route::ParsedRoute;
 use crate::status::ParentVerdict;
-use crate::{Kind, ObjectKey, Reason};
+use crate::{Fault, Kind, ObjectKey, Reason};
 
 impl Translator {
     pub(super) fn contest(&mut self) {
@@ -101,10 +100,10 @@ impl Translator {
 }
 
 /// Whose route it is may be nobody's business.
-fn refusal(kind: Kind) -> Trouble {
+fn refusal(kind: Kind) -> Fault {
     let other = if kind == Kind::GrpcRoute { Kind::HttpRoute } else { Kind::GrpcRoute };
     let message = format!(
         "an older {other} has hostnames in common with the route on the same listeners: use other hostnames, or another listener"
     );
-    Trouble::new(Reason::Conflicted, message)
+    Fault::not_accepted(Reason::Conflicted, message)
 }

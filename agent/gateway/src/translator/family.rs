@@ -20,11 +20,11 @@ use crate::delegate::{
 };
 use crate::listener::ParentKey;
 use crate::route::{
-    Delegation, ParsedRoute, ParsedRule, Problem, ResolvedRoute, ResolvedRule, resolve, table_entries,
+    Delegation, ParsedRoute, ParsedRule, ResolvedRoute, ResolvedRule, resolve, table_entries,
 };
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::status::{ParentVerdict, route_status};
-use crate::{GATEWAY_GROUP, Grants, Kind, ObjectKey};
+use crate::{Fault, GATEWAY_GROUP, Grants, Kind, ObjectKey};
 
 /// A family, and where it hangs.
 #[derive(Debug)]
@@ -302,7 +302,7 @@ pub(super) fn stand_in(
         resolved.services.extend(part.resolved.services.iter().cloned());
     }
     resolved.problem =
-        Problem::summary(resolved.problem.take().into_iter().chain(family.unresolved.iter().cloned()));
+        Fault::summary(resolved.problem.take().into_iter().chain(family.unresolved.iter().cloned()));
 }
 
 pub(super) fn same_parts(before: &[Part], now: &[Part]) -> bool {
@@ -369,9 +369,9 @@ impl Translator {
         for (index, reference) in child.parent_refs.iter().enumerate() {
             let is_missing =
                 parent_route(kind, reference).is_none_or(|parent| !self.parsed.contains_key(&parent));
-            let conditions = match foreign_route_kind(kind, reference) {
-                Some(true) => foreign_parent_conditions(child, reference),
-                Some(false) if is_missing => missing_parent_conditions(child, reference),
+            let conditions = match Named::by(reference, kind) {
+                Named::OtherRoute => foreign_parent_conditions(child, reference),
+                Named::SameKind if is_missing => missing_parent_conditions(child, reference),
                 _ => continue,
             };
             let Some(parent_ref) = child.as_written(index) else { continue };
@@ -435,9 +435,20 @@ impl Standing {
     }
 }
 
-/// `None`: no route. `Some(true)`: a route of another kind.
-fn foreign_route_kind(own: Kind, reference: &ParentReference) -> Option<bool> {
-    let kind = reference.kind.as_deref().filter(|_| reference.group.as_deref() == Some(GATEWAY_GROUP))?;
-    let is_route = matches!(kind, "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute");
-    is_route.then(|| kind != own.as_str())
+/// The kind of object that a parentRef of a route names.
+enum Named {
+    SameKind,
+    OtherRoute,
+    Other,
+}
+
+impl Named {
+    fn by(reference: &ParentReference, own: Kind) -> Self {
+        let kind = reference.kind.as_deref().filter(|_| reference.group.as_deref() == Some(GATEWAY_GROUP));
+        match kind {
+            Some(kind) if kind == own.as_str() => Self::SameKind,
+            Some("HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute") => Self::OtherRoute,
+            _ => Self::Other,
+        }
+    }
 }

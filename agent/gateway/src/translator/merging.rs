@@ -10,11 +10,11 @@ use super::unit::{Summary, Unit};
 use crate::address::Addresses;
 use crate::api::gateways::Gateway;
 use crate::infra::Parameters;
-use crate::listener::{Listener, ParentKey, Protocol, Trouble};
+use crate::listener::{Listener, ParentKey, Protocol};
 use crate::merge::{Merge, Verdict};
 use crate::policy::Policies;
 use crate::selector::NamespaceRule;
-use crate::{ObjectKey, Reason, child};
+use crate::{Fault, ObjectKey, Reason, child};
 
 impl Translator {
     pub(super) fn merge(&mut self) {
@@ -161,25 +161,25 @@ impl Summary {
 }
 
 /// Why the Gateway as a whole is not accepted.
-fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Trouble>) -> Option<Trouble> {
-    let trouble = parameters.or(addresses.unsupported.as_ref()).cloned();
-    trouble.or_else(|| cannot_have_listeners(gateway))
+fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Fault>) -> Option<Fault> {
+    let fault = parameters.or(addresses.unsupported.as_ref()).cloned();
+    fault.or_else(|| cannot_have_listeners(gateway))
 }
 
 /// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners empty."
-fn cannot_have_listeners(gateway: &Gateway) -> Option<Trouble> {
+fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
     let none = gateway.spec.listeners.as_ref().is_none_or(Vec::is_empty);
     let no_children = matches!(child::allowed_children(gateway), Ok(None))
         && child::allowed_sets(gateway) == NamespaceRule::None;
     let message = "the Gateway has no listeners, and allows none to be attached: add listeners, or set spec.allowedListeners";
-    (none && no_children).then(|| Trouble::new(Reason::ListenersNotValid, message))
+    (none && no_children).then(|| Fault::not_accepted(Reason::ListenersNotValid, message))
 }
 
 /// A listener that could not enforce a policy must not be served without it.
-fn unsupported_policy(root: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Trouble> {
+fn unsupported_policy(root: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Fault> {
     let applies =
         listener.protocol == Protocol::Https && !Policies::of(root, definer, listener.port).is_empty();
     let message =
         "client certificate validation (spec.tls.frontend) applies to the listener, but is not supported yet";
-    applies.then(|| Trouble::new(Reason::UnsupportedValue, message))
+    applies.then(|| Fault::unsupported(message))
 }

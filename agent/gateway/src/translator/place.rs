@@ -26,7 +26,7 @@ impl Translator {
                 let gateway = self.objects.gateways.get(&key.name)?;
                 match child::parent_of_gateway(gateway) {
                     None => Place::Root,
-                    Some(Err(trouble)) => Place::Refused(trouble),
+                    Some(Err(fault)) => Place::Refused(fault),
                     Some(Ok(name)) => child::refuse_gateway(gateway, self.our_gateway(&name), namespaces)
                         .map_or(Place::Child(name), Place::Refused),
                 }

@@ -9,12 +9,12 @@ use super::unit::{Attached, Place, Root, Unit};
 use super::{Outcome, Translator};
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::shared::ClassStatus;
-use crate::listener::{Listener, ParentKey, Trouble};
+use crate::listener::{Listener, ParentKey};
 use crate::status::{
     ChildView, ListenerView, Overlap, RootView, SetView, Status, child_status, class_status, root_status,
     set_status,
 };
-use crate::{Kind, ObjectKey, Reason, bundle, child, infra};
+use crate::{Fault, Kind, ObjectKey, Reason, bundle, child, infra};
 
 impl Translator {
     pub(super) fn plan(&mut self) -> Outcome {
@@ -58,7 +58,7 @@ impl Translator {
         let unit = self.units.get(&ParentKey { kind: ParentKind::ListenerSet, name: set })?;
         let gateway = unit.parent.as_ref().filter(|parent| !self.objects.gateways.contains_key(parent))?;
         let message = format!("there is no Gateway {gateway}: create it, or delete the set");
-        let refusal = Trouble::new(Reason::ParentNotAccepted, message);
+        let refusal = Fault::not_accepted(Reason::ParentNotAccepted, message);
         Some(Status::ListenerSet(set_status(&SetView {
             generation: unit.declared.generation,
             refusal: Some(&refusal),
@@ -104,7 +104,7 @@ impl Translator {
         let generation = unit.declared.generation;
         let refusal = match &unit.place {
             Place::Root => return self.root_status(name, unit),
-            Place::Refused(trouble) => Some(trouble),
+            Place::Refused(fault) => Some(fault),
             Place::Child(_) | Place::Foreign => None,
         };
         let root = unit.root().and_then(|root| self.roots.get(root));
@@ -140,7 +140,7 @@ impl Translator {
         let unit = self.units.get(&ParentKey { kind: ParentKind::ListenerSet, name: name.clone() })?;
         let refusal = match &unit.place {
             Place::Foreign => return None,
-            Place::Refused(trouble) => Some(trouble),
+            Place::Refused(fault) => Some(fault),
             Place::Root | Place::Child(_) => None,
         };
         let root = unit.root().and_then(|root| self.roots.get(root));
@@ -154,8 +154,8 @@ impl Translator {
     }
 
     fn class_status(&self, class: &GatewayClass) -> ClassStatus {
-        let trouble = infra::of_class(class, &self.objects).err();
-        class_status(class, trouble.as_ref(), bundle::supported_version(&self.objects))
+        let parameters = infra::of_class(class, &self.objects).err();
+        class_status(class, parameters.as_ref(), bundle::supported_version(&self.objects))
     }
 
     /// The statuses of a Gateway and all its children.
@@ -234,23 +234,23 @@ fn overlap(unit: &Unit, listener: &Listener) -> Overlap {
 }
 
 /// Why an accepted listener is not served.
-fn hindrance(root: &Root, port: u16) -> Option<Trouble> {
+fn hindrance(root: &Root, port: u16) -> Option<Fault> {
     if root.refusal.is_some() {
-        return Some(Trouble::new(Reason::Invalid, "the Gateway is not accepted"));
+        return Some(Fault::not_programmed(Reason::Invalid, "the Gateway is not accepted"));
     }
     if root.addresses.usable.is_empty() {
-        return Some(Trouble::new(Reason::Pending, "the Gateway has no address"));
+        return Some(Fault::not_programmed(Reason::Pending, "the Gateway has no address"));
     }
     let lost =
         root.lost.get(&port).filter(|lost| root.addresses.usable.iter().all(|it| lost.contains(it)))?;
-    Some(Trouble::new(Reason::PortUnavailable, in_use(port, lost.iter())))
+    Some(Fault::not_programmed(Reason::PortUnavailable, in_use(port, lost.iter())))
 }
 
-fn lost(root: &Root) -> Option<Trouble> {
+fn lost(root: &Root) -> Option<Fault> {
     let by_port: BTreeMap<u16, String> =
         root.lost.iter().map(|(port, lost)| (*port, in_use(*port, lost.iter()))).collect();
     let message = by_port.into_values().collect::<Vec<_>>().join("; ");
-    (!message.is_empty()).then(|| Trouble::new(Reason::AddressNotUsable, message))
+    (!message.is_empty()).then(|| Fault::not_programmed(Reason::AddressNotUsable, message))
 }
 
 fn in_use<'a>(port: u16, addresses: impl Iterator<Item = &'a IpAddr>) -> String {
@@ -258,9 +258,10 @@ fn in_use<'a>(port: u16, addresses: impl Iterator<Item = &'a IpAddr>) -> String 
     format!("{} is in use by an older Gateway: use another address or port", addresses.join(", "))
 }
 
-/// Told to children, who may not see the parent: that, not why.
-fn parent_refusal(root: &Root) -> Option<Trouble> {
+/// The words for children, whose owners may not see the parent: that it is not accepted, not why.
+fn parent_refusal(root: &Root) -> Option<Fault> {
     let refusal = root.refusal.as_ref()?;
-    let own_matter = refusal.reason == Reason::ListenersNotValid;
-    (!own_matter).then(|| Trouble::new(Reason::ParentNotAccepted, "the Gateway attached to is not accepted"))
+    let is_own_matter = refusal.reason == Reason::ListenersNotValid;
+    let message = refusal.for_others().unwrap_or("the Gateway attached to is not accepted");
+    (!is_own_matter).then(|| Fault::not_accepted(Reason::ParentNotAccepted, message))
 }

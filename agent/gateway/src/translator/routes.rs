@@ -12,13 +12,13 @@ use super::family::{same_parts, stand_in};
 use super::unit::{Place, Places, References, RouteUnit};
 use crate::api::shared::ParentReference;
 use crate::attach::{Attachment, attach, parent_key};
-use crate::listener::{ParentKey, Trouble};
+use crate::listener::ParentKey;
 use crate::route::{
     ParsedRoute, ResolvedRoute, ResolvedRule, Resolver, RouteSource, parse_grpc, parse_http, resolve,
 };
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
-use crate::{Grants, Kind, ObjectKey, Objects, Reason};
+use crate::{Fault, Grants, Kind, ObjectKey, Objects, Reason};
 
 pub(super) struct Lookup<'o>(pub(super) &'o Objects);
 
@@ -171,7 +171,7 @@ impl Translator {
             Place::Refused(_) => {
                 let message =
                     format!("the {} is not accepted by the Gateway it asks to be attached to", parent.kind());
-                return Some(Attachment::refused(Trouble::new(Reason::NoMatchingParent, message)));
+                return Some(Attachment::refused(Fault::not_accepted(Reason::NoMatchingParent, message)));
             }
             Place::Root | Place::Child(_) => {
                 attach(route, reference, &unit.declared, Namespaces::new(&self.objects))
@@ -182,10 +182,7 @@ impl Translator {
         Some(match refusal {
             // Invalid rules own their traffic still, and fail it: a filter that cannot be served "MUST NOT be skipped", and
             // without the rule another route's could take the request past it.
-            Some(problem) => {
-                let refusal = Some(Trouble::new(problem.reason, problem.message));
-                Attachment { listeners: attachment.listeners, refusal }
-            }
+            Some(refusal) => Attachment { listeners: attachment.listeners, refusal: Some(refusal) },
             None => attachment,
         })
     }

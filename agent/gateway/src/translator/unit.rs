@@ -10,11 +10,11 @@ use super::dirty::ListenerKey;
 use super::family::{Bound, Part};
 use crate::address::Addresses;
 use crate::infra::Parameters;
-use crate::listener::{Declared, ParentKey, Trouble};
+use crate::listener::{Declared, ParentKey};
 use crate::merge::Verdict;
-use crate::route::{BackendUse, ParsedRoute, Problem, ResolvedRule};
+use crate::route::{BackendUse, ParsedRoute, ResolvedRule};
 use crate::status::ParentVerdict;
-use crate::{Kind, ObjectKey};
+use crate::{Fault, Kind, ObjectKey};
 
 /// Children of a Gateway in order of precedence.
 pub(super) type Rank = (i64, String, ParentKind);
@@ -43,7 +43,7 @@ pub(super) enum Place {
     /// A child of the Gateway.
     Child(ObjectName),
     /// It asks to be a child, but may not.
-    Refused(Trouble),
+    Refused(Fault),
     /// Its parent is not ours.
     Foreign,
 }
@@ -68,7 +68,7 @@ pub(super) struct Root {
     /// How it is provided, if it is accepted.
     pub(super) parameters: Parameters,
     /// Why it is not accepted.
-    pub(super) refusal: Option<Trouble>,
+    pub(super) refusal: Option<Fault>,
     pub(super) summary: Summary,
     /// Addresses by port that an older Gateway has.
     pub(super) lost: BTreeMap<u16, BTreeSet<IpAddr>>,
@@ -88,7 +88,7 @@ pub(super) struct RouteUnit {
     pub(super) parsed: Arc<ParsedRoute>,
     pub(super) rules: Box<[ResolvedRule]>,
     /// What `ResolvedRefs=False` says.
-    pub(super) unresolved: Option<Box<Problem>>,
+    pub(super) unresolved: Option<Box<Fault>>,
     pub(super) references: References,
     pub(super) attached: Places,
     pub(super) verdicts: Box<[ParentVerdict]>,

@@ -1,0 +1,113 @@
+//! What is wrong between a parent and a child, in the words of both sides. The fault is the child's: its owner reads it in
+//! full, and the parent's owner what is told to others. Across namespaces each learns what to change of their own, and nothing
+//! of the other's: "the notification might include confidential information from one of the namespaces, that should not be
+//! exposed" (GEP-1058). Without consent the parent is not told at all: otherwise any child could spoil its status.
+
+use super::combine::CombineError;
+use crate::route::{ParsedRoute, ParsedRule};
+use crate::{ConditionType, Fault, Reason};
+
+/// A parent and a child.
+#[derive(Clone, Copy)]
+pub(super) struct Sides<'a> {
+    pub(super) parent: &'a ParsedRoute,
+    pub(super) child: &'a ParsedRoute,
+}
+
+// === impl Sides ===
+
+impl Sides<'_> {
+    pub(super) fn same_namespace(self) -> bool {
+        self.parent.key.name.namespace == self.child.key.name.namespace
+    }
+
+    /// How the parent's owner is told of the child.
+    pub(super) fn the_child(self) -> String {
+        if self.same_namespace() {
+            self.child.key.to_string()
+        } else {
+            "a child route of another namespace".to_owned()
+        }
+    }
+
+    pub(super) fn no_such_rule(self, section: &str) -> Fault {
+        let to_child = format!("the parent route has no rule named {section}");
+        Fault::new(ConditionType::Attached, Reason::NoMatchingParent, to_child)
+    }
+
+    pub(super) fn not_allowed(self) -> Fault {
+        let kind = self.child.key.kind;
+        let to_child = format!(
+            "no rule of the parent route that this parentRef names allows {kind}s of this namespace (allowedRoutes of the rule)"
+        );
+        Fault::new(ConditionType::Attached, Reason::NotAllowedByParent, to_child)
+    }
+
+    pub(super) fn third_tier(self) -> Fault {
+        let parent_is_child = self.parent.parent_routes().next().is_some();
+        let to_child = if parent_is_child {
+            "the parent route is a child of a route itself; only two tiers are supported"
+        } else {
+            "a route with rules for child routes cannot be a child itself; only two tiers are supported: remove allowedRoutes \
+             and references to routes, or the parentRef"
+        };
+        let to_parent = if parent_is_child {
+            "this route is a child of a route and cannot take child routes; only two tiers are supported: remove the parentRef \
+             to a route, or allowedRoutes and references to routes"
+                .to_owned()
+        } else {
+            format!("{} takes child routes itself; only two tiers are supported", self.the_child())
+        };
+        Fault::new(ConditionType::NotSupported, Reason::NotSupported, to_child).with_others_told(to_parent)
+    }
+
+    pub(super) fn child_refused(self, fault: Fault) -> Fault {
+        fault.under(ConditionType::Attached).with_others_told(format!("{} is not valid", self.the_child()))
+    }
+
+    pub(super) fn parent_rule_invalid(self, rule: &ParsedRule) -> Fault {
+        let to_child = "the parent route's rule is not valid; its owner has to correct it";
+        Fault::new(ConditionType::Attached, Reason::Invalid, to_child)
+            .with_others_told(format!("{} is not valid and takes no child routes", rule.label()))
+    }
+
+    pub(super) fn no_hostname(self) -> Fault {
+        let list = |route: &ParsedRoute| {
+            route.hostnames.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        };
+        let (ours, theirs) = (list(self.parent), list(self.child));
+        let (to_child, to_parent) = if self.same_namespace() {
+            let both = format!("hostnames {theirs} of {} and {ours} of {}", self.child.key, self.parent.key);
+            (format!("{both} have no name in common"), format!("{both} have no name in common"))
+        } else {
+            (
+                format!("none of the hostnames {theirs} matches the parent route's hostnames"),
+                format!("none of the hostnames {ours} matches those of {}", self.the_child()),
+            )
+        };
+        Fault::new(ConditionType::Conflicted, Reason::HostnameMismatch, to_child).with_others_told(to_parent)
+    }
+
+    pub(super) fn too_many(self, what: &str) -> Fault {
+        let to_child = format!("the parent route cannot take more: {what}");
+        Fault::new(ConditionType::Attached, Reason::LimitExceeded, to_child)
+            .with_others_told(format!("{} cannot be bound: {what}", self.the_child()))
+    }
+
+    /// Elements and source routes of both sides within a namespace; across namespaces each side's own.
+    pub(super) fn conflict(self, parent: &ParsedRule, child: &ParsedRule, error: &CombineError) -> Fault {
+        let CombineError { place, why, .. } = error;
+        let ours = format!("{} in {} of {}", error.parent, parent.label(), self.parent.key);
+        let theirs = format!("{} in {} of {}", error.child, child.label(), self.child.key);
+        let (to_child, to_parent) = if self.same_namespace() {
+            let both = format!("{why}: {ours}, and {theirs}");
+            (both.clone(), both)
+        } else {
+            (
+                format!("{why}: {theirs}, and {place} of the parent route's rule"),
+                format!("{why}: {ours}, and {place} of {}", self.the_child()),
+            )
+        };
+        Fault::new(ConditionType::Conflicted, Reason::Conflicted, to_child).with_others_told(to_parent)
+    }
+}
