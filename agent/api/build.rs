@@ -71,6 +71,7 @@ fn kind(text: &str) -> Result<Value, Box<dyn Error>> {
     Ok(json!({
         "group": crd["spec"]["group"],
         "kind": crd["spec"]["names"]["kind"],
+        "resource": crd["spec"]["names"]["plural"],
         "namespaced": crd["spec"]["scope"] == json!("Namespaced"),
         "versions": schemas,
     }))

@@ -5,7 +5,7 @@ use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
 use crate::schema::{Review, Schema, Schemas, Violation};
-use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey};
+use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
 
 /// What became of one manifest.
 #[derive(Clone, Debug)]
@@ -37,11 +37,18 @@ struct Identity {
     key: ObjectKey,
 }
 
+/// Why a manifest is no object of a kind that translation uses.
+enum Unidentified {
+    Refused(Refusal),
+    /// Another kind: `apps/v1 Deployment`.
+    NotUsed(String),
+}
+
 pub fn admit(mut manifest: Value) -> Admission {
     let identity = match identify(&mut manifest) {
-        Ok(Ok(identity)) => identity,
-        Ok(Err(ignored)) => return Admission::Ignored(ignored),
-        Err(refusal) => return Admission::Refused(refusal),
+        Ok(identity) => identity,
+        Err(Unidentified::NotUsed(kind)) => return Admission::Ignored(kind),
+        Err(Unidentified::Refused(refusal)) => return Admission::Refused(refusal),
     };
     let refused = |reasons| {
         let object = identity.key.to_string();
@@ -66,21 +73,19 @@ fn admitted(object: Object, review: Review) -> Admission {
     Admission::Admitted { object, unknown_fields: review.unknown_fields }
 }
 
-/// The inner `Err` names a kind that is not ours.
-fn identify(manifest: &mut Value) -> Result<Result<Identity, String>, Refusal> {
+fn identify(manifest: &mut Value) -> Result<Identity, Unidentified> {
     let (Some(api_version), Some(kind)) = (text(manifest, "apiVersion"), text(manifest, "kind")) else {
-        return Err(anonymous(
-            "this document",
-            "it has no apiVersion or no kind: it is no Kubernetes object",
-        ));
+        let reason = "it has no apiVersion or no kind: it is no Kubernetes object";
+        return Err(anonymous("this document", reason).into());
     };
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let Some(known) = Kind::of(group, &kind) else { return Ok(Err(format!("{api_version} {kind}"))) };
+    let known = Kind::of(group, &kind);
+    let known = known.ok_or_else(|| Unidentified::NotUsed(format!("{api_version} {kind}")))?;
     let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) else {
-        return Err(anonymous(&kind, "metadata: Required value"));
+        return Err(anonymous(&kind, "metadata: Required value").into());
     };
     let key = complete_metadata(known, metadata)?;
-    Ok(Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind: known, key }))
+    Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind: known, key })
 }
 
 /// An API server counts generations of custom resources from 1; names are checked as it does.
@@ -95,10 +100,10 @@ fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Ob
         }
         None => return Err(anonymous(kind.as_str(), "metadata.name: Required value")),
     };
-    let namespace = match (is_cluster_scoped(kind), metadata.get("namespace").and_then(Value::as_str)) {
-        (true, _) => "",
-        (false, Some(namespace)) if !namespace.is_empty() => namespace,
-        (false, _) => "default",
+    let namespace = match (kind.scope(), metadata.get("namespace").and_then(Value::as_str)) {
+        (Scope::Cluster, _) => "",
+        (Scope::Namespaced, Some(namespace)) if !namespace.is_empty() => namespace,
+        (Scope::Namespaced, _) => "default",
     };
     let key = ObjectKey::new(kind, ObjectName::new(namespace, name.as_str()));
     match name_problem(kind, &key) {
@@ -114,7 +119,7 @@ fn name_problem(kind: Kind, key: &ObjectKey) -> Option<String> {
             "metadata.name: Invalid value: {name:?}: must be lower case letters, digits, '-' and '.', at most 253"
         ));
     }
-    let good = is_cluster_scoped(kind) || is_label(namespace);
+    let good = kind.scope() == Scope::Cluster || is_label(namespace);
     (!good).then(|| {
         format!(
             "metadata.namespace: Invalid value: {namespace:?}: must be lower case letters, digits and '-', at most 63"
@@ -152,10 +157,6 @@ fn text(manifest: &Value, field: &str) -> Option<String> {
     manifest.get(field)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-fn is_cluster_scoped(kind: Kind) -> bool {
-    matches!(kind, Kind::GatewayClass | Kind::Namespace | Kind::Node | Kind::CustomResourceDefinition)
-}
-
 /// Names that an API server accepts for most kinds: RFC 1123 subdomains.
 pub fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label_text)
@@ -168,6 +169,14 @@ fn is_label(name: &str) -> bool {
 fn is_label_text(label: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+}
+
+// === impl Unidentified ===
+
+impl From<Refusal> for Unidentified {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 // === impl Identity ===

@@ -4,6 +4,7 @@
 
 pub mod admission;
 mod definition;
+mod kind;
 mod node;
 mod objects;
 pub mod schema;
@@ -11,6 +12,7 @@ mod selector;
 pub mod types;
 
 pub use definition::CustomResourceDefinition;
+pub use kind::{LastGood, Readers, Reading, Role, Scope, StatusUse};
 pub use node::{Node, NodeAddress, NodeStatus};
 pub use objects::{
     Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed, created, generation,

@@ -1,10 +1,10 @@
-//! The Kubernetes objects that translation reads, typed, by kind and name. This module knows how an object is spelt in JSON
-//! and where it is kept; what objects mean is nobody's business here.
+//! The Kubernetes objects that translation reads, typed, by kind and name, and the table of kinds. This module knows how
+//! an object is spelt in JSON and where it is kept; it does not know what objects mean.
 
 mod packed;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
 use crate::definition::CustomResourceDefinition;
+use crate::kind::{LastGood, Readers, Reading, Role, Row, Scope, StatusUse};
 use crate::node::Node;
 use crate::types::gatewayclasses::GatewayClass;
 use crate::types::gatewayparameters::GatewayParameters;
@@ -59,9 +60,13 @@ macro_rules! kept {
     ($type:ty, Packed) => { Packed<$type> };
 }
 
-/// One line per kind: everything that differs between kinds as far as storing them goes.
+/// One row per kind: its type and its set, and the columns of [`crate::kind`].
 macro_rules! kinds {
-    ($($kind:ident($type:ty) in $field:ident $(as $keep:ident)?: $name:literal, $scope:ident, $group:literal [$($version:literal),+];)+) => {
+    ($(
+        $kind:ident($type:ty) in $field:ident $(as $keep:ident)?:
+        $name:literal $resource:literal of $group:ident [$($version:literal),+],
+        $scope:ident, $role:ident, read $reading:ident by $readers:ident, status $status:ident, kept $last_good:ident;
+    )+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
             $($kind),+
@@ -90,26 +95,29 @@ macro_rules! kinds {
         impl Kind {
             pub const ALL: &[Self] = &[$(Self::$kind),+];
 
-            /// As manifests spell it.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$kind => $name),+ }
-            }
-
-            pub fn group(self) -> &'static str {
-                match self { $(Self::$kind => $group),+ }
-            }
-
-            /// Versions whose schema we read, the preferred one first.
-            pub fn versions(self) -> &'static [&'static str] {
-                match self { $(Self::$kind => &[$($version),+]),+ }
-            }
-
-            fn scope(self) -> Scope {
-                match self { $(Self::$kind => Scope::$scope),+ }
+            pub(crate) fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$kind => &Row {
+                        name: $name,
+                        resource: $resource,
+                        group: $group,
+                        versions: &[$($version),+],
+                        scope: Scope::$scope,
+                        role: Role::$role,
+                        reading: Reading::$reading,
+                        readers: Readers::$readers,
+                        status: StatusUse::$status,
+                        last_good: LastGood::$last_good,
+                    }),+
+                }
             }
         }
 
         impl Object {
+            pub fn kind(&self) -> Kind {
+                match self { $(Self::$kind(_) => Kind::$kind),+ }
+            }
+
             pub fn key(&self) -> ObjectKey {
                 match self { $(Self::$kind(object) => key_of(Kind::$kind, object)),+ }
             }
@@ -124,6 +132,14 @@ macro_rules! kinds {
                     $((Self::$kind(object), Self::$kind(other)) => Keep::is(object, other),)+
                     _ => false,
                 }
+            }
+
+            /// The manifest, in the preferred version, without what is not read.
+            ///
+            /// # Errors
+            /// Types of this crate have string keys only, which always serialise.
+            pub fn to_json(&self) -> Result<Value, serde_json::Error> {
+                match self { $(Self::$kind(object) => serde_json::to_value(object)),+ }
             }
 
             fn parse(kind: Kind, value: Value) -> Result<Self, serde_json::Error> {
@@ -151,6 +167,11 @@ macro_rules! kinds {
                 }
             }
 
+            /// The names of the objects of a kind, in order.
+            pub fn names(&self, kind: Kind) -> BTreeSet<ObjectName> {
+                match kind { $(Kind::$kind => self.$field.keys().cloned().collect()),+ }
+            }
+
             pub fn iter(&self) -> impl Iterator<Item = Object> + '_ {
                 std::iter::empty()$(.chain(self.$field.values().cloned().map(Object::$kind)))+
             }
@@ -166,27 +187,54 @@ macro_rules! kinds {
     };
 }
 
-kinds! {
-    GatewayClass(GatewayClass) in gateway_classes: "GatewayClass", Cluster, "gateway.networking.k8s.io" ["v1", "v1beta1"];
-    Gateway(Gateway) in gateways: "Gateway", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1"];
-    ListenerSet(ListenerSet) in listener_sets: "ListenerSet", Namespaced, "gateway.networking.k8s.io" ["v1"];
-    HttpRoute(HttpRoute) in http_routes as Packed: "HTTPRoute", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1"];
-    GrpcRoute(GrpcRoute) in grpc_routes as Packed: "GRPCRoute", Namespaced, "gateway.networking.k8s.io" ["v1", "v1alpha2"];
-    ReferenceGrant(ReferenceGrant) in reference_grants: "ReferenceGrant", Namespaced, "gateway.networking.k8s.io" ["v1", "v1beta1", "v1alpha2"];
-    Service(Service) in services: "Service", Namespaced, "" ["v1"];
-    EndpointSlice(EndpointSlice) in endpoint_slices: "EndpointSlice", Namespaced, "discovery.k8s.io" ["v1"];
-    Secret(Secret) in secrets: "Secret", Namespaced, "" ["v1"];
-    Namespace(Namespace) in namespaces: "Namespace", Cluster, "" ["v1"];
-    Node(Node) in nodes: "Node", Cluster, "" ["v1"];
-    ConfigMap(ConfigMap) in config_maps: "ConfigMap", Namespaced, "" ["v1"];
-    GatewayParameters(GatewayParameters) in gateway_parameters: "GatewayParameters", Namespaced, "portcullis.dev" ["v1alpha1"];
-    CustomResourceDefinition(CustomResourceDefinition) in definitions: "CustomResourceDefinition", Cluster, "apiextensions.k8s.io" ["v1"];
-}
+const CORE: &str = "";
+const DISCOVERY: &str = "discovery.k8s.io";
+const OWN_GROUP: &str = "portcullis.dev";
+const EXTENSIONS: &str = "apiextensions.k8s.io";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    Cluster,
-    Namespaced,
+kinds! {
+    GatewayClass(GatewayClass) in gateway_classes:
+        "GatewayClass" "gatewayclasses" of GATEWAY_GROUP ["v1", "v1beta1"],
+        Cluster, Other, read Whole by All, status Written, kept Disk;
+    Gateway(Gateway) in gateways:
+        "Gateway" "gateways" of GATEWAY_GROUP ["v1", "v1beta1"],
+        Namespaced, Parent, read Whole by All, status Written, kept Disk;
+    ListenerSet(ListenerSet) in listener_sets:
+        "ListenerSet" "listenersets" of GATEWAY_GROUP ["v1"],
+        Namespaced, Parent, read Whole by All, status Written, kept Disk;
+    HttpRoute(HttpRoute) in http_routes as Packed:
+        "HTTPRoute" "httproutes" of GATEWAY_GROUP ["v1", "v1beta1"],
+        Namespaced, Route, read Whole by All, status Written, kept Disk;
+    GrpcRoute(GrpcRoute) in grpc_routes as Packed:
+        "GRPCRoute" "grpcroutes" of GATEWAY_GROUP ["v1", "v1alpha2"],
+        Namespaced, Route, read Whole by All, status Written, kept Disk;
+    ReferenceGrant(ReferenceGrant) in reference_grants:
+        "ReferenceGrant" "referencegrants" of GATEWAY_GROUP ["v1", "v1beta1", "v1alpha2"],
+        Namespaced, Other, read Whole by All, status Ignored, kept Disk;
+    Service(Service) in services:
+        "Service" "services" of CORE ["v1"],
+        Namespaced, Other, read Whole by All, status Read, kept Disk;
+    EndpointSlice(EndpointSlice) in endpoint_slices:
+        "EndpointSlice" "endpointslices" of DISCOVERY ["v1"],
+        Namespaced, Other, read Whole by All, status Ignored, kept Disk;
+    Secret(Secret) in secrets:
+        "Secret" "secrets" of CORE ["v1"],
+        Namespaced, Other, read OnDemand by Nodes, status Ignored, kept Memory;
+    Namespace(Namespace) in namespaces:
+        "Namespace" "namespaces" of CORE ["v1"],
+        Cluster, Other, read Whole by All, status Ignored, kept Disk;
+    Node(Node) in nodes:
+        "Node" "nodes" of CORE ["v1"],
+        Cluster, Other, read Whole by Nodes, status Read, kept Disk;
+    ConfigMap(ConfigMap) in config_maps:
+        "ConfigMap" "configmaps" of CORE ["v1"],
+        Namespaced, Other, read OnDemand by Nodes, status Ignored, kept Disk;
+    GatewayParameters(GatewayParameters) in gateway_parameters:
+        "GatewayParameters" "gatewayparameters" of OWN_GROUP ["v1alpha1"],
+        Namespaced, Other, read Whole by All, status Ignored, kept Disk;
+    CustomResourceDefinition(CustomResourceDefinition) in definitions:
+        "CustomResourceDefinition" "customresourcedefinitions" of EXTENSIONS ["v1"],
+        Cluster, Other, read Metadata by Nodes, status Ignored, kept Nowhere;
 }
 
 // === impl Object ===
@@ -271,28 +319,11 @@ fn put<T: PartialEq + Clone>(map: &mut BTreeMap<ObjectName, T>, name: ObjectName
 // === impl Kind ===
 
 impl Kind {
-    /// The kind of a group and kind name as references spell them.
-    pub fn of(group: &str, kind: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|known| known.group() == group && known.as_str() == kind)
-    }
-
-    /// `group/version`, or `v1` for the core group.
-    pub fn api_version(self) -> String {
-        let version = self.versions().first().copied().unwrap_or_default();
-        if self.group().is_empty() { version.to_owned() } else { format!("{}/{version}", self.group()) }
-    }
-
     fn of_manifest(manifest: &Value) -> Option<Self> {
         let api_version = manifest.get("apiVersion")?.as_str()?;
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let kind = Self::of(group, manifest.get("kind")?.as_str()?)?;
         kind.versions().contains(&version).then_some(kind)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

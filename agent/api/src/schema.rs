@@ -23,6 +23,8 @@ pub struct Schemas {
 pub struct Definition {
     pub group: String,
     pub kind: String,
+    /// The plural, in lower case.
+    pub resource: String,
     pub namespaced: bool,
     /// The served versions.
     pub versions: BTreeMap<String, Schema>,

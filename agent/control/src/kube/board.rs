@@ -375,9 +375,13 @@ impl Work {
     fn job(&self, key: &ObjectKey) -> Option<Job> {
         let observed = self.observed.get(key)?.clone();
         let planned = self.planned(key);
-        let is_route = !matches!(key.kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet);
         let becomes_notable = self.paces.get(key).is_some_and(|pace| pace.dispute.becomes_notable());
-        (planned.is_some() || is_route).then(|| Job { key: key.clone(), observed, planned, becomes_notable })
+        (planned.is_some() || key.kind.is_route()).then(|| Job {
+            key: key.clone(),
+            observed,
+            planned,
+            becomes_notable,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::ObjectName;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -252,9 +252,10 @@ fn manifest(object: &DynamicObject, kind: Kind) -> kube::Result<Value> {
     Ok(manifest)
 }
 
-/// Both kinds are the core group's, which every API server serves.
+/// What is read one by one is of the core group, which every API server serves.
 fn resource(kind: Kind) -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1", kind.as_str()))
+    let kind_of_version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
+    ApiResource::from_gvk_with_plural(&kind_of_version, kind.resource())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use portcullis_gateway::{Change, Object, Objects};
+use portcullis_api::{Change, LastGood as Place, Object, Objects};
 use rustix::fs::{FsWord, statfs};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -88,12 +88,12 @@ impl LastGood {
         let (path, secrets, objects) = (self.path.clone(), self.secrets.clone(), objects.clone());
         tokio::task::spawn_blocking(move || {
             let began = std::time::Instant::now();
-            let configuration = write(&path, &objects, |object| !is_secret(object)).err().map(|error| {
+            let configuration = write(&path, &objects, Place::Disk).err().map(|error| {
                 let advice = "would serve nothing; is --state-dir writable, and has it room?";
                 Failure { path, error, advice }
             });
             let secrets = secrets.and_then(|path| {
-                let error = write(&path, &objects, is_secret).err()?;
+                let error = write(&path, &objects, Place::Memory).err()?;
                 let advice = "would serve no HTTPS; is --secrets-dir writable, and has it room?";
                 Some(Failure { path, error, advice })
             });
@@ -133,11 +133,7 @@ fn is_memory(directory: &Path) -> io::Result<bool> {
     Ok(statfs(directory)?.f_type == TMPFS)
 }
 
-fn is_secret(object: &Object) -> bool {
-    matches!(object, Object::Secret(_))
-}
-
-fn write(path: &Path, objects: &Objects, belongs: fn(&Object) -> bool) -> io::Result<()> {
+fn write(path: &Path, objects: &Objects, place: Place) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
@@ -145,34 +141,12 @@ fn write(path: &Path, objects: &Objects, belongs: fn(&Object) -> bool) -> io::Re
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     let mut file = BufWriter::new(file);
-    for object in objects.iter().filter(belongs) {
-        if let Some(manifest) = manifest(&object) {
-            serde_json::to_writer(&mut file, &manifest)?;
-            file.write_all(b"\n")?;
-        }
+    for object in objects.iter().filter(|object| object.kind().last_good() == place) {
+        serde_json::to_writer(&mut file, &object.to_json()?)?;
+        file.write_all(b"\n")?;
     }
     file.into_inner()?.sync_all()?;
     std::fs::rename(&temporary, path)
-}
-
-fn manifest(object: &Object) -> Option<Value> {
-    let manifest = match object {
-        Object::CustomResourceDefinition(_) => return None,
-        Object::Secret(object) => serde_json::to_value(object),
-        Object::GatewayClass(object) => serde_json::to_value(object),
-        Object::Gateway(object) => serde_json::to_value(object),
-        Object::ListenerSet(object) => serde_json::to_value(object),
-        Object::HttpRoute(object) => serde_json::to_value(object),
-        Object::GrpcRoute(object) => serde_json::to_value(object),
-        Object::ReferenceGrant(object) => serde_json::to_value(object),
-        Object::Service(object) => serde_json::to_value(object),
-        Object::EndpointSlice(object) => serde_json::to_value(object),
-        Object::Namespace(object) => serde_json::to_value(object),
-        Object::Node(object) => serde_json::to_value(object),
-        Object::ConfigMap(object) => serde_json::to_value(object),
-        Object::GatewayParameters(object) => serde_json::to_value(object),
-    };
-    manifest.ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What the API server's objects say of themselves, and what of that is no configuration.
 
-use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_api::{Kind, ObjectKey, StatusUse};
 use portcullis_model::ObjectName;
 use serde_json::Value;
 
@@ -19,17 +19,6 @@ pub(super) fn is_older(new: &str, old: &str) -> bool {
     matches!((new.parse::<u64>(), old.parse::<u64>()), (Ok(new), Ok(old)) if new < old)
 }
 
-/// Whether its status is ours to write.
-pub(super) fn has_status(kind: Kind) -> bool {
-    use Kind::{
-        ConfigMap, EndpointSlice, GatewayParameters, Namespace, Node, ReferenceGrant, Secret, Service,
-    };
-    !matches!(
-        kind,
-        ConfigMap | EndpointSlice | GatewayParameters | Namespace | Node | ReferenceGrant | Secret | Service
-    )
-}
-
 /// Bookkeeping that would make every write of a status a change of configuration.
 pub(super) fn strip(kind: Kind, manifest: &mut Value) {
     if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -42,7 +31,7 @@ pub(super) fn strip(kind: Kind, manifest: &mut Value) {
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
         }
     }
-    if !matches!(kind, Kind::Service | Kind::Node)
+    if kind.status() != StatusUse::Read
         && let Some(manifest) = manifest.as_object_mut()
     {
         manifest.remove("status");

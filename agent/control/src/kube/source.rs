@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
-use portcullis_gateway::{Change, Kind, Object, ObjectError, ObjectKey, Objects, infra};
+use portcullis_api::{Change, Kind, Object, ObjectError, ObjectKey, Objects, Readers, Reading, StatusUse};
+use portcullis_gateway::infra;
 use portcullis_model::ObjectName;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -21,7 +22,7 @@ use super::board::{Board, Observed};
 use super::fetch::{Answer, Fetched, Fetcher};
 use super::last_good::{LastGood, Written};
 use super::listings::Listings;
-use super::manifest::{has_status, key_of, strip, version_of};
+use super::manifest::{key_of, strip, version_of};
 use super::references::{is_referrer, referred};
 use super::watch::{Delta, watch};
 use crate::source::{Source, Update};
@@ -189,7 +190,7 @@ impl KubeSource {
     /// Returns whether it may change what is referred to.
     fn take(&mut self, delta: Delta) -> bool {
         match delta {
-            Delta::Set(kind, manifest) if is_read_on_demand(kind) => self.touch(kind, &manifest),
+            Delta::Set(kind, manifest) if kind.reading() == Reading::OnDemand => self.touch(kind, &manifest),
             Delta::Set(kind, manifest) => return self.set(kind, *manifest) && self.is_referrer(kind),
             Delta::Deleted(key) => {
                 self.delete(&key);
@@ -284,7 +285,7 @@ impl KubeSource {
     }
 
     fn retain(&mut self, kind: Kind, listed: &BTreeSet<ObjectName>) {
-        for name in names(&self.objects, kind).difference(listed) {
+        for name in self.objects.names(kind).difference(listed) {
             self.delete(&ObjectKey::new(kind, name.clone()));
         }
     }
@@ -292,7 +293,7 @@ impl KubeSource {
     /// Versions and statuses are for the writer of statuses.
     fn note(&mut self, key: &ObjectKey, manifest: &Value) {
         self.listings.see(key);
-        if has_status(key.kind) {
+        if key.kind.status() == StatusUse::Written {
             self.board.observe(key, Observed::new(key, version_of(manifest), manifest));
         }
     }
@@ -324,8 +325,8 @@ impl KubeSource {
 
     /// What was kept on disk may be referred to no longer.
     fn forget_unreferred(&mut self) {
-        for kind in [Kind::Secret, Kind::ConfigMap] {
-            self.retain(kind, &self.fetcher.wanted(kind));
+        for kind in Kind::ALL.iter().filter(|kind| kind.reading() == Reading::OnDemand) {
+            self.retain(*kind, &self.fetcher.wanted(*kind));
         }
     }
 
@@ -382,9 +383,9 @@ impl KubeSource {
 
     /// Lists that come to an end later remove what is not in them by themselves.
     fn forget_absent(&mut self, kept: &[Change], heard: &Objects) {
-        let read = self.listings.read().filter(|kind| !is_read_on_demand(*kind));
+        let read = self.listings.read().filter(|kind| kind.reading() != Reading::OnDemand);
         for kind in read.collect::<Vec<_>>() {
-            self.retain(kind, &names(heard, kind));
+            self.retain(kind, &heard.names(kind));
         }
         for key in kept.iter().map(Change::key).filter(|key| self.fetcher.is_absent(key)).collect::<Vec<_>>()
         {
@@ -416,19 +417,7 @@ impl Source for KubeSource {
     }
 }
 
-/// A pod of one Gateway may not watch what may be secret, and what only nodes and statuses need is nothing to it.
 fn watched(only: Option<&ObjectName>) -> impl Iterator<Item = Kind> {
-    let is_for_agents =
-        |kind: Kind| is_read_on_demand(kind) || matches!(kind, Kind::Node | Kind::CustomResourceDefinition);
-    let by_pod = only.is_some();
-    Kind::ALL.iter().copied().filter(move |kind| !(by_pod && is_for_agents(*kind)))
-}
-
-fn names(objects: &Objects, kind: Kind) -> BTreeSet<ObjectName> {
-    objects.iter().map(|object| object.key()).filter(|key| key.kind == kind).map(|key| key.name).collect()
-}
-
-/// Of these a watch tells nothing but metadata.
-fn is_read_on_demand(kind: Kind) -> bool {
-    matches!(kind, Kind::Secret | Kind::ConfigMap)
+    let on_node = only.is_none();
+    Kind::ALL.iter().copied().filter(move |kind| on_node || kind.readers() == Readers::All)
 }

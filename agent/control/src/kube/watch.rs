@@ -8,7 +8,7 @@ use kube::api::{Api, PartialObjectMeta};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event, ListSemantic};
 use kube::{Client, Resource};
-use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_api::{Kind, ObjectKey, Reading};
 use portcullis_model::ObjectName;
 use serde::Serialize;
 use serde_json::Value;
@@ -133,17 +133,18 @@ impl KindWatch {
         Ok(())
     }
 
-    /// Secrets and ConfigMaps by their metadata alone: only those that something refers to are read. Of CRDs the metadata is all
-    /// that is wanted.
     async fn watch_resource(&mut self, resource: &ApiResource) -> Result<(), Closed> {
         self.not_served = 0;
         let config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
-        let end = if matches!(self.kind, Kind::Secret | Kind::ConfigMap | Kind::CustomResourceDefinition) {
-            let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), resource);
-            self.follow(watcher::watcher(api, config), resource).await
-        } else {
-            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
-            self.follow(watcher::watcher(api, config), resource).await
+        let end = match self.kind.reading() {
+            Reading::Metadata | Reading::OnDemand => {
+                let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), resource);
+                self.follow(watcher::watcher(api, config), resource).await
+            }
+            Reading::Whole => {
+                let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+                self.follow(watcher::watcher(api, config), resource).await
+            }
         };
         match end {
             End::NotServed => {

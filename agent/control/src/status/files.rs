@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use k8s_openapi::jiff::Timestamp;
-use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_api::{Kind, ObjectKey, StatusUse};
 use serde_json::{Map, Value, json};
 
 use super::{StatusSink, Statuses, times};
@@ -45,7 +45,7 @@ struct Work {
 /// When the directory cannot be read. A broken file is left out: the agent writes it anew.
 pub fn read_statuses(directory: &Path) -> io::Result<Vec<Value>> {
     fs::read_dir(directory)?;
-    let files = Kind::ALL.iter().flat_map(|kind| files_below(&directory.join(kind.as_str())));
+    let files = directories(directory).flat_map(|kind| files_below(&kind));
     Ok(files.filter_map(|file| read(&file)).collect())
 }
 
@@ -55,7 +55,7 @@ pub fn read_statuses(directory: &Path) -> io::Result<Vec<Value>> {
 /// When one cannot be removed.
 pub fn remove_statuses(directory: &Path) -> io::Result<bool> {
     let mut found = false;
-    for kind in Kind::ALL.iter().map(|kind| directory.join(kind.as_str())) {
+    for kind in directories(directory) {
         for file in files_below(&kind) {
             fs::remove_file(&file)?;
             found = true;
@@ -229,12 +229,18 @@ fn file_name(name: &str) -> String {
 
 /// Touches nothing but what a status file could be.
 fn remove_others(directory: &Path, keep: &BTreeSet<PathBuf>) {
-    for file in Kind::ALL.iter().flat_map(|kind| files_below(&directory.join(kind.as_str()))) {
+    for file in directories(directory).flat_map(|kind| files_below(&kind)) {
         if file.strip_prefix(directory).is_ok_and(|relative| !keep.contains(relative)) {
             // If it cannot be removed, writing will complain, too.
             let _ = fs::remove_file(&file);
         }
     }
+}
+
+/// One for each kind that has a status of ours.
+fn directories(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let kinds = Kind::ALL.iter().filter(|kind| kind.status() == StatusUse::Written);
+    kinds.map(|kind| directory.join(kind.as_str()))
 }
 
 fn files_below(kind: &Path) -> Vec<PathBuf> {

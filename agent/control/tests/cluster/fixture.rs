@@ -7,6 +7,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, Config, ResourceExt};
+use portcullis_api::Kind;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -170,22 +171,21 @@ async fn remove_leftovers(client: &Client) {
 }
 
 pub(crate) fn resource(kind: &str) -> ApiResource {
+    if let Some(known) = Kind::ALL.iter().find(|known| known.as_str() == kind) {
+        let gvk = GroupVersionKind::gvk(known.group(), known.versions()[0], kind);
+        return ApiResource::from_gvk_with_plural(&gvk, known.resource());
+    }
     let (group, version) = match kind {
-        "Service" | "Secret" | "ConfigMap" | "Pod" | "ServiceAccount" => ("", "v1"),
+        "Pod" | "ServiceAccount" => ("", "v1"),
         "Deployment" => ("apps", "v1"),
-        "GatewayParameters" => ("portcullis.dev", "v1alpha1"),
-        "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Event" => ("events.k8s.io", "v1"),
         "Lease" => ("coordination.k8s.io", "v1"),
-        "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
         "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding" => ("rbac.authorization.k8s.io", "v1"),
         "XMesh" => ("gateway.networking.x-k8s.io", "v1alpha1"),
         _ => ("gateway.networking.k8s.io", "v1"),
     };
     let plural = match kind {
-        "GatewayClass" => "gatewayclasses".to_owned(),
         "XMesh" => "xmeshes".to_owned(),
-        "GatewayParameters" => "gatewayparameters".to_owned(),
         _ => format!("{}s", kind.to_lowercase()),
     };
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), &plural)

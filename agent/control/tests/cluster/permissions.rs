@@ -1,17 +1,18 @@
 //! The chart's roles are enough for everything, and too little of it hurts only what is missing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use portcullis_api::{GATEWAY_GROUP, Kind, Readers, Reading, StatusUse};
 use portcullis_control::kube::{Installation, LastGood, uninstall};
+use portcullis_gateway::dump_snapshot;
 use portcullis_gateway::mesh::MeshSettings;
-use portcullis_gateway::{GATEWAY_GROUP, Kind, dump_snapshot};
 use serde_json::{Value, json};
 
 use crate::account;
 use crate::agent::{Agent, LEASE, serves, until};
 use crate::crds::XMESH;
-use crate::fixture::{Fixture, condition, resource};
+use crate::fixture::{Fixture, condition};
 use crate::logs::Logs;
 use crate::meshes;
 use crate::outages::{certificate, has_certificate, kept};
@@ -41,23 +42,87 @@ fn rules_in(chart: &str, kind: &str, name: &str) -> Value {
     roles.next().expect("the chart has the role")["rules"].clone()
 }
 
-/// What the chart's role allows on the Gateway API's kinds.
-fn granted(of_status: bool) -> BTreeSet<String> {
-    let rules = rules("ClusterRole");
-    let rules = rules.as_array().unwrap().iter().filter(|rule| rule["apiGroups"][0] == GATEWAY_GROUP);
-    let resources = rules.flat_map(|rule| rule["resources"].as_array().unwrap());
-    let resources = resources.map(|resource| resource.as_str().unwrap());
-    resources.filter(|resource| resource.ends_with("/status") == of_status).map(str::to_owned).collect()
+/// The operator's page on rights.
+const RIGHTS: &str = include_str!("../../../../docs/cluster-mode.md");
+
+type Verbs = BTreeSet<&'static str>;
+
+/// Verbs by API group and resource.
+fn granted(rules: &Value) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = BTreeMap::<_, BTreeSet<_>>::new();
+    for rule in rules.as_array().unwrap() {
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                granted.entry((group.clone(), resource)).or_default().extend(texts(&rule["verbs"]));
+            }
+        }
+    }
+    granted
+}
+
+/// Verbs that reading a kind takes.
+fn reads(kind: Kind) -> Verbs {
+    // An object is read anew after a conflict with another writer of its status.
+    let is_read_alone = kind.reading() == Reading::OnDemand || kind.status() == StatusUse::Written;
+    ["list", "watch"].into_iter().chain(is_read_alone.then_some("get")).collect()
+}
+
+/// Needs no cluster.
+#[test]
+fn the_agents_rights_follow_from_the_table_of_kinds() {
+    let granted = granted(&rules("ClusterRole"));
+    let verbs_on = |group: &str, resource: String| -> BTreeSet<&str> {
+        let verbs = granted.get(&(group.to_owned(), resource));
+        verbs.into_iter().flatten().map(String::as_str).collect()
+    };
+    for kind in Kind::ALL {
+        let on_objects = verbs_on(kind.group(), kind.resource().to_owned());
+        assert!(on_objects.is_superset(&reads(*kind)), "{kind}: {on_objects:?}");
+        let on_status = verbs_on(kind.group(), format!("{}/status", kind.resource()));
+        let expected = (kind.status() == StatusUse::Written).then_some("patch");
+        assert_eq!(on_status, expected.into_iter().collect(), "{kind}");
+    }
 }
 
 /// Needs no cluster.
 #[test]
 fn there_are_no_rights_on_kinds_that_are_not_read() {
-    let kinds = Kind::ALL.iter().filter(|kind| kind.group() == GATEWAY_GROUP);
-    let read: BTreeSet<_> = kinds.map(|kind| resource(kind.as_str()).plural).collect();
-    assert_eq!(granted(false), read);
-    let told = read.iter().filter(|kind| *kind != "referencegrants");
-    assert_eq!(granted(true), told.map(|kind| format!("{kind}/status")).collect());
+    let granted = granted(&rules("ClusterRole"));
+    let watched = granted.iter().filter(|(_, verbs)| verbs.contains("watch")).map(|(of, _)| of.clone());
+    // The mesh has a watch of its own.
+    let xmesh = ("gateway.networking.x-k8s.io".to_owned(), "xmeshes".to_owned());
+    let read = Kind::ALL.iter().map(|kind| (kind.group().to_owned(), kind.resource().to_owned()));
+    assert_eq!(watched.collect::<BTreeSet<_>>(), read.chain([xmesh]).collect());
+}
+
+/// Needs no cluster.
+#[test]
+fn pods_of_one_gateway_may_read_what_is_meant_for_them_and_nothing_else() {
+    let granted = granted(&rules_with_dedicated("ClusterRole", "portcullis-dedicated"));
+    let expected = Kind::ALL.iter().filter(|kind| kind.readers() == Readers::All);
+    let expected = expected.map(|kind| {
+        let verbs = ["list", "watch"].map(str::to_owned);
+        ((kind.group().to_owned(), kind.resource().to_owned()), BTreeSet::from(verbs))
+    });
+    assert_eq!(granted, expected.collect());
+}
+
+/// Needs no cluster.
+#[test]
+fn the_documented_rights_are_those_of_the_table_of_kinds() {
+    let row = |verbs: &str| -> &str {
+        let start = format!("| {verbs} | ");
+        RIGHTS.lines().find_map(|line| line.strip_prefix(&start)).expect("the page has a row for it")
+    };
+    for kind in Kind::ALL {
+        for verb in reads(*kind) {
+            let row = row(if verb == "get" { "get" } else { "list, watch" });
+            assert!(row.contains(kind.resource()), "{verb} {kind}: {row}");
+        }
+    }
 }
 
 #[tokio::test]
