@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use portcullis_model::FrontendKey;
-use portcullis_node::vip::{self, Changes, Problem, Unlisted};
+use portcullis_node::vips::addresses::{self as vip, Changes, Problem, Unlisted};
 use portcullis_node::{Sharing, connections, notrack};
 
 /// Whether the node's connection tracking sees connections to VIPs.

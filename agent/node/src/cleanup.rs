@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::pins::Pins;
-use crate::{notrack, vip};
+use crate::notrack;
+use crate::programs::pins::Pins;
+use crate::vips::addresses;
 
 /// What was taken away, and what could not be; each a line for the operator.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Cleaned {
     }
 
     fn remove_vips(&mut self) {
-        let changes = match vip::remove_all() {
+        let changes = match addresses::remove_all() {
             Ok(changes) => changes,
             Err(error) => return self.problems.push(error.to_string()),
         };

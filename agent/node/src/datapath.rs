@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use aya_log::Level;
 use portcullis_common::abi::STEER;
 
-use crate::desired::{Desired, GROUP};
+use crate::Reason;
 use crate::error::{Error, Unavailable};
-use crate::interfaces::Interfaces;
-use crate::kernel::{Kernel, KernelLog, Passage};
-use crate::maps::{CoreSockets, Maps};
-use crate::pins::{DEFAULT_PIN_DIR, Pins};
+use crate::plan::desired::{Desired, GROUP};
 use crate::plan::{Contents, Op, plan};
-use crate::probe::probe;
-use crate::{Reason, attach};
+use crate::programs::attach;
+use crate::programs::interfaces::Interfaces;
+use crate::programs::kernel::{Kernel, KernelLog, Passage};
+use crate::programs::maps::{CoreSockets, Maps};
+use crate::programs::pins::{DEFAULT_PIN_DIR, Pins};
+use crate::programs::probe::probe;
 
 /// How to open the datapath.
 #[derive(Clone, Debug)]

@@ -7,33 +7,26 @@
 //!                                                              ◀─ guard (XDP)       ◀─ packets
 //! ```
 
-mod attach;
 mod cleanup;
 pub mod connections;
 mod datapath;
-mod desired;
 mod error;
-mod interfaces;
-mod kernel;
-mod maps;
 mod netlink;
 pub mod notrack;
-mod pins;
 mod plan;
-mod probe;
-mod sys;
-pub mod vip;
+mod programs;
+pub mod vips;
 
 pub use aya_log::Level as LogLevel;
 pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Attachment, Datapath, How, Options};
-pub use desired::{Desired, Sharing};
 pub use error::{Error, Unavailable};
-pub use interfaces::Interfaces;
-pub use kernel::{KernelLog, Passage};
-pub use maps::CoreSockets;
-pub use pins::DEFAULT_PIN_DIR;
+pub use plan::desired::{Desired, Sharing};
 pub use plan::{Contents, Op, plan};
 pub use portcullis_common::abi::MAX_CORES;
 pub use portcullis_common::reason::Reason;
-pub use probe::{Environment, probe};
+pub use programs::interfaces::Interfaces;
+pub use programs::kernel::{KernelLog, Passage};
+pub use programs::maps::CoreSockets;
+pub use programs::pins::DEFAULT_PIN_DIR;
+pub use programs::probe::{Environment, probe};

@@ -1,5 +1,7 @@
 //! The pure diff of what the maps hold and what they should hold.
 
+pub(crate) mod desired;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -10,7 +10,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use portcullis_node::{notrack, vip};
+use portcullis_node::notrack;
+use portcullis_node::vips::addresses;
 use support::{Client, isolated};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -41,7 +42,7 @@ fn vips_are_reached_where_connections_to_unknown_services_are_dropped() {
         let client = Client::new();
         drop_services();
         let vips = vips(&["10.50.0.1", "fd50::1"]);
-        assert!(vip::make_local(&vips).unwrap().problems.is_empty());
+        assert!(addresses::make_local(&vips).unwrap().problems.is_empty());
         for vip in &vips {
             let _listener = TcpListener::bind((*vip, 80)).unwrap();
             let address = SocketAddr::new(*vip, 80);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
-use crate::netlink::{Addresses, LocalAddress};
+use crate::netlink::addresses::{Addresses, LocalAddress};
 
 /// What a call changed, and what it could not change; the rest is done all the same.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use aya_log::{EbpfLogger, Level};
 use portcullis_common::abi::{COUNTERS, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
 
 use crate::error::Unavailable;
-use crate::pins::Pins;
-use crate::probe::kernel_release;
+use crate::programs::pins::Pins;
+use crate::programs::probe::kernel_release;
 
 /// What `cargo xtask build-ebpf` built, if it was there when the agent was compiled.
 #[cfg(ebpf_object)]

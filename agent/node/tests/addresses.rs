@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpListener};
 
-use portcullis_node::vip::{make_local, remove_all, retain};
+use portcullis_node::vips::addresses::{make_local, remove_all, retain};
 use support::{ip, isolated};
 
 fn vips(addresses: &[&str]) -> BTreeSet<IpAddr> {

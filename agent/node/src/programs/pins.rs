@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::mount::MountFlags;
 
 use crate::error::{Error, Unavailable};
-use crate::sys;
+use crate::programs::sys;
 
 /// The base when nothing else is asked for.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portcullis";

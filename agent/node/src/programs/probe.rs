@@ -5,8 +5,8 @@ use std::path::Path;
 use rustix::thread::CapabilitySet;
 
 use crate::error::Unavailable;
-use crate::kernel;
-use crate::pins::is_bpffs;
+use crate::programs::kernel;
+use crate::programs::pins::is_bpffs;
 
 /// What matters about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

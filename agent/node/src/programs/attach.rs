@@ -11,10 +11,10 @@ use portcullis_common::abi::{GUARD, STEER};
 
 use crate::datapath::{Attachment, How};
 use crate::error::Unavailable;
-use crate::interfaces::Interface;
-use crate::kernel::Kernel;
-use crate::pins::{NETWORK_NAMESPACE, Pins};
-use crate::sys;
+use crate::programs::interfaces::Interface;
+use crate::programs::kernel::Kernel;
+use crate::programs::pins::{NETWORK_NAMESPACE, Pins};
+use crate::programs::sys;
 
 /// Attaches the steering program to this network namespace.
 pub(crate) fn steer(kernel: &mut Kernel, pins: &Pins) -> Result<Attachment, Unavailable> {

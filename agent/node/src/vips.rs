@@ -1,0 +1,3 @@
+//! The addresses of this node's Gateways.
+
+pub mod addresses;
