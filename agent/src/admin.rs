@@ -68,7 +68,7 @@ impl Admin {
             self.standing.as_ref(),
             &traffic,
             &self.plane.kernel_counters(),
-            self.plane.is_kernel(),
+            self.plane.node.is_steered(),
             SystemTime::now(),
         )
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use portcullis_gateway::infra::Pods;
+use portcullis_node::vips::Tracking;
 
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
-use crate::vips::Tracking;
 
 /// A Kubernetes Gateway API gateway that steers traffic with eBPF.
 #[derive(Parser)]

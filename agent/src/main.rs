@@ -13,14 +13,12 @@ mod offline;
 mod output;
 mod panics;
 mod plane;
-mod ports;
 mod ready;
 mod routes;
 mod run;
 mod state;
 mod status;
 mod telemetry;
-mod vips;
 
 use std::process::ExitCode;
 

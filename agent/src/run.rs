@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     let plane = Plane::start(args)?;
-    tracing::info!("datapath: {}", plane.description);
+    tracing::info!("datapath: {}", plane.node.description());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control")

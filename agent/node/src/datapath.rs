@@ -9,7 +9,7 @@ use crate::Reason;
 use crate::error::{Error, Unavailable};
 use crate::plan::desired::{Desired, GROUP};
 use crate::plan::{Contents, Op, plan};
-use crate::programs::attach;
+use crate::programs::attach::{self, Attachment};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{Kernel, KernelLog, Passage};
 use crate::programs::maps::{CoreSockets, Maps};
@@ -30,23 +30,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { pin_dir: DEFAULT_PIN_DIR.into(), interfaces: Interfaces::default(), log: None }
     }
-}
-
-/// A program at work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    pub program: &'static str,
-    pub target: String,
-    pub how: How,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Put into the link an earlier agent had pinned.
-    Adopted,
-    Attached,
-    /// XDP without the driver's help: works everywhere, costs more.
-    AttachedGeneric,
 }
 
 /// The programs at work in this network namespace. Dropping it leaves them there: traffic goes on until the next agent adopts

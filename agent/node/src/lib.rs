@@ -1,32 +1,47 @@
-//! eBPF in user space: loads the kernel programs, attaches and pins them, adopts what an earlier agent pinned, and keeps the
-//! maps equal to what the snapshot asks for, by a pure diff. It knows addresses and ports, not listeners, routes or Kubernetes.
-//! Whatever it cannot do here is a typed [`Unavailable`], and the agent then serves from ordinary sockets.
+//! What the agent does to its node: kernel programs that steer and guard connections, VIPs on loopback, connection tracking,
+//! ports and addresses that are still in use. The agent uses all of it through [`Node`]; each part works by itself, too.
+//!
+//! It knows addresses and ports, not listeners, routes or Kubernetes. Whatever the kernel programs cannot do here is a typed
+//! [`Unavailable`], and the agent then serves from ordinary sockets.
 //!
 //! ```text
-//! snapshot ─▶ Desired ─▶ plan(observed, desired) ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections
-//!                                                              ◀─ guard (XDP)       ◀─ packets
+//! frontends ─▶ Desired ─▶ plan(observed, desired) ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections
+//!     │                                                       ◀─ guard (XDP)       ◀─ packets
+//!     └─▶ Vips ─▶ addresses on loopback, nftables rules
 //! ```
 
 mod cleanup;
-pub mod connections;
 mod datapath;
 mod error;
+mod logged;
 mod netlink;
+mod node;
 pub mod notrack;
 mod plan;
+mod ports;
 mod programs;
+mod steering;
 pub mod vips;
+
+use std::collections::BTreeMap;
+
+use portcullis_model::FrontendKey;
 
 pub use aya_log::Level as LogLevel;
 pub use cleanup::{Cleaned, clean, detach};
-pub use datapath::{Attachment, Datapath, How, Options};
+pub use datapath::{Datapath, Options};
 pub use error::{Error, Unavailable};
+pub use node::{Choice, Node, Settings};
 pub use plan::desired::{Desired, Sharing};
+pub use plan::table::Change;
 pub use plan::{Contents, Op, plan};
-pub use portcullis_common::abi::MAX_CORES;
 pub use portcullis_common::reason::Reason;
+pub use programs::attach::{Attachment, How};
 pub use programs::interfaces::Interfaces;
 pub use programs::kernel::{KernelLog, Passage};
 pub use programs::maps::CoreSockets;
 pub use programs::pins::DEFAULT_PIN_DIR;
 pub use programs::probe::{Environment, probe};
+
+/// Frontends that are not served, and why.
+pub type Refused = BTreeMap<FrontendKey, String>;

@@ -1,6 +1,7 @@
-//! The pure diff of what the maps hold and what they should hold.
+//! The pure difference of what the maps hold and what they should hold, in an order that leaves no gap.
 
 pub(crate) mod desired;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +9,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use portcullis_common::abi::{Address, FrontendKey, TCP, UDP, VIP_EXCLUSIVE};
 
-/// What the maps hold.
+use table::{Change, Difference};
+
+/// What the maps hold, or should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Frontend → listener group.
@@ -17,34 +20,29 @@ pub struct Contents {
     pub vips: BTreeMap<Address, u32>,
 }
 
-/// One map write.
+/// One map write; a variant for each map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    PutFrontend(FrontendKey, u32),
-    RemoveFrontend(FrontendKey),
-    PutVip(Address, u32),
-    RemoveVip(Address),
+    Frontend(Change<FrontendKey, u32>),
+    Vip(Change<Address, u32>),
 }
 
-/// What to write to get from one to the other, in an order without gaps: frontends come before the VIP that would drop their
+/// The writes to get from one to the other, in an order without gaps: frontends come before the VIP that would drop their
 /// packets, and go after it.
 pub fn plan(observed: &Contents, desired: &Contents) -> Vec<Op> {
-    let new_frontends =
-        changed(&observed.frontends, &desired.frontends).map(|(key, group)| Op::PutFrontend(key, group));
-    let new_vips = changed(&observed.vips, &desired.vips).map(|(address, flags)| Op::PutVip(address, flags));
-    let old_vips = gone(&observed.vips, &desired.vips).map(Op::RemoveVip);
-    let old_frontends = gone(&observed.frontends, &desired.frontends).map(Op::RemoveFrontend);
-    new_frontends.chain(new_vips).chain(old_vips).chain(old_frontends).collect()
+    let frontends = Difference::between(&observed.frontends, &desired.frontends);
+    let vips = Difference::between(&observed.vips, &desired.vips);
+    let new = frontends.put.into_iter().map(Op::Frontend).chain(vips.put.into_iter().map(Op::Vip));
+    let old = vips.remove.into_iter().map(Op::Vip).chain(frontends.remove.into_iter().map(Op::Frontend));
+    new.chain(old).collect()
 }
 
 impl Contents {
-    /// What a write does, on this copy.
+    /// Does a write on this copy.
     pub fn apply(&mut self, op: Op) {
         match op {
-            Op::PutFrontend(key, group) => _ = self.frontends.insert(key, group),
-            Op::RemoveFrontend(key) => _ = self.frontends.remove(&key),
-            Op::PutVip(address, flags) => _ = self.vips.insert(address, flags),
-            Op::RemoveVip(address) => _ = self.vips.remove(&address),
+            Op::Frontend(change) => change.apply(&mut self.frontends),
+            Op::Vip(change) => change.apply(&mut self.vips),
         }
     }
 }
@@ -52,21 +50,13 @@ impl Contents {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Op::PutFrontend(key, _) | Op::RemoveFrontend(key) => {
+            Self::Frontend(Change::Put(key, _) | Change::Remove(key)) => {
                 write!(f, "{} {}", protocol(key.protocol), SocketAddr::new(ip(&key.address), key.port()))
             }
-            Op::PutVip(address, VIP_EXCLUSIVE) => write!(f, "VIP {} (exclusive)", ip(address)),
-            Op::PutVip(address, _) | Op::RemoveVip(address) => write!(f, "VIP {}", ip(address)),
+            Self::Vip(Change::Put(address, VIP_EXCLUSIVE)) => write!(f, "VIP {} (exclusive)", ip(address)),
+            Self::Vip(Change::Put(address, _) | Change::Remove(address)) => write!(f, "VIP {}", ip(address)),
         }
     }
-}
-
-fn changed<K: Ord + Copy>(old: &BTreeMap<K, u32>, new: &BTreeMap<K, u32>) -> impl Iterator<Item = (K, u32)> {
-    new.iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(key, value)| (*key, *value))
-}
-
-fn gone<K: Ord + Copy>(old: &BTreeMap<K, u32>, new: &BTreeMap<K, u32>) -> impl Iterator<Item = K> {
-    old.keys().filter(|key| !new.contains_key(key)).copied()
 }
 
 fn ip(address: &Address) -> IpAddr {
@@ -121,7 +111,7 @@ mod tests {
                 for key in observed.frontends.keys().filter(|key| desired.frontends.contains_key(key)) {
                     prop_assert!(now.frontends.contains_key(key));
                 }
-                if let Op::PutVip(address, _) = op {
+                if let Op::Vip(Change::Put(address, _)) = op {
                     let mut wanted = desired.frontends.keys().filter(|key| key.address == address);
                     prop_assert!(wanted.all(|key| now.frontends.contains_key(key)));
                 }
@@ -132,9 +122,9 @@ mod tests {
     #[test]
     fn operators_read_addresses() {
         let key = FrontendKey::new(TCP, Address::v4([10, 0, 0, 1]), 443);
-        assert_eq!(Op::PutFrontend(key, 0).to_string(), "TCP 10.0.0.1:443");
+        assert_eq!(Op::Frontend(Change::Put(key, 0)).to_string(), "TCP 10.0.0.1:443");
         let v6 = Address::v6(Ipv6Addr::LOCALHOST.octets());
-        assert_eq!(Op::RemoveFrontend(FrontendKey::new(UDP, v6, 53)).to_string(), "UDP [::1]:53");
-        assert_eq!(Op::PutVip(v6, VIP_EXCLUSIVE).to_string(), "VIP ::1 (exclusive)");
+        assert_eq!(Op::Frontend(Change::Remove(FrontendKey::new(UDP, v6, 53))).to_string(), "UDP [::1]:53");
+        assert_eq!(Op::Vip(Change::Put(v6, VIP_EXCLUSIVE)).to_string(), "VIP ::1 (exclusive)");
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod attach;
 pub(crate) mod interfaces;
 pub(crate) mod kernel;
 pub(crate) mod maps;
+pub(crate) mod object;
 pub(crate) mod pins;
 pub(crate) mod probe;
 pub(crate) mod sys;

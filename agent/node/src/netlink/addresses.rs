@@ -3,15 +3,14 @@
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink::Connection;
 
 /// Every network namespace has loopback as its first interface.
 const LOOPBACK: u32 = 1;
@@ -27,79 +26,31 @@ pub(crate) struct LocalAddress {
 }
 
 /// The addresses of this thread's network namespace.
-pub(crate) struct Addresses(Socket);
+pub(crate) struct Addresses(Connection<RouteNetlinkMessage>);
 
 impl Addresses {
     pub(crate) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self(socket))
+        Connection::open(NETLINK_ROUTE).map(Self)
     }
 
     pub(crate) fn list(&mut self) -> io::Result<Vec<LocalAddress>> {
-        self.send(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
         let mut found = Vec::new();
-        loop {
-            for payload in self.receive()? {
-                match payload {
-                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(message)) => {
-                        found.extend(local_address(&message));
-                    }
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::Done(_) => return Ok(found),
-                    _ => {}
-                }
+        self.0.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewAddress(message) = message {
+                found.extend(local_address(&message));
             }
-        }
+        })?;
+        Ok(found)
     }
 
     /// Adding what is there already is no error.
     pub(crate) fn add(&mut self, address: IpAddr) -> io::Result<()> {
-        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
-        self.request(RouteNetlinkMessage::NewAddress(on_loopback(address)), flags)
+        let message = RouteNetlinkMessage::NewAddress(on_loopback(address));
+        self.0.request(message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     pub(crate) fn remove(&mut self, address: IpAddr) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::DelAddress(on_loopback(address)), NLM_F_ACK)
-    }
-
-    /// Sends a change and waits for its acknowledgement.
-    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.send(message, flags)?;
-        loop {
-            for payload in self.receive()? {
-                match payload {
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                    NetlinkPayload::Error(_) => return Ok(()),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        let mut packet = NetlinkMessage::from(message);
-        packet.header.flags = NLM_F_REQUEST | flags;
-        packet.finalize();
-        let mut bytes = vec![0; packet.buffer_len()];
-        packet.serialize(&mut bytes);
-        self.0.send(&bytes, 0).map(drop)
-    }
-
-    /// One datagram: one or several messages, each padded to four bytes.
-    fn receive(&mut self) -> io::Result<Vec<NetlinkPayload<RouteNetlinkMessage>>> {
-        let (bytes, _) = self.0.recv_from_full()?;
-        let mut rest = &bytes[..];
-        let mut payloads = Vec::new();
-        while !rest.is_empty() {
-            let message =
-                NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
-            let length = (message.header.length as usize).next_multiple_of(4);
-            payloads.push(message.payload);
-            rest = rest.get(length.max(1)..).unwrap_or_default();
-        }
-        Ok(payloads)
+        self.0.request(RouteNetlinkMessage::DelAddress(on_loopback(address)), 0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Attaching is adopting where an earlier agent left a link: its program is replaced atomically, no packet sees a gap.
 
+use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -9,12 +10,40 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, XdpMode};
 use portcullis_common::abi::{GUARD, STEER};
 
-use crate::datapath::{Attachment, How};
 use crate::error::Unavailable;
 use crate::programs::interfaces::Interface;
 use crate::programs::kernel::Kernel;
 use crate::programs::pins::{NETWORK_NAMESPACE, Pins};
 use crate::programs::sys;
+
+/// A program at work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    pub program: &'static str,
+    pub target: String,
+    pub how: How,
+}
+
+/// How a program came to be at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Put into the link an earlier agent had pinned.
+    Adopted,
+    Attached,
+    /// XDP without the driver's help: works everywhere, costs more.
+    AttachedGeneric,
+}
+
+impl fmt::Display for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.how {
+            How::Adopted => "adopted",
+            How::Attached => "attached",
+            How::AttachedGeneric => "attachedgeneric",
+        };
+        write!(f, "{} on {} ({how})", self.program, self.target)
+    }
+}
 
 /// Attaches the steering program to this network namespace.
 pub(crate) fn steer(kernel: &mut Kernel, pins: &Pins) -> Result<Attachment, Unavailable> {

@@ -26,6 +26,15 @@ pub(crate) struct Interface {
 }
 
 impl Interfaces {
+    /// As an operator names them: nothing for the default, `none` for no packet guard.
+    pub fn from_names(names: &[String]) -> Self {
+        match names {
+            [] => Self::Uplinks,
+            [none] if none == "none" => Self::None,
+            names => Self::Named(names.to_vec()),
+        }
+    }
+
     pub(crate) fn resolve(&self) -> Result<Vec<Interface>, Unavailable> {
         match self {
             Interfaces::None => Ok(vec![]),

@@ -1,20 +1,16 @@
 //! The loaded programs: the embedded object, its load-time constant, and its log.
 
+use std::time::Duration;
+
 use aya::programs::{SkLookup, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
 use portcullis_common::abi::{COUNTERS, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
 
 use crate::error::Unavailable;
+use crate::programs::object::OBJECT;
 use crate::programs::pins::Pins;
 use crate::programs::probe::kernel_release;
-
-/// What `cargo xtask build-ebpf` built, if it was there when the agent was compiled.
-#[cfg(ebpf_object)]
-pub(crate) const OBJECT: Option<&[u8]> =
-    Some(aya::include_bytes_aligned!(env!("PORTCULLIS_EBPF_OBJECT_EMBEDDED")));
-#[cfg(not(ebpf_object))]
-pub(crate) const OBJECT: Option<&[u8]> = None;
 
 const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS];
 
@@ -24,6 +20,9 @@ pub enum Passage {
     Passed,
     Dropped,
 }
+
+/// What the log lines of the kernel programs are under in filters: their crate.
+const LOG_TARGET: &str = "portcullis_ebpf";
 
 /// `enum xdp_action` of linux/bpf.h.
 const XDP_PASS: u32 = 2;
@@ -85,8 +84,20 @@ fn refused(source: aya::EbpfError) -> Unavailable {
 /// at level debug, one that is steered at level trace.
 pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
 
+/// As much as the filter of the agent's log lets through; `None` is nothing.
+pub(crate) fn log_level() -> Option<Level> {
+    if tracing::enabled!(target: LOG_TARGET, tracing::Level::TRACE) {
+        Some(Level::Trace)
+    } else {
+        tracing::enabled!(target: LOG_TARGET, tracing::Level::DEBUG).then_some(Level::Debug)
+    }
+}
+
 impl KernelLog {
-    /// Passes on what has come in since the last time; what nobody asks for in time is lost.
+    /// Time between calls of [`KernelLog::flush`].
+    pub const INTERVAL: Duration = Duration::from_millis(100);
+
+    /// Passes on what has come in since the last time; lines that are not taken in time are lost.
     pub fn flush(&mut self) {
         self.0.flush();
     }

@@ -11,6 +11,7 @@ use portcullis_common::abi::{
 use portcullis_common::reason::Reason;
 
 use crate::error::{Error, Unavailable};
+use crate::plan::table::Change;
 use crate::plan::{Contents, Op};
 
 /// The listening sockets of one core. They may be bound to any port; steered connections keep the port they came for.
@@ -50,10 +51,8 @@ impl Maps {
 
     pub(crate) fn execute(&mut self, op: Op) -> Result<(), Error> {
         let (map, written) = match op {
-            Op::PutFrontend(key, group) => (FRONTENDS, self.frontends.insert(Raw(key), group, 0)),
-            Op::RemoveFrontend(key) => (FRONTENDS, gone(self.frontends.remove(&Raw(key)))),
-            Op::PutVip(address, flags) => (VIPS, self.vips.insert(Raw(address), flags, 0)),
-            Op::RemoveVip(address) => (VIPS, gone(self.vips.remove(&Raw(address)))),
+            Op::Frontend(change) => (FRONTENDS, write(&mut self.frontends, change)),
+            Op::Vip(change) => (VIPS, write(&mut self.vips, change)),
         };
         written.map_err(unwritable(map, || op.to_string()))
     }
@@ -105,6 +104,16 @@ fn checked_count(given: usize) -> Result<u32, Error> {
 fn take<M: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &str) -> Result<M, Unavailable> {
     let map = ebpf.take_map(name).ok_or_else(|| Unavailable::Object(format!("it has no map {name}")))?;
     M::try_from(map).map_err(|error| Unavailable::Object(format!("map {name}: {error}")))
+}
+
+fn write<K>(map: &mut HashMap<MapData, Raw<K>, u32>, change: Change<K, u32>) -> Result<(), MapError>
+where
+    Raw<K>: Pod,
+{
+    match change {
+        Change::Put(key, value) => map.insert(Raw(key), value, 0),
+        Change::Remove(key) => gone(map.remove(&Raw(key))),
+    }
 }
 
 /// Removing what is not there is done already.

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::thread::CapabilitySet;
 
 use crate::error::Unavailable;
-use crate::programs::kernel;
+use crate::programs::object::OBJECT;
 use crate::programs::pins::is_bpffs;
 
 /// What matters about a node.
@@ -27,7 +27,7 @@ pub struct Environment {
 pub fn probe(pin_dir: &Path) -> Environment {
     Environment {
         kernel: kernel_release(),
-        object: kernel::OBJECT.is_some(),
+        object: OBJECT.is_some(),
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
         bpffs: is_bpffs(pin_dir),
         missing_capabilities: missing_capabilities(),

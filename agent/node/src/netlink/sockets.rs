@@ -1,0 +1,132 @@
+//! TCP sockets of this network namespace through sock_diag(7), the interface behind `ss`: which addresses have open
+//! connections, and what listens. The kernel filters by state, so that a node with many connections lists only what is asked.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::nlas::Nla;
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
+use netlink_packet_sock_diag::message::SockDiagMessage;
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+
+use crate::netlink::Connection;
+
+/// A socket that accepts connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listening {
+    /// As it was bound: an IPv6 socket may have an IPv4-mapped address.
+    pub(crate) address: SocketAddr,
+    pub(crate) families: Families,
+}
+
+/// What an IPv6 socket bound to `::` accepts; nothing to other sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    /// IPv4 too.
+    Both,
+    /// `IPV6_V6ONLY` is set.
+    Ipv6Only,
+}
+
+/// The local addresses of connections that may still have bytes to send, IPv4-mapped ones as IPv4.
+///
+/// # Errors
+/// When the kernel does not list sockets: it was built without `INET_DIAG`, or cannot load the module.
+pub(crate) fn local_addresses() -> io::Result<BTreeSet<IpAddr>> {
+    // FIN_WAIT2 and TIME_WAIT have sent everything; SYN_SENT and SYN_RECV have not begun.
+    let open = StateFlags::ESTABLISHED
+        | StateFlags::FIN_WAIT1
+        | StateFlags::CLOSE_WAIT
+        | StateFlags::LAST_ACK
+        | StateFlags::CLOSING;
+    let mut addresses = BTreeSet::new();
+    dump(&open, |socket| {
+        addresses.insert(socket.header.socket_id.source_address.to_canonical());
+    })?;
+    Ok(addresses)
+}
+
+/// All sockets that listen.
+///
+/// # Errors
+/// As [`local_addresses`].
+pub(crate) fn listening() -> io::Result<Vec<Listening>> {
+    let mut sockets = Vec::new();
+    dump(&StateFlags::LISTEN, |socket| {
+        let id = &socket.header.socket_id;
+        let is_v6_only = socket.nlas.iter().any(|attribute| matches!(attribute, Nla::SkV6Only(true)));
+        sockets.push(Listening {
+            address: SocketAddr::new(id.source_address, id.source_port),
+            families: if is_v6_only { Families::Ipv6Only } else { Families::Both },
+        });
+    })?;
+    Ok(sockets)
+}
+
+/// A dump lists the sockets of one family; those of the other come with a dump of its own.
+fn dump(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
+    for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
+        let request = InetRequest {
+            family,
+            protocol: IPPROTO_TCP,
+            extensions: ExtensionFlags::empty(),
+            states: states.clone(),
+            socket_id,
+        };
+        Connection::open(NETLINK_SOCK_DIAG)?.dump(SockDiagMessage::InetRequest(request), |message| {
+            if let SockDiagMessage::InetResponse(socket) = message {
+                take(&socket);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn addresses_have_connections_as_long_as_one_is_open() {
+        let v4: IpAddr = "127.93.7.1".parse().unwrap();
+        let is_used = |address| local_addresses().unwrap().contains(address);
+        let listener = TcpListener::bind((v4, 0)).unwrap();
+        assert!(!is_used(&v4), "nobody is connected");
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(is_used(&v4));
+        drop(listener.accept().unwrap());
+        drop(client);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while is_used(&v4) {
+            assert!(Instant::now() < deadline, "nothing is left to be sent");
+        }
+    }
+
+    #[test]
+    fn ipv4_connections_of_ipv6_sockets_have_ipv4_addresses() {
+        let v4: IpAddr = "127.93.7.2".parse().unwrap();
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let client = TcpStream::connect((v4, listener.local_addr().unwrap().port())).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        // Only the accepted socket has this local address.
+        assert_eq!(client.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
+        assert!(local_addresses().unwrap().contains(&v4), "{accepted:?}");
+    }
+
+    #[test]
+    fn listening_sockets_are_listed_and_connected_ones_are_not() {
+        let listener = TcpListener::bind("127.93.7.3:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        let sockets = listening().unwrap();
+        let of = |address| sockets.iter().filter(move |socket| socket.address == address).count();
+        assert_eq!((of(address), of(client.local_addr().unwrap())), (1, 0));
+        drop(listener);
+        assert!(listening().unwrap().iter().all(|socket| socket.address != address));
+    }
+}

@@ -1,0 +1,132 @@
+//! The frontends that the kernel programs steer: which are served, which are closing, and until when.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use portcullis_model::FrontendKey;
+
+use crate::datapath::Datapath;
+use crate::plan::desired::Desired;
+use crate::vips::Vips;
+use crate::{Refused, ports};
+
+pub(crate) struct Steering {
+    pub(crate) datapath: Datapath,
+    /// Last given to the programs by this agent, successfully.
+    served: BTreeSet<FrontendKey>,
+    closing: Closing,
+}
+
+/// Frontends that are no longer wanted, and until when their open connections may end.
+struct Closing {
+    until: BTreeMap<FrontendKey, Instant>,
+    drain: Duration,
+}
+
+impl Steering {
+    pub(crate) fn new(datapath: Datapath, drain: Duration) -> Self {
+        let closing = Closing { until: BTreeMap::new(), drain };
+        Self { datapath, served: BTreeSet::new(), closing }
+    }
+
+    /// Writes only what differs from the maps.
+    pub(crate) fn apply(&mut self, mut wanted: BTreeSet<FrontendKey>, vips: &Vips, now: Instant) -> Refused {
+        let mut refused = ports::taken(wanted.difference(&self.served));
+        wanted.retain(|frontend| !refused.contains_key(frontend));
+        let mut desired = Desired::new(wanted.iter().copied(), vips.sharing());
+        self.closing.update(&self.served, &desired, now);
+        desired.leaving = self.closing.until.keys().copied().collect();
+        match self.datapath.apply(&desired) {
+            Ok(_) => self.served = wanted,
+            Err(error) => {
+                self.served.retain(|frontend| wanted.contains(frontend));
+                tracing::debug!("{error}");
+                let missing = wanted.difference(&self.served);
+                refused.extend(missing.map(|frontend| (*frontend, error.to_string())));
+            }
+        }
+        refused
+    }
+
+    /// Closes for good what has had its time.
+    pub(crate) fn settle(&mut self, vips: &Vips, now: Instant) {
+        if self.closing.is_due(now) {
+            // What is served is not refused, and a failed write is tried again with the next snapshot.
+            self.apply(self.served.clone(), vips, now);
+        }
+    }
+}
+
+impl Closing {
+    /// Takes up what was served and is not desired any more: the guard would drop the packets of its open connections. A VIP that
+    /// goes as a whole is none of the guard's business.
+    fn update(&mut self, served: &BTreeSet<FrontendKey>, desired: &Desired, now: Instant) {
+        let gone = served.difference(&desired.frontends).map(|frontend| (*frontend, now + self.drain));
+        self.until.extend(gone);
+        self.until.retain(|frontend, until| {
+            now < *until
+                && desired.vips.contains_key(&frontend.address)
+                && !desired.frontends.contains(frontend)
+        });
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.until.values().any(|until| *until <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use portcullis_model::L4Protocol;
+
+    use super::*;
+    use crate::plan::desired::Sharing;
+
+    const DRAIN: Duration = Duration::from_secs(30);
+    const VIP: [u8; 4] = [10, 50, 0, 1];
+
+    fn frontend(port: u16) -> FrontendKey {
+        FrontendKey { protocol: L4Protocol::Tcp, address: VIP.into(), port }
+    }
+
+    fn desired(ports: &[u16]) -> Desired {
+        let vip = (IpAddr::from(VIP), Sharing::Exclusive);
+        Desired::new(ports.iter().map(|port| frontend(*port)), [vip])
+    }
+
+    fn closing() -> Closing {
+        Closing { until: BTreeMap::new(), drain: DRAIN }
+    }
+
+    #[test]
+    fn a_port_that_goes_is_closing_for_the_drain_time() {
+        let (mut closing, start) = (closing(), Instant::now());
+        let served = desired(&[80, 81]).frontends;
+        closing.update(&served, &desired(&[80]), start);
+        assert_eq!(closing.until, BTreeMap::from([(frontend(81), start + DRAIN)]));
+        assert!(!closing.is_due(start + DRAIN / 2) && closing.is_due(start + DRAIN));
+
+        let later = start + DRAIN / 2;
+        closing.update(&desired(&[80]).frontends, &desired(&[80]), later);
+        assert_eq!(closing.until[&frontend(81)], start + DRAIN, "another change gives it no more time");
+        closing.update(&desired(&[80]).frontends, &desired(&[80]), start + DRAIN);
+        assert!(closing.until.is_empty());
+    }
+
+    #[test]
+    fn a_port_that_comes_back_is_not_closing() {
+        let (mut closing, now) = (closing(), Instant::now());
+        closing.update(&desired(&[80]).frontends, &desired(&[]), now);
+        closing.update(&BTreeSet::new(), &desired(&[80]), now);
+        assert!(closing.until.is_empty());
+    }
+
+    #[test]
+    fn ports_of_a_vip_that_goes_are_not_closing() {
+        let (mut closing, now) = (closing(), Instant::now());
+        closing.update(&desired(&[80]).frontends, &Desired::default(), now);
+        assert!(closing.until.is_empty());
+    }
+}

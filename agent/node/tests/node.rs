@@ -1,0 +1,152 @@
+//! The node as the agent uses it, in a network namespace.
+#![cfg(test)]
+
+#[expect(dead_code, reason = "everything is on the node itself")]
+mod support;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_node::vips::Tracking;
+use portcullis_node::{Choice, Interfaces, Node, Settings};
+use socket2::{Domain, Socket, Type};
+use support::{isolated, tcp};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn open(steering: Choice, pin_dir: &Path, drain: Duration) -> Node {
+    let (pin_dir, interfaces) = (pin_dir.to_owned(), Interfaces::None);
+    let settings = Settings { steering, pin_dir, interfaces, tracking: Tracking::On, drain };
+    Node::open(&settings).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn everywhere(port: u16) -> [FrontendKey; 2] {
+    [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)].map(|address| FrontendKey {
+        protocol: L4Protocol::Tcp,
+        address,
+        port,
+    })
+}
+
+/// A socket as ordinary servers bind them, and as the proxy does without kernel programs.
+fn bind(address: SocketAddr, only_v6: bool) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(only_v6)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+#[test]
+fn a_port_is_refused_where_an_ordinary_socket_would_be() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Programs, pin_dir, Duration::ZERO);
+        assert!(node.is_steered());
+        for (port, (address, only_v6)) in (7000..).zip([
+            ("0.0.0.0", false),
+            ("127.0.0.1", false),
+            ("::", false),
+            ("::", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", false),
+        ]) {
+            let frontends = everywhere(port);
+            let listener = bind(SocketAddr::new(address.parse().unwrap(), port), only_v6).unwrap();
+            listener.listen(1).unwrap();
+            let refused = node.serve(BTreeSet::from(frontends));
+            for frontend in frontends {
+                let bound = bind(SocketAddr::new(frontend.address, port), true);
+                let why = refused.get(&frontend).cloned();
+                assert_eq!(bound.is_err(), why.is_some(), "{frontend} beside {address}: {why:?}");
+                assert!(why.is_none_or(|why| why.contains("another process of the node listens on port")));
+            }
+            assert!(!refused.is_empty(), "{address} is in nobody's way");
+            drop(listener);
+            assert!(node.serve(BTreeSet::from(frontends)).is_empty(), "{address} is closed");
+        }
+    });
+}
+
+/// Their ports are chosen by the kernel: were they in the way, a port of a Gateway could be refused by chance.
+#[test]
+fn connections_are_in_no_ports_way() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Programs, pin_dir, Duration::ZERO);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let frontends = everywhere(connection.local_addr().unwrap().port());
+        assert!(node.serve(BTreeSet::from(frontends)).is_empty());
+    });
+}
+
+#[test]
+fn no_more_cores_are_used_than_connections_can_be_steered_to() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Programs, pin_dir, Duration::ZERO);
+        assert_eq!([300, 256, 1].map(|cores| node.usable_cores(cores)), [256, 256, 1]);
+    });
+}
+
+#[test]
+fn an_address_stays_until_its_connections_have_ended() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Sockets, pin_dir, LONG);
+        let (listener, connection) = serve_and_connect(&node, "10.50.0.1:80");
+        withdraw(&node);
+        assert!(is_local("10.50.0.1"), "a connection is open");
+        node.tend();
+        assert!(is_local("10.50.0.1"), "a connection is still open");
+        drop((connection, listener));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while is_local("10.50.0.1") {
+            assert!(Instant::now() < deadline, "nothing is left to be sent");
+            node.tend();
+        }
+    });
+}
+
+#[test]
+fn an_address_goes_when_its_time_is_over() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Sockets, pin_dir, Duration::ZERO);
+        let _open = serve_and_connect(&node, "10.50.0.1:80");
+        withdraw(&node);
+        assert!(!is_local("10.50.0.1"));
+    });
+}
+
+#[test]
+fn an_address_that_another_program_removes_comes_back() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Sockets, pin_dir, LONG);
+        assert!(node.prepare(&BTreeSet::from([tcp("10.50.0.1:80")])).is_empty());
+        support::ip("addr del 10.50.0.1/32 dev lo");
+        assert!(!is_local("10.50.0.1"));
+        node.tend();
+        assert!(is_local("10.50.0.1"));
+    });
+}
+
+fn serve_and_connect(node: &Node, address: &str) -> (TcpListener, [TcpStream; 2]) {
+    let frontends = BTreeSet::from([tcp(address)]);
+    assert!(node.prepare(&frontends).is_empty());
+    let listener = TcpListener::bind(address).unwrap();
+    assert!(node.serve(frontends).is_empty());
+    let client = TcpStream::connect(address).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    (listener, [client, accepted])
+}
+
+fn withdraw(node: &Node) {
+    assert!(node.prepare(&BTreeSet::new()).is_empty());
+    assert!(node.serve(BTreeSet::new()).is_empty());
+}
+
+fn is_local(address: &str) -> bool {
+    TcpListener::bind((address, 0)).is_ok()
+}
