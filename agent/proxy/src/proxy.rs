@@ -10,12 +10,12 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::client::gate::Crowds;
+use crate::client::connection_limit::SharedCounts;
 use crate::client::tls::TlsFactory;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::CoreSockets;
 use crate::core::stats::Stats;
-use crate::core::task::vital;
+use crate::core::task::or_abort;
 use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Unbound};
 
@@ -53,12 +53,12 @@ impl Proxy {
     /// When sockets or threads cannot be had.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
-        let crowds = Crowds::default();
+        let shared_counts = SharedCounts::default();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
         let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new(), access_log };
         for core in 0..settings.cores.max(1) {
-            proxy.start_core(core, &settings, tls.clone(), crowds.clone())?;
+            proxy.start_core(core, &settings, tls.clone(), shared_counts.clone())?;
         }
         Ok(proxy)
     }
@@ -101,7 +101,7 @@ impl Proxy {
         core: usize,
         settings: &Arc<Settings>,
         tls: TlsFactory,
-        crowds: Crowds,
+        shared_counts: SharedCounts,
     ) -> Result<(), StartError> {
         let sockets = match settings.sockets {
             SocketMode::Steered => Some(CoreSockets::open().map_err(StartError::Socket)?),
@@ -113,7 +113,7 @@ impl Proxy {
         let settings = settings.clone();
         let access_log = self.access_log.for_core();
         let thread = start_thread(core, for_thread, move |listeners| {
-            thread::run(settings, tls, crowds, access_log, listeners, commands)
+            thread::run(settings, tls, shared_counts, access_log, listeners, commands)
         });
         let thread = thread.map_err(|problem| StartError::Core { core, problem })?;
         self.sockets.extend(sockets);
@@ -163,7 +163,7 @@ fn run_pinned<F: Future<Output = ()>>(
 ) -> io::Result<()> {
     pin_to_cpu(core);
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-    runtime.block_on(vital(async {
+    runtime.block_on(or_abort(async {
         let listeners = sockets.map(CoreSockets::watch).transpose()?.unwrap_or_default();
         let _ = report.send(Ok(()));
         body(listeners).await;

@@ -15,15 +15,15 @@ use tokio_util::task::TaskTracker;
 use crate::client::accept::accept_forever;
 use crate::client::clients::{Client, Clients};
 use crate::client::connection::Opener;
-use crate::client::gate::{Crowds, Gates};
+use crate::client::connection_limit::{ConnectionLimits, SharedCounts};
+use crate::client::listener::Listeners;
 use crate::client::tls::TlsFactory;
-use crate::client::worker::Workers;
 use crate::core::clock;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::snapshot::SnapshotCell;
 use crate::core::socket;
 use crate::core::stats::{CoreCounters, Stats};
-use crate::core::task::vital;
+use crate::core::task::or_abort;
 use crate::http::connection;
 use crate::http::forward::Forwarder;
 use crate::http::service::Service;
@@ -49,8 +49,8 @@ struct Core {
     snapshot: Rc<SnapshotCell>,
     counters: Rc<CoreCounters>,
     access_log: Rc<AccessLog>,
-    gates: Rc<Gates>,
-    workers: Rc<Workers>,
+    connection_limits: Rc<ConnectionLimits>,
+    listeners: Rc<Listeners>,
     clients: Rc<Clients>,
     /// The tasks of connections and tunnels.
     tasks: TaskTracker,
@@ -76,12 +76,12 @@ struct Acceptors {
 pub(crate) async fn run(
     settings: Arc<Settings>,
     tls: TlsFactory,
-    crowds: Crowds,
+    shared_counts: SharedCounts,
     access_log: AccessLog,
     steered: Vec<TcpListener>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Core::new(settings, tls, crowds, access_log);
+    let core = Core::new(settings, tls, shared_counts, access_log);
     let mut acceptors = Acceptors::new(steered);
     while let Some(command) = commands.recv().await {
         match command {
@@ -101,37 +101,52 @@ pub(crate) async fn run(
 // === impl Core ===
 
 impl Core {
-    fn new(settings: Arc<Settings>, tls: TlsFactory, crowds: Crowds, access_log: AccessLog) -> Self {
+    fn new(
+        settings: Arc<Settings>,
+        tls: TlsFactory,
+        shared_counts: SharedCounts,
+        access_log: AccessLog,
+    ) -> Self {
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let clients = Rc::<Clients>::default();
         let access_log = Rc::new(access_log);
-        let gates = Rc::new(Gates::new(crowds));
-        let workers = Rc::new(Workers::new(tls));
+        let connection_limits = Rc::new(ConnectionLimits::new(shared_counts));
+        let listeners = Rc::new(Listeners::new(tls));
         let tasks = TaskTracker::new();
         let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
-        tokio::task::spawn_local(vital(pools.clone().sweep_forever()));
-        tokio::task::spawn_local(vital(tick_forever(clients.clone(), access_log.clone())));
+        tokio::task::spawn_local(or_abort(pools.clone().sweep_forever()));
+        tokio::task::spawn_local(or_abort(tick_forever(clients.clone(), access_log.clone())));
         let opener = Opener {
             snapshot: snapshot.clone(),
-            gates: gates.clone(),
-            workers: workers.clone(),
+            connection_limits: connection_limits.clone(),
+            listeners: listeners.clone(),
             counters: counters.clone(),
         };
         let service = Rc::new(Service {
             snapshot: snapshot.clone(),
-            workers: workers.clone(),
+            listeners: listeners.clone(),
             counters: counters.clone(),
             access_log: access_log.clone(),
             forwarder: Forwarder { pools, tasks: tasks.clone(), trusted_hops: settings.trusted_hops },
         });
         let server = Rc::new(Server { opener, clients: clients.clone(), service });
-        Self { settings, snapshot, counters, access_log, gates, workers, clients, tasks, server }
+        Self {
+            settings,
+            snapshot,
+            counters,
+            access_log,
+            connection_limits,
+            listeners,
+            clients,
+            tasks,
+            server,
+        }
     }
 
     fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
-        self.gates.retain(snapshot.frontends.values());
-        self.workers.retain(snapshot.frontends.values());
+        self.connection_limits.retain(snapshot.frontends.values());
+        self.listeners.retain(snapshot.frontends.values());
         let unbound = match self.settings.sockets {
             SocketMode::Steered => {
                 acceptors.open(self);
@@ -146,22 +161,22 @@ impl Core {
 
     /// Whether the listener that a connection was opened for is still there.
     fn serves(&self, client: &Client) -> bool {
-        client.tls.as_ref().is_none_or(|worker| worker.is_served())
+        client.tls.as_ref().is_none_or(|listener_state| listener_state.is_served())
             && self.snapshot.load().group(client.local).is_some()
     }
 
     fn read(&self) -> Stats {
         let mut stats = self.counters.read();
         stats.access_log_lost = self.access_log.lost.get();
-        self.gates.read_into(&mut stats);
-        self.workers.read_into(&mut stats);
+        self.connection_limits.read_into(&mut stats);
+        self.listeners.read_into(&mut stats);
         stats
     }
 
     fn accept(&self, listener: TcpListener) -> JoinHandle<()> {
         let (server, tasks) = (self.server.clone(), self.tasks.clone());
         let serve = move |stream, peer| drop(tasks.spawn_local(server.clone().serve(stream, peer)));
-        tokio::task::spawn_local(vital(accept_forever(listener, self.counters.clone(), serve)))
+        tokio::task::spawn_local(or_abort(accept_forever(listener, self.counters.clone(), serve)))
     }
 
     async fn drain(&self) {

@@ -14,19 +14,19 @@ use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::Limits;
 
-use crate::client::gate::Admitted;
-use crate::client::guard::Guarded;
-use crate::client::outbox::Outbox;
-use crate::client::pulse::{Awaited, Pulse};
-use crate::client::worker::Worker;
+use crate::client::connection_limit::ConnectionPermit;
+use crate::client::listener::ListenerState;
+use crate::client::progress::{Awaited, Progress};
+use crate::client::stream::CheckedStream;
+use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
 use crate::core::stats::Refusal;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
-const REST: u32 = clock::PER_SECOND;
+const SHRINK_AFTER: u32 = clock::PER_SECOND;
 /// What it may take at most until requests of aborted connections are over, and how often to look.
-const FAREWELL: Duration = Duration::from_secs(1);
-const GLIMPSE: Duration = Duration::from_millis(1);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
+const ABORT_POLL: Duration = Duration::from_millis(1);
 
 /// What all requests of a connection have in common.
 pub(crate) struct Client {
@@ -36,25 +36,25 @@ pub(crate) struct Client {
     /// The address and port the client connected to: VIP and listener port.
     pub local: SocketAddr,
     /// The listener whose server name was asked for; `None` without TLS.
-    pub tls: Option<Rc<Worker>>,
-    pub pulse: Arc<Pulse>,
-    admitted: Admitted,
-    patience: Patience,
+    pub tls: Option<Rc<ListenerState>>,
+    pub progress: Arc<Progress>,
+    permit: ConnectionPermit,
+    idle_limit: IdleLimit,
     /// Since when it has been up to the client alone that something happens, plus one; 0 if it is not.
     stalled_since: Cell<u32>,
-    order: Cell<Order>,
+    phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// How long the client may do nothing where it is its turn, and the limit that says so.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct IdleLimit {
     ticks: u32,
     limit: Refusal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum Phase {
     Serve,
     /// End after what has begun.
     Finish,
@@ -71,7 +71,7 @@ pub(crate) struct Clients {
 struct Open {
     client: Rc<Client>,
     /// Of HTTP/2.
-    outbox: Option<Outbox<Guarded>>,
+    write_buffer: Option<WriteBuffer<CheckedStream>>,
 }
 
 /// Keeps a connection among the core's; from its first request on until it is dropped.
@@ -92,9 +92,9 @@ impl Client {
     pub(crate) fn new(
         peer: SocketAddr,
         local: SocketAddr,
-        tls: Option<Rc<Worker>>,
-        admitted: Admitted,
-        patience: Patience,
+        tls: Option<Rc<ListenerState>>,
+        permit: ConnectionPermit,
+        idle_limit: IdleLimit,
     ) -> Self {
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
@@ -102,18 +102,18 @@ impl Client {
             address: address.unwrap_or(HeaderValue::from_static("unknown")),
             local,
             tls,
-            pulse: Arc::new(Pulse::new()),
-            admitted,
-            patience,
+            progress: Arc::new(Progress::new()),
+            permit,
+            idle_limit,
             stalled_since: Cell::new(0),
-            order: Cell::new(Order::Serve),
+            phase: Cell::new(Phase::Serve),
             waker: RefCell::default(),
         }
     }
 
     /// Of the Gateway, when the connection began.
     pub(crate) fn limits(&self) -> &Limits {
-        self.admitted.limits()
+        self.permit.limits()
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -123,16 +123,16 @@ impl Client {
     /// Polls the connection to its end, obeying orders; `finish` tells it to end gracefully.
     pub(crate) async fn drive<C: Future>(&self, connection: C, finish: fn(Pin<&mut C>)) -> Option<C::Output> {
         let mut connection = std::pin::pin!(connection);
-        let mut told = false;
+        let mut finishing = false;
         std::future::poll_fn(|cx| {
             self.watch(cx);
-            if self.order.get() == Order::Abort {
+            if self.phase.get() == Phase::Abort {
                 return Poll::Ready(None);
             }
             // First, because a request that has come is not to be lost.
             let polled = connection.as_mut().poll(cx).map(Some);
-            if polled.is_pending() && self.order.get() == Order::Finish && !told {
-                told = true;
+            if polled.is_pending() && self.phase.get() == Phase::Finish && !finishing {
+                finishing = true;
                 finish(connection.as_mut());
                 return connection.as_mut().poll(cx).map(Some);
             }
@@ -148,8 +148,8 @@ impl Client {
         }
     }
 
-    fn tell(&self, order: Order) {
-        self.order.set(order);
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -157,25 +157,25 @@ impl Client {
 
     fn sweep(&self) {
         let for_head = clock::ticks(self.limits().header_timeout);
-        if self.pulse.head_age().is_some_and(|age| age > for_head) {
+        if self.progress.head_age().is_some_and(|age| age > for_head) {
             self.cut(Refusal::HeaderTimeout);
-        } else if self.stalled() > self.patience.ticks {
-            self.cut(self.patience.limit);
-        } else if self.pulse.idle_age().is_some_and(|age| age > self.patience.ticks) {
-            self.tell(Order::Finish);
+        } else if self.stalled() > self.idle_limit.ticks {
+            self.cut(self.idle_limit.limit);
+        } else if self.progress.idle_age().is_some_and(|age| age > self.idle_limit.ticks) {
+            self.enter(Phase::Finish);
         }
     }
 
     fn cut(&self, limit: Refusal) {
         tracing::debug!(client = %self.peer, limit = limit.name(), "closed: the client did not go on in time");
-        self.admitted.refused(limit);
-        self.tell(Order::Abort);
+        self.permit.refused(limit);
+        self.enter(Phase::Abort);
     }
 
     /// For how many ticks nothing has happened because of the client.
     fn stalled(&self) -> u32 {
         let since = match self.stalled_since.get() {
-            _ if !self.is_up_to_client() || self.pulse.take_moved() => 0,
+            _ if !self.is_up_to_client() || self.progress.take_moved() => 0,
             0 => clock::now() + 1,
             since => since,
         };
@@ -188,16 +188,16 @@ impl Client {
 
     /// One that was told to finish, and has nothing to finish, ends unless its client keeps it from that.
     fn is_up_to_client(&self) -> bool {
-        match self.pulse.exchanges() {
-            0 => self.order.get() == Order::Finish,
-            _ => self.pulse.is_up_to_client(),
+        match self.progress.exchanges() {
+            0 => self.phase.get() == Phase::Finish,
+            _ => self.progress.is_up_to_client(),
         }
     }
 }
 
-// === impl Patience ===
+// === impl IdleLimit ===
 
-impl Patience {
+impl IdleLimit {
     pub(crate) fn http1(limits: &Limits) -> Self {
         Self { ticks: clock::ticks(limits.idle_timeout), limit: Refusal::IdleTimeout }
     }
@@ -212,18 +212,18 @@ impl Patience {
 impl Clients {
     pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>) -> Registered {
         if self.closing.get() {
-            client.tell(Order::Finish);
+            client.enter(Phase::Finish);
         }
         let number = self.registered.get();
         self.registered.set(number + 1);
-        self.open.borrow_mut().insert(number, Open { client: client.clone(), outbox: None });
+        self.open.borrow_mut().insert(number, Open { client: client.clone(), write_buffer: None });
         Registered { clients: self.clone(), number }
     }
 
     /// Lets the chosen connections finish what they have begun, then end.
     pub(crate) fn finish(&self, chosen: impl Fn(&Client) -> bool) {
         let open = self.open.borrow();
-        open.values().filter(|it| chosen(&it.client)).for_each(|it| it.client.tell(Order::Finish));
+        open.values().filter(|it| chosen(&it.client)).for_each(|it| it.client.enter(Phase::Finish));
     }
 
     /// Lets all connections finish, those to come after their first request.
@@ -235,13 +235,13 @@ impl Clients {
     /// Ends all connections, and waits until what is to be said of their requests has been said.
     pub(crate) async fn abort_all(&self) {
         let clients: Vec<_> = self.open.borrow().values().map(|open| open.client.clone()).collect();
-        clients.iter().for_each(|client| client.tell(Order::Abort));
+        clients.iter().for_each(|client| client.enter(Phase::Abort));
         let ended = async {
-            while clients.iter().any(|client| client.pulse.exchanges() > 0) {
-                tokio::time::sleep(GLIMPSE).await;
+            while clients.iter().any(|client| client.progress.exchanges() > 0) {
+                tokio::time::sleep(ABORT_POLL).await;
             }
         };
-        let _ = tokio::time::timeout(FAREWELL, ended).await;
+        let _ = tokio::time::timeout(ABORT_TIMEOUT, ended).await;
     }
 
     pub(crate) fn sweep(&self) {
@@ -254,10 +254,10 @@ impl Clients {
 impl Open {
     fn sweep(&self) {
         self.client.sweep();
-        if let Some(outbox) = &self.outbox
-            && self.client.pulse.idle_age() == Some(REST)
+        if let Some(write_buffer) = &self.write_buffer
+            && self.client.progress.idle_age() == Some(SHRINK_AFTER)
         {
-            outbox.shrink();
+            write_buffer.shrink();
         }
     }
 }
@@ -265,9 +265,9 @@ impl Open {
 // === impl Registered ===
 
 impl Registered {
-    pub(crate) fn gathers(&self, outbox: Outbox<Guarded>) {
+    pub(crate) fn set_write_buffer(&self, write_buffer: WriteBuffer<CheckedStream>) {
         if let Some(open) = self.clients.open.borrow_mut().get_mut(&self.number) {
-            open.outbox = Some(outbox);
+            open.write_buffer = Some(write_buffer);
         }
     }
 }
@@ -282,25 +282,25 @@ impl Drop for Registered {
 
 impl Exchange {
     pub(crate) fn begin(client: &Rc<Client>) -> Self {
-        client.pulse.begin(Awaited::Response);
+        client.progress.begin(Awaited::Response);
         Self { client: client.clone(), awaited: Awaited::Response }
     }
 
     pub(crate) fn wait(&mut self, awaited: Awaited) {
         if awaited != self.awaited {
-            self.client.pulse.wait(self.awaited, awaited);
+            self.client.progress.wait(self.awaited, awaited);
             self.awaited = awaited;
         }
     }
 
     /// The response came to its end.
     pub(crate) fn complete(&self) {
-        self.client.pulse.complete();
+        self.client.progress.complete();
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.client.pulse.end(self.awaited);
+        self.client.progress.end(self.awaited);
     }
 }

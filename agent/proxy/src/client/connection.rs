@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use crate::client::gate::{Admitted, Gates};
-use crate::client::guard::Transport;
+use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
+use crate::client::listener::{ListenerState, Listeners};
+use crate::client::stream::Transport;
 use crate::client::tls::UNRECOGNIZED_NAME;
-use crate::client::worker::{Worker, Workers};
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::{CoreCounters, Refusal};
 
@@ -26,13 +26,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What the first read of a plain connection takes: most request heads whole.
 const FIRST_READ: usize = 2048;
 
-type Handshaken = (TlsStream<TcpStream>, Rc<Worker>);
+type Handshaken = (TlsStream<TcpStream>, Rc<ListenerState>);
 
 /// Opens the connections of a core.
 pub(crate) struct Opener {
     pub snapshot: Rc<SnapshotCell>,
-    pub gates: Rc<Gates>,
-    pub workers: Rc<Workers>,
+    pub connection_limits: Rc<ConnectionLimits>,
+    pub listeners: Rc<Listeners>,
     pub counters: Rc<CoreCounters>,
 }
 
@@ -41,17 +41,17 @@ pub(crate) struct Connection {
     pub peer: SocketAddr,
     /// The address and port the client connected to.
     pub local: SocketAddr,
-    pub admitted: Admitted,
-    pub start: Start,
+    pub permit: ConnectionPermit,
+    pub start: Negotiated,
 }
 
-pub(crate) struct Start {
+pub(crate) struct Negotiated {
     pub transport: Transport,
     /// Bytes of the first request that were read to tell the version.
     pub replay: Vec<u8>,
     pub version: Version,
     /// The listener whose server name was asked for; `None` without TLS.
-    pub tls: Option<Rc<Worker>>,
+    pub tls: Option<Rc<ListenerState>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,34 +67,39 @@ impl Opener {
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Connection> {
         let local = stream.local_addr().ok()?;
         let _ = stream.set_nodelay(true);
-        let (admitted, terminating) = self.enter(local)?;
+        let (permit, terminating) = self.enter(local)?;
         let start = match terminating {
-            Some(group) => self.start_tls(&group, admitted.limits(), stream).await?,
-            None => start_plain(&admitted, stream).await?,
+            Some(group) => self.start_tls(&group, permit.limits(), stream).await?,
+            None => start_plain(&permit, stream).await?,
         };
-        Some(Connection { peer, local, admitted, start })
+        Some(Connection { peer, local, permit, start })
     }
 
     /// Lets a connection in, if its port is a Gateway's that has room for it; with the listeners to
     /// choose from, if they speak TLS. The address and port that it came to say which Gateway's
     /// limits hold, before a byte is read.
-    fn enter(&self, local: SocketAddr) -> Option<(Admitted, Option<Arc<ListenerGroup>>)> {
+    fn enter(&self, local: SocketAddr) -> Option<(ConnectionPermit, Option<Arc<ListenerGroup>>)> {
         let current = self.snapshot.load();
         let Some(group) = current.group(local) else {
             tracing::debug!(%local, "connection to a port without listener");
             return None;
         };
-        let admitted = self.gates.admit(&group.gateway)?;
-        Some((admitted, group.tls.then(|| group.clone())))
+        let permit = self.connection_limits.admit(&group.gateway)?;
+        Some((permit, group.tls.then(|| group.clone())))
     }
 
-    async fn start_tls(&self, group: &ListenerGroup, limits: &Limits, stream: TcpStream) -> Option<Start> {
+    async fn start_tls(
+        &self,
+        group: &ListenerGroup,
+        limits: &Limits,
+        stream: TcpStream,
+    ) -> Option<Negotiated> {
         match timeout(limits.tls_handshake_timeout, self.handshake(group, stream)).await {
-            Ok(Some((stream, worker))) => {
+            Ok(Some((stream, listener_state))) => {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let version = if http2 { Version::Http2 } else { Version::Http1 };
                 let transport = Transport::Tls(Box::new(stream));
-                Some(Start { transport, replay: Vec::new(), version, tls: Some(worker) })
+                Some(Negotiated { transport, replay: Vec::new(), version, tls: Some(listener_state) })
             }
             Ok(None) => None,
             Err(_) => {
@@ -113,12 +118,12 @@ impl Opener {
         let Some(listener) = group.listeners.for_sni(name.as_deref()) else {
             return self.refuse_name(start, name.as_deref()).await;
         };
-        let worker = self.workers.get(listener);
-        let config = self.workers.server_config(&worker)?;
+        let listener_state = self.listeners.get(listener);
+        let config = self.listeners.server_config(&listener_state)?;
         match start.into_stream(config).await {
             Ok(stream) => {
-                worker.counters().connections.increment();
-                Some((stream, worker))
+                listener_state.counters().connections.increment();
+                Some((stream, listener_state))
             }
             Err(error) => self.refused(&error),
         }
@@ -140,11 +145,11 @@ impl Opener {
     }
 }
 
-async fn start_plain(admitted: &Admitted, stream: TcpStream) -> Option<Start> {
-    let start = timeout(admitted.limits().header_timeout, first_bytes(&stream)).await;
-    let replay = start.inspect_err(|_| admitted.refused(Refusal::HeaderTimeout)).ok()?.ok()?;
+async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Negotiated> {
+    let start = timeout(permit.limits().header_timeout, first_bytes(&stream)).await;
+    let replay = start.inspect_err(|_| permit.refused(Refusal::HeaderTimeout)).ok()?.ok()?;
     let version = if replay.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
-    Some(Start { transport: Transport::Plain(stream), replay, version, tls: None })
+    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None })
 }
 
 /// Reads until it is clear whether the preface of HTTP/2 is what begins here.

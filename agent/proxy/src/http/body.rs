@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use crate::client::clients::Exchange;
-use crate::client::pulse::Awaited;
+use crate::client::progress::Awaited;
 use crate::log::record::Record;
 use crate::upstream::endpoint::Lease;
 

@@ -12,12 +12,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_model::Limits;
 
-use crate::client::clients::{Client, Clients, Patience};
-use crate::client::connection::{Connection, Start, Version};
-use crate::client::frames::FrameBudget;
-use crate::client::guard::{Check, Guarded};
-use crate::client::outbox::{Gathering, Outbox};
-use crate::client::wire::Framing;
+use crate::client::clients::{Client, Clients, IdleLimit};
+use crate::client::connection::{Connection, Negotiated, Version};
+use crate::client::frame_budget::FrameBudget;
+use crate::client::framing::Framing;
+use crate::client::stream::{CheckedStream, ProtocolCheck};
+use crate::client::write_buffer::{FlushAfterPoll, WriteBuffer};
 use crate::core::task::LocalExecutor;
 use crate::http::service::Service;
 
@@ -39,17 +39,17 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
-    let Connection { peer, local, admitted, start } = connection;
-    let Start { transport, replay, version, tls } = start;
-    let limits = admitted.limits();
-    let (check, patience) = match version {
-        Version::Http1 => (Check::Http1(Framing::default()), Patience::http1(limits)),
-        Version::Http2 => (Check::Http2(FrameBudget::default()), Patience::http2(limits)),
+    let Connection { peer, local, permit, start } = connection;
+    let Negotiated { transport, replay, version, tls } = start;
+    let limits = permit.limits();
+    let (check, idle_limit) = match version {
+        Version::Http1 => (ProtocolCheck::Http1(Framing::default()), IdleLimit::http1(limits)),
+        Version::Http2 => (ProtocolCheck::Http2(FrameBudget::default()), IdleLimit::http2(limits)),
     };
-    let client = Rc::new(Client::new(peer, local, tls, admitted, patience));
+    let client = Rc::new(Client::new(peer, local, tls, permit, idle_limit));
     let limits = client.limits();
     let registered = clients.register(&client);
-    let stream = Guarded::new(transport, replay, check, client.pulse.clone());
+    let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
     let for_service = client.clone();
     let service =
         service_fn(move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request));
@@ -61,10 +61,11 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             ended.map(|ended| ended.map_err(io::Error::other))
         }
         Version::Http2 => {
-            let outbox = Outbox::new(stream);
-            registered.gathers(outbox.share());
-            let connection = http2_builder(limits).serve_connection(TokioIo::new(outbox.share()), service);
-            let connection = Gathering::new(connection, outbox);
+            let write_buffer = WriteBuffer::new(stream);
+            registered.set_write_buffer(write_buffer.share());
+            let connection =
+                http2_builder(limits).serve_connection(TokioIo::new(write_buffer.share()), service);
+            let connection = FlushAfterPoll::new(connection, write_buffer);
             client.drive(connection, |it| it.connection().graceful_shutdown()).await
         }
     };

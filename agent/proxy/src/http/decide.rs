@@ -13,10 +13,10 @@ use portcullis_model::{
 
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
-use crate::log::record::Trail;
+use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
-    Forward(Forward<'s>),
+    Forward(ForwardPlan<'s>),
     Redirect {
         rule: &'s Rule,
         status: StatusCode,
@@ -27,7 +27,7 @@ pub(crate) enum Decision<'s> {
 }
 
 /// A request on its way to a backend.
-pub(crate) struct Forward<'s> {
+pub(crate) struct ForwardPlan<'s> {
     pub rule: &'s Rule,
     pub backend: &'s WeightedBackend,
     pub name: &'s BackendName,
@@ -41,13 +41,13 @@ pub(crate) struct Forward<'s> {
 
 impl<'s> Decision<'s> {
     /// Which way the request goes, as far as it is decided before it is sent on.
-    pub(crate) fn trail(&self) -> Trail<'s> {
+    pub(crate) fn destination(&self) -> Destination<'s> {
         match self {
             Self::Forward(plan) => {
-                Trail { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
+                Destination { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
             }
-            Self::Redirect { rule, .. } => Trail { rule: Some(&rule.id), ..Trail::default() },
-            Self::Answer(..) => Trail::default(),
+            Self::Redirect { rule, .. } => Destination { rule: Some(&rule.id), ..Destination::default() },
+            Self::Answer(..) => Destination::default(),
         }
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn decide<'s>(
     let Some(group) = group else { return (Reason::NoListener.into(), None) };
     match listener(group, arrival.tls, &target.host) {
         Ok(listener) => {
-            let request = Asked { arrival, parts, target: &target, port: group.port };
+            let request = AdmittedRequest { arrival, parts, target: &target, port: group.port };
             (route(&request, listener), Some(listener))
         }
         Err(reason) => (reason.into(), None),
@@ -93,7 +93,7 @@ pub(crate) fn decide<'s>(
 }
 
 /// A request that passed the edge and has a listener.
-struct Asked<'r> {
+struct AdmittedRequest<'r> {
     arrival: Arrival<'r>,
     parts: &'r Parts,
     target: &'r Target<'r>,
@@ -118,7 +118,7 @@ fn listener<'g>(
     }
 }
 
-fn route<'s>(request: &Asked<'_>, listener: &'s Listener) -> Decision<'s> {
+fn route<'s>(request: &AdmittedRequest<'_>, listener: &'s Listener) -> Decision<'s> {
     let head = Head { parts: request.parts, target: request.target, query: OnceCell::new() };
     let Some(found) = listener.routes.find(&head) else {
         tracing::debug!(listener = %listener.id, host = head.host(), path = head.path(), "no rule matches");
@@ -144,11 +144,11 @@ fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
 }
 
 fn forward<'s>(
-    request: &Asked<'_>,
+    request: &AdmittedRequest<'_>,
     found: Found<'s>,
     backend: &'s WeightedBackend,
     name: &'s BackendName,
-) -> Forward<'s> {
+) -> ForwardPlan<'s> {
     let mut path = match &request.target.path {
         Cow::Borrowed(_) => None,
         Cow::Owned(normal) => Some(normal.clone()),
@@ -161,7 +161,7 @@ fn forward<'s>(
         host = rewrite.hostname.as_deref().or(host);
     }
     let host = host.and_then(|host| HeaderValue::from_str(host).ok());
-    Forward { rule: found.rule, backend, name, authority: authority(request.parts), path, host }
+    ForwardPlan { rule: found.rule, backend, name, authority: authority(request.parts), path, host }
 }
 
 fn rewrites<'r>(rule: &'r Rule, backend: &'r WeightedBackend) -> impl Iterator<Item = &'r Rewrite> {
@@ -179,7 +179,7 @@ fn authority(parts: &Parts) -> HeaderValue {
 
 // --- redirects ---
 
-fn redirected<'s>(request: &Asked<'_>, found: Found<'s>, redirect: &Redirect) -> Decision<'s> {
+fn redirected<'s>(request: &AdmittedRequest<'_>, found: Found<'s>, redirect: &Redirect) -> Decision<'s> {
     let path = &request.target.path;
     let scheme = redirect.scheme.as_deref().unwrap_or(request.arrival.scheme());
     let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);

@@ -55,7 +55,7 @@ fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Fields that say how the message is to be read. Lengths were checked by [`crate::client::wire`] or by the HTTP/2 library, which lets
+/// Fields that say how the message is to be read. Lengths were checked by [`crate::client::framing`] or by the HTTP/2 library, which lets
 /// one pass that is said twice.
 fn check_fields(parts: &Parts) -> Result<(), Reason> {
     let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);

@@ -16,10 +16,10 @@ use crate::client::clients::Client;
 use crate::core::reason::Reason;
 use crate::http::answer::Response;
 use crate::http::body::Body;
-use crate::http::decide::Forward;
+use crate::http::decide::ForwardPlan;
 use crate::http::headers;
 use crate::http::upgrade;
-use crate::upstream::attempt::{self, Answered};
+use crate::upstream::attempt::{self, UpstreamResponse};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{Outgoing, Upload};
 
@@ -36,7 +36,7 @@ impl Forwarder {
     pub(crate) async fn forward(
         &self,
         client: &Rc<Client>,
-        plan: &Forward<'_>,
+        plan: &ForwardPlan<'_>,
         mut outgoing: Box<Outgoing>,
     ) -> Result<(Response, SocketAddr), Reason> {
         if outgoing.upload.is_too_large() {
@@ -65,7 +65,7 @@ impl Forwarder {
     fn prepare(
         &self,
         client: &Client,
-        plan: &Forward<'_>,
+        plan: &ForwardPlan<'_>,
         parts: &mut Parts,
         switch: Option<&upgrade::Pending>,
     ) {
@@ -92,8 +92,8 @@ impl Forwarder {
     fn respond(
         &self,
         client: &Rc<Client>,
-        plan: &Forward<'_>,
-        (mut response, lease): Answered,
+        plan: &ForwardPlan<'_>,
+        (mut response, lease): UpstreamResponse,
         deadlines: &Deadlines,
         switch: Option<upgrade::Pending>,
     ) -> Result<(Response, SocketAddr), Reason> {
@@ -156,7 +156,7 @@ fn filters<'p>(rule: &'p Rule, backend: &'p WeightedBackend) -> impl Iterator<It
     rule.filters.iter().chain(&backend.filters)
 }
 
-fn failed(plan: &Forward<'_>, reason: Reason, problem: &dyn std::fmt::Display) -> Reason {
+fn failed(plan: &ForwardPlan<'_>, reason: Reason, problem: &dyn std::fmt::Display) -> Reason {
     tracing::debug!(rule = %plan.rule.id, backend = %plan.name, %problem, reason = reason.name(), "no response");
     reason
 }

@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 
 use crate::client::clients::{Client, Exchange};
-use crate::client::worker::Workers;
+use crate::client::listener::Listeners;
 use crate::core::reason::Reason;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
@@ -18,13 +18,13 @@ use crate::http::decide::{self, Arrival, Decision};
 use crate::http::forward::Forwarder;
 use crate::http::headers;
 use crate::log::access_log::AccessLog;
-use crate::log::record::{Answered, Noted};
+use crate::log::record::{LoggedRequest, Outcome};
 use crate::upstream::request::Outgoing;
 
 /// Answers the requests of a core.
 pub(crate) struct Service {
     pub snapshot: Rc<SnapshotCell>,
-    pub workers: Rc<Workers>,
+    pub listeners: Rc<Listeners>,
     pub counters: Rc<CoreCounters>,
     pub access_log: Rc<AccessLog>,
     pub forwarder: Forwarder,
@@ -47,24 +47,24 @@ impl Service {
 
     async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
         let parts = &outgoing.parts;
-        let asker = Asker::of(parts);
+        let summary = RequestSummary::of(parts);
         let current = self.snapshot.load();
         let group = current.group(client.local).map(|group| &**group);
-        let noted = group.and_then(|group| {
+        let logged = group.and_then(|group| {
             let log = group.gateway.access_log?;
             let hops = self.forwarder.trusted_hops;
             let chain = headers::chain(&parts.headers, hops, &client.address);
-            Some(Box::new(Noted::new(log, parts, chain)))
+            Some(Box::new(LoggedRequest::new(log, parts, chain)))
         });
-        let tls = client.tls.as_ref().map(|worker| &worker.listener);
+        let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
         let arrival = Arrival { limits: client.limits(), tls };
         let (decision, listener) = decide::decide(arrival, group, parts);
-        let worker = listener.map(|listener| self.workers.get(listener));
-        let mut trail = decision.trail();
+        let listener_state = listener.map(|listener| self.listeners.get(listener));
+        let mut destination = decision.destination();
         let answered = match &decision {
             Decision::Forward(plan) => match self.forwarder.forward(client, plan, outgoing).await {
                 Ok((response, endpoint)) => {
-                    trail.endpoint = Some(endpoint);
+                    destination.endpoint = Some(endpoint);
                     Ok(response)
                 }
                 Err(reason) => Err((reason, reason.status())),
@@ -78,40 +78,40 @@ impl Service {
                 let status = response.status();
                 (response, status, None)
             }
-            Err((reason, status)) => (self.own(client, &asker, reason, status), status, Some(reason)),
+            Err((reason, status)) => (self.own(client, &summary, reason, status), status, Some(reason)),
         };
-        match &worker {
-            Some(worker) => worker.counters().answered(status),
+        match &listener_state {
+            Some(listener_state) => listener_state.counters().answered(status),
             None => self.counters.unrouted.increment(),
         }
-        let record = noted.zip(group).and_then(|(noted, group)| {
-            let answered = Answered {
+        let record = logged.zip(group).and_then(|(logged, group)| {
+            let outcome = Outcome {
                 client: client.peer,
                 scheme: client.scheme(),
                 gateway: &group.gateway.name,
                 listener: listener.map(|listener| &listener.id),
-                trail,
+                destination,
                 status,
                 reason,
             };
-            noted.answered(&self.access_log, &answered)
+            logged.record(&self.access_log, &outcome)
         });
-        if asker.method == Method::HEAD {
+        if summary.method == Method::HEAD {
             response = response.map(Body::for_head);
         }
         response.map(|body| body.during(exchange, record))
     }
 
-    fn own(&self, client: &Client, asker: &Asker, reason: Reason, status: StatusCode) -> Response {
+    fn own(&self, client: &Client, summary: &RequestSummary, reason: Reason, status: StatusCode) -> Response {
         self.counters.answered(reason);
         tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
-        if let (Some(content_type), Some(code)) = (&asker.grpc, reason.grpc_code()) {
+        if let (Some(content_type), Some(code)) = (&summary.grpc, reason.grpc_code()) {
             return answer::of_grpc(reason, code, content_type.clone());
         }
         let mut response = answer::of(reason, status);
         // What follows a malformed HTTP/1 request on the same connection cannot be trusted.
         let spoilt = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
-        if spoilt && asker.version < Version::HTTP_2 {
+        if spoilt && summary.version < Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -119,14 +119,14 @@ impl Service {
 }
 
 /// What an answer of our own depends on when the request is no longer at hand.
-struct Asker {
+struct RequestSummary {
     version: Version,
     method: Method,
     /// The content type of a gRPC request.
     grpc: Option<HeaderValue>,
 }
 
-impl Asker {
+impl RequestSummary {
     fn of(parts: &Parts) -> Self {
         let method = parts.method.clone();
         // gRPC is POST: others need no look at their fields.

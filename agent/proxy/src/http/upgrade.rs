@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
-use crate::client::guard::{Guarded, Transport};
+use crate::client::stream::{CheckedStream, Transport};
 use crate::http::headers;
 use crate::l4::tunnel;
 
@@ -65,7 +65,7 @@ impl Protocol {
 /// The client's stream without the checks that are for HTTP. What the client sent before it could know that the backend
 /// agrees was written for somebody else, perhaps to look like a request: then there is no tunnel.
 fn bare(client: Upgraded) -> Option<Transport> {
-    let parts = client.downcast::<TokioIo<Guarded>>().ok()?;
+    let parts = client.downcast::<TokioIo<CheckedStream>>().ok()?;
     if !parts.read_buf.is_empty() {
         tracing::debug!("no tunnel: the client sent data before the protocol was switched");
         return None;

@@ -21,7 +21,7 @@ const BATCH: usize = 32 << 10;
 /// What may wait to be written, of all cores together.
 const BATCHES: usize = 128;
 /// How long an agent that stops waits for whoever reads the log.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A core's part.
 pub(crate) struct AccessLog {
@@ -93,7 +93,7 @@ impl LogWriter {
     /// Waits until everything is written that cores have handed over; they must be gone.
     pub(crate) async fn finish(self) {
         drop(self.lines);
-        if timeout(PATIENCE, self.ended).await.is_err() {
+        if timeout(FINISH_TIMEOUT, self.ended).await.is_err() {
             tracing::warn!("the end of the access log is lost: whoever reads it does not keep up");
         }
     }

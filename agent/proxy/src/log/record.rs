@@ -16,7 +16,7 @@ use crate::core::reason::Reason;
 use crate::log::access_log::AccessLog;
 
 /// What a line says of the request, taken before the request is changed and sent on.
-pub(crate) struct Noted {
+pub(crate) struct LoggedRequest {
     log: LogSettings,
     at: Timestamp,
     begun: Instant,
@@ -31,12 +31,12 @@ pub(crate) struct Noted {
 }
 
 /// What became of it.
-pub(crate) struct Answered<'a> {
+pub(crate) struct Outcome<'a> {
     pub client: SocketAddr,
     pub scheme: &'static str,
     pub gateway: &'a ObjectName,
     pub listener: Option<&'a ListenerId>,
-    pub trail: Trail<'a>,
+    pub destination: Destination<'a>,
     pub status: StatusCode,
     /// Of an answer of our own.
     pub reason: Option<Reason>,
@@ -44,7 +44,7 @@ pub(crate) struct Answered<'a> {
 
 /// Which way a request went.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Trail<'a> {
+pub(crate) struct Destination<'a> {
     pub rule: Option<&'a RuleId>,
     pub backend: Option<&'a BackendName>,
     pub endpoint: Option<SocketAddr>,
@@ -103,9 +103,9 @@ struct Target<'a>(&'a Uri);
 /// Text that may hold anything, between quotes of the text form.
 struct Escaped<'a>(&'a str);
 
-// === impl Noted ===
+// === impl LoggedRequest ===
 
-impl Noted {
+impl LoggedRequest {
     pub(crate) fn new(log: LogSettings, parts: &Parts, forwarded_for: Option<HeaderValue>) -> Self {
         let named = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
         Self {
@@ -123,11 +123,11 @@ impl Noted {
     }
 
     /// `None` if the Gateway does not want to hear of such an answer.
-    pub(crate) fn answered(&self, log: &Rc<AccessLog>, answered: &Answered<'_>) -> Option<Box<Record>> {
-        if answered.status.as_u16() < self.log.minimum_status {
+    pub(crate) fn record(&self, log: &Rc<AccessLog>, outcome: &Outcome<'_>) -> Option<Box<Record>> {
+        if outcome.status.as_u16() < self.log.minimum_status {
             return None;
         }
-        let line = self.line(answered);
+        let line = self.line(outcome);
         let (line, rest) = match self.log.format {
             LogFormat::Json => (line.json(), String::new()),
             LogFormat::Text => line.text(),
@@ -136,25 +136,25 @@ impl Noted {
         Some(Box::new(Record { log, format, line, rest, begun, sent: 0, complete: false }))
     }
 
-    fn line<'a>(&'a self, answered: &Answered<'a>) -> Line<'a> {
+    fn line<'a>(&'a self, outcome: &Outcome<'a>) -> Line<'a> {
         Line {
             time: self.at,
-            gateway: answered.gateway,
-            listener: answered.listener,
-            client: SocketAddr::new(answered.client.ip().to_canonical(), answered.client.port()),
+            gateway: outcome.gateway,
+            listener: outcome.listener,
+            client: SocketAddr::new(outcome.client.ip().to_canonical(), outcome.client.port()),
             forwarded_for: text(self.forwarded_for.as_ref()),
-            scheme: answered.scheme,
+            scheme: outcome.scheme,
             protocol: self.version,
             method: self.method.as_str(),
             host: text(self.host.as_ref()),
             target: Target(&self.target),
             referer: text(self.referer.as_ref()),
             user_agent: text(self.user_agent.as_ref()),
-            status: answered.status.as_u16(),
-            reason: answered.reason.map(Reason::name),
-            rule: answered.trail.rule.map(RuleId::to_string),
-            backend: answered.trail.backend,
-            endpoint: answered.trail.endpoint,
+            status: outcome.status.as_u16(),
+            reason: outcome.reason.map(Reason::name),
+            rule: outcome.destination.rule.map(RuleId::to_string),
+            backend: outcome.destination.backend,
+            endpoint: outcome.destination.endpoint,
         }
     }
 }

@@ -12,13 +12,13 @@ use portcullis_model::BackendName;
 use crate::core::reason::Reason;
 use crate::upstream::endpoint::{Connection, Freshness, Lease, SendFailure};
 use crate::upstream::pool::Pools;
-use crate::upstream::request::{Broken, Fault, Outgoing, Upload};
+use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 
 const ATTEMPTS: usize = 3;
 
 /// Why no response came.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum AttemptError {
     #[error("the Service has no ready endpoint")]
     NoEndpoint,
     #[error("cannot connect to {0}: {1}")]
@@ -31,7 +31,7 @@ pub(crate) enum Trouble {
     TooLarge,
 }
 
-pub(crate) type Answered = (http::Response<Incoming>, Lease);
+pub(crate) type UpstreamResponse = (http::Response<Incoming>, Lease);
 
 /// Tries again where that is safe: no connection could be made; or a kept connection turned out to be closed, and either
 /// nothing of the request was sent or it may be sent twice (RFC 9110 section 9.2.2).
@@ -39,9 +39,9 @@ pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
     mut outgoing: Box<Outgoing>,
-) -> Result<Answered, Trouble> {
-    let broken = outgoing.upload.broken();
-    let (mut avoid, mut freshness, mut trouble) = (None, Freshness::Any, Trouble::NoEndpoint);
+) -> Result<UpstreamResponse, AttemptError> {
+    let fault = outgoing.upload.fault();
+    let (mut avoid, mut freshness, mut failure) = (None, Freshness::Any, AttemptError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             pools.counters.retries.increment();
@@ -52,38 +52,38 @@ pub(crate) async fn send(
             Ok(connection) => connection,
             Err(error) => {
                 avoid = Some(endpoint.address);
-                trouble = Trouble::Connect(endpoint.address, error);
+                failure = AttemptError::Connect(endpoint.address, error);
                 continue;
             }
         };
-        let spare = if connection.reused { Spare::of(&outgoing) } else { None };
+        let resend = if connection.reused { Resend::of(&outgoing) } else { None };
         adapt(&mut outgoing, &connection);
         match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
             Err(SendFailure { error, unsent }) => {
-                let again = unsent.or_else(|| spare.map(Spare::into_outgoing));
-                trouble = match broken.as_ref().and_then(Broken::get) {
-                    Some(Fault::Malformed) => Trouble::Client,
-                    Some(Fault::TooLarge) => Trouble::TooLarge,
-                    None => Trouble::Broken(endpoint.address, error),
+                let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
+                failure = match fault.as_ref().and_then(SharedFault::get) {
+                    Some(BodyFault::Malformed) => AttemptError::Client,
+                    Some(BodyFault::TooLarge) => AttemptError::TooLarge,
+                    None => AttemptError::Broken(endpoint.address, error),
                 };
-                let Some(again) = again else { return Err(trouble) };
+                let Some(again) = again else { return Err(failure) };
                 (outgoing, freshness) = (again, Freshness::New);
             }
         }
     }
-    Err(trouble)
+    Err(failure)
 }
 
 /// What it takes to send a request again. Nearly every request has one made and none needs it, so it is a list of fields,
 /// which costs less than a map of them.
-struct Spare {
+struct Resend {
     method: Method,
     uri: Uri,
     fields: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Spare {
+impl Resend {
     /// For a request that has no body and an idempotent method.
     fn of(Outgoing { parts, upload }: &Outgoing) -> Option<Self> {
         if !matches!(upload, Upload::Empty) || !parts.method.is_idempotent() {
@@ -140,9 +140,9 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
     }
 }
 
-// === impl Trouble ===
+// === impl AttemptError ===
 
-impl Trouble {
+impl AttemptError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Client => Reason::ClientBody,

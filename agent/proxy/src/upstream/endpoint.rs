@@ -23,14 +23,14 @@ use crate::upstream::multiplex::{Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Upload};
 
 /// An endpoint that refused a connection is asked last for so long.
-const SHUNNED: Duration = Duration::from_secs(5);
+const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Probes that a peer may leave unanswered until it counts as vanished.
 const PROBES: u32 = 3;
 
 pub(crate) struct Endpoint {
     pub address: SocketAddr,
     pub protocol: BackendProtocol,
-    budget: Upstream,
+    settings: Upstream,
     idle: RefCell<Vec<Idle>>,
     /// All but the first are there because those before had no room.
     shared: RefCell<Vec<Rc<Multiplexed>>>,
@@ -85,11 +85,11 @@ pub(crate) enum Freshness {
 // === impl Endpoint ===
 
 impl Endpoint {
-    pub(crate) fn new(address: SocketAddr, protocol: BackendProtocol, budget: &Upstream) -> Rc<Self> {
+    pub(crate) fn new(address: SocketAddr, protocol: BackendProtocol, settings: &Upstream) -> Rc<Self> {
         Rc::new(Self {
             address,
             protocol,
-            budget: budget.clone(),
+            settings: settings.clone(),
             idle: RefCell::default(),
             shared: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -104,7 +104,7 @@ impl Endpoint {
     }
 
     pub(crate) fn failed_lately(&self) -> bool {
-        self.failed.get().is_some_and(|since| clock::now() - since < clock::ticks(SHUNNED))
+        self.failed.get().is_some_and(|since| clock::now() - since < clock::ticks(AVOID_AFTER_FAILURE))
     }
 
     /// A connection that is ready for a request: a kept one, or a new one.
@@ -123,7 +123,7 @@ impl Endpoint {
             return Ok(Connection { lease: Lease { kind, in_flight }, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let connecting = Box::pin(timeout(self.budget.connect, self.connect(counters)));
+        let connecting = Box::pin(timeout(self.settings.connect, self.connect(counters)));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let kind = connected.inspect_err(|error| {
             counters.connect_failures.increment();
@@ -135,7 +135,7 @@ impl Endpoint {
 
     /// Drops what nobody used for too long, or the peer has closed.
     pub(crate) fn sweep(&self) {
-        let limit = clock::ticks(self.budget.idle);
+        let limit = clock::ticks(self.settings.idle);
         let live = |it: &Idle| !it.sender.is_closed() && clock::now() - it.since <= limit;
         self.idle.borrow_mut().retain(live);
         let mut first = true;
@@ -180,7 +180,7 @@ impl Endpoint {
         let stream = self.dial(counters).await?;
         // What is sent stays unacknowledged for a quarter of an hour before the kernel gives a peer up. Not by PING frames:
         // gRPC servers close a connection whose client sends them more often than every five minutes.
-        SockRef::from(&stream).set_tcp_user_timeout(Some(self.budget.vanished))?;
+        SockRef::from(&stream).set_tcp_user_timeout(Some(self.settings.vanished))?;
         let connection = Multiplexed::open(stream).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
         self.shared.borrow_mut().push(connection);
@@ -192,7 +192,7 @@ impl Endpoint {
         counters.connects.increment();
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
-        let pause = (self.budget.vanished / (PROBES + 1)).max(Duration::from_secs(1));
+        let pause = (self.settings.vanished / (PROBES + 1)).max(Duration::from_secs(1));
         let probing = TcpKeepalive::new().with_time(pause).with_interval(pause).with_retries(PROBES);
         SockRef::from(&stream).set_tcp_keepalive(&probing)?;
         self.failed.set(None);
@@ -201,7 +201,7 @@ impl Endpoint {
 
     fn put_back(&self, sender: http1::SendRequest<Upload>) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.budget.idle_connections && !sender.is_closed() {
+        if idle.len() < self.settings.idle_connections && !sender.is_closed() {
             idle.push(Idle { sender, since: clock::now() });
         }
     }

@@ -20,7 +20,7 @@ const SWEEP: Duration = Duration::from_secs(10);
 pub(crate) struct Pools {
     pub counters: Rc<CoreCounters>,
     snapshot: Rc<SnapshotCell>,
-    budget: Upstream,
+    settings: Upstream,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
 }
 
@@ -34,8 +34,8 @@ struct Pool {
 // === impl Pools ===
 
 impl Pools {
-    pub(crate) fn new(budget: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
-        Self { counters, snapshot, budget, backends: RefCell::default() }
+    pub(crate) fn new(settings: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
+        Self { counters, snapshot, settings, backends: RefCell::default() }
     }
 
     /// Drops connections that have been idle for too long, for ever.
@@ -94,7 +94,7 @@ impl Pools {
         let endpoints =
             backend.endpoints.iter().map(|address| match old.get(&(*address, backend.protocol)) {
                 Some(stays) => Rc::clone(stays),
-                None => Endpoint::new(*address, backend.protocol, &self.budget),
+                None => Endpoint::new(*address, backend.protocol, &self.settings),
             });
         let endpoints = endpoints.collect();
         let pool = Rc::new(Pool { backend: backend.clone(), generation: generation.into(), endpoints });

@@ -26,17 +26,17 @@ pub(crate) enum Upload {
         incoming: Incoming,
         /// Bytes that may still come.
         left: u64,
-        broken: Broken,
+        fault: SharedFault,
     },
 }
 
 /// What is wrong with the client's body, if anything; shared with whoever waits for the response.
 #[derive(Clone, Default)]
-pub(crate) struct Broken(Rc<Cell<Option<Fault>>>);
+pub(crate) struct SharedFault(Rc<Cell<Option<BodyFault>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Or broken off.
+pub(crate) enum BodyFault {
+    /// Or fault off.
     Malformed,
     TooLarge,
 }
@@ -75,7 +75,7 @@ impl Upload {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
-        Self::Client { incoming, left: limit.unwrap_or(u64::MAX), broken: Broken::default() }
+        Self::Client { incoming, left: limit.unwrap_or(u64::MAX), fault: SharedFault::default() }
     }
 
     /// Whether the body is longer than it may be, as far as it says so.
@@ -86,10 +86,10 @@ impl Upload {
         }
     }
 
-    pub(crate) fn broken(&self) -> Option<Broken> {
+    pub(crate) fn fault(&self) -> Option<SharedFault> {
         match self {
             Self::Empty => None,
-            Self::Client { broken, .. } => Some(broken.clone()),
+            Self::Client { fault, .. } => Some(fault.clone()),
         }
     }
 }
@@ -102,11 +102,11 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self::Client { incoming, left, broken } = &mut *self else { return Poll::Ready(None) };
+        let Self::Client { incoming, left, fault } = &mut *self else { return Poll::Ready(None) };
         let Some(frame) = ready!(Pin::new(incoming).poll_frame(cx)) else { return Poll::Ready(None) };
         let frame = frame.map_err(UploadError::from).and_then(|frame| within(left, frame));
         if let Err(error) = &frame {
-            broken.0.set(Some(error.fault()));
+            fault.0.set(Some(error.fault()));
         }
         Poll::Ready(Some(frame))
     }
@@ -135,18 +135,18 @@ fn within(left: &mut u64, frame: Frame<Bytes>) -> Result<Frame<Bytes>, UploadErr
 // === impl UploadError ===
 
 impl UploadError {
-    fn fault(&self) -> Fault {
+    fn fault(&self) -> BodyFault {
         match self {
-            Self::Client(_) => Fault::Malformed,
-            Self::TooLarge => Fault::TooLarge,
+            Self::Client(_) => BodyFault::Malformed,
+            Self::TooLarge => BodyFault::TooLarge,
         }
     }
 }
 
-// === impl Broken ===
+// === impl SharedFault ===
 
-impl Broken {
-    pub(crate) fn get(&self) -> Option<Fault> {
+impl SharedFault {
+    pub(crate) fn get(&self) -> Option<BodyFault> {
         self.0.get()
     }
 }

@@ -12,9 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The most that is gathered: a TLS record.
 const LIMIT: usize = 16 << 10;
 
-/// A stream whose writes wait for a flush by [`Gathering`]; what the library calls a flush does nothing.
+/// A stream whose writes wait for a flush by [`FlushAfterPoll`]; what the library calls a flush does nothing.
 #[derive(Debug)]
-pub(crate) struct Outbox<S>(Rc<RefCell<Shared<S>>>);
+pub(crate) struct WriteBuffer<S>(Rc<RefCell<Shared<S>>>);
 
 #[derive(Debug)]
 struct Shared<S> {
@@ -24,15 +24,15 @@ struct Shared<S> {
     sent: usize,
 }
 
-/// A connection over an [`Outbox`], which is flushed whenever the connection has done what it can for now.
-pub(crate) struct Gathering<C, S> {
+/// A connection over a [`WriteBuffer`], which is flushed whenever the connection has done what it can for now.
+pub(crate) struct FlushAfterPoll<C, S> {
     connection: Pin<Box<C>>,
-    outbox: Outbox<S>,
+    buffer: WriteBuffer<S>,
 }
 
-// === impl Outbox ===
+// === impl WriteBuffer ===
 
-impl<S> Outbox<S> {
+impl<S> WriteBuffer<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self(Rc::new(RefCell::new(Shared { stream, bytes: Vec::new(), sent: 0 })))
     }
@@ -48,7 +48,7 @@ impl<S> Outbox<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Outbox<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteBuffer<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Outbox<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Outbox<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBuffer<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[io::IoSlice::new(bytes)])
     }
@@ -115,11 +115,11 @@ impl<S: AsyncWrite + Unpin> Shared<S> {
     }
 }
 
-// === impl Gathering ===
+// === impl FlushAfterPoll ===
 
-impl<C, S> Gathering<C, S> {
-    pub(crate) fn new(connection: C, outbox: Outbox<S>) -> Self {
-        Self { connection: Box::pin(connection), outbox }
+impl<C, S> FlushAfterPoll<C, S> {
+    pub(crate) fn new(connection: C, buffer: WriteBuffer<S>) -> Self {
+        Self { connection: Box::pin(connection), buffer }
     }
 
     pub(crate) fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
@@ -127,7 +127,7 @@ impl<C, S> Gathering<C, S> {
     }
 }
 
-impl<C, S> Future for Gathering<C, S>
+impl<C, S> Future for FlushAfterPoll<C, S>
 where
     C: Future<Output = hyper::Result<()>>,
     S: AsyncWrite + Unpin,
@@ -136,8 +136,8 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = self.connection.as_mut().poll(cx);
-        // A connection that has ended has shut the outbox down, which is another flush.
-        let sent = self.outbox.0.borrow_mut().poll_send(cx);
+        // A connection that has ended has shut the buffer down, which is another flush.
+        let sent = self.buffer.0.borrow_mut().poll_send(cx);
         match (ended, sent) {
             (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(io::Error::other)),
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
@@ -155,14 +155,14 @@ mod tests {
     #[test]
     fn memory_is_given_back_and_nothing_else_is_lost() {
         let mut cx = Context::from_waker(Waker::noop());
-        let mut outbox = Outbox::new(Vec::new());
+        let mut buffer = WriteBuffer::new(Vec::new());
         for burst in [&[1; LIMIT][..], &[2; 10]] {
-            assert!(matches!(Pin::new(&mut outbox).poll_write(&mut cx, burst), Poll::Ready(Ok(_))));
-            outbox.shrink();
-            assert!(outbox.0.borrow_mut().poll_send(&mut cx).is_ready());
-            outbox.shrink();
-            assert_eq!(outbox.0.borrow().bytes.capacity(), 0);
+            assert!(matches!(Pin::new(&mut buffer).poll_write(&mut cx, burst), Poll::Ready(Ok(_))));
+            buffer.shrink();
+            assert!(buffer.0.borrow_mut().poll_send(&mut cx).is_ready());
+            buffer.shrink();
+            assert_eq!(buffer.0.borrow().bytes.capacity(), 0);
         }
-        assert_eq!(outbox.0.borrow().stream, [&[1; LIMIT][..], &[2; 10]].concat());
+        assert_eq!(buffer.0.borrow().stream, [&[1; LIMIT][..], &[2; 10]].concat());
     }
 }

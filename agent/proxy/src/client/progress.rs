@@ -8,7 +8,7 @@ use crate::core::clock;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection must be `Send`.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct Progress {
     /// How many exchanges wait for each [`Awaited`].
     exchanges: [AtomicU32; 3],
     /// When the last exchange ended.
@@ -34,9 +34,9 @@ pub(crate) enum Awaited {
     Client,
 }
 
-// === impl Pulse ===
+// === impl Progress ===
 
-impl Pulse {
+impl Progress {
     /// Of a connection whose first request is awaited.
     pub(crate) fn new() -> Self {
         let now = clock::now();

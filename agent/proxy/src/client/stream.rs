@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use crate::client::frames::{BIG_WRITE, FrameBudget};
-use crate::client::pulse::Pulse;
-use crate::client::wire::{Framing, Violation};
+use crate::client::frame_budget::{BIG_WRITE, FrameBudget};
+use crate::client::framing::{Framing, Violation};
+use crate::client::progress::Progress;
 
 /// A client's stream; one type, so that the HTTP code exists once.
 #[derive(Debug)]
@@ -22,27 +22,32 @@ pub(crate) enum Transport {
 }
 
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct CheckedStream {
     transport: Transport,
     /// Bytes that were read before the protocol was known; emptied first.
     replay: Vec<u8>,
-    check: Check,
+    check: ProtocolCheck,
     /// Why nothing more is read.
     refused: Option<&'static str>,
-    pulse: Arc<Pulse>,
+    progress: Arc<Progress>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Check {
+pub(crate) enum ProtocolCheck {
     Http1(Framing),
     Http2(FrameBudget),
 }
 
-// === impl Guarded ===
+// === impl CheckedStream ===
 
-impl Guarded {
-    pub(crate) fn new(transport: Transport, replay: Vec<u8>, check: Check, pulse: Arc<Pulse>) -> Self {
-        Self { transport, replay, check, refused: None, pulse }
+impl CheckedStream {
+    pub(crate) fn new(
+        transport: Transport,
+        replay: Vec<u8>,
+        check: ProtocolCheck,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self { transport, replay, check, refused: None, progress }
     }
 
     /// The bare stream, for a tunnel.
@@ -53,11 +58,11 @@ impl Guarded {
     /// Returns how many of the bytes may be used.
     fn inspect(&mut self, bytes: &mut [u8]) -> usize {
         match &mut self.check {
-            Check::Http1(framing) => {
+            ProtocolCheck::Http1(framing) => {
                 let verdict = framing.follow(bytes);
-                self.pulse.head(framing.in_head());
-                self.pulse.body_wanted(false);
-                self.pulse.moved();
+                self.progress.head(framing.in_head());
+                self.progress.body_wanted(false);
+                self.progress.moved();
                 match verdict {
                     Ok(()) => {}
                     Err(Violation::Head(at)) => bytes[at] = 0,
@@ -67,10 +72,10 @@ impl Guarded {
                     }
                 }
             }
-            Check::Http2(budget) => {
-                budget.earn(self.pulse.take_completed());
+            ProtocolCheck::Http2(budget) => {
+                budget.earn(self.progress.take_completed());
                 let verdict = budget.follow(bytes);
-                self.pulse.head(!budget.has_begun());
+                self.progress.head(!budget.has_begun());
                 if verdict.is_err() {
                     self.refused = Some("too many control frames or resets");
                     return 0;
@@ -82,21 +87,21 @@ impl Guarded {
 
     /// The HTTP library reads bodies only as far as somebody wants them.
     fn is_left_waiting(&self) {
-        if let Check::Http1(framing) = &self.check
+        if let ProtocolCheck::Http1(framing) = &self.check
             && framing.in_body()
         {
-            self.pulse.body_wanted(true);
+            self.progress.body_wanted(true);
         }
     }
 
     /// What moves on HTTP/2 may be mere bookkeeping, unless it is much.
     fn wrote(&mut self, bytes: usize) {
         match &mut self.check {
-            Check::Http1(_) => self.pulse.moved(),
-            Check::Http2(_) if bytes < BIG_WRITE => {}
-            Check::Http2(budget) => {
+            ProtocolCheck::Http1(_) => self.progress.moved(),
+            ProtocolCheck::Http2(_) if bytes < BIG_WRITE => {}
+            ProtocolCheck::Http2(budget) => {
                 budget.wrote_much();
-                self.pulse.moved();
+                self.progress.moved();
             }
         }
     }
@@ -106,7 +111,7 @@ impl Guarded {
     }
 }
 
-impl AsyncRead for Guarded {
+impl AsyncRead for CheckedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -136,7 +141,7 @@ impl AsyncRead for Guarded {
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for CheckedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.transport).poll_write(cx, bytes))?;
         self.wrote(written);

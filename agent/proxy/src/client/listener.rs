@@ -1,0 +1,101 @@
+//! Listeners as one core serves them: their TLS state and their counters. They are made when a listener first sees
+//! traffic; what must outlive a changed listener (counters, TLS sessions) hangs on the listener's identity.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use portcullis_model::{Listener, ListenerGroup, ListenerId, ListenerProtocol, TlsTermination};
+use rustls::ServerConfig;
+
+use crate::client::tls::TlsFactory;
+use crate::core::stats::{ListenerCounters, Stats};
+
+pub(crate) struct ListenerState {
+    pub listener: Arc<Listener>,
+    shared: Rc<SharedState>,
+}
+
+/// The listeners of a core, by the address of the model's (which they keep alive, so it is not reused).
+pub(crate) struct Listeners {
+    tls: TlsFactory,
+    listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
+    shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
+}
+
+/// What a listener's successive versions share.
+#[derive(Default)]
+struct SharedState {
+    served: Cell<bool>,
+    counters: ListenerCounters,
+    tls: RefCell<Option<(TlsTermination, Arc<ServerConfig>)>>,
+}
+
+// === impl ListenerState ===
+
+impl ListenerState {
+    /// Whether the latest snapshot has the listener, in this version or another.
+    pub(crate) fn is_served(&self) -> bool {
+        self.shared.served.get()
+    }
+
+    pub(crate) fn counters(&self) -> &ListenerCounters {
+        &self.shared.counters
+    }
+}
+
+// === impl Listeners ===
+
+impl Listeners {
+    pub(crate) fn new(tls: TlsFactory) -> Self {
+        Self { tls, listeners: RefCell::default(), shared: RefCell::default() }
+    }
+
+    pub(crate) fn get(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
+        let mut listeners = self.listeners.borrow_mut();
+        listeners.entry(Arc::as_ptr(listener) as usize).or_insert_with(|| self.make(listener)).clone()
+    }
+
+    /// `None` for a listener that does not terminate TLS. Unless its certificates changed, a listener keeps its
+    /// configuration, and with it its sessions.
+    pub(crate) fn server_config(&self, listener_state: &ListenerState) -> Option<Arc<ServerConfig>> {
+        let ListenerProtocol::Https(termination) = &listener_state.listener.protocol else { return None };
+        let mut current = listener_state.shared.tls.borrow_mut();
+        if let Some((same, config)) = current.as_ref()
+            && same == termination
+        {
+            return Some(config.clone());
+        }
+        let config = self.tls.server_config(termination);
+        *current = Some((termination.clone(), config.clone()));
+        Some(config)
+    }
+
+    /// Forgets listeners that no group holds any more.
+    pub(crate) fn retain<'g>(&self, groups: impl Iterator<Item = &'g Arc<ListenerGroup>>) {
+        let mut shared = self.shared.borrow_mut();
+        shared.values().for_each(|shared| shared.served.set(false));
+        let mut live = HashSet::with_hasher(RandomState::default());
+        for listener in groups.flat_map(|group| group.listeners.values()) {
+            live.insert(Arc::as_ptr(listener) as usize);
+            if let Some(shared) = shared.get(&listener.id) {
+                shared.served.set(true);
+            }
+        }
+        shared.retain(|_, shared| shared.served.get());
+        self.listeners.borrow_mut().retain(|identity, _| live.contains(identity));
+    }
+
+    pub(crate) fn read_into(&self, stats: &mut Stats) {
+        let shared = self.shared.borrow();
+        stats.listeners.extend(shared.iter().map(|(id, shared)| (id.clone(), shared.counters.read())));
+    }
+
+    fn make(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
+        let shared = self.shared.borrow_mut().entry(listener.id.clone()).or_default().clone();
+        shared.served.set(true);
+        Rc::new(ListenerState { listener: listener.clone(), shared })
+    }
+}
