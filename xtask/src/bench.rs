@@ -18,10 +18,13 @@ mod site;
 mod start;
 mod workload;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::{env, fs};
 
 use anyhow::Result;
+
+use crate::{agent, shell};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -45,6 +48,12 @@ enum What {
     Restart(restart::Args),
     /// Thousands of tenants: memory, start, and the time until an edit is visible
     Scale(scale::Args),
+    /// User instructions per request, which the machine's load does not change
+    #[command(disable_help_flag = true)]
+    Instructions {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 /// For a run's files, which go with the value; those of killed runs go now.
@@ -69,5 +78,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Start(args) => start::run(args),
         What::Restart(args) => restart::run(args),
         What::Scale(args) => scale::run(args),
+        What::Instructions { arguments } => {
+            let mut cargo = agent::cargo();
+            cargo.args(["run", "--quiet", "--package", "portcullis-bench", "--", "instructions"]);
+            shell::run(cargo.args(arguments))
+        }
     }
 }

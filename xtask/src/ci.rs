@@ -28,7 +28,7 @@ struct Step {
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "setup", run: |_| setup::run(&setup::Args::cluster()), fatal: true },
+    Step { name: "setup", run: |_| setup::run(&setup::Args::ci()), fatal: true },
     Step { name: "cluster build, in the background", run: |_| cluster::build_early(), fatal: true },
     Step { name: "format", run: |_| format(), fatal: false },
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },

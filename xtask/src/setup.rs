@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::toolchain::{Choice, Toolchain};
-use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, TOOLS, Tool};
+use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool};
 use crate::{go, shell};
 
 #[derive(Default, clap::Args)]
@@ -13,6 +13,9 @@ pub(crate) struct Args {
     /// Also the peers and load generators of the benchmarks
     #[arg(long)]
     bench: bool,
+    /// Also what counts instructions, as `--bench` does, but none of its peers
+    #[arg(long)]
+    counting: bool,
     /// Also what the test cluster needs
     #[arg(long)]
     cluster: bool,
@@ -29,13 +32,16 @@ impl Args {
         Self { bench: true, ..Self::default() }
     }
 
-    pub(crate) fn cluster() -> Self {
-        Self { cluster: true, ..Self::default() }
+    pub(crate) fn ci() -> Self {
+        Self { cluster: true, counting: true, ..Self::default() }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     tools(TOOLS)?;
+    if args.bench || args.counting {
+        tools(COUNTING_TOOLS)?;
+    }
     if args.bench {
         tools(BENCH_TOOLS)?;
     }

@@ -43,6 +43,9 @@ pub(crate) const CLUSTER_TOOLS: &[Tool] = &[
     tool("/usr/lib/cni/bridge", "containernetworking-plugins"),
 ];
 
+/// What `bench instructions` runs.
+pub(crate) const COUNTING_TOOLS: &[Tool] = &[tool("valgrind", "valgrind")];
+
 /// What only the benchmarks run.
 pub(crate) const BENCH_TOOLS: &[Tool] = &[
     tool("haproxy", "haproxy"),

@@ -55,11 +55,22 @@ impl TlsClient {
         Ok(Self(Arc::new(config)))
     }
 
+    /// The same client, offering one application protocol (ALPN).
+    pub fn speaking(mut self, protocol: &[u8]) -> Self {
+        Arc::make_mut(&mut self.0).alpn_protocols = vec![protocol.to_vec()];
+        self
+    }
+
     /// Connects and shakes hands. [`refusal`] reads the error.
     pub fn connect(&self, address: SocketAddr, host: &str) -> Result<Connection> {
-        let mut tcp = TcpStream::connect_timeout(&address, PATIENCE)?;
+        self.connect_within(PATIENCE, address, host)
+    }
+
+    /// The same with a time limit of its own, which also holds for each read.
+    pub fn connect_within(&self, limit: Duration, address: SocketAddr, host: &str) -> Result<Connection> {
+        let mut tcp = TcpStream::connect_timeout(&address, limit)?;
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_read_timeout(Some(limit))?;
         let mut tls = ClientConnection::new(self.0.clone(), host.to_owned().try_into()?)?;
         while tls.is_handshaking() {
             tls.complete_io(&mut tcp).with_context(|| format!("no handshake for {host}"))?;
@@ -82,6 +93,11 @@ impl Connection {
         self.stream.read_exact(&mut body)?;
         let status = head.split_whitespace().nth(1).context("an answer without status")?.parse()?;
         Ok(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    /// The bytes within TLS, for a protocol of the caller's.
+    pub fn into_stream(self) -> impl Read + Write {
+        self.stream.into_inner()
     }
 
     /// The certificate that the server showed.

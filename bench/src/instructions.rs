@@ -1,0 +1,244 @@
+//! `cargo xtask bench instructions`: user instructions that the agent spends on a request, by callgrind. They are the same on a
+//! busy machine and on an idle one, so a change that costs two in a hundred shows without a quiet machine and many rounds. They
+//! are not time: what the kernel does, and caches, are the business of `bench http`.
+//!
+//! One agent on ordinary sockets, one core, one connection, one request at a time. Counted are a short run and a long one; the
+//! difference is what requests cost, without all that runs have in common.
+
+mod backend;
+mod callgrind;
+mod client;
+mod manifests;
+mod recorded;
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use portcullis_testbed::{Authority, Datapath, Launch, TlsClient, pin_directory};
+
+use self::backend::AGENT;
+use self::callgrind::Callgrind;
+use self::client::{Client, Http1, Http2};
+use self::manifests::{HTTP_PORT, HTTPS_PORT, MANY, ONE, ROUTES, SECURE, VIP};
+use self::recorded::Recorded;
+
+/// As [`cargo`'s](https://doc.rust-lang.org/cargo/reference/profiles.html) `--profile`; see the workspace's Cargo.toml.
+const PROFILE: &str = "instructions";
+/// Requests of the two runs whose difference counts.
+const SHORT: u64 = 50;
+const LONG: u64 = 250;
+/// Pairs of runs; the median counts.
+const PAIRS: usize = 5;
+const WARM_UP: u64 = 200;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// An agent that is built already; repeat to compare several with the first [default: build one, profile `instructions`]
+    #[arg(long, value_name = "FILE")]
+    agent: Vec<PathBuf>,
+    /// Fail if a request costs over 2 % more than recorded in bench/instructions.json
+    #[arg(long)]
+    check: bool,
+    /// Record what got cheaper, and what was never recorded
+    #[arg(long, conflicts_with = "check")]
+    update: bool,
+}
+
+/// What is asked of the agent; the names are those of the recorded numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Workload {
+    Http1,
+    Http1TwelveHeaders,
+    Https,
+    Http2,
+    Routes,
+}
+
+const WORKLOADS: [Workload; 5] =
+    [Workload::Http1, Workload::Http1TwelveHeaders, Workload::Https, Workload::Http2, Workload::Routes];
+
+/// With `Host` twelve, of the kind and length that browsers send.
+const BROWSER: [(&str, &str); 11] = [
+    ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
+    ("Accept-Language", "en-GB,en;q=0.7,de;q=0.3"),
+    ("Accept-Encoding", "gzip, deflate, br, zstd"),
+    ("Referer", "https://one.example.com/catalogue/items?page=7"),
+    ("Cookie", "session=0f1e2d3c4b5a69788796a5b4c3d2e1f0; theme=dark; consent=1"),
+    ("Cache-Control", "max-age=0"),
+    ("Sec-Fetch-Dest", "document"),
+    ("Sec-Fetch-Mode", "navigate"),
+    ("Sec-Fetch-Site", "same-origin"),
+    ("X-Request-Id", "7f3c1a52-9f0e-4d1f-8a86-0b6a5e0c9d11"),
+];
+
+/// Instructions per request: one value for each pair of runs.
+struct Measured {
+    workload: Workload,
+    pairs: Vec<f64>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let agents = if args.agent.is_empty() { vec![build()?] } else { args.agent.clone() };
+    backend::start(SocketAddr::new(manifests::BACKEND, manifests::BACKEND_PORT))?;
+    let measured = agents.iter().map(|agent| measure(agent)).collect::<Result<Vec<_>>>()?;
+    print(&agents, &measured);
+    let recorded = Recorded::read()?;
+    if args.check {
+        measured.iter().try_for_each(|of_agent| recorded.check(of_agent))?;
+    }
+    if args.update { recorded.updated(&measured[0]).write() } else { Ok(()) }
+}
+
+/// The agent as it is shipped but for link-time optimisation, which takes most of the time of a build and a tenth of the
+/// instructions: what a change costs shows just as well.
+fn build() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "--locked", "--package", "portcullis", "--profile", PROFILE]).current_dir(&root);
+    ensure!(cargo.status().context("cannot run cargo")?.success(), "the agent does not build");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    Ok(root.join(target).join(PROFILE).join("portcullis"))
+}
+
+fn measure(binary: &Path) -> Result<Vec<Measured>> {
+    let scratch = tempfile::Builder::new().prefix("portcullis-instructions-").tempdir()?;
+    let config = scratch.path().join("config");
+    let authority = Authority::new()?;
+    manifests::write(&config, &authority)?;
+    let counts = scratch.path().join("counts");
+    std::fs::create_dir(&counts)?;
+    let launch = Launch {
+        binary: std::path::absolute(binary)?,
+        config,
+        scratch: scratch.path().to_owned(),
+        pins: pin_directory("instructions"),
+        datapath: Datapath::Userspace,
+        interface: "none".to_owned(),
+        arguments: vec!["--cores".into(), "1".into(), "--log".into(), "warn".into()],
+        through: Vec::new(),
+    };
+    println!("bench: starting {} under callgrind, with {ROUTES} routes", binary.display());
+    let callgrind = Callgrind::start(launch, &counts)?;
+    *AGENT.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(callgrind.threads());
+    let measured = WORKLOADS.into_iter().map(|workload| {
+        let pairs = workload.measure(&callgrind, &authority)?;
+        Ok(Measured { workload, pairs })
+    });
+    measured.collect()
+}
+
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "http1",
+            Self::Http1TwelveHeaders => "http1-12-headers",
+            Self::Https => "https",
+            Self::Http2 => "http2",
+            Self::Routes => "routes",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Http1 => "HTTP/1.1, one header",
+            Self::Http1TwelveHeaders => "HTTP/1.1, twelve headers",
+            Self::Https => "HTTPS (HTTP/1.1)",
+            Self::Http2 => "HTTP/2 over TLS",
+            Self::Routes => "HTTP/1.1, a random one of 10,000 routes",
+        }
+    }
+
+    fn measure(self, callgrind: &Callgrind, authority: &Authority) -> Result<Vec<f64>> {
+        let mut client = self.connect(authority).with_context(|| self.title())?;
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut ask = |requests: u64| -> Result<u64> {
+            callgrind.count()?;
+            for _ in 0..requests {
+                let path =
+                    if self == Self::Routes { manifests::path(random.below(ROUTES)) } else { "/".to_owned() };
+                client.get(&path).with_context(|| format!("{}: GET {path}", self.title()))?;
+                callgrind.threads().wait_idle()?;
+            }
+            callgrind.count()
+        };
+        ask(WARM_UP)?;
+        (0..PAIRS)
+            .map(|_| {
+                let (short, long) = (ask(SHORT)?, ask(LONG)?);
+                Ok((long as f64 - short as f64) / (LONG - SHORT) as f64)
+            })
+            .collect()
+    }
+
+    fn connect(self, authority: &Authority) -> Result<Box<dyn Client>> {
+        let plain = || -> Result<client::Bytes> {
+            let stream = TcpStream::connect(SocketAddr::new(VIP, HTTP_PORT))?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(Box::new(stream))
+        };
+        let tls = |protocol: &[u8]| -> Result<client::Bytes> {
+            let client = TlsClient::new(authority)?.speaking(protocol);
+            let address = SocketAddr::new(VIP, HTTPS_PORT);
+            Ok(Box::new(client.connect_within(PATIENCE, address, SECURE)?.into_stream()))
+        };
+        let authority = format!("{SECURE}:{HTTPS_PORT}");
+        Ok(match self {
+            Self::Http1 => Box::new(Http1::new(plain()?, ONE, &[])),
+            Self::Http1TwelveHeaders => Box::new(Http1::new(plain()?, ONE, &BROWSER)),
+            Self::Routes => Box::new(Http1::new(plain()?, MANY, &[])),
+            Self::Https => Box::new(Http1::new(tls(b"http/1.1")?, &authority, &[])),
+            Self::Http2 => Box::new(Http2::new(tls(b"h2")?, &authority)?),
+        })
+    }
+}
+
+impl Measured {
+    fn median(&self) -> f64 {
+        let mut pairs = self.pairs.clone();
+        pairs.sort_by(f64::total_cmp);
+        pairs.get(pairs.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// How far the pairs are apart, of the median.
+    fn spread(&self) -> f64 {
+        let most = self.pairs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = self.pairs.iter().copied().fold(f64::INFINITY, f64::min);
+        (most - least) / self.median()
+    }
+}
+
+fn print(agents: &[PathBuf], measured: &[Vec<Measured>]) {
+    println!(
+        "\nUser instructions per request, medians of {PAIRS} pairs of runs (how far the pairs are apart).\n"
+    );
+    let names: String = agents.iter().map(|agent| format!(" {} |", agent.display())).collect();
+    println!("| |{names}\n|---|{}", "---|".repeat(agents.len()));
+    for (at, workload) in WORKLOADS.iter().enumerate() {
+        let first = measured[0][at].median();
+        let cells = measured.iter().enumerate().map(|(agent, of_agent)| {
+            let (median, spread) = (of_agent[at].median(), of_agent[at].spread() * 100.0);
+            let compared = if agent == 0 { String::new() } else { format!(", × {:.4}", median / first) };
+            format!(" {median:.0} ({spread:.2} %){compared} |")
+        });
+        println!("| {} |{}", workload.title(), cells.collect::<String>());
+    }
+    println!();
+}
+
+/// xorshift64: the same routes in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap_or(0) % end
+    }
+}
