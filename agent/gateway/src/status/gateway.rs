@@ -1,7 +1,7 @@
 //! Gateway status: of one that stands on its own, and of one that is attached to another.
 
-use super::listener::unserved;
-use super::{Conditions, ListenerView};
+use super::listener::{not_served, unserved};
+use super::{Conditions, ListenerView, provisioned};
 use crate::address::Addresses;
 use crate::api::gateways::{GatewayStatus, GatewayStatusAddresses};
 use crate::merge::Verdict;
@@ -19,6 +19,10 @@ pub(crate) struct RootView<'a> {
     pub(crate) valid_anywhere: bool,
     /// Why the Gateway does not have all of its ports.
     pub(crate) lost: Option<Fault>,
+    /// Frontends that the data plane does not serve, one line for each.
+    pub(crate) unserved: Vec<String>,
+    /// Why the Gateway did not get what is generated for it.
+    pub(crate) unprovisioned: Option<&'a Fault>,
     pub(crate) attached_sets: usize,
     pub(crate) attached_gateways: Option<usize>,
 }
@@ -44,7 +48,11 @@ pub(crate) fn root_status(view: &RootView<'_>) -> GatewayStatus {
     let refusal = view.refusal.or(invalid.as_ref().filter(|_| !view.valid_anywhere));
     accept(&mut conditions, refusal, invalid.as_ref());
     let not_accepted = refusal.map(|_| not_accepted());
-    let unprogrammed = not_accepted.or_else(|| view.addresses.unusable.clone()).or_else(|| view.lost.clone());
+    let unprogrammed = not_accepted
+        .or_else(|| view.addresses.unusable.clone())
+        .or_else(|| view.lost.clone())
+        .or_else(|| not_served(Reason::AddressNotUsable, &view.unserved));
+    let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
     GatewayStatus {

@@ -1,5 +1,7 @@
 //! The status of one listener: the same for Gateways and ListenerSets.
 
+use std::collections::BTreeSet;
+
 use super::Conditions;
 use crate::api::shared::{ListenerStatus, RouteGroupKind};
 use crate::listener::Listener;
@@ -13,6 +15,8 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) attached_routes: usize,
     /// Why the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Fault>,
+    /// Frontends of its port that the data plane does not serve, one line for each.
+    pub(crate) unserved: Vec<String>,
     pub(crate) overlap: Overlap,
 }
 
@@ -28,8 +32,18 @@ pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Fault> {
     if views.iter().any(ListenerView::is_programmed) {
         return None;
     }
-    let accepted = views.iter().filter(|view| view.verdict.is_accepted());
-    Fault::summary(accepted.filter_map(|view| view.hindrance.clone()))
+    let accepted = || views.iter().filter(|view| view.verdict.is_accepted());
+    let refused: BTreeSet<_> =
+        accepted().filter(|view| view.hindrance.is_none()).flat_map(|view| &view.unserved).collect();
+    not_served(Reason::PortUnavailable, refused)
+        .or_else(|| Fault::summary(accepted().filter_map(|view| view.hindrance.clone())))
+}
+
+/// What the data plane refused, if it did: `Programmed` is true when it serves, not when translation hopes so.
+pub(super) fn not_served<'l>(reason: Reason, lines: impl IntoIterator<Item = &'l String>) -> Option<Fault> {
+    let lines: Vec<_> = lines.into_iter().map(String::as_str).collect();
+    let message = || format!("not served: {}", lines.join("; "));
+    (!lines.is_empty()).then(|| Fault::not_programmed(reason, message()))
 }
 
 // === impl ListenerView ===
@@ -45,7 +59,7 @@ impl ListenerView<'_> {
     }
 
     fn is_programmed(&self) -> bool {
-        self.verdict.is_accepted() && self.hindrance.is_none()
+        self.verdict.is_accepted() && self.hindrance.is_none() && self.unserved.is_empty()
     }
 
     fn conditions(&self, generation: i64) -> Conditions {
@@ -75,7 +89,9 @@ impl ListenerView<'_> {
             Verdict::Conflicted { .. } => refusal,
             _ => Fault::not_programmed(Reason::Invalid, "the listener is not accepted"),
         });
-        refusal.or_else(|| self.hindrance.clone())
+        refusal
+            .or_else(|| self.hindrance.clone())
+            .or_else(|| not_served(Reason::PortUnavailable, &self.unserved))
     }
 }
 

@@ -1,7 +1,7 @@
 //! ListenerSet status.
 
 use super::listener::unserved;
-use super::{Conditions, ListenerView};
+use super::{Conditions, ListenerView, provisioned};
 use crate::api::listenersets::ListenerSetStatus;
 use crate::{ConditionType, Fault, Reason};
 
@@ -11,6 +11,8 @@ pub(crate) struct SetView<'a> {
     pub(crate) refusal: Option<&'a Fault>,
     /// Why the parent as a whole is not accepted, in words that its children may read.
     pub(crate) parent_refusal: Option<Fault>,
+    /// That the parent did not get what is generated for it, in words that its children may read.
+    pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) listeners: Vec<ListenerView<'a>>,
 }
 
@@ -21,6 +23,7 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
     let refusal =
         view.refusal.cloned().or_else(|| view.parent_refusal.clone()).or_else(|| view.no_valid_listener());
     let unprogrammed = refusal.clone().or_else(|| view.unprogrammed());
+    let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Accepted, refusal.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     let listeners = view.listeners.iter().map(|listener| listener.status(view.generation)).collect();

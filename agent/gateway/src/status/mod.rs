@@ -8,11 +8,12 @@ mod listener_set;
 mod route;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::Value;
 
 use crate::api::gateways::GatewayStatus;
 use crate::api::listenersets::ListenerSetStatus;
 use crate::api::shared::{ClassStatus, RouteStatus};
-use crate::{ConditionStatus, ConditionType, Fault, condition};
+use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
 pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, RootView, child_status, root_status};
@@ -27,6 +28,32 @@ pub enum Status {
     ListenerSet(ListenerSetStatus),
     /// Only the `parents` that are ours; those of other controllers are to be left alone.
     Route(RouteStatus),
+}
+
+// === impl Status ===
+
+impl Status {
+    /// As it stands in an object.
+    pub fn to_json(&self) -> Value {
+        let json = match self {
+            Self::GatewayClass(status) => serde_json::to_value(status),
+            Self::Gateway(status) => serde_json::to_value(status),
+            Self::ListenerSet(status) => serde_json::to_value(status),
+            Self::Route(status) => serde_json::to_value(status),
+        };
+        // Generated types have string keys only, which always serialise.
+        json.unwrap_or_default()
+    }
+}
+
+/// Why an object is not programmed, once it is known what the cluster did not give. What is not programmed for another reason
+/// stays so, but for an address that is missing: this is why.
+pub(crate) fn provisioned(unprogrammed: Option<Fault>, unprovisioned: Option<&Fault>) -> Option<Fault> {
+    match (unprogrammed, unprovisioned) {
+        (Some(fault), Some(why)) if fault.reason == Reason::AddressNotAssigned => Some(why.clone()),
+        (Some(fault), _) => Some(fault),
+        (None, why) => why.cloned(),
+    }
 }
 
 /// The conditions of one thing, all with the same observed generation.

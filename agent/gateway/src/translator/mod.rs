@@ -31,6 +31,7 @@ use std::sync::Arc;
 use portcullis_model::{ObjectName, Snapshot};
 
 use crate::delegate::Family;
+use crate::feedback::{Feedback, Observations};
 use crate::infra::Wanted;
 use crate::listener::ParentKey;
 use crate::route::ParsedRoute;
@@ -81,6 +82,7 @@ pub struct Translator {
     serving: Serving,
     backends: Backends,
     snapshot: Arc<Snapshot>,
+    observations: Observations,
     told: Told,
     problems: BTreeMap<ObjectKey, Vec<String>>,
     generated: BTreeMap<ObjectName, Wanted>,
@@ -118,7 +120,15 @@ impl Translator {
             snapshot.generation += 1;
             self.snapshot = Arc::new(snapshot);
         }
+        for gateway in self.observations.assign(&self.snapshot) {
+            self.dirty_member_statuses(&gateway);
+        }
         self.plan()
+    }
+
+    /// Takes note of what became of an outcome; the next `apply` follows it to the statuses.
+    pub fn observe(&mut self, feedback: Feedback) {
+        self.observations.observe(feedback);
     }
 
     /// After a panic in `apply`, which leaves what was computed in an unknown state: forgets everything but the objects. The next
@@ -126,7 +136,9 @@ impl Translator {
     pub fn begin_again(&mut self, changes: Vec<Change>) {
         let mut backlog: Vec<_> = self.objects.iter().map(Change::Set).collect();
         backlog.extend(changes);
-        *self = Self { settings: std::mem::take(&mut self.settings), backlog, ..Self::default() };
+        let observations = std::mem::take(&mut self.observations).restart();
+        let settings = std::mem::take(&mut self.settings);
+        *self = Self { settings, backlog, observations, ..Self::default() };
     }
 
     pub fn objects(&self) -> &Objects {

@@ -10,6 +10,7 @@ use super::{Outcome, Translator};
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::shared::ClassStatus;
 use crate::listener::{Listener, ParentKey};
+use crate::merge::Verdict;
 use crate::status::{
     ChildView, ListenerView, Overlap, RootView, SetView, Status, child_status, class_status, root_status,
     set_status,
@@ -63,6 +64,7 @@ impl Translator {
             generation: unit.declared.generation,
             refusal: Some(&refusal),
             parent_refusal: None,
+            parent_unprovisioned: None,
             listeners: Vec::new(),
         })))
     }
@@ -113,7 +115,7 @@ impl Translator {
             refusal,
             parent_refusal: root.and_then(parent_refusal),
             parent: root.map(|root| &root.addresses),
-            own: views(unit, root),
+            own: self.views(unit),
         };
         Some(Status::Gateway(child_status(&view)))
     }
@@ -126,10 +128,12 @@ impl Translator {
             generation: unit.declared.generation,
             addresses: &root.addresses,
             refusal: root.refusal.as_ref(),
-            own: views(unit, Some(root)),
+            own: self.views(unit),
             invalid_below: root.summary.invalid_below,
             valid_anywhere: root.summary.valid_anywhere,
             lost: lost(root),
+            unserved: self.observations.unserved(name).map(|(_, line)| line).collect(),
+            unprovisioned: self.observations.unprovisioned(name),
             attached_sets: if accepting { root.summary.attached_sets } else { 0 },
             attached_gateways: opted_in.then_some(if accepting { root.summary.attached_gateways } else { 0 }),
         };
@@ -148,9 +152,36 @@ impl Translator {
             generation: unit.declared.generation,
             refusal,
             parent_refusal: root.and_then(parent_refusal),
-            listeners: views(unit, root),
+            parent_unprovisioned: unit.root().and_then(|root| self.parent_unprovisioned(root)),
+            listeners: self.views(unit),
         };
         Some(Status::ListenerSet(set_status(&view)))
+    }
+
+    fn views<'a>(&self, unit: &'a Unit) -> Vec<ListenerView<'a>> {
+        let root = unit.root().and_then(|name| Some((name, self.roots.get(name)?)));
+        let unserved = |port: u16| {
+            let lines = root.into_iter().flat_map(|(name, _)| self.observations.unserved(name));
+            lines.filter(move |(frontend, _)| frontend.port == port).map(|(_, line)| line)
+        };
+        let listeners = unit.declared.listeners.iter().zip(&unit.verdicts);
+        let view = |(listener, verdict): (&'a Listener, &'a Verdict)| ListenerView {
+            listener,
+            verdict,
+            attached_routes: unit.attached.get(&listener.name).map_or(0, Attached::accepted),
+            hindrance: root.and_then(|(_, root)| hindrance(root, listener.port)),
+            unserved: unserved(listener.port).collect(),
+            overlap: overlap(unit, listener),
+        };
+        listeners.map(view).collect()
+    }
+
+    /// The words for ListenerSets, whose owners may not see the parent: that, not why. "Programmed ... only reflects the
+    /// listeners in that ListenerSet", except when those of "the parent Gateway ... transition to False" (GEP-1713).
+    fn parent_unprovisioned(&self, gateway: &ObjectName) -> Option<Fault> {
+        let message = "the Gateway attached to is not programmed";
+        let unprovisioned = self.observations.unprovisioned(gateway);
+        unprovisioned.map(|_| Fault::not_programmed(Reason::ParentNotProgrammed, message))
     }
 
     fn class_status(&self, class: &GatewayClass) -> ClassStatus {
@@ -214,19 +245,6 @@ fn duplicates(unit: &Unit) -> impl Iterator<Item = String> {
         .duplicates
         .iter()
         .map(|name| format!("listener name {name} is used more than once; only the first counts"))
-}
-
-fn views<'a>(unit: &'a Unit, root: Option<&Root>) -> Vec<ListenerView<'a>> {
-    let listeners = unit.declared.listeners.iter().zip(&unit.verdicts);
-    listeners
-        .map(|(listener, verdict)| ListenerView {
-            listener,
-            verdict,
-            attached_routes: unit.attached.get(&listener.name).map_or(0, Attached::accepted),
-            hindrance: root.and_then(|root| hindrance(root, listener.port)),
-            overlap: overlap(unit, listener),
-        })
-        .collect()
 }
 
 fn overlap(unit: &Unit, listener: &Listener) -> Overlap {
