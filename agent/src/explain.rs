@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use portcullis_model::{
-    Action, BackendTarget, FrontendKey, HostPattern, Listener, ListenerGroup, RequestHead, Rule, Selected,
-    Snapshot,
+    Action, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead, RouteTable,
+    Rule, Selected, Snapshot,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,29 +51,29 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
 /// When the question is no request.
 pub(crate) fn explain(snapshot: &Snapshot, question: &Question) -> Result<String> {
     let request = Request::parse(question)?;
-    let groups = groups(snapshot, &request);
-    if groups.is_empty() {
+    let ports = ports(snapshot, &request);
+    if ports.is_empty() {
         return Ok(nobody_listens(snapshot, &request));
     }
     let mut text = String::new();
-    for (frontends, group) in groups {
+    for (frontends, port) in ports {
         let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all };
-        answer.group(&frontends, group)?;
+        answer.port(&frontends, port)?;
     }
     Ok(text)
 }
 
 /// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL names a host, of one if it
 /// is an address.
-fn groups<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>, &'s ListenerGroup)> {
-    let mut groups: Vec<(Vec<FrontendKey>, &Arc<ListenerGroup>)> = Vec::new();
-    for (frontend, group) in snapshot.frontends.iter().filter(|(key, _)| request.may_arrive_at(key)) {
-        match groups.iter_mut().find(|(_, known)| Arc::ptr_eq(known, group)) {
+fn ports<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>, &'s Port)> {
+    let mut ports: Vec<(Vec<FrontendKey>, &Arc<Port>)> = Vec::new();
+    for (frontend, port) in snapshot.frontends.iter().filter(|(key, _)| request.may_arrive_at(key)) {
+        match ports.iter_mut().find(|(_, known)| Arc::ptr_eq(known, port)) {
             Some((frontends, _)) => frontends.push(*frontend),
-            None => groups.push((vec![*frontend], group)),
+            None => ports.push((vec![*frontend], port)),
         }
     }
-    groups.into_iter().map(|(frontends, group)| (frontends, &**group)).collect()
+    ports.into_iter().map(|(frontends, port)| (frontends, &**port)).collect()
 }
 
 fn nobody_listens(snapshot: &Snapshot, request: &Request) -> String {
@@ -92,15 +92,18 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    fn group(&mut self, frontends: &[FrontendKey], group: &ListenerGroup) -> Result<()> {
+    fn port(&mut self, frontends: &[FrontendKey], port: &Port) -> Result<()> {
         let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let protocol = if group.tls { "HTTPS" } else { "HTTP" };
-        self.line(
-            "gateway",
-            &format!("{} port {} ({protocol}) on {addresses}", group.gateway.name, group.port),
-        )?;
-        if group.tls != self.request.tls {
-            let scheme = if group.tls { "https" } else { "http" };
+        let (gateway, number, protocol) = (&port.gateway.name, port.key.number, port.listeners.to_string());
+        self.line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"))?;
+        let (listeners, tls, scheme) = match &port.listeners {
+            PortListeners::Http(listeners) => (listeners, false, "http"),
+            PortListeners::Tls(listeners) => (listeners, true, "https"),
+            PortListeners::Tcp(_) | PortListeners::Udp(_) => {
+                return self.line("answer", &format!("none: this port speaks {protocol}"));
+            }
+        };
+        if tls != self.request.tls {
             return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));
         }
         if let Some(refusal) = self.request.refusal() {
@@ -111,19 +114,20 @@ impl Answer<'_> {
         if self.request.is_rewritten() {
             self.line("request", &self.request.to_string())?;
         }
-        match self.listener(group)? {
-            Some(listener) => self.rule(listener),
-            None => Ok(()),
+        let Some(listener) = self.listener(listeners)? else { return Ok(()) };
+        match listener.serves.routes() {
+            Some(routes) => self.rule(routes),
+            None => self.line("answer", &format!("none: {} passes on what it gets", listener.id)),
         }
     }
 
     /// As the data plane selects it: by host, and with TLS it must be the one that the server name chose.
-    fn listener<'g>(&mut self, group: &'g ListenerGroup) -> Result<Option<&'g Listener>> {
+    fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Result<Option<&'p Listener>> {
         let host = self.request.host();
-        for (pattern, listener) in group.listeners.sorted() {
-            self.listener_line(&pattern, listener, group.listeners.most_specific(host))?;
+        for (_, listener) in listeners.sorted() {
+            self.listener_line(listener, listeners.most_specific(host))?;
         }
-        let connections = group.listeners.for_sni(self.request.server_name.as_deref());
+        let connections = listeners.for_sni(self.request.server_name.as_deref());
         if self.request.tls && connections.is_none() {
             self.line("answer", "none: no listener has this server name, TLS is refused")?;
             return Ok(None);
@@ -131,7 +135,7 @@ impl Answer<'_> {
         let is_connections = |best: &Arc<Listener>| {
             !self.request.tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
         };
-        match group.listeners.for_request(host, is_connections) {
+        match listeners.for_request(host, is_connections) {
             Selected::Listener(listener) => return Ok(Some(listener)),
             Selected::Misdirected(other) => {
                 let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);
@@ -144,13 +148,8 @@ impl Answer<'_> {
         Ok(None)
     }
 
-    fn listener_line(
-        &mut self,
-        pattern: &HostPattern,
-        listener: &Arc<Listener>,
-        best: Option<&Arc<Listener>>,
-    ) -> Result<()> {
-        let host = self.request.host();
+    fn listener_line(&mut self, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) -> Result<()> {
+        let (host, pattern) = (self.request.host(), &listener.hostname);
         let is_best = best.is_some_and(|best| Arc::ptr_eq(best, listener));
         let why = match (is_best, pattern.matches(host)) {
             (true, _) => format!("takes it: hostname {pattern} is the most specific that matches {host}"),
@@ -161,8 +160,8 @@ impl Answer<'_> {
         self.line("listener", &format!("{}: {why}", listener.id))
     }
 
-    fn rule(&mut self, listener: &Listener) -> Result<()> {
-        let candidates = Candidates::of(&listener.routes, self.request);
+    fn rule(&mut self, routes: &RouteTable) -> Result<()> {
+        let candidates = Candidates::of(routes, self.request);
         match candidates.winner() {
             Some(winner) => {
                 let matched = routes::match_text(&winner.entry.matches);

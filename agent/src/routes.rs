@@ -23,12 +23,12 @@ pub(crate) fn run(args: &RoutesArgs) -> Result<ExitCode> {
 pub(crate) fn text(snapshot: &Snapshot) -> String {
     let mut seen = Vec::new();
     let mut rows = Vec::new();
-    for group in snapshot.frontends.values() {
-        // Several addresses of a Gateway share a group.
-        if !seen.contains(&std::sync::Arc::as_ptr(group)) {
-            seen.push(std::sync::Arc::as_ptr(group));
-            for (_, listener) in group.listeners.sorted() {
-                rows.extend(listener_rows(group.port, listener));
+    for port in snapshot.frontends.values() {
+        // Several addresses of a Gateway share a port.
+        if !seen.contains(&std::sync::Arc::as_ptr(port)) {
+            seen.push(std::sync::Arc::as_ptr(port));
+            for listener in port.listeners.sorted() {
+                rows.extend(listener_rows(port.key.number, listener));
             }
         }
     }
@@ -36,7 +36,7 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
 }
 
 fn listener_rows(port: u16, listener: &Listener) -> Vec<Vec<String>> {
-    let hosts = listener.routes.hosts().into_iter();
+    let hosts = listener.serves.routes().into_iter().flat_map(|routes| routes.hosts());
     hosts
         .flat_map(|(host, paths)| {
             paths.entries().into_iter().map(|entry| row(port, listener, &host, entry)).collect::<Vec<_>>()

@@ -209,21 +209,20 @@ fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgemen
     let served = |state: &State, key: &FrontendKey| {
         state.snapshot.frontends.contains_key(key) && !state.refused.contains_key(key)
     };
-    for (frontend, group) in &snapshot.frontends {
+    for (frontend, port) in &snapshot.frontends {
         match answer.refused.get(frontend) {
             Some(why) if before.refused.get(frontend) != Some(why) => {
-                tracing::error!("Gateway {} cannot be served on {frontend}: {why}", group.gateway.name);
+                tracing::error!("Gateway {} cannot be served on {frontend}: {why}", port.gateway.name);
             }
             None if !served(before, frontend) => {
-                let scheme = if group.tls { "HTTPS" } else { "HTTP" };
-                tracing::info!("Gateway {} is served on {frontend} ({scheme})", group.gateway.name);
+                tracing::info!("Gateway {} is served on {frontend} ({})", port.gateway.name, port.listeners);
             }
             _ => {}
         }
     }
-    for (frontend, group) in &before.snapshot.frontends {
+    for (frontend, port) in &before.snapshot.frontends {
         if !snapshot.frontends.contains_key(frontend) {
-            tracing::info!("Gateway {} is no longer served on {frontend}", group.gateway.name);
+            tracing::info!("Gateway {} is no longer served on {frontend}", port.gateway.name);
         }
     }
 }

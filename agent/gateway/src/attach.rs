@@ -104,7 +104,7 @@ impl Candidates<'_> {
 
 fn is_relevant(reference: &ParentReference, listener: &Listener) -> bool {
     reference.section_name.as_deref().is_none_or(|name| name == &*listener.name)
-        && reference.port.is_none_or(|port| port == i32::from(listener.port))
+        && reference.port.is_none_or(|port| port == i32::from(listener.port.number))
 }
 
 fn nowhere(reference: &ParentReference, parent: Kind) -> String {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_model::{
-    Action, Backend, BackendTarget, Entry, FrontendKey, Limits, Listener, ListenerGroup, ListenerProtocol,
-    RouteMatch, RouteTable, Rule, Snapshot, Split, Timeouts, ValueMatch,
+    Action, Backend, BackendTarget, Entry, FrontendKey, Limits, Listener, Port, RouteMatch, RouteTable, Rule,
+    ServerNames, Serves, Snapshot, Split, Timeouts, TlsTermination, ValueMatch,
 };
 use serde_json::{Map, Value, json};
 
@@ -15,12 +15,12 @@ use crate::status::Status;
 /// Everything a snapshot says, except keys and the generation.
 pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
     let mut frontends = Map::new();
-    let mut shown: Vec<(&FrontendKey, &Arc<ListenerGroup>)> = Vec::new();
-    for (key, group) in &snapshot.frontends {
-        let same = shown.iter().find(|(_, other)| Arc::ptr_eq(group, other));
-        let value = same.map_or_else(|| dump_group(group), |(first, _)| json!(format!("same as {first}")));
+    let mut shown: Vec<(&FrontendKey, &Arc<Port>)> = Vec::new();
+    for (key, port) in &snapshot.frontends {
+        let same = shown.iter().find(|(_, other)| Arc::ptr_eq(port, other));
+        let value = same.map_or_else(|| dump_port(port), |(first, _)| json!(format!("same as {first}")));
         frontends.insert(key.to_string(), value);
-        shown.push((key, group));
+        shown.push((key, port));
     }
     let backends = snapshot.backends.sorted().into_iter();
     let backends: Map<_, _> =
@@ -41,16 +41,14 @@ pub fn dump_status(status: &Status) -> Value {
 
 // === snapshot ===
 
-fn dump_group(group: &ListenerGroup) -> Value {
-    let listeners = group.listeners.sorted().into_iter();
-    let listeners: Vec<_> = listeners.map(|(_, listener)| dump_listener(listener)).collect();
-    let mut value = object([("gateway", json!(group.gateway.name)), ("tls", json!(group.tls))]);
-    value.extend(object([("listeners", json!(listeners))]));
-    let limits = dump_limits(&group.gateway.limits);
+fn dump_port(port: &Port) -> Value {
+    let listeners: Vec<_> = port.listeners.sorted().into_iter().map(|it| dump_listener(it)).collect();
+    let mut value = object([("gateway", json!(port.gateway.name)), ("listeners", json!(listeners))]);
+    let limits = dump_limits(&port.gateway.limits);
     if !limits.is_empty() {
         value.insert("limits".to_owned(), Value::Object(limits));
     }
-    if let Some(log) = &group.gateway.access_log {
+    if let Some(log) = &port.gateway.access_log {
         value.insert("accessLog".to_owned(), json!(log));
     }
     Value::Object(value)
@@ -81,14 +79,31 @@ fn all_limits(limits: &Limits) -> [(&'static str, Value); 10] {
 
 fn dump_listener(listener: &Listener) -> Value {
     let mut value = object([("listener", json!(listener.id)), ("hostname", json!(listener.hostname))]);
-    if let ListenerProtocol::Https(tls) = &listener.protocol {
-        let names: Vec<_> = tls.certificates.iter().map(|certificate| certificate.names.join(", ")).collect();
-        value.insert("certificates".to_owned(), json!(names));
-    }
-    if !listener.routes.is_empty() {
-        value.insert("routes".to_owned(), dump_table(&listener.routes));
-    }
+    value.extend(match &listener.serves {
+        Serves::Http(routes) => dump_routes(routes),
+        Serves::Https { tls, routes } => dump_tls(tls).into_iter().chain(dump_routes(routes)).collect(),
+        Serves::TlsTerminated { tls, backends } => {
+            dump_tls(tls).into_iter().chain(dump_server_names(backends)).collect()
+        }
+        Serves::TlsPassthrough(backends) => dump_server_names(backends),
+        Serves::Tcp(split) | Serves::Udp(split) => object([("forward", dump_split(split))]),
+    });
     Value::Object(value)
+}
+
+fn dump_tls(tls: &TlsTermination) -> Map<String, Value> {
+    let names: Vec<_> = tls.certificates.iter().map(|certificate| certificate.names.join(", ")).collect();
+    object([("certificates", json!(names))])
+}
+
+/// Nothing, if there are none.
+fn dump_routes(routes: &RouteTable) -> Map<String, Value> {
+    if routes.is_empty() { Map::new() } else { object([("routes", dump_table(routes))]) }
+}
+
+fn dump_server_names(backends: &ServerNames) -> Map<String, Value> {
+    let by_name = backends.sorted().into_iter().map(|(name, split)| (name.to_string(), dump_split(split)));
+    object([("forward", Value::Object(by_name.collect()))])
 }
 
 fn dump_table(table: &RouteTable) -> Value {

@@ -15,7 +15,7 @@ mod syntax;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use portcullis_model::{L4Protocol, ObjectName};
+use portcullis_model::{ObjectName, PortKey};
 
 use crate::GATEWAY_GROUP;
 use crate::api::gateways::Gateway;
@@ -40,17 +40,11 @@ pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// What generated objects say about who made them, and the field manager of server-side apply.
 pub const MANAGER: &str = "portcullis";
 
-/// A port of a Gateway, its ListenerSets' included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Port {
-    pub number: u16,
-    pub protocol: L4Protocol,
-}
-
 /// What a Gateway comes to, together with what is attached to it.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    pub ports: BTreeSet<Port>,
+    /// Its ListenerSets' included.
+    pub ports: BTreeSet<PortKey>,
     /// Those that are referred to with permission.
     pub secrets: BTreeSet<ObjectName>,
 }

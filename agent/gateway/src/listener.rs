@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis_model::{Certificate, HostPattern, L4Protocol, ObjectName, ParentKind};
+use portcullis_model::{Certificate, HostPattern, L4Protocol, ObjectName, ParentKind, PortKey};
 
 use crate::api::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
 use crate::certificate::CertificateError;
@@ -21,8 +21,8 @@ pub struct ParentKey {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Listener {
     pub(crate) name: Arc<str>,
-    /// 0 if the number is none.
-    pub(crate) port: u16,
+    /// With number 0 if what was written is none.
+    pub(crate) port: PortKey,
     pub(crate) protocol: Protocol,
     pub(crate) hostname: HostPattern,
     /// The route kinds that may attach: of those that the protocol carries, the ones `allowedRoutes.kinds` names.
@@ -128,7 +128,10 @@ impl Listener {
         let refusal = shape_problem(spec, protocol).or_else(|| hostname.clone().err()).or(no_certificate);
         Self {
             name: spec.name.as_str().into(),
-            port: u16::try_from(spec.port).unwrap_or_default(),
+            port: PortKey {
+                number: u16::try_from(spec.port).unwrap_or_default(),
+                protocol: protocol.transport(),
+            },
             protocol,
             hostname: hostname.unwrap_or(HostPattern::Any),
             kinds,
@@ -232,7 +235,7 @@ impl Protocol {
     }
 
     /// What carries it: listeners over TCP and over UDP do not meet on the same port number.
-    pub(crate) fn transport(self) -> L4Protocol {
+    fn transport(self) -> L4Protocol {
         match self {
             Self::Udp => L4Protocol::Udp,
             Self::Http | Self::Https | Self::Tls | Self::Tcp | Self::Unknown => L4Protocol::Tcp,

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use portcullis_model::{HostPattern, L4Protocol};
+use portcullis_model::{HostPattern, PortKey};
 
 use crate::listener::{Listener, Protocol};
 use crate::{ConditionType, Fault, Reason};
@@ -46,7 +46,7 @@ enum Rival {
 /// The ports of a Gateway as far as they are taken.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
-    ports: BTreeMap<(L4Protocol, u16), Taken>,
+    ports: BTreeMap<PortKey, Taken>,
     objects: usize,
 }
 
@@ -94,7 +94,7 @@ impl Merge {
 
     /// A conflict is told before other reasons for refusal: the owner has to solve it in any case.
     fn against_taken(&self, listener: &Listener, refusal: Option<Fault>) -> Verdict {
-        let conflict = self.ports.get(&slot(listener)).and_then(|taken| taken.conflict(listener));
+        let conflict = self.ports.get(&listener.port).and_then(|taken| taken.conflict(listener));
         match (conflict, refusal) {
             (Some(conflict), _) => conflict.verdict(listener),
             (None, Some(fault)) => Verdict::Refused(fault),
@@ -109,7 +109,7 @@ impl Merge {
             listeners.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Accepted)
         {
             let taken =
-                self.ports.entry(slot(listener)).or_insert_with(|| Taken::new(listener.protocol, owner));
+                self.ports.entry(listener.port).or_insert_with(|| Taken::new(listener.protocol, owner));
             taken.hostnames.insert(listener.hostname.clone());
             if owner == Owner::Parent {
                 taken.parents.insert(listener.hostname.clone());
@@ -128,10 +128,6 @@ fn among_own(listeners: &[Listener], verdicts: &[Verdict]) -> Vec<(usize, Confli
         })
     };
     candidates.iter().filter_map(|at| conflict(*at)).collect()
-}
-
-fn slot(listener: &Listener) -> (L4Protocol, u16) {
-    (listener.protocol.transport(), listener.port)
 }
 
 impl Taken {
@@ -153,7 +149,7 @@ impl Taken {
 
 fn collision(listener: &Listener, other: &Listener) -> Option<Reason> {
     let hostname = if listener.hostname == other.hostname { Hostname::Taken } else { Hostname::Free };
-    (slot(listener) == slot(other)).then(|| reason(other.protocol, listener, hostname))?
+    (listener.port == other.port).then(|| reason(other.protocol, listener, hostname))?
 }
 
 /// What is wrong with a listener on a port where `protocol` is spoken. "Implementations should prioritize surfacing the
@@ -198,7 +194,7 @@ impl Conflict {
 
     /// Says what collides, but names nothing that the listener's owner cannot see anyway.
     fn message(&self, listener: &Listener) -> String {
-        let (port, hostname) = (listener.port, &listener.hostname);
+        let (port, hostname) = (listener.port.number, &listener.hostname);
         let what = match self.reason {
             Reason::HostnameConflict => format!("hostname {hostname} on port {port} is taken"),
             Reason::ListenerConflict => {

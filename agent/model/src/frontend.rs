@@ -1,7 +1,7 @@
-//! Where traffic enters: (protocol, virtual address, port).
+//! Where traffic enters: a port, and the virtual address that it is served on.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 
@@ -12,6 +12,13 @@ pub enum L4Protocol {
     Udp,
 }
 
+/// A port number with its protocol: TCP and UDP number their ports apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortKey {
+    pub number: u16,
+    pub protocol: L4Protocol,
+}
+
 /// One entry point of a Gateway. The unspecified address (`0.0.0.0`, `::`) stands for every address of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct FrontendKey {
@@ -20,12 +27,63 @@ pub struct FrontendKey {
     pub port: u16,
 }
 
+// === impl L4Protocol ===
+
+impl L4Protocol {
+    /// As Kubernetes writes it: `TCP`, `UDP`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+
+    const fn lower_case(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+// === impl PortKey ===
+
+impl PortKey {
+    pub const fn tcp(number: u16) -> Self {
+        Self { number, protocol: L4Protocol::Tcp }
+    }
+}
+
+/// `tcp-80`, as names of Service ports have it.
+impl fmt::Display for PortKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.protocol.lower_case(), self.number)
+    }
+}
+
+// === impl FrontendKey ===
+
+impl FrontendKey {
+    pub const fn new(address: IpAddr, port: PortKey) -> Self {
+        Self { protocol: port.protocol, address, port: port.number }
+    }
+
+    /// Where a TCP socket with this local address listens.
+    pub const fn tcp(local: SocketAddr) -> Self {
+        Self { protocol: L4Protocol::Tcp, address: local.ip(), port: local.port() }
+    }
+
+    pub const fn port_key(&self) -> PortKey {
+        PortKey { number: self.port, protocol: self.protocol }
+    }
+
+    pub const fn socket_address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
 impl fmt::Display for FrontendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = match self.protocol {
-            L4Protocol::Tcp => "tcp",
-            L4Protocol::Udp => "udp",
-        };
-        write!(f, "{protocol}/{}", std::net::SocketAddr::new(self.address, self.port))
+        write!(f, "{}/{}", self.protocol.lower_case(), self.socket_address())
     }
 }

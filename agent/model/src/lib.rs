@@ -12,6 +12,7 @@ mod frontend;
 mod gateway;
 mod hostname;
 mod listener;
+mod port;
 mod precedence;
 mod request;
 mod route;
@@ -23,12 +24,11 @@ mod table;
 pub use backend::{Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
-pub use frontend::{FrontendKey, L4Protocol};
+pub use frontend::{FrontendKey, L4Protocol, PortKey};
 pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use hostname::{HostMap, HostPattern, HostnameError};
-pub use listener::{
-    Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, TlsTermination,
-};
+pub use listener::{Listener, ListenerId, ObjectName, ParentKind, ServerNames, Serves, TlsTermination};
+pub use port::{Port, PortListeners};
 pub use precedence::{Precedence, RouteOrigin};
 pub use request::RequestHead;
 pub use route::{

@@ -1,11 +1,11 @@
-//! Listeners after merging: one [`ListenerGroup`] per (Gateway, port), holding the listeners that share the port.
+//! Listeners after merging, and what they serve. Those that share a port are a [`Port`](crate::Port).
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Certificate, Gateway, HostMap, HostPattern, RouteTable};
+use crate::{Certificate, HostMap, HostPattern, RouteTable, Split};
 
 /// `namespace/name` of a Kubernetes object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,32 +36,35 @@ pub struct ListenerId {
 pub struct Listener {
     pub id: ListenerId,
     pub hostname: HostPattern,
-    pub protocol: ListenerProtocol,
-    pub routes: Arc<RouteTable>,
+    pub serves: Serves,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenerProtocol {
-    Http,
-    Https(TlsTermination),
+/// What becomes of the traffic that a listener takes.
+#[derive(Clone, Debug)]
+pub enum Serves {
+    Http(Arc<RouteTable>),
+    Https {
+        tls: TlsTermination,
+        routes: Arc<RouteTable>,
+    },
+    /// TLS ends here; what was inside goes to a backend as it is.
+    TlsTerminated {
+        tls: TlsTermination,
+        backends: Arc<ServerNames>,
+    },
+    /// Connections go to a backend as they are, by the server name of their ClientHello.
+    TlsPassthrough(Arc<ServerNames>),
+    Tcp(Arc<Split>),
+    Udp(Arc<Split>),
 }
+
+/// Backends by server name.
+pub type ServerNames = HostMap<Arc<Split>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsTermination {
     /// In the order of `certificateRefs`; the longest matching name wins, then the first. Never empty.
     pub certificates: Arc<[Certificate]>,
-}
-
-/// The accepted listeners of a Gateway's port. A request belongs to the listener with the most specific hostname that
-/// matches, and to no other (listener isolation).
-#[derive(Clone, Debug)]
-pub struct ListenerGroup {
-    /// Shared by successive versions of the group as long as nothing of it changes.
-    pub gateway: Arc<Gateway>,
-    pub port: u16,
-    /// All listeners of a group agree: the port speaks TLS or it does not.
-    pub tls: bool,
-    pub listeners: HostMap<Arc<Listener>>,
 }
 
 // === impl ObjectName ===
@@ -101,12 +104,58 @@ impl Serialize for ListenerId {
 
 // === impl Listener ===
 
-/// Equal if serving either makes no difference; shared parts are compared by identity first.
+/// Equal if serving either makes no difference.
 impl PartialEq for Listener {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.routes, &other.routes)
-            && self.id == other.id
-            && self.hostname == other.hostname
-            && self.protocol == other.protocol
+        self.serves == other.serves && self.id == other.id && self.hostname == other.hostname
+    }
+}
+
+// === impl Serves ===
+
+impl Serves {
+    /// The `protocol` of a listener that serves this.
+    pub const fn protocol(&self) -> &'static str {
+        match self {
+            Self::Http(_) => "HTTP",
+            Self::Https { .. } => "HTTPS",
+            Self::TlsTerminated { .. } | Self::TlsPassthrough(_) => "TLS",
+            Self::Tcp(_) => "TCP",
+            Self::Udp(_) => "UDP",
+        }
+    }
+
+    /// Of a listener that serves HTTP, with TLS or without.
+    pub const fn routes(&self) -> Option<&Arc<RouteTable>> {
+        match self {
+            Self::Http(routes) | Self::Https { routes, .. } => Some(routes),
+            Self::TlsTerminated { .. } | Self::TlsPassthrough(_) | Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// Of a listener where TLS ends.
+    pub const fn tls(&self) -> Option<&TlsTermination> {
+        match self {
+            Self::Https { tls, .. } | Self::TlsTerminated { tls, .. } => Some(tls),
+            Self::Http(_) | Self::TlsPassthrough(_) | Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+}
+
+/// Tables are compared by identity: a table that is built again is taken for another one.
+impl PartialEq for Serves {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Http(a), Self::Http(b)) => Arc::ptr_eq(a, b),
+            (Self::Https { tls, routes }, Self::Https { tls: other, routes: others }) => {
+                Arc::ptr_eq(routes, others) && tls == other
+            }
+            (Self::TlsTerminated { tls, backends }, Self::TlsTerminated { tls: other, backends: others }) => {
+                Arc::ptr_eq(backends, others) && tls == other
+            }
+            (Self::TlsPassthrough(a), Self::TlsPassthrough(b)) => Arc::ptr_eq(a, b),
+            (Self::Tcp(a), Self::Tcp(b)) | (Self::Udp(a), Self::Udp(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Backend, FrontendKey, ListenerGroup, ShardMap};
+use crate::{Backend, FrontendKey, Port, ShardMap};
 
 /// Immutable; the next one shares whatever did not change.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Counts translations; the data plane acknowledges it once it serves the snapshot.
     pub generation: u64,
-    pub frontends: BTreeMap<FrontendKey, Arc<ListenerGroup>>,
+    pub frontends: BTreeMap<FrontendKey, Arc<Port>>,
     /// By [`crate::BackendName`].
     pub backends: ShardMap<Arc<Backend>>,
 }

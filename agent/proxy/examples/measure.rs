@@ -29,9 +29,9 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use portcullis_model::{
     Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, FrontendKey, Gateway,
-    HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName,
-    ParentKind, PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId,
-    Snapshot, Split, Timeouts, TlsTermination, WeightedBackend,
+    HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortListeners,
+    Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split, Timeouts,
+    TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings};
 use rustls::ServerConfig;
@@ -104,11 +104,11 @@ fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot 
     let table = Arc::new(table);
     let certificate =
         Certificate { fingerprint: [0; 32], names: Arc::new([]), not_after: i64::MAX, key: certified_key() };
-    let https = ListenerProtocol::Https(TlsTermination { certificates: [certificate].into() });
+    let tls = TlsTermination { certificates: [certificate].into() };
     let backend = Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: vec![origin] };
     let frontends = [
-        frontend(address, ListenerProtocol::Http, table.clone()),
-        frontend(tls_address(address), https, table),
+        frontend(address, Serves::Http(table.clone())),
+        frontend(tls_address(address), Serves::Https { tls, routes: table }),
     ];
     Snapshot {
         generation: 1,
@@ -117,11 +117,7 @@ fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot 
     }
 }
 
-fn frontend(
-    address: SocketAddr,
-    protocol: ListenerProtocol,
-    routes: Arc<RouteTable>,
-) -> (FrontendKey, Arc<ListenerGroup>) {
+fn frontend(address: SocketAddr, serves: Serves) -> (FrontendKey, Arc<Port>) {
     let gateway = ObjectName::new("bench", "gateway");
     let id = ListenerId {
         gateway: gateway.clone(),
@@ -129,13 +125,10 @@ fn frontend(
         parent: gateway.clone(),
         name: address.port().to_string().into(),
     };
-    let tls = matches!(protocol, ListenerProtocol::Https(_));
-    let mut listeners = HostMap::default();
-    let listener = Listener { id, hostname: HostPattern::Any, protocol, routes };
-    listeners.insert(&HostPattern::Any, Arc::new(listener));
-    let key = FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() };
+    let listeners = PortListeners::of(Arc::new(Listener { id, hostname: HostPattern::Any, serves }));
+    let frontend = FrontendKey::tcp(address);
     let gateway = Arc::new(Gateway::new(gateway));
-    (key, Arc::new(ListenerGroup { gateway, port: address.port(), tls, listeners }))
+    (frontend, Arc::new(Port { gateway, key: frontend.port_key(), listeners }))
 }
 
 /// Route 0 takes `/`, the others a prefix of their own.

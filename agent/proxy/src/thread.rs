@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{FrontendKey, L4Protocol, Snapshot};
+use portcullis_model::{FrontendKey, Snapshot};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -20,7 +20,7 @@ use crate::client::listener::Listeners;
 use crate::client::tls::TlsFactory;
 use crate::core::clock;
 use crate::core::settings::{Settings, SocketMode};
-use crate::core::snapshot::SnapshotCell;
+use crate::core::snapshot::{self, SnapshotCell};
 use crate::core::socket;
 use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
@@ -147,13 +147,15 @@ impl Core {
     fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
         self.connection_limits.retain(snapshot.frontends.values());
         self.listeners.retain(snapshot.frontends.values());
-        let unbound = match self.settings.sockets {
-            SocketMode::Steered => {
-                acceptors.open(self);
-                Vec::new()
-            }
-            SocketMode::Bound => acceptors.follow(self, &snapshot),
-        };
+        let unserved = snapshot.frontends.iter().filter_map(|(frontend, port)| {
+            let problem = port.listeners.iter().find_map(|listener| snapshot::unserved(listener))?;
+            Some(Unbound { frontend: *frontend, problem })
+        });
+        let mut unbound: Vec<_> = unserved.collect();
+        match self.settings.sockets {
+            SocketMode::Steered => acceptors.open(self),
+            SocketMode::Bound => unbound.extend(acceptors.follow(self, &snapshot)),
+        }
         self.snapshot.store(snapshot);
         self.clients.finish(|client| !self.serves(client));
         unbound
@@ -162,7 +164,7 @@ impl Core {
     /// Whether the listener that a connection was opened for is still there.
     fn serves(&self, client: &Client) -> bool {
         client.tls.as_ref().is_none_or(|listener_state| listener_state.is_served())
-            && self.snapshot.load().group(client.local).is_some()
+            && self.snapshot.load().port(client.local).is_some()
     }
 
     fn read(&self) -> Stats {
@@ -228,21 +230,22 @@ impl Acceptors {
     /// Binds what the snapshot adds, closes what it no longer has.
     fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<Unbound> {
         self.bound.retain(|frontend, task| {
-            let wanted = snapshot.frontends.contains_key(frontend);
+            let port = snapshot.frontends.get(frontend);
+            let wanted = port.is_some_and(|port| snapshot::is_accepting(port));
             if !wanted {
                 task.abort();
             }
             wanted
         });
-        let missing = snapshot.frontends.keys().filter(|frontend| frontend.protocol == L4Protocol::Tcp);
-        missing.filter_map(|frontend| self.bind(core, *frontend).err()).collect()
+        let wanted = snapshot.frontends.iter().filter(|(_, port)| snapshot::is_accepting(port));
+        wanted.filter_map(|(frontend, _)| self.bind(core, *frontend).err()).collect()
     }
 
     fn bind(&mut self, core: &Core, frontend: FrontendKey) -> Result<(), Unbound> {
         if self.bound.contains_key(&frontend) {
             return Ok(());
         }
-        let address = SocketAddr::new(frontend.address, frontend.port);
+        let address = frontend.socket_address();
         let listener = socket::listen(address).and_then(TcpListener::from_std);
         let listener = listener
             .map_err(|error| Unbound { frontend, problem: format!("cannot listen on {address}: {error}") })?;

@@ -81,9 +81,8 @@ async fn the_longest_matching_certificate_serves() {
     let certificates =
         [certificate(&["*.example.com"]), certificate(&["a.example.com"]), certificate(&["x.org"])];
     let chains = certificates.clone().map(|it| it.key.cert[0].clone());
-    listener.protocol = portcullis_model::ListenerProtocol::Https(portcullis_model::TlsTermination {
-        certificates: certificates.to_vec().into(),
-    });
+    let tls = portcullis_model::TlsTermination { certificates: certificates.to_vec().into() };
+    listener.serves = portcullis_model::Serves::Https { tls, routes: std::sync::Arc::default() };
     gateway.proxy.apply(std::sync::Arc::new(snapshot(gateway.address, [listener], &[]))).await;
     for (name, wanted) in [("a.example.com", 1), ("b.example.com", 0), ("a.b.example.com", 0)] {
         let stream = TcpStream::connect(gateway.address).await.unwrap();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
 use http::Uri;
-use portcullis_model::{FrontendKey, L4Protocol, RequestHead};
+use portcullis_model::{FrontendKey, PortKey, RequestHead};
 use portcullis_proxy::Reason as Refusal;
 
 use super::Question;
@@ -71,9 +71,7 @@ impl Request {
             frontend.address == address
                 || (frontend.address.is_unspecified() && frontend.address.is_ipv4() == address.is_ipv4())
         };
-        frontend.protocol == L4Protocol::Tcp
-            && frontend.port == self.port
-            && self.address.is_none_or(is_address)
+        frontend.port_key() == PortKey::tcp(self.port) && self.address.is_none_or(is_address)
     }
 }
 

@@ -121,8 +121,8 @@ impl Announcer {
 fn refused(state: &State) -> BTreeMap<ObjectName, String> {
     let mut refused = BTreeMap::<_, Vec<String>>::new();
     for (frontend, why) in &state.refused {
-        if let Some(group) = state.snapshot.frontends.get(frontend) {
-            refused.entry(group.gateway.name.clone()).or_default().push(format!("{frontend}: {why}"));
+        if let Some(port) = state.snapshot.frontends.get(frontend) {
+            refused.entry(port.gateway.name.clone()).or_default().push(format!("{frontend}: {why}"));
         }
     }
     refused.into_iter().map(|(gateway, lines)| (gateway, note(&lines))).collect()

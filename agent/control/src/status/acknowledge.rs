@@ -62,10 +62,10 @@ impl Refusals {
     }
 
     fn add(&mut self, frontend: &FrontendKey, line: &str, snapshot: &Snapshot) {
-        let Some(group) = snapshot.frontends.get(frontend) else { return };
-        let gateway = ObjectKey::new(Kind::Gateway, group.gateway.name.clone());
+        let Some(port) = snapshot.frontends.get(frontend) else { return };
+        let gateway = ObjectKey::new(Kind::Gateway, port.gateway.name.clone());
         self.0.entry(gateway).or_default().whole.push(line.to_owned());
-        for listener in group.listeners.values() {
+        for listener in port.listeners.iter() {
             let kind = match listener.id.kind {
                 ParentKind::Gateway => Kind::Gateway,
                 ParentKind::ListenerSet => Kind::ListenerSet,
@@ -119,13 +119,12 @@ fn programmed(holder: &Value) -> Option<usize> {
 mod tests {
     use super::*;
     use portcullis_model::{
-        Gateway, HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol,
-        ObjectName,
+        Gateway, HostPattern, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, Serves,
     };
     use std::sync::Arc;
 
     fn frontend(port: u16) -> FrontendKey {
-        FrontendKey { protocol: L4Protocol::Tcp, address: [127, 0, 0, 1].into(), port }
+        FrontendKey::new([127, 0, 0, 1].into(), PortKey::tcp(port))
     }
 
     fn snapshot() -> Snapshot {
@@ -136,17 +135,11 @@ mod tests {
             parent: ObjectName::new("shop", "set"),
             name: "http".into(),
         };
-        let listener = Listener {
-            id,
-            hostname: HostPattern::Any,
-            protocol: ListenerProtocol::Http,
-            routes: Arc::default(),
-        };
-        let mut listeners = HostMap::default();
-        listeners.insert(&HostPattern::Any, Arc::new(listener));
+        let listener = Listener { id, hostname: HostPattern::Any, serves: Serves::Http(Arc::default()) };
+        let listeners = PortListeners::of(Arc::new(listener));
         let gateway = Arc::new(Gateway::new(gateway));
-        let group = Arc::new(ListenerGroup { gateway, port: 80, tls: false, listeners });
-        Snapshot { frontends: [(frontend(80), group)].into(), ..Snapshot::default() }
+        let port = Arc::new(Port { gateway, key: frontend(80).port_key(), listeners });
+        Snapshot { frontends: [(frontend(80), port)].into(), ..Snapshot::default() }
     }
 
     fn planned(status: &str) -> Value {

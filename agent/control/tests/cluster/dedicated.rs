@@ -53,7 +53,11 @@ impl Pod {
 }
 
 fn serves_https(state: &State) -> bool {
-    state.snapshot.frontends.values().any(|group| group.tls)
+    state
+        .snapshot
+        .frontends
+        .values()
+        .any(|port| matches!(port.listeners, portcullis_model::PortListeners::Tls(_)))
 }
 
 fn certificate() -> Value {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use portcullis_control::applier::State;
 use portcullis_control::kube::LastGood;
 use portcullis_gateway::Kind;
-use portcullis_model::ListenerProtocol;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, serves, until};
@@ -114,12 +113,8 @@ async fn until_kept(path: &Path, holds: impl Fn(&str) -> bool) {
 
 /// Whether a listener has a certificate.
 pub(crate) fn has_certificate(state: &State) -> bool {
-    let listeners = state.snapshot.frontends.values().flat_map(|group| group.listeners.values());
-    let mut tls = listeners.filter_map(|listener| match &listener.protocol {
-        ListenerProtocol::Https(tls) => Some(tls),
-        ListenerProtocol::Http => None,
-    });
-    tls.any(|tls| !tls.certificates.is_empty())
+    let listeners = state.snapshot.frontends.values().flat_map(|port| port.listeners.iter());
+    listeners.filter_map(|listener| listener.serves.tls()).any(|tls| !tls.certificates.is_empty())
 }
 
 /// What a Secret holds of one.

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portcullis_model::L4Protocol;
+use portcullis_model::PortKey;
 use serde_json::{Map, Value, json};
 
-use super::{GATEWAY_NAME_LABEL, Parameters, Port};
+use super::{GATEWAY_NAME_LABEL, Parameters};
 
 /// What GEP-1762's example of a PodDisruptionBudget selects by.
 const METADATA_NAME_LABEL: &str = "gateway.networking.k8s.io/metadata.name";
@@ -56,7 +56,7 @@ pub(super) fn selector(metadata: &ObjectMeta) -> BTreeMap<String, String> {
 
 pub(super) fn deployment(
     metadata: &ObjectMeta,
-    ports: &BTreeSet<Port>,
+    ports: &BTreeSet<PortKey>,
     parameters: &Parameters,
     gateway: &str,
     controller_name: &str,
@@ -106,7 +106,7 @@ fn pod_security() -> Value {
 
 /// Parameters are judged by the pod, too, so it has to know what they are judged by: the type of the Service.
 fn container(
-    ports: &BTreeSet<Port>,
+    ports: &BTreeSet<PortKey>,
     parameters: &Parameters,
     pods: &Pods,
     gateway: &str,
@@ -145,12 +145,8 @@ fn container(
     })
 }
 
-fn container_port(port: &Port) -> Value {
-    let protocol = match port.protocol {
-        L4Protocol::Tcp => "TCP",
-        L4Protocol::Udp => "UDP",
-    };
-    json!({"containerPort": port.number, "protocol": protocol})
+fn container_port(port: &PortKey) -> Value {
+    json!({"containerPort": port.number, "protocol": port.protocol.as_str()})
 }
 
 /// The API server drops what is empty.

@@ -6,16 +6,16 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portcullis_model::L4Protocol;
+use portcullis_model::PortKey;
 use serde_json::{Value, json};
 
 use super::address::is_assigned;
-use super::{MANAGER, Mode, Parameters, Port, SERVICE_PROXY_LABEL, ServiceType, pods};
+use super::{MANAGER, Mode, Parameters, SERVICE_PROXY_LABEL, ServiceType, pods};
 use crate::api::gateways::Gateway;
 
 pub(super) fn service(
     gateway: &Gateway,
-    ports: &BTreeSet<Port>,
+    ports: &BTreeSet<PortKey>,
     parameters: &Parameters,
     metadata: &ObjectMeta,
 ) -> Value {
@@ -34,7 +34,7 @@ pub(super) fn service(
     json!(Service { metadata, spec: Some(spec), status: None })
 }
 
-fn spec(gateway: &Gateway, ports: &BTreeSet<Port>, parameters: &Parameters) -> ServiceSpec {
+fn spec(gateway: &Gateway, ports: &BTreeSet<PortKey>, parameters: &Parameters) -> ServiceSpec {
     let mut spec =
         ServiceSpec { ports: Some(ports.iter().map(service_port).collect()), ..ServiceSpec::default() };
     let addresses = requested(gateway);
@@ -74,15 +74,11 @@ fn requested(gateway: &Gateway) -> Vec<IpAddr> {
 }
 
 /// Without `nodePort` and `targetPort`: the first is the cluster's to choose, the second is the port itself.
-fn service_port(port: &Port) -> ServicePort {
-    let (protocol, prefix) = match port.protocol {
-        L4Protocol::Tcp => ("TCP", "tcp"),
-        L4Protocol::Udp => ("UDP", "udp"),
-    };
+fn service_port(port: &PortKey) -> ServicePort {
     ServicePort {
-        name: Some(format!("{prefix}-{}", port.number)),
+        name: Some(port.to_string()),
         port: port.number.into(),
-        protocol: Some(protocol.to_owned()),
+        protocol: Some(port.protocol.as_str().to_owned()),
         ..ServicePort::default()
     }
 }

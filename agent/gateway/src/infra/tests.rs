@@ -17,7 +17,7 @@ fn gateway(spec: Value) -> Gateway {
 }
 
 fn ports(numbers: &[u16]) -> Merged {
-    let ports = numbers.iter().map(|&number| Port { number, protocol: L4Protocol::Tcp }).collect();
+    let ports = numbers.iter().map(|&number| PortKey::tcp(number)).collect();
     Merged { ports, ..Merged::default() }
 }
 

@@ -96,7 +96,7 @@ impl ListenerView<'_> {
 }
 
 fn overlapping(listener: &Listener) -> Fault {
-    let (hostname, port) = (&listener.hostname, listener.port);
+    let (hostname, port) = (&listener.hostname, listener.port.number);
     let message = format!(
         "another listener on port {port} has hostnames in common with {hostname}: the more specific one serves them, \
          and requests that reuse a connection to the other are answered 421"

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_model::{FrontendKey, L4Protocol, ObjectName, Snapshot};
+use portcullis_model::{FrontendKey, ObjectName, PortKey, Snapshot};
 
 use super::Translator;
 use super::unit::Root;
@@ -52,13 +53,9 @@ impl Translator {
         let Some(gateway) = self.objects.gateways.get(name) else { return BTreeMap::new() };
         let claim =
             Claim { created: created(&gateway.metadata), written: name.to_string(), gateway: name.clone() };
-        let ports = self
-            .serving
-            .groups
-            .range((name.clone(), 0)..=(name.clone(), u16::MAX))
-            .map(|((_, port), _)| *port);
+        let ports = self.serving.ports_of(name);
         let addresses = self.served_addresses(name, root);
-        let keys = ports.flat_map(|port| addresses.iter().map(move |address| frontend(*address, port)));
+        let keys = ports.flat_map(|port| addresses.iter().map(move |it| FrontendKey::new(*it, port)));
         keys.map(|key| (key, claim.clone())).collect()
     }
 
@@ -98,26 +95,26 @@ impl Translator {
 
     fn set_frontend(&self, key: FrontendKey, next: &mut Option<Snapshot>) {
         let winner = self.serving.claims.winner(&key);
-        let group = winner.and_then(|gateway| self.serving.groups.get(&(gateway.clone(), key.port)));
+        let port = winner.and_then(|gateway| self.serving.port(gateway, key.port_key()));
         let before = self.snapshot.frontends.get(&key);
-        let same = match (before, group) {
-            (Some(before), Some(group)) => std::sync::Arc::ptr_eq(before, group),
-            (before, group) => before.is_none() && group.is_none(),
+        let same = match (before, port) {
+            (Some(before), Some(port)) => Arc::ptr_eq(before, port),
+            (before, port) => before.is_none() && port.is_none(),
         };
         if same {
             return;
         }
         let frontends = &mut self.next(next).frontends;
-        match group {
-            Some(group) => frontends.insert(key, group.clone()),
+        match port {
+            Some(port) => frontends.insert(key, port.clone()),
             None => frontends.remove(&key),
         };
     }
 
     fn update_lost(&mut self, name: &ObjectName) {
-        let mut lost: BTreeMap<u16, BTreeSet<IpAddr>> = BTreeMap::new();
+        let mut lost: BTreeMap<PortKey, BTreeSet<IpAddr>> = BTreeMap::new();
         for key in self.serving.claims.lost_by(name) {
-            lost.entry(key.port).or_default().insert(key.address);
+            lost.entry(key.port_key()).or_default().insert(key.address);
         }
         let Some(root) = self.roots.get_mut(name) else { return };
         if root.lost != lost {
@@ -125,10 +122,6 @@ impl Translator {
             self.dirty_member_statuses(name);
         }
     }
-}
-
-fn frontend(address: IpAddr, port: u16) -> FrontendKey {
-    FrontendKey { protocol: L4Protocol::Tcp, address, port }
 }
 
 // === impl Claims ===

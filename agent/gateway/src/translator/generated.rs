@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_model::{L4Protocol, ObjectName, ParentKind};
+use portcullis_model::{ObjectName, ParentKind};
 
 use super::Translator;
 use super::unit::Root;
-use crate::infra::{self, Merged, Port, Wanted};
+use crate::infra::{self, Merged, Wanted};
 use crate::listener::ParentKey;
 
 impl Translator {
@@ -24,15 +24,11 @@ impl Translator {
         match &root.refusal {
             Some(_) => infra::untouched(gateway),
             None => {
-                let merged = Merged { ports: self.ports(name), secrets: self.secrets(name, root) };
+                let ports = self.serving.ports_of(name).collect();
+                let merged = Merged { ports, secrets: self.secrets(name, root) };
                 infra::plan(gateway, &merged, &root.parameters, &self.settings.controller_name)
             }
         }
-    }
-
-    fn ports(&self, name: &ObjectName) -> BTreeSet<Port> {
-        let groups = self.serving.groups.range((name.clone(), 0)..=(name.clone(), u16::MAX));
-        groups.map(|((_, number), _)| Port { number: *number, protocol: L4Protocol::Tcp }).collect()
     }
 
     /// Those that its own listeners and its children's refer to with permission; [`crate::secrets_of`] says the same.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_model::{ObjectName, ParentKind};
+use portcullis_model::{ObjectName, ParentKind, PortKey};
 
 use super::Translator;
 use super::hosts::Hosts;
@@ -50,7 +50,7 @@ impl Translator {
     /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that terminate TLS
     /// (`OverlappingTLSConfig`): clients may reuse a connection for either.
     fn mark_overlaps<'k>(&mut self, members: impl Iterator<Item = &'k ParentKey> + Clone) {
-        let mut ports: BTreeMap<u16, Hosts<'_>> = BTreeMap::new();
+        let mut ports: BTreeMap<PortKey, Hosts<'_>> = BTreeMap::new();
         for unit in members.clone().filter_map(|key| self.units.get(key)) {
             terminating(unit).for_each(|listener| {
                 ports.entry(listener.port).or_default().add(&listener.hostname);
@@ -178,7 +178,7 @@ fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
 /// A listener that could not enforce a policy must not be served without it.
 fn unsupported_policy(root: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Fault> {
     let applies =
-        listener.protocol == Protocol::Https && !Policies::of(root, definer, listener.port).is_empty();
+        listener.protocol == Protocol::Https && !Policies::of(root, definer, listener.port.number).is_empty();
     let message =
         "client certificate validation (spec.tls.frontend) applies to the listener, but is not supported yet";
     applies.then(|| Fault::unsupported(message))

@@ -1,9 +1,8 @@
 //! Last stage: what the statuses should say.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use portcullis_model::{ObjectName, ParentKind};
+use portcullis_model::{FrontendKey, ObjectName, ParentKind, PortKey};
 
 use super::unit::{Attached, Place, Root, Unit};
 use super::{Outcome, Translator};
@@ -160,9 +159,9 @@ impl Translator {
 
     fn views<'a>(&self, unit: &'a Unit) -> Vec<ListenerView<'a>> {
         let root = unit.root().and_then(|name| Some((name, self.roots.get(name)?)));
-        let unserved = |port: u16| {
+        let unserved = |port: PortKey| {
             let lines = root.into_iter().flat_map(|(name, _)| self.observations.unserved(name));
-            lines.filter(move |(frontend, _)| frontend.port == port).map(|(_, line)| line)
+            lines.filter(move |(frontend, _)| frontend.port_key() == port).map(|(_, line)| line)
         };
         let listeners = unit.declared.listeners.iter().zip(&unit.verdicts);
         let view = |(listener, verdict): (&'a Listener, &'a Verdict)| ListenerView {
@@ -252,7 +251,7 @@ fn overlap(unit: &Unit, listener: &Listener) -> Overlap {
 }
 
 /// Why an accepted listener is not served.
-fn hindrance(root: &Root, port: u16) -> Option<Fault> {
+fn hindrance(root: &Root, port: PortKey) -> Option<Fault> {
     if root.refusal.is_some() {
         return Some(Fault::not_programmed(Reason::Invalid, "the Gateway is not accepted"));
     }
@@ -265,14 +264,14 @@ fn hindrance(root: &Root, port: u16) -> Option<Fault> {
 }
 
 fn lost(root: &Root) -> Option<Fault> {
-    let by_port: BTreeMap<u16, String> =
-        root.lost.iter().map(|(port, lost)| (*port, in_use(*port, lost.iter()))).collect();
-    let message = by_port.into_values().collect::<Vec<_>>().join("; ");
+    let by_port = root.lost.iter().map(|(port, lost)| in_use(*port, lost.iter()));
+    let message = by_port.collect::<Vec<_>>().join("; ");
     (!message.is_empty()).then(|| Fault::not_programmed(Reason::AddressNotUsable, message))
 }
 
-fn in_use<'a>(port: u16, addresses: impl Iterator<Item = &'a IpAddr>) -> String {
-    let addresses: Vec<_> = addresses.map(|address| SocketAddr::new(*address, port).to_string()).collect();
+fn in_use<'a>(port: PortKey, addresses: impl Iterator<Item = &'a IpAddr>) -> String {
+    let frontends = addresses.map(|address| FrontendKey::new(*address, port));
+    let addresses: Vec<_> = frontends.map(|it| it.socket_address().to_string()).collect();
     format!("{} is in use by an older Gateway: use another address or port", addresses.join(", "))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Gateway, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, RouteTable, Snapshot,
+    Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, RouteTable, Serves, Snapshot,
     TlsTermination,
 };
 
@@ -17,61 +17,62 @@ use crate::listener::Protocol;
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     listeners: BTreeMap<ListenerKey, Served>,
-    pub(super) groups: BTreeMap<GroupKey, Arc<ListenerGroup>>,
+    ports: BTreeMap<ObjectName, BTreeMap<PortKey, Arc<Port>>>,
     pub(super) claims: Claims,
     /// The table of listeners without routes: the same for all.
     no_routes: Arc<RouteTable>,
 }
 
-/// A Gateway and one of its ports.
-pub(super) type GroupKey = (ObjectName, u16);
-
 #[derive(Clone, Debug, PartialEq)]
 struct Served {
-    port: u16,
+    port: PortKey,
     listener: Arc<Listener>,
 }
 
-/// What leaves and what joins a group.
+/// Changes by Gateway and port.
+type PortChanges = BTreeMap<ObjectName, BTreeMap<PortKey, PortChange>>;
+
+/// The listeners that leave a port, and those that join it.
 #[derive(Default)]
-struct GroupChange {
+struct PortChange {
     gone: Vec<Arc<Listener>>,
     new: Vec<Arc<Listener>>,
 }
 
 impl Translator {
     pub(super) fn serve(&mut self, next: &mut Option<Snapshot>) {
-        let mut changes: BTreeMap<GroupKey, GroupChange> = BTreeMap::new();
+        let mut changes = PortChanges::new();
         for key in std::mem::take(&mut self.dirty.listeners) {
             self.refresh(&key, &mut changes);
         }
         for name in std::mem::take(&mut self.dirty.served) {
-            let groups = self.serving.groups.range((name.clone(), 0)..=(name, u16::MAX));
-            groups.for_each(|(group, _)| {
-                changes.entry(group.clone()).or_default();
-            });
+            for port in self.serving.ports_of(&name) {
+                changes.entry(name.clone()).or_default().entry(port).or_default();
+            }
         }
-        for (group, change) in changes {
-            self.change_group(&group, change);
-            self.dirty.frontends.insert(group.0);
+        for (gateway, ports) in changes {
+            for (port, change) in ports {
+                self.change_port(&gateway, port, change);
+            }
+            self.dirty.frontends.insert(gateway);
         }
         self.update_frontends(next);
     }
 
-    fn refresh(&mut self, key: &ListenerKey, changes: &mut BTreeMap<GroupKey, GroupChange>) {
+    fn refresh(&mut self, key: &ListenerKey, changes: &mut PortChanges) {
         let now = self.served(key);
         if self.serving.listeners.get(key) == now.as_ref() {
             return;
         }
         if let Some(now) = &now {
-            changes.entry(now.group()).or_default().new.push(now.listener.clone());
+            now.change(changes).new.push(now.listener.clone());
         }
         let before = match now {
             Some(now) => self.serving.listeners.insert(key.clone(), now),
             None => self.serving.listeners.remove(key),
         };
         if let Some(before) = before {
-            changes.entry(before.group()).or_default().gone.push(before.listener);
+            before.change(changes).gone.push(before.listener.clone());
         }
     }
 
@@ -88,15 +89,15 @@ impl Translator {
             parent: parent.name.clone(),
             name: name.clone(),
         };
-        let protocol = match listener.protocol {
-            Protocol::Http => ListenerProtocol::Http,
-            Protocol::Https => {
-                ListenerProtocol::Https(TlsTermination { certificates: listener.certificates.clone() })
-            }
+        let serves = match listener.protocol {
+            Protocol::Http => Serves::Http(self.table_of(unit, name)),
+            Protocol::Https => Serves::Https {
+                tls: TlsTermination { certificates: listener.certificates.clone() },
+                routes: self.table_of(unit, name),
+            },
             Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => return None,
         };
-        let routes = self.table_of(unit, name);
-        let model = Listener { id, hostname: listener.hostname.clone(), protocol, routes };
+        let model = Listener { id, hostname: listener.hostname.clone(), serves };
         Some(Served { port: listener.port, listener: Arc::new(model) })
     }
 
@@ -114,28 +115,51 @@ impl Translator {
     }
 
     /// Removals come first: a hostname may pass from one listener to another.
-    fn change_group(&mut self, key: &GroupKey, change: GroupChange) {
-        let before = self.serving.groups.get(key);
-        let mut listeners = before.map(|group| group.listeners.clone()).unwrap_or_default();
+    fn change_port(&mut self, gateway: &ObjectName, key: PortKey, change: PortChange) {
+        let before = self.serving.port(gateway, key);
+        let mut listeners = before.map(|port| port.listeners.clone());
         for gone in change.gone {
-            listeners.remove(&gone.hostname);
+            listeners = listeners.and_then(|listeners| listeners.without(&gone));
         }
         for new in change.new {
-            listeners.insert(&new.hostname.clone(), new);
+            listeners = Some(match listeners {
+                Some(listeners) => listeners.with(new),
+                None => PortListeners::of(new),
+            });
         }
-        let Some(any) = listeners.values().next() else {
-            self.serving.groups.remove(key);
-            return;
-        };
-        let tls = matches!(any.protocol, ListenerProtocol::Https(_));
-        let gateway = self.gateway(&key.0, before.map(|group| &group.gateway));
-        let group = ListenerGroup { gateway, port: key.1, tls, listeners };
-        self.serving.groups.insert(key.clone(), Arc::new(group));
+        let port = listeners.map(|listeners| {
+            let gateway = self.gateway(gateway, before.map(|port| &port.gateway));
+            Arc::new(Port { gateway, key, listeners })
+        });
+        self.serving.set_port(gateway, key, port);
+    }
+}
+
+impl Serving {
+    /// The ports of a Gateway that have listeners.
+    pub(super) fn ports_of(&self, gateway: &ObjectName) -> impl Iterator<Item = PortKey> {
+        self.ports.get(gateway).into_iter().flat_map(BTreeMap::keys).copied()
+    }
+
+    pub(super) fn port(&self, gateway: &ObjectName, key: PortKey) -> Option<&Arc<Port>> {
+        self.ports.get(gateway)?.get(&key)
+    }
+
+    fn set_port(&mut self, gateway: &ObjectName, key: PortKey, port: Option<Arc<Port>>) {
+        if let Some(port) = port {
+            self.ports.entry(gateway.clone()).or_default().insert(key, port);
+        } else if let Some(ports) = self.ports.get_mut(gateway) {
+            ports.remove(&key);
+            if ports.is_empty() {
+                self.ports.remove(gateway);
+            }
+        }
     }
 }
 
 impl Served {
-    fn group(&self) -> GroupKey {
-        (self.listener.id.gateway.clone(), self.port)
+    fn change<'c>(&self, changes: &'c mut PortChanges) -> &'c mut PortChange {
+        let gateway = self.listener.id.gateway.clone();
+        changes.entry(gateway).or_default().entry(self.port).or_default()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portcullis_model::{HostPattern, ObjectName, ParentKind, RouteTable};
+use portcullis_model::{HostPattern, ObjectName, ParentKind, PortKey, RouteTable};
 
 use super::dirty::ListenerKey;
 use super::family::{Bound, Part};
@@ -71,7 +71,7 @@ pub(super) struct Root {
     pub(super) refusal: Option<Fault>,
     pub(super) summary: Summary,
     /// Addresses by port that an older Gateway has.
-    pub(super) lost: BTreeMap<u16, BTreeSet<IpAddr>>,
+    pub(super) lost: BTreeMap<PortKey, BTreeSet<IpAddr>>,
 }
 
 /// What the merged listeners amount to.

@@ -134,8 +134,8 @@ fn flatten(path: &str, value: &Value, fields: &mut Fields) {
 fn limit_differences(before: &Snapshot, now: &Snapshot) -> Map<String, Value> {
     let dumped = dump_snapshot(now);
     let other = |before: &Gateway, now: &Gateway| !std::ptr::eq(before, now) && before.name == now.name;
-    let replaced = now.frontends.iter().filter(|(key, group)| {
-        before.frontends.get(key).is_some_and(|before| other(&before.gateway, &group.gateway))
+    let replaced = now.frontends.iter().filter(|(key, port)| {
+        before.frontends.get(key).is_some_and(|before| other(&before.gateway, &port.gateway))
     });
     let names = replaced.map(|(key, _)| key.to_string());
     names.map(|name| (name.clone(), dumped["frontends"][&name]["limits"].clone())).collect()
@@ -163,7 +163,6 @@ fn listener_differences(before: &Snapshot, now: &Snapshot) -> Value {
 
 fn listeners(snapshot: &Snapshot) -> BTreeMap<String, Arc<Listener>> {
     let frontends = snapshot.frontends.iter();
-    let all =
-        frontends.flat_map(|(key, group)| group.listeners.values().map(move |listener| (key, listener)));
+    let all = frontends.flat_map(|(key, port)| port.listeners.iter().map(move |listener| (key, listener)));
     all.map(|(key, listener)| (format!("{key} {}", listener.id), listener.clone())).collect()
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{Limits, ListenerGroup};
+use portcullis_model::{Limits, Port, PortListeners};
 use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::listener::{ListenerState, Listeners};
 use crate::client::stream::Transport;
 use crate::client::tls::UNRECOGNIZED_NAME;
-use crate::core::snapshot::SnapshotCell;
+use crate::core::snapshot::{SnapshotCell, unserved};
 use crate::core::stats::{CoreCounters, Refusal};
 
 /// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
@@ -45,6 +45,13 @@ pub(crate) struct Connection {
     pub start: Negotiated,
 }
 
+/// The first that a client sends.
+enum First {
+    Request,
+    /// For one of the port's listeners.
+    ClientHello(Arc<Port>),
+}
+
 pub(crate) struct Negotiated {
     pub transport: Transport,
     /// Bytes of the first request that were read to tell the version.
@@ -67,34 +74,35 @@ impl Opener {
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Connection> {
         let local = stream.local_addr().ok()?;
         let _ = stream.set_nodelay(true);
-        let (permit, terminating) = self.enter(local)?;
-        let start = match terminating {
-            Some(group) => self.start_tls(&group, permit.limits(), stream).await?,
-            None => start_plain(&permit, stream).await?,
+        let (permit, first) = self.enter(local)?;
+        let start = match first {
+            First::Request => start_plain(&permit, stream).await?,
+            First::ClientHello(port) => self.start_tls(&port, permit.limits(), stream).await?,
         };
         Some(Connection { peer, local, permit, start })
     }
 
-    /// Lets a connection in, if its port is a Gateway's that has room for it; with the listeners to
-    /// choose from, if they speak TLS. The address and port that it came to say which Gateway's
-    /// limits hold, before a byte is read.
-    fn enter(&self, local: SocketAddr) -> Option<(ConnectionPermit, Option<Arc<ListenerGroup>>)> {
+    /// Lets a connection in, if its port is a Gateway's that has room for it. The address and port
+    /// that it came to say which Gateway's limits hold, before a byte is read.
+    fn enter(&self, local: SocketAddr) -> Option<(ConnectionPermit, First)> {
         let current = self.snapshot.load();
-        let Some(group) = current.group(local) else {
+        let Some(port) = current.port(local) else {
             tracing::debug!(%local, "connection to a port without listener");
             return None;
         };
-        let permit = self.connection_limits.admit(&group.gateway)?;
-        Some((permit, group.tls.then(|| group.clone())))
+        let first = match &port.listeners {
+            PortListeners::Http(_) => First::Request,
+            PortListeners::Tls(_) => First::ClientHello(port.clone()),
+            PortListeners::Tcp(listener) | PortListeners::Udp(listener) => {
+                tracing::debug!(%local, listener = %listener.id, "connection to a listener that is not served");
+                return None;
+            }
+        };
+        Some((self.connection_limits.admit(&port.gateway)?, first))
     }
 
-    async fn start_tls(
-        &self,
-        group: &ListenerGroup,
-        limits: &Limits,
-        stream: TcpStream,
-    ) -> Option<Negotiated> {
-        match timeout(limits.tls_handshake_timeout, self.handshake(group, stream)).await {
+    async fn start_tls(&self, port: &Port, limits: &Limits, stream: TcpStream) -> Option<Negotiated> {
+        match timeout(limits.tls_handshake_timeout, self.handshake(port, stream)).await {
             Ok(Some((stream, listener_state))) => {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let version = if http2 { Version::Http2 } else { Version::Http1 };
@@ -109,13 +117,14 @@ impl Opener {
         }
     }
 
-    async fn handshake(&self, group: &ListenerGroup, stream: TcpStream) -> Option<Handshaken> {
+    async fn handshake(&self, port: &Port, stream: TcpStream) -> Option<Handshaken> {
         let start = match LazyConfigAcceptor::new(Acceptor::default(), stream).await {
             Ok(start) => start,
             Err(error) => return self.refused(&error),
         };
         let name = start.client_hello().server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
-        let Some(listener) = group.listeners.for_sni(name.as_deref()) else {
+        let listener = port.listeners.by_name().and_then(|listeners| listeners.for_sni(name.as_deref()));
+        let Some(listener) = listener.filter(|listener| unserved(listener).is_none()) else {
             return self.refuse_name(start, name.as_deref()).await;
         };
         let listener_state = self.listeners.get(listener);

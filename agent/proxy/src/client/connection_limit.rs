@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Gateway, Limits, ListenerGroup, ObjectName};
+use portcullis_model::{Gateway, Limits, ObjectName, Port};
 
 use crate::core::clock;
 use crate::core::stats::{GatewayCounters, Refusal, Stats};
@@ -111,10 +111,10 @@ impl ConnectionLimits {
     }
 
     /// Forgets Gateways that are no longer served.
-    pub(crate) fn retain<'g>(&self, groups: impl Iterator<Item = &'g Arc<ListenerGroup>>) {
+    pub(crate) fn retain<'p>(&self, ports: impl Iterator<Item = &'p Arc<Port>>) {
         let mut live = HashSet::with_hasher(RandomState::default());
         let mut names = HashSet::with_hasher(RandomState::default());
-        for gateway in groups.map(|group| &group.gateway) {
+        for gateway in ports.map(|port| &port.gateway) {
             live.insert(Arc::as_ptr(gateway) as usize);
             names.insert(&gateway.name);
         }

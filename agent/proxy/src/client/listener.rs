@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Listener, ListenerGroup, ListenerId, ListenerProtocol, TlsTermination};
+use portcullis_model::{Listener, ListenerId, Port, TlsTermination};
 use rustls::ServerConfig;
 
 use crate::client::tls::TlsFactory;
@@ -61,7 +61,7 @@ impl Listeners {
     /// `None` for a listener that does not terminate TLS. Unless its certificates changed, a listener keeps its
     /// configuration, and with it its sessions.
     pub(crate) fn server_config(&self, listener_state: &ListenerState) -> Option<Arc<ServerConfig>> {
-        let ListenerProtocol::Https(termination) = &listener_state.listener.protocol else { return None };
+        let termination = listener_state.listener.serves.tls()?;
         let mut current = listener_state.shared.tls.borrow_mut();
         if let Some((same, config)) = current.as_ref()
             && same == termination
@@ -73,12 +73,12 @@ impl Listeners {
         Some(config)
     }
 
-    /// Forgets listeners that no group holds any more.
-    pub(crate) fn retain<'g>(&self, groups: impl Iterator<Item = &'g Arc<ListenerGroup>>) {
+    /// Forgets listeners that no port has any more.
+    pub(crate) fn retain<'p>(&self, ports: impl Iterator<Item = &'p Arc<Port>>) {
         let mut shared = self.shared.borrow_mut();
         shared.values().for_each(|shared| shared.served.set(false));
         let mut live = HashSet::with_hasher(RandomState::default());
-        for listener in groups.flat_map(|group| group.listeners.values()) {
+        for listener in ports.flat_map(|port| port.listeners.iter()) {
             live.insert(Arc::as_ptr(listener) as usize);
             if let Some(shared) = shared.get(&listener.id) {
                 shared.served.set(true);

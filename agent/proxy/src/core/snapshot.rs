@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{FrontendKey, L4Protocol, ListenerGroup, Snapshot};
+use portcullis_model::{FrontendKey, Listener, Port, PortListeners, Serves, Snapshot};
 
 /// The place where the current snapshot is found.
 #[derive(Default)]
@@ -39,12 +39,32 @@ impl SnapshotCell {
 // === impl Current ===
 
 impl Current {
-    /// The listeners behind an address and port: of that very address, else of the unspecified one.
-    pub(crate) fn group(&self, local: SocketAddr) -> Option<&Arc<ListenerGroup>> {
+    /// The port that connections to an address come to: of that very address, else of the
+    /// unspecified one.
+    pub(crate) fn port(&self, local: SocketAddr) -> Option<&Arc<Port>> {
         let address = local.ip().to_canonical();
         let any = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-        let key = |address| FrontendKey { protocol: L4Protocol::Tcp, address, port: local.port() };
+        let key = |address| FrontendKey::tcp(SocketAddr::new(address, local.port()));
         let frontends = &self.snapshot.frontends;
         frontends.get(&key(address)).or_else(|| frontends.get(&key(any)))
+    }
+}
+
+/// Whether connections to the port are accepted, be it for some of its listeners only.
+pub(crate) fn is_accepting(port: &Port) -> bool {
+    match &port.listeners {
+        PortListeners::Http(_) | PortListeners::Tls(_) => true,
+        PortListeners::Tcp(_) | PortListeners::Udp(_) => false,
+    }
+}
+
+/// Why the traffic of a listener is refused; `None` if it is served.
+pub(crate) fn unserved(listener: &Listener) -> Option<String> {
+    match &listener.serves {
+        Serves::Http(_) | Serves::Https { .. } => None,
+        Serves::TlsTerminated { .. } | Serves::TlsPassthrough(_) | Serves::Tcp(_) | Serves::Udp(_) => {
+            let (id, protocol) = (&listener.id, listener.serves.protocol());
+            Some(format!("{id} has protocol {protocol}, which is not served: use HTTP or HTTPS"))
+        }
     }
 }

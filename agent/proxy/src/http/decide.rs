@@ -7,8 +7,8 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, ListenerGroup, Redirect,
-    RequestHead, Rewrite, Rule, RuleId, Selected, WeightedBackend,
+    Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, Port, Redirect,
+    RequestHead, Rewrite, RouteTable, Rule, RuleId, Selected, WeightedBackend,
 };
 
 use crate::core::reason::Reason;
@@ -75,18 +75,18 @@ impl From<Reason> for Decision<'_> {
 /// Decides by the listeners of the port, and says whose listener the request was for.
 pub(crate) fn decide<'s>(
     arrival: Arrival<'_>,
-    group: Option<&'s ListenerGroup>,
+    port: Option<&'s Port>,
     parts: &Parts,
 ) -> (Decision<'s>, Option<&'s Arc<Listener>>) {
     let target = match edge::admit(parts, arrival.limits) {
         Ok(target) => target,
         Err(reason) => return (reason.into(), None),
     };
-    let Some(group) = group else { return (Reason::NoListener.into(), None) };
-    match listener(group, arrival.tls, &target.host) {
-        Ok(listener) => {
-            let request = AdmittedRequest { arrival, parts, target: &target, port: group.port };
-            (route(&request, listener), Some(listener))
+    let Some(port) = port else { return (Reason::NoListener.into(), None) };
+    match listener(port, arrival.tls, &target.host) {
+        Ok((listener, routes)) => {
+            let request = AdmittedRequest { arrival, parts, target: &target, port: port.key.number };
+            (route(&request, listener, routes), Some(listener))
         }
         Err(reason) => (reason.into(), None),
     }
@@ -101,26 +101,31 @@ struct AdmittedRequest<'r> {
     port: u16,
 }
 
-/// The listener a request belongs to; with TLS it must also be the one that the connection was opened for.
-fn listener<'g>(
-    group: &'g ListenerGroup,
+/// The listener a request belongs to, with its routes; with TLS it must also be the one that the
+/// connection was opened for.
+fn listener<'p>(
+    port: &'p Port,
     opened_for: Option<&Arc<Listener>>,
     host: &str,
-) -> Result<&'g Arc<Listener>, Reason> {
+) -> Result<(&'p Arc<Listener>, &'p RouteTable), Reason> {
     let is_connections = |best: &Arc<Listener>| match opened_for {
         Some(listener) => Arc::ptr_eq(listener, best) || listener.id == best.id,
         None => true,
     };
-    match group.listeners.for_request(host, is_connections) {
-        Selected::Listener(listener) => Ok(listener),
+    let listeners = port.listeners.by_name().ok_or(Reason::NoListener)?;
+    match listeners.for_request(host, is_connections) {
+        Selected::Listener(listener) => {
+            let routes = listener.serves.routes().ok_or(Reason::NoListener)?;
+            Ok((listener, routes))
+        }
         Selected::Misdirected(_) => Err(Reason::Misdirected),
         Selected::Nobody => Err(Reason::NoListener),
     }
 }
 
-fn route<'s>(request: &AdmittedRequest<'_>, listener: &'s Listener) -> Decision<'s> {
+fn route<'s>(request: &AdmittedRequest<'_>, listener: &Listener, routes: &'s RouteTable) -> Decision<'s> {
     let head = Head { parts: request.parts, target: request.target, query: OnceCell::new() };
-    let Some(found) = listener.routes.find(&head) else {
+    let Some(found) = routes.find(&head) else {
         tracing::debug!(listener = %listener.id, host = head.host(), path = head.path(), "no rule matches");
         return Reason::NoRoute.into();
     };

@@ -49,16 +49,16 @@ impl Service {
         let parts = &outgoing.parts;
         let summary = RequestSummary::of(parts);
         let current = self.snapshot.load();
-        let group = current.group(client.local).map(|group| &**group);
-        let logged = group.and_then(|group| {
-            let log = group.gateway.access_log?;
+        let port = current.port(client.local).map(|port| &**port);
+        let logged = port.and_then(|port| {
+            let log = port.gateway.access_log?;
             let hops = self.forwarder.trusted_hops;
             let chain = headers::chain(&parts.headers, hops, &client.address);
             Some(Box::new(LoggedRequest::new(log, parts, chain)))
         });
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
         let arrival = Arrival { limits: client.limits(), tls };
-        let (decision, listener) = decide::decide(arrival, group, parts);
+        let (decision, listener) = decide::decide(arrival, port, parts);
         let listener_state = listener.map(|listener| self.listeners.get(listener));
         let mut destination = decision.destination();
         let answered = match &decision {
@@ -84,11 +84,11 @@ impl Service {
             Some(listener_state) => listener_state.counters().answered(status),
             None => self.counters.unrouted.increment(),
         }
-        let record = logged.zip(group).and_then(|(logged, group)| {
+        let record = logged.zip(port).and_then(|(logged, port)| {
             let outcome = Outcome {
                 client: client.peer,
                 scheme: client.scheme(),
-                gateway: &group.gateway.name,
+                gateway: &port.gateway.name,
                 listener: listener.map(|listener| &listener.id),
                 destination,
                 status,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use portcullis_model as model;
 use portcullis_model::{
     Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, Filter, FrontendKey,
-    HostMap, HostPattern, L4Protocol, Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName,
-    ParentKind, PathMatch, PathTable, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId,
-    Snapshot, Split, Timeouts, TlsTermination, WeightedBackend,
+    HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortListeners,
+    Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split, Timeouts,
+    TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -53,22 +53,19 @@ pub fn snapshot(
     listeners: impl IntoIterator<Item = Listener>,
     backends: &[(&str, &[SocketAddr])],
 ) -> Snapshot {
-    let mut hosts = HostMap::default();
-    let mut tls = false;
-    for listener in listeners {
-        tls |= matches!(listener.protocol, ListenerProtocol::Https(_));
-        hosts.insert(&listener.hostname.clone(), Arc::new(listener));
-    }
+    let frontend = FrontendKey::tcp(at);
+    let mut listeners = listeners.into_iter().map(Arc::new);
+    let first = PortListeners::of(listeners.next().unwrap());
+    let listeners = listeners.fold(first, PortListeners::with);
     let gateway = Arc::new(model::Gateway::new(ObjectName::new("infra", "web")));
-    let group = ListenerGroup { gateway, port: at.port(), tls, listeners: hosts };
-    let key = FrontendKey { protocol: L4Protocol::Tcp, address: at.ip(), port: at.port() };
+    let port = Arc::new(Port { gateway, key: frontend.port_key(), listeners });
     let backends = backends.iter().map(|(name, endpoints)| {
         let name = BackendName((*name).into());
         let backend =
             Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: endpoints.to_vec() };
         (name.0, Arc::new(backend))
     });
-    Snapshot { generation: 1, frontends: [(key, Arc::new(group))].into(), backends: backends.collect() }
+    Snapshot { generation: 1, frontends: [(frontend, port)].into(), backends: backends.collect() }
 }
 
 impl ListenerSpec {
@@ -84,9 +81,13 @@ impl ListenerSpec {
             parent: gateway,
             name: self.name.into(),
         };
-        let protocol =
-            if self.tls { ListenerProtocol::Https(termination(self.host)) } else { ListenerProtocol::Http };
-        Listener { id, hostname: pattern(self.host), protocol, routes: Arc::new(table(self.routes)) }
+        let routes = Arc::new(table(self.routes));
+        let serves = if self.tls {
+            Serves::Https { tls: termination(self.host), routes }
+        } else {
+            Serves::Http(routes)
+        };
+        Listener { id, hostname: pattern(self.host), serves }
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostMap, HostPattern, L4Protocol, Limits,
-    Listener, ListenerGroup, ListenerId, ListenerProtocol, ObjectName, ParentKind, Snapshot, TlsTermination,
+    Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostPattern, Limits, Listener, ListenerId,
+    ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot, TlsTermination,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -95,11 +95,12 @@ impl World {
         let mut snapshot = Snapshot { generation: self.generation, ..Snapshot::default() };
         let [plain, tls] = self.gateways.each_ref();
         let ports = [(self.plain, plain, false, 80), (self.tls, tls, true, 443)];
-        for (address, gateway, tls, port) in ports {
+        for (address, gateway, tls, number) in ports {
             let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
-            let group = group(gateway, specs, tls, port);
-            if !group.listeners.is_empty() {
-                snapshot.frontends.insert(frontend(address), Arc::new(group));
+            if let Some(listeners) = listeners(specs) {
+                let gateway = Arc::new(gateway.clone());
+                let port = Port { gateway, key: PortKey::tcp(number), listeners };
+                snapshot.frontends.insert(FrontendKey::tcp(address), Arc::new(port));
             }
         }
         for backend in &self.backends {
@@ -117,35 +118,24 @@ impl World {
     }
 }
 
-pub fn frontend(address: SocketAddr) -> FrontendKey {
-    FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() }
+fn listeners<'s>(specs: impl Iterator<Item = &'s ListenerSpec>) -> Option<PortListeners> {
+    let mut listeners = specs.map(|spec| Arc::new(listener(spec)));
+    let first = PortListeners::of(listeners.next()?);
+    Some(listeners.fold(first, PortListeners::with))
 }
 
-pub fn group<'s>(
-    gateway: &Gateway,
-    specs: impl Iterator<Item = &'s ListenerSpec>,
-    tls: bool,
-    port: u16,
-) -> ListenerGroup {
-    let mut listeners = HostMap::default();
-    for spec in specs {
-        let hostname = HostPattern::parse(spec.host).unwrap_or(HostPattern::Any);
-        listeners.insert(&hostname, Arc::new(listener(spec, hostname.clone())));
-    }
-    ListenerGroup { gateway: Arc::new(gateway.clone()), port, tls, listeners }
-}
-
-fn listener(spec: &ListenerSpec, hostname: HostPattern) -> Listener {
+fn listener(spec: &ListenerSpec) -> Listener {
     let gateway = ObjectName::new("test", "gateway");
-    let protocol = match &spec.certificates {
-        None => ListenerProtocol::Http,
+    let routes = Arc::new(route_table(&spec.rules));
+    let serves = match &spec.certificates {
+        None => Serves::Http(routes),
         Some(certificates) => {
-            ListenerProtocol::Https(TlsTermination { certificates: certificates.clone().into() })
+            Serves::Https { tls: TlsTermination { certificates: certificates.clone().into() }, routes }
         }
     };
     let id =
         ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: spec.name.into() };
-    Listener { id, hostname, protocol, routes: Arc::new(route_table(&spec.rules)) }
+    Listener { id, hostname: HostPattern::parse(spec.host).unwrap_or(HostPattern::Any), serves }
 }
 
 pub fn host_of(request: &str) -> &str {

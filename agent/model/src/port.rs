@@ -1,0 +1,150 @@
+//! A port of a Gateway: the listeners that share it, and how each of them is found. Listeners that cannot be told apart do
+//! not come this far: merging has refused them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Gateway, HostMap, Listener, PortKey, Serves};
+
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Shared by successive versions of the port as long as nothing of it changes.
+    pub gateway: Arc<Gateway>,
+    pub key: PortKey,
+    pub listeners: PortListeners,
+}
+
+/// The accepted listeners of a port. It is never without one.
+#[derive(Clone, Debug)]
+pub enum PortListeners {
+    /// Requests find their listener by host. A request belongs to the listener with the most specific hostname that
+    /// matches, and to no other (listener isolation).
+    Http(HostMap<Arc<Listener>>),
+    /// Connections find their listener by the server name of the ClientHello: HTTPS, terminated TLS and TLS that is
+    /// passed through share the table.
+    Tls(HostMap<Arc<Listener>>),
+    /// Connections can only be for the one listener.
+    Tcp(Arc<Listener>),
+    /// Datagrams can only be for the one listener.
+    Udp(Arc<Listener>),
+}
+
+// === impl PortListeners ===
+
+impl PortListeners {
+    /// A port's first listener.
+    pub fn of(listener: Arc<Listener>) -> Self {
+        let named = |listener: Arc<Listener>| {
+            let mut map = HostMap::default();
+            map.insert(&listener.hostname.clone(), listener);
+            map
+        };
+        match &listener.serves {
+            Serves::Http(_) => Self::Http(named(listener)),
+            Serves::Https { .. } | Serves::TlsTerminated { .. } | Serves::TlsPassthrough(_) => {
+                Self::Tls(named(listener))
+            }
+            Serves::Tcp(_) => Self::Tcp(listener),
+            Serves::Udp(_) => Self::Udp(listener),
+        }
+    }
+
+    /// With one more listener, in the place of one with the same hostname. A listener that is found in another way than
+    /// those of the port is left out.
+    #[must_use]
+    pub fn with(mut self, listener: Arc<Listener>) -> Self {
+        match (&mut self, Self::of(listener)) {
+            (Self::Http(map), Self::Http(new)) | (Self::Tls(map), Self::Tls(new)) => {
+                for listener in new.values() {
+                    map.insert(&listener.hostname, listener.clone());
+                }
+            }
+            (Self::Tcp(one), Self::Tcp(new)) | (Self::Udp(one), Self::Udp(new)) => *one = new,
+            _ => {}
+        }
+        self
+    }
+
+    /// Without the listener that has this one's hostname; `None` if it was the last.
+    #[must_use]
+    pub fn without(mut self, listener: &Listener) -> Option<Self> {
+        match &mut self {
+            Self::Http(map) | Self::Tls(map) => {
+                map.remove(&listener.hostname);
+                (!map.is_empty()).then_some(self)
+            }
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// The listeners by the name that finds them, where a name does.
+    pub fn by_name(&self) -> Option<&HostMap<Arc<Listener>>> {
+        match self {
+            Self::Http(map) | Self::Tls(map) => Some(map),
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// All listeners, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Listener>> {
+        let (named, only) = match self {
+            Self::Http(map) | Self::Tls(map) => (Some(map), None),
+            Self::Tcp(listener) | Self::Udp(listener) => (None, Some(listener)),
+        };
+        named.into_iter().flat_map(HostMap::values).chain(only)
+    }
+
+    /// All listeners, the one with the most specific hostname first.
+    pub fn sorted(&self) -> Vec<&Arc<Listener>> {
+        let mut listeners: Vec<_> = self.iter().collect();
+        listeners.sort_by(|a, b| a.hostname.cmp(&b.hostname));
+        listeners
+    }
+}
+
+/// The protocols of the listeners: `HTTPS`, or `HTTPS, TLS`.
+impl fmt::Display for PortListeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut protocols: Vec<_> = self.iter().map(|listener| listener.serves.protocol()).collect();
+        protocols.sort_unstable();
+        protocols.dedup();
+        f.write_str(&protocols.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostPattern, ListenerId, ObjectName, ParentKind, TlsTermination};
+
+    fn listener(hostname: &str, serves: Serves) -> Arc<Listener> {
+        let gateway = ObjectName::new("infra", "web");
+        let id =
+            ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: hostname.into() };
+        let hostname = HostPattern::parse(hostname).unwrap_or(HostPattern::Any);
+        Arc::new(Listener { id, hostname, serves })
+    }
+
+    fn https(hostname: &str) -> Arc<Listener> {
+        listener(hostname, Serves::Https { tls: TlsTermination::default(), routes: Arc::default() })
+    }
+
+    #[test]
+    fn https_and_tls_share_a_port_by_server_name() {
+        let passed = listener("b.com", Serves::TlsPassthrough(Arc::default()));
+        let port = PortListeners::of(https("a.com")).with(passed.clone()).with(https("*"));
+        assert_eq!(port.to_string(), "HTTPS, TLS");
+        let found = port.by_name().unwrap().for_sni(Some("b.com")).unwrap();
+        assert!(Arc::ptr_eq(found, &passed));
+        let names: Vec<_> = port.sorted().iter().map(|listener| listener.hostname.to_string()).collect();
+        assert_eq!(names, ["a.com", "b.com", "*"]);
+        let left = port.without(&passed).unwrap().without(&https("*")).unwrap();
+        assert!(left.without(&https("a.com")).is_none());
+    }
+
+    #[test]
+    fn what_is_found_in_another_way_is_left_out() {
+        let port = PortListeners::of(https("a.com")).with(listener("b.com", Serves::Http(Arc::default())));
+        assert_eq!(port.to_string(), "HTTPS");
+    }
+}
