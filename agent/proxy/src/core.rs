@@ -3,6 +3,7 @@
 //! knows a connection or a request.
 
 pub(crate) mod clock;
+pub(crate) mod head;
 pub(crate) mod reason;
 pub(crate) mod settings;
 pub(crate) mod snapshot;

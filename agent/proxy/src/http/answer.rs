@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use portcullis_model::{Filter, Rule};
 
+use crate::core::head::Fields;
 use crate::core::reason::{GrpcCode, Reason};
 use crate::http::body::Body;
 use crate::http::headers;
@@ -36,13 +37,12 @@ pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue)
 }
 
 /// `application/grpc`, `application/grpc+proto`, `application/grpc-web`, …, if that is what a request carries.
-pub(crate) fn grpc_type(fields: &HeaderMap) -> Option<HeaderValue> {
+pub(crate) fn grpc_type(fields: &impl Fields) -> Option<HeaderValue> {
     const PREFIX: &[u8] = b"application/grpc";
-    let value = fields.get(CONTENT_TYPE)?;
-    let (begin, rest) = value.as_bytes().split_at_checked(PREFIX.len())?;
+    let (begin, rest) = fields.get(&CONTENT_TYPE)?.split_at_checked(PREFIX.len())?;
     let is_grpc =
         begin.eq_ignore_ascii_case(PREFIX) && matches!(rest.first(), None | Some(b'+' | b'-' | b';'));
-    is_grpc.then(|| value.clone())
+    if is_grpc { fields.copy(&CONTENT_TYPE) } else { None }
 }
 
 /// The rule's response filters apply to its redirect, too.

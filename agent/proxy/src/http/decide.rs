@@ -1,16 +1,17 @@
-//! From a request head to what is done with it: which listener, which rule, which backend. Nothing here waits.
+//! From a request head to what is done with it: which listener, which rule, which backend. Nothing
+//! here waits, or knows which parser the head comes from.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, Port, Redirect,
     RequestHead, Rewrite, RouteTable, Rule, RuleId, Selected, WeightedBackend,
 };
 
+use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
 use crate::log::record::Destination;
@@ -76,16 +77,16 @@ impl From<Reason> for Decision<'_> {
 pub(crate) fn decide<'s>(
     arrival: Arrival<'_>,
     port: Option<&'s Port>,
-    parts: &Parts,
+    head: &impl Head,
 ) -> (Decision<'s>, Option<&'s Arc<Listener>>) {
-    let target = match edge::admit(parts, arrival.limits) {
+    let target = match edge::admit(head, arrival.limits) {
         Ok(target) => target,
         Err(reason) => return (reason.into(), None),
     };
     let Some(port) = port else { return (Reason::NoListener.into(), None) };
     match listener(port, arrival.tls, &target.host) {
         Ok((listener, routes)) => {
-            let request = AdmittedRequest { arrival, parts, target: &target, port: port.key.number };
+            let request = AdmittedRequest { arrival, head, target: &target, port: port.key.number };
             (route(&request, listener, routes), Some(listener))
         }
         Err(reason) => (reason.into(), None),
@@ -93,9 +94,9 @@ pub(crate) fn decide<'s>(
 }
 
 /// A request that passed the edge and has a listener.
-struct AdmittedRequest<'r> {
+struct AdmittedRequest<'r, H> {
     arrival: Arrival<'r>,
-    parts: &'r Parts,
+    head: &'r H,
     target: &'r Target<'r>,
     /// The listener's.
     port: u16,
@@ -123,8 +124,12 @@ fn listener<'p>(
     }
 }
 
-fn route<'s>(request: &AdmittedRequest<'_>, listener: &Listener, routes: &'s RouteTable) -> Decision<'s> {
-    let head = Head { parts: request.parts, target: request.target, query: OnceCell::new() };
+fn route<'s>(
+    request: &AdmittedRequest<'_, impl Head>,
+    listener: &Listener,
+    routes: &'s RouteTable,
+) -> Decision<'s> {
+    let head = RoutedHead { head: request.head, target: request.target, query: OnceCell::new() };
     let Some(found) = routes.find(&head) else {
         tracing::debug!(listener = %listener.id, host = head.host(), path = head.path(), "no rule matches");
         return Reason::NoRoute.into();
@@ -149,7 +154,7 @@ fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
 }
 
 fn forward<'s>(
-    request: &AdmittedRequest<'_>,
+    request: &AdmittedRequest<'_, impl Head>,
     found: Found<'s>,
     backend: &'s WeightedBackend,
     name: &'s BackendName,
@@ -166,7 +171,7 @@ fn forward<'s>(
         host = rewrite.hostname.as_deref().or(host);
     }
     let host = host.and_then(|host| HeaderValue::from_str(host).ok());
-    ForwardPlan { rule: found.rule, backend, name, authority: authority(request.parts), path, host }
+    ForwardPlan { rule: found.rule, backend, name, authority: authority(request.head), path, host }
 }
 
 fn rewrites<'r>(rule: &'r Rule, backend: &'r WeightedBackend) -> impl Iterator<Item = &'r Rewrite> {
@@ -176,21 +181,25 @@ fn rewrites<'r>(rule: &'r Rule, backend: &'r WeightedBackend) -> impl Iterator<I
     })
 }
 
-fn authority(parts: &Parts) -> HeaderValue {
-    let from_target = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
-    let host = from_target.or_else(|| parts.headers.get(http::header::HOST).cloned());
+fn authority(head: &impl Head) -> HeaderValue {
+    let from_target = head.authority().and_then(|it| HeaderValue::from_str(it).ok());
+    let host = from_target.or_else(|| head.fields().copy(&http::header::HOST));
     host.unwrap_or(HeaderValue::from_static(""))
 }
 
 // --- redirects ---
 
-fn redirected<'s>(request: &AdmittedRequest<'_>, found: Found<'s>, redirect: &Redirect) -> Decision<'s> {
+fn redirected<'s>(
+    request: &AdmittedRequest<'_, impl Head>,
+    found: Found<'s>,
+    redirect: &Redirect,
+) -> Decision<'s> {
     let path = &request.target.path;
     let scheme = redirect.scheme.as_deref().unwrap_or(request.arrival.scheme());
     let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);
     let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |it| it.apply(path, found.prefix));
     let port = redirect_port(redirect, scheme, request.port).map_or_else(String::new, |it| format!(":{it}"));
-    let query = request.parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let query = request.head.query().map_or_else(String::new, |query| format!("?{query}"));
     let status = StatusCode::from_u16(redirect.status).unwrap_or(StatusCode::FOUND);
     Decision::Redirect { rule: found.rule, status, location: format!("{scheme}://{host}{port}{path}{query}") }
 }
@@ -210,15 +219,15 @@ fn redirect_port(redirect: &Redirect, scheme: &str, port: u16) -> Option<u16> {
 
 // --- the head as routes see it ---
 
-struct Head<'r> {
-    parts: &'r Parts,
+struct RoutedHead<'r, H> {
+    head: &'r H,
     target: &'r Target<'r>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
 }
 
-impl RequestHead for Head<'_> {
+impl<H: Head> RequestHead for RoutedHead<'_, H> {
     fn method(&self) -> &str {
-        self.parts.method.as_str()
+        self.head.method().as_str()
     }
 
     fn host(&self) -> &str {
@@ -230,14 +239,13 @@ impl RequestHead for Head<'_> {
     }
 
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        let mut values = self.parts.headers.get_all(name).iter();
-        let first = values.next()?.as_bytes();
-        Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value.as_bytes()].join(&b','))))
+        let mut values = self.head.fields().get_all(name);
+        let first = values.next()?;
+        Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value].join(&b','))))
     }
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
-        let parse =
-            || form_urlencoded::parse(self.parts.uri.query().unwrap_or_default().as_bytes()).collect();
+        let parse = || form_urlencoded::parse(self.head.query().unwrap_or_default().as_bytes()).collect();
         let pairs = self.query.get_or_init(parse);
         pairs.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(&**value))
     }

@@ -1,19 +1,21 @@
-//! The edge policy: what must hold for a request before it is routed. HTTP libraries let some ambiguous requests through;
-//! a gateway must not, because the next hop may read them differently (request smuggling, path confusion). Host and path
-//! are normalised here, once: the same form is matched, forwarded and logged.
+//! The edge policy: what must hold for a request before it is routed. HTTP libraries let some ambiguous
+//! requests through; a gateway must not, because the next hop may read them differently (request
+//! smuggling, path confusion). Host and path are normalised here, once: the same form is matched,
+//! forwarded and logged. Nothing here knows which parser a head comes from.
 
 use std::borrow::Cow;
 
-use http::request::Parts;
-use http::{HeaderValue, Method, Version, header};
+use http::{Method, Version, header};
 use portcullis_model::Limits;
 
+use crate::core::head::{FieldName, Fields, Head, KnownField};
 use crate::core::reason::Reason;
-use crate::http::headers;
 use crate::http::path;
 
 /// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two (CVE-2026-49975).
 const CRUMBS: usize = 64;
+/// Bytes that HTTP/1 has of a field besides name and value.
+const SEPARATORS: usize = ": \r\n".len();
 
 /// Host and path as routing sees them.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,50 +27,50 @@ pub(crate) struct Target<'r> {
 }
 
 /// Checks a request and normalises its target.
-pub(crate) fn admit<'r>(parts: &'r Parts, limits: &Limits) -> Result<Target<'r>, Reason> {
-    check_method(&parts.method)?;
-    check_size(parts, limits)?;
-    check_fields(parts)?;
-    let host = host(parts)?;
-    // A question to the server as a whole (RFC 9110 section 9.3.7), which is not on any route.
-    if parts.method == Method::OPTIONS && parts.uri.path() == "*" {
-        return Err(Reason::Options);
+pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'r>, Reason> {
+    if matches!(*head.method(), Method::CONNECT | Method::TRACE) {
+        return Err(Reason::Method);
     }
-    Ok(Target { host, path: path::normalise(parts.uri.path())? })
-}
-
-fn check_method(method: &Method) -> Result<(), Reason> {
-    match *method {
-        Method::CONNECT | Method::TRACE => Err(Reason::Method),
-        _ => Ok(()),
-    }
-}
-
-fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Reason> {
-    if parts.uri.path().len() + parts.uri.query().map_or(0, str::len) > limits.target_bytes as usize {
+    if head.path().len() + head.query().map_or(0, str::len) > limits.target_bytes as usize {
         return Err(Reason::TargetTooLong);
     }
-    let bytes: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if bytes > limits.header_bytes as usize || parts.headers.len() > limits.header_fields as usize {
-        return Err(Reason::FieldsTooLarge);
+    check_fields(head.fields(), limits)?;
+    let host = host(head)?;
+    // A question to the server as a whole (RFC 9110 section 9.3.7), which is not on any route.
+    if *head.method() == Method::OPTIONS && head.path() == "*" {
+        return Err(Reason::Options);
     }
-    Ok(())
+    Ok(Target { host, path: path::normalise(head.path())? })
 }
 
-/// Fields that say how the message is to be read. Lengths were checked by [`crate::client::framing`] or by the HTTP/2 library, which lets
-/// one pass that is said twice.
-fn check_fields(parts: &Parts) -> Result<(), Reason> {
+/// Size, and the fields that say how the message is to be read. Lengths were checked by
+/// [`crate::client::framing`] or by the HTTP/2 library, which lets one pass that is said twice.
+fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<(), Reason> {
+    let (mut count, mut bytes) = (0, 0);
     let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);
-    for (name, value) in &parts.headers {
-        match *name {
-            header::HOST => hosts += 1,
-            header::COOKIE => cookies += 1,
-            header::CONTENT_LENGTH => lengths += 1,
-            header::CONNECTION => check_connection(value)?,
-            header::TRANSFER_ENCODING if value.as_bytes().eq_ignore_ascii_case(b"chunked") => codings += 1,
-            header::TRANSFER_ENCODING => codings += 2,
+    let mut removes_end_to_end = false;
+    for (name, value) in fields.iter() {
+        count += 1;
+        bytes += name.as_str().len() + value.len() + SEPARATORS;
+        match name.known() {
+            Some(KnownField::Host) => hosts += 1,
+            Some(KnownField::Cookie) => cookies += 1,
+            Some(KnownField::ContentLength) => lengths += 1,
+            // A client must not make us take away what the backend decides by.
+            Some(KnownField::Connection) => {
+                let mut options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+                removes_end_to_end |= options.any(is_end_to_end);
+            }
+            Some(KnownField::TransferEncoding) if value.eq_ignore_ascii_case(b"chunked") => codings += 1,
+            Some(KnownField::TransferEncoding) => codings += 2,
             _ => {}
         }
+    }
+    if bytes > limits.header_bytes as usize || count > limits.header_fields as usize {
+        return Err(Reason::FieldsTooLarge);
+    }
+    if removes_end_to_end {
+        return Err(Reason::ConnectionOption);
     }
     if hosts > 1 {
         return Err(Reason::SeveralHosts);
@@ -85,34 +87,31 @@ fn check_fields(parts: &Parts) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A client must not make us take away what the backend decides by.
-fn check_connection(value: &HeaderValue) -> Result<(), Reason> {
-    let mut options = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    if options.any(headers::is_end_to_end) {
-        return Err(Reason::ConnectionOption);
-    }
-    Ok(())
+/// Fields that no `Connection` option may take away from the backend.
+pub(crate) fn is_end_to_end(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 4] = [b"host", b"authorization", b"cookie", b"forwarded"];
+    const PREFIXES: [&[u8]; 2] = [b"content-", b"x-forwarded-"];
+    let begins = |prefix: &&[u8]| name.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name)) || PREFIXES.iter().any(begins)
 }
 
 // --- host ---
 
-/// The authority of the target wins over `Host` (RFC 9112 section 3.2.2); one of them must name the host.
-fn host(parts: &Parts) -> Result<Cow<'_, str>, Reason> {
-    let field = parts.headers.get(header::HOST);
-    if let Some(authority) = parts.uri.authority() {
-        let differs =
-            |host: &HeaderValue| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
-        if parts.version == Version::HTTP_2 && field.is_some_and(differs) {
-            return Err(Reason::HostMismatch);
-        }
-        if field.is_none() && parts.version == Version::HTTP_11 {
-            return Err(Reason::NoHost);
-        }
-        return bare_host(authority.as_str());
+/// The authority of the target wins over `Host` (RFC 9112 section 3.2.2); one of them must name the
+/// host.
+fn host(head: &impl Head) -> Result<Cow<'_, str>, Reason> {
+    let field = head.fields().get(&header::HOST);
+    if let Some(authority) = head.authority() {
+        let differs = field.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_bytes()));
+        return match (head.version(), field) {
+            (Version::HTTP_2, _) if differs => Err(Reason::HostMismatch),
+            (Version::HTTP_11, None) => Err(Reason::NoHost),
+            _ => bare_host(authority),
+        };
     }
     match field {
-        Some(value) => bare_host(value.to_str().map_err(|_| Reason::BadHost)?),
-        None if parts.version == Version::HTTP_10 => Ok(Cow::Borrowed("")),
+        Some(value) => bare_host(std::str::from_utf8(value).map_err(|_| Reason::BadHost)?),
+        None if head.version() == Version::HTTP_10 => Ok(Cow::Borrowed("")),
         None => Err(Reason::NoHost),
     }
 }
@@ -150,6 +149,79 @@ fn is_host(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::head::plain::{PlainHead, get};
+
+    fn verdict(head: &PlainHead) -> Result<(String, String), Reason> {
+        admit(head, &Limits::default()).map(|target| (target.host.into_owned(), target.path.into_owned()))
+    }
+
+    fn passes(host: &str, path: &str) -> Result<(String, String), Reason> {
+        Ok((host.to_owned(), path.to_owned()))
+    }
+
+    #[test]
+    fn heads_of_any_parser_are_checked() {
+        let host = ("Host", "Example.com:80");
+        for (fields, expected) in [
+            (&[host][..], passes("example.com", "/a")),
+            (&[], Err(Reason::NoHost)),
+            (&[host, host], Err(Reason::SeveralHosts)),
+            (&[("Host", "a@b")], Err(Reason::BadHost)),
+            (&[host, ("Content-Length", "1"), ("content-length", "1")], Err(Reason::SeveralLengths)),
+            (&[host, ("Transfer-Encoding", "Chunked")], passes("example.com", "/a")),
+            (&[host, ("Transfer-Encoding", "gzip, chunked")], Err(Reason::TransferCoding)),
+            (&[host, ("Connection", "close, Keep-Alive")], passes("example.com", "/a")),
+            (&[host, ("Connection", "close, Authorization")], Err(Reason::ConnectionOption)),
+            (&[host, ("Connection", "x-forwarded-for")], Err(Reason::ConnectionOption)),
+            (&[host, host, ("Connection", "cookie")], Err(Reason::ConnectionOption)),
+        ] {
+            assert_eq!(verdict(&get("/x/../a?b=c", fields)), expected, "{fields:?}");
+        }
+        assert_eq!(verdict(&get("/%00", &[host])), Err(Reason::PathNul));
+        assert_eq!(verdict(&get("*", &[host])), Err(Reason::PathNotAbsolute));
+        for (method, reason) in [
+            (Method::TRACE, Reason::Method),
+            (Method::CONNECT, Reason::Method),
+            (Method::OPTIONS, Reason::Options),
+        ] {
+            assert_eq!(verdict(&PlainHead { method, ..get("*", &[host]) }), Err(reason));
+        }
+    }
+
+    #[test]
+    fn the_authority_of_the_target_wins() {
+        let ask = |version, host: &str| {
+            let authority = Some("a.com");
+            verdict(&PlainHead { version, authority, ..get("/", &[("host", host)]) })
+        };
+        assert_eq!(ask(Version::HTTP_11, "b.com"), passes("a.com", "/"));
+        assert_eq!(ask(Version::HTTP_2, "A.com"), passes("a.com", "/"));
+        assert_eq!(ask(Version::HTTP_2, "b.com"), Err(Reason::HostMismatch));
+        let without = |version, authority| verdict(&PlainHead { version, authority, ..get("/", &[]) });
+        assert_eq!(without(Version::HTTP_2, Some("a.com")), passes("a.com", "/"));
+        assert_eq!(without(Version::HTTP_11, Some("a.com")), Err(Reason::NoHost));
+        assert_eq!(without(Version::HTTP_10, None), passes("", "/"));
+    }
+
+    #[test]
+    fn sizes_are_limited() {
+        let limits = Limits { target_bytes: 8, header_bytes: 30, header_fields: 2, ..Limits::default() };
+        let ask = |path, fields: &[(&str, &str)]| admit(&get(path, fields), &limits).err();
+        assert_eq!(ask("/123?5678", &[("host", "a.com")]), None);
+        assert_eq!(ask("/123?56789", &[("host", "a.com")]), Some(Reason::TargetTooLong));
+        assert_eq!(ask("/", &[("host", "a.com"), ("x", &"y".repeat(12))]), None);
+        assert_eq!(ask("/", &[("host", "a.com"), ("x", &"y".repeat(13))]), Some(Reason::FieldsTooLarge));
+        assert_eq!(ask("/", &[("host", "a"), ("x", ""), ("y", "")]), Some(Reason::FieldsTooLarge));
+    }
+
+    #[test]
+    fn few_crumbs_make_a_cookie() {
+        for (crumbs, expected) in [(CRUMBS, None), (CRUMBS + 1, Some(Reason::FieldsTooLarge))] {
+            let mut fields = vec![("host", "a.com")];
+            fields.resize(1 + crumbs, ("cookie", "a=b"));
+            assert_eq!(verdict(&get("/", &fields)).err(), expected);
+        }
+    }
 
     #[test]
     fn hosts_lose_port_case_and_final_dot() {

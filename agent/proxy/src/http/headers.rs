@@ -1,22 +1,26 @@
-//! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters do what they say.
+//! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters do
+//! what they say. Nothing here knows which parser the fields come from.
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
+
+use crate::core::head::{FieldName, Fields, FieldsMut, KnownField};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-static HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::TRANSFER_ENCODING,
-    header::TE,
-    header::UPGRADE,
-    header::EXPECT,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
+static HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
+    (KnownField::Connection, header::CONNECTION),
+    (KnownField::TransferEncoding, header::TRANSFER_ENCODING),
+    (KnownField::Te, header::TE),
+    (KnownField::Upgrade, header::UPGRADE),
+    (KnownField::Expect, header::EXPECT),
+    (KnownField::KeepAlive, HeaderName::from_static("keep-alive")),
+    (KnownField::ProxyConnection, HeaderName::from_static("proxy-connection")),
+    (KnownField::Http2Settings, HeaderName::from_static("http2-settings")),
 ];
+
 /// Who sent a request, and how.
 pub(crate) struct Forwarded<'r> {
     /// The address that the client connected from.
@@ -26,75 +30,93 @@ pub(crate) struct Forwarded<'r> {
     pub host: &'r HeaderValue,
 }
 
-const CONNECTION: u8 = 1 << 0;
-const TRANSFER_ENCODING: u8 = 1 << 1;
+/// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection`
+/// names. Most messages have nothing of it: they cost one pass over their names.
+pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut) {
+    let mut found = 0;
+    for name in fields.names() {
+        found |= name.known().map_or(0, bit);
+    }
+    if found & bit(KnownField::Connection) != 0 {
+        for name in named_by_connection(fields) {
+            fields.remove(&name);
+        }
+    }
+    // Transfer-Encoding overrides Content-Length, which "MUST" go "prior to forwarding" (RFC 9112
+    // section 6.3). Requests that have both do not come this far.
+    if found & bit(KnownField::TransferEncoding) != 0 {
+        fields.remove(&header::CONTENT_LENGTH);
+    }
+    for (known, name) in &HOP_BY_HOP {
+        if found & bit(*known) != 0 {
+            fields.remove(name);
+        }
+    }
+}
 
-/// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection` names. Most messages
-/// have nothing of it: they cost one pass over their names.
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let place = |name| HOP_BY_HOP.iter().position(|known| known == name);
-    let found = headers.keys().filter_map(place).fold(0, |found, at| found | 1 << at);
-    if found & CONNECTION != 0 {
-        for name in named_by_connection(headers) {
-            headers.remove(name);
-        }
-    }
-    // Transfer-Encoding overrides Content-Length, which "MUST" go "prior to forwarding" (RFC 9112 section 6.3). Requests that
-    // have both do not come this far.
-    if found & TRANSFER_ENCODING != 0 {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    for (at, name) in HOP_BY_HOP.iter().enumerate() {
-        if found & 1 << at != 0 {
-            headers.remove(name);
-        }
-    }
+fn bit(field: KnownField) -> u16 {
+    1 << field as u16
 }
 
 /// Of requests, `TE: trailers` passes (gRPC insists on it), and expectations are met by us.
-pub(crate) fn request_hop_by_hop(headers: &mut HeaderMap) {
-    let trailers = headers.get(header::TE).is_some_and(wants_trailers);
-    remove_hop_by_hop(headers);
+pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut) {
+    let trailers = fields.get(&header::TE).is_some_and(|te| {
+        te.split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    });
+    remove_hop_by_hop(fields);
     if trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        fields.insert(header::TE, HeaderValue::from_static("trailers"));
     }
 }
 
-fn wants_trailers(te: &HeaderValue) -> bool {
-    let mut codings = te.as_bytes().split(|byte| *byte == b',');
-    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+/// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge only.
+pub(crate) fn upgrade(fields: &impl Fields) -> Option<HeaderValue> {
+    let protocol = fields.get(&header::UPGRADE)?;
+    let wanted =
+        !protocol.eq_ignore_ascii_case(b"h2c") && named_by_connection(fields).contains(&header::UPGRADE);
+    if wanted { fields.copy(&header::UPGRADE) } else { None }
 }
 
-/// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge only.
-pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let protocol = headers.get(header::UPGRADE).filter(|it| !it.as_bytes().eq_ignore_ascii_case(b"h2c"))?;
-    named_by_connection(headers).contains(&header::UPGRADE).then(|| protocol.clone())
+/// The names that `Connection` lists.
+fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
+    let values = fields.get_all(header::CONNECTION.as_str()).filter(|value| value.is_ascii());
+    let names = values.flat_map(|value| value.split(|byte| *byte == b','));
+    names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
 }
 
 /// Tells the backend who the client is. Unless proxies in front are trusted, what the client says
 /// about it is dropped.
-pub(crate) fn forwarded(headers: &mut HeaderMap, client: &Forwarded<'_>, trusted_hops: usize) {
-    let chain = chain(headers, trusted_hops, client.address);
-    remove_claims(headers, chain.is_some());
-    if chain.is_none() || !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
+pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, trusted_hops: usize) {
+    let chain = chain(fields, trusted_hops, client.address);
+    // `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI);
+    // `Forwarded` (RFC 7239) passes proxies that do not know it.
+    fields.remove_if(|name| {
+        let name = name.as_str().as_bytes();
+        match name.first() {
+            Some(b'x') => (chain.is_none() || name.contains(&b'_')) && looks_forwarded(name),
+            Some(b'f') => name == b"forwarded",
+            _ => false,
+        }
+    });
+    if chain.is_none() || fields.get(&X_FORWARDED_PROTO).is_none() {
+        fields.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
     }
-    if chain.is_none() || !headers.contains_key(X_FORWARDED_HOST) {
-        headers.insert(X_FORWARDED_HOST, client.host.clone());
+    if chain.is_none() || fields.get(&X_FORWARDED_HOST).is_none() {
+        fields.insert(X_FORWARDED_HOST, client.host.clone());
     }
-    headers.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
+    fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
 }
 
-/// What trusted proxies say of whom a request came from, each of the one before, and who came to us. What stands before that,
-/// anybody may have written. `None` if they say nothing: then it came past them.
-pub(crate) fn chain(headers: &HeaderMap, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
+/// What trusted proxies say of the addresses that a request came from, each of the one before it, and
+/// the address that came to us. What stands before that can be written by any client. `None` if they
+/// say nothing: then the request came past them.
+pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
     if trusted_hops == 0 {
         return None;
     }
-    let lines: Vec<_> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-    let said = lines.join(&b',');
-    let said = said.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
-    let mut chain: Vec<_> = said.take(trusted_hops).collect();
+    let listed = fields.get_all(X_FORWARDED_FOR.as_str()).collect::<Vec<_>>().join(&b',');
+    let addresses = listed.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
+    let mut chain: Vec<_> = addresses.take(trusted_hops).collect();
     if chain.is_empty() {
         return None;
     }
@@ -103,40 +125,26 @@ pub(crate) fn chain(headers: &HeaderMap, trusted_hops: usize, address: &HeaderVa
     HeaderValue::from_bytes(&chain.join(&b", "[..])).ok()
 }
 
-/// Removes what claims to come from a proxy and does not. `X_Forwarded_For` reads as `X-Forwarded-For` where header fields
-/// become variables (CGI, WSGI); `Forwarded` (RFC 7239) passes proxies that do not know it.
-fn remove_claims(headers: &mut HeaderMap, trusted: bool) {
-    let is_claim = |name: &&HeaderName| {
-        let bytes = name.as_str().as_bytes();
-        match bytes.first() {
-            Some(b'x') => (!trusted || bytes.contains(&b'_')) && looks_forwarded(bytes),
-            Some(b'f') => bytes == b"forwarded",
-            _ => false,
-        }
-    };
-    while let Some(name) = headers.keys().find(is_claim).cloned() {
-        headers.remove(name);
-    }
-}
-
 fn looks_forwarded(name: &[u8]) -> bool {
     let start = b"x-forwarded-";
     name.len() > start.len() && name.iter().zip(start).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
 }
 
 /// Applies a header filter; names and values were checked when it was compiled.
-pub(crate) fn edit(headers: &mut HeaderMap, edit: &HeaderEdit) {
+pub(crate) fn edit(fields: &mut impl FieldsMut, edit: &HeaderEdit) {
     for name in &edit.remove {
-        headers.remove(&**name);
+        if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+            fields.remove(&name);
+        }
     }
     for (name, value) in &edit.set {
         if let Some((name, value)) = field(name, value) {
-            headers.insert(name, value);
+            fields.insert(name, value);
         }
     }
     for (name, value) in &edit.add {
         if let Some((name, value)) = field(name, value) {
-            headers.append(name, value);
+            fields.append(name, value);
         }
     }
 }
@@ -145,15 +153,66 @@ fn field(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
 }
 
-fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::head::plain::PlainFields;
 
-/// Fields that no `Connection` option may take away from the backend.
-pub(crate) fn is_end_to_end(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 4] = [b"host", b"authorization", b"cookie", b"forwarded"];
-    const PREFIXES: [&[u8]; 2] = [b"content-", b"x-forwarded-"];
-    let begins = |prefix: &&[u8]| name.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name)) || PREFIXES.iter().any(begins)
+    #[test]
+    fn what_concerns_one_connection_stays_there() {
+        let sent = [
+            ("connection", "close, X-Hop, te"),
+            ("x-hop", "1"),
+            ("te", "gzip, Trailers"),
+            ("keep-alive", "timeout=1"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "3"),
+            ("upgrade", "websocket"),
+            ("x-kept", "2"),
+        ];
+        let mut fields = PlainFields::of(&sent);
+        assert_eq!(upgrade(&fields), None);
+        request_hop_by_hop(&mut fields);
+        assert_eq!(fields, PlainFields::of(&[("x-kept", "2"), ("te", "trailers")]));
+    }
+
+    #[test]
+    fn an_upgrade_is_named_by_connection() {
+        for (connection, protocol, expected) in [
+            ("Upgrade", "websocket", Some("websocket")),
+            ("keep-alive, upgrade", "websocket", Some("websocket")),
+            ("keep-alive", "websocket", None),
+            ("upgrade", "H2C", None),
+        ] {
+            let fields = PlainFields::of(&[("connection", connection), ("upgrade", protocol)]);
+            assert_eq!(upgrade(&fields), expected.map(HeaderValue::from_static));
+        }
+    }
+
+    #[test]
+    fn only_trusted_proxies_say_who_the_client_is() {
+        let sent = [
+            ("x-forwarded-for", "9.9.9.9, 1.1.1.1"),
+            ("x_forwarded_for", "8.8.8.8"),
+            ("forwarded", "for=8.8.8.8"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-port", "1"),
+        ];
+        let (address, host) = (HeaderValue::from_static("2.2.2.2"), HeaderValue::from_static("a.com"));
+        let client = Forwarded { address: &address, scheme: "http", host: &host };
+        let mut fields = PlainFields::of(&sent);
+        forwarded(&mut fields, &client, 0);
+        let own =
+            [("x-forwarded-proto", "http"), ("x-forwarded-host", "a.com"), ("x-forwarded-for", "2.2.2.2")];
+        assert_eq!(fields, PlainFields::of(&own));
+        let mut fields = PlainFields::of(&sent);
+        forwarded(&mut fields, &client, 1);
+        let kept = [
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-port", "1"),
+            ("x-forwarded-host", "a.com"),
+            ("x-forwarded-for", "1.1.1.1, 2.2.2.2"),
+        ];
+        assert_eq!(fields, PlainFields::of(&kept));
+    }
 }

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use jiff::Timestamp;
 use portcullis_model::{AccessLog as LogSettings, BackendName, ListenerId, LogFormat, ObjectName, RuleId};
 use serde::{Serialize, Serializer};
 
+use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::log::access_log::AccessLog;
 
@@ -21,7 +22,7 @@ pub(crate) struct LoggedRequest {
     at: Timestamp,
     begun: Instant,
     method: Method,
-    target: Uri,
+    target: Option<PathAndQuery>,
     version: Version,
     host: Option<HeaderValue>,
     referer: Option<HeaderValue>,
@@ -98,7 +99,7 @@ struct Line<'a> {
 }
 
 /// Path and query, as they came.
-struct Target<'a>(&'a Uri);
+struct Target<'a>(Option<&'a PathAndQuery>);
 
 /// Text that may hold anything, between quotes of the text form.
 struct Escaped<'a>(&'a str);
@@ -106,18 +107,19 @@ struct Escaped<'a>(&'a str);
 // === impl LoggedRequest ===
 
 impl LoggedRequest {
-    pub(crate) fn new(log: LogSettings, parts: &Parts, forwarded_for: Option<HeaderValue>) -> Self {
-        let named = parts.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+    pub(crate) fn new(log: LogSettings, head: &impl Head, forwarded_for: Option<HeaderValue>) -> Self {
+        let fields = head.fields();
+        let named = head.authority().and_then(|it| HeaderValue::from_str(it).ok());
         Self {
             log,
             at: Timestamp::now(),
             begun: Instant::now(),
-            method: parts.method.clone(),
-            target: parts.uri.clone(),
-            version: parts.version,
-            host: named.or_else(|| field(&parts.headers, header::HOST)),
-            referer: field(&parts.headers, header::REFERER),
-            user_agent: field(&parts.headers, header::USER_AGENT),
+            method: head.method().clone(),
+            target: head.target(),
+            version: head.version(),
+            host: named.or_else(|| fields.copy(&header::HOST)),
+            referer: fields.copy(&header::REFERER),
+            user_agent: fields.copy(&header::USER_AGENT),
             forwarded_for,
         }
     }
@@ -147,7 +149,7 @@ impl LoggedRequest {
             protocol: self.version,
             method: self.method.as_str(),
             host: text(self.host.as_ref()),
-            target: Target(&self.target),
+            target: Target(self.target.as_ref()),
             referer: text(self.referer.as_ref()),
             user_agent: text(self.user_agent.as_ref()),
             status: outcome.status.as_u16(),
@@ -157,10 +159,6 @@ impl LoggedRequest {
             endpoint: outcome.destination.endpoint,
         }
     }
-}
-
-fn field(fields: &HeaderMap, name: HeaderName) -> Option<HeaderValue> {
-    fields.get(name).cloned()
 }
 
 fn text(value: Option<&HeaderValue>) -> Option<Cow<'_, str>> {
@@ -233,7 +231,7 @@ impl Line<'_> {
 
 impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.path_and_query().map_or("", |target| target.as_str()))
+        f.write_str(self.0.map_or("", PathAndQuery::as_str))
     }
 }
 

@@ -1,0 +1,184 @@
+//! Heads of messages as the edge policy, the decision, the header filters and the access log use them,
+//! whichever parser they come from. The traits are implemented for the HTTP library's types here; calls
+//! are static, so that no parser pays for another one.
+
+#[cfg(test)]
+pub(crate) mod plain;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Method, Version};
+
+/// The head of a request.
+pub(crate) trait Head {
+    type Fields: Fields;
+
+    fn method(&self) -> &Method;
+    fn version(&self) -> Version;
+    /// Host and port as the target names them: an absolute one, or `:authority` of HTTP/2.
+    fn authority(&self) -> Option<&str>;
+    /// The path as it came; `*` where the request asks the server as a whole.
+    fn path(&self) -> &str;
+    fn query(&self) -> Option<&str>;
+    fn fields(&self) -> &Self::Fields;
+
+    /// A copy of path and query, for when the request is gone. `None` if the target has neither.
+    fn target(&self) -> Option<PathAndQuery> {
+        match self.query() {
+            None => self.path().parse().ok(),
+            Some(query) => format!("{}?{query}", self.path()).parse().ok(),
+        }
+    }
+}
+
+/// The header fields of a message.
+pub(crate) trait Fields {
+    type Name: FieldName;
+
+    /// Fields that occur more than once come as often.
+    fn iter(&self) -> impl Iterator<Item = (&Self::Name, &[u8])>;
+    /// Each name at least once.
+    fn names(&self) -> impl Iterator<Item = &Self::Name>;
+    /// The first value.
+    fn get(&self, name: &HeaderName) -> Option<&[u8]>;
+    /// All values, by lower-case name.
+    fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]>;
+    /// A copy of the first value; without cost where the parser counts references.
+    fn copy(&self, name: &HeaderName) -> Option<HeaderValue>;
+}
+
+/// Header fields that can be changed.
+pub(crate) trait FieldsMut: Fields {
+    /// Replaces all values.
+    fn insert(&mut self, name: HeaderName, value: HeaderValue);
+    fn append(&mut self, name: HeaderName, value: HeaderValue);
+    fn remove(&mut self, name: &HeaderName);
+    fn remove_if(&mut self, is_removed: impl Fn(&Self::Name) -> bool);
+}
+
+/// The name of a header field, in the parser's own form.
+pub(crate) trait FieldName {
+    /// In lower case.
+    fn as_str(&self) -> &str;
+    fn known(&self) -> Option<KnownField>;
+}
+
+/// Fields that mean something to a gateway by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownField {
+    Connection,
+    ContentLength,
+    Cookie,
+    Expect,
+    Host,
+    Http2Settings,
+    KeepAlive,
+    ProxyConnection,
+    Te,
+    TransferEncoding,
+    Upgrade,
+}
+
+// === the HTTP library's types ===
+
+impl Head for Parts {
+    type Fields = HeaderMap;
+
+    fn method(&self) -> &Method {
+        &self.method
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn authority(&self) -> Option<&str> {
+        self.uri.authority().map(|authority| authority.as_str())
+    }
+
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.uri.query()
+    }
+
+    fn fields(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    fn target(&self) -> Option<PathAndQuery> {
+        self.uri.path_and_query().cloned()
+    }
+}
+
+impl Fields for HeaderMap {
+    type Name = HeaderName;
+
+    fn iter(&self) -> impl Iterator<Item = (&HeaderName, &[u8])> {
+        self.iter().map(|(name, value)| (name, value.as_bytes()))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.keys()
+    }
+
+    fn get(&self, name: &HeaderName) -> Option<&[u8]> {
+        self.get(name).map(HeaderValue::as_bytes)
+    }
+
+    fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.get_all(name).iter().map(HeaderValue::as_bytes)
+    }
+
+    fn copy(&self, name: &HeaderName) -> Option<HeaderValue> {
+        self.get(name).cloned()
+    }
+}
+
+impl FieldsMut for HeaderMap {
+    fn insert(&mut self, name: HeaderName, value: HeaderValue) {
+        self.insert(name, value);
+    }
+
+    fn append(&mut self, name: HeaderName, value: HeaderValue) {
+        self.append(name, value);
+    }
+
+    fn remove(&mut self, name: &HeaderName) {
+        self.remove(name);
+    }
+
+    fn remove_if(&mut self, is_removed: impl Fn(&HeaderName) -> bool) {
+        while let Some(name) = self.keys().find(|name| is_removed(name)).cloned() {
+            self.remove(name);
+        }
+    }
+}
+
+impl FieldName for HeaderName {
+    fn as_str(&self) -> &str {
+        self.as_str()
+    }
+
+    fn known(&self) -> Option<KnownField> {
+        Some(match *self {
+            header::CONNECTION => KnownField::Connection,
+            header::CONTENT_LENGTH => KnownField::ContentLength,
+            header::COOKIE => KnownField::Cookie,
+            header::EXPECT => KnownField::Expect,
+            header::HOST => KnownField::Host,
+            header::TE => KnownField::Te,
+            header::TRANSFER_ENCODING => KnownField::TransferEncoding,
+            header::UPGRADE => KnownField::Upgrade,
+            _ => match self.as_str() {
+                "http2-settings" => KnownField::Http2Settings,
+                "keep-alive" => KnownField::KeepAlive,
+                "proxy-connection" => KnownField::ProxyConnection,
+                _ => return None,
+            },
+        })
+    }
+}
