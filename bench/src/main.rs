@@ -1,10 +1,31 @@
-//! Measurements of the agent that can be repeated anywhere: `cargo xtask bench <name>`. One module each; none knows the
-//! agent's crates, all run its program.
+//! Measurements of the agent that can be repeated anywhere: `cargo xtask bench <name>`, one module each. Those that take time
+//! run the proxy on CPU 0, load and backend on CPU 1; their unit is CPU time per request, since requests per second on a shared
+//! machine say little. None knows the agent's crates: all run its program.
 
+mod backend;
+mod change;
+mod cluster;
+mod delegation;
+mod document;
+mod http;
 mod instructions;
+mod load;
+mod peers;
+mod process;
+mod report;
+mod restart;
+mod sample;
+mod scale;
+mod site;
+mod start;
+mod workload;
+
+use std::path::Path;
+use std::{env, fs};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use portcullis_testbed::{command, workspace};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Measure the agent", disable_help_subcommand = true)]
@@ -17,10 +38,50 @@ struct Cli {
 enum Benchmark {
     /// User instructions per request, which the machine's load does not change
     Instructions(instructions::Args),
+    /// HTTP against HAProxy, nginx and Envoy in the same run, interleaved
+    Http(http::Args),
+    /// Edits of the directory under load: failed requests, and the time until an edit is visible
+    Change(change::Args),
+    /// The same for parent and child routes, a thousand of them
+    Delegation(delegation::Args),
+    /// Against a real API server: route to answer, statuses, Secrets, outages, leadership
+    Cluster(cluster::Args),
+    /// A start on 10,000 routes and 1,000 certificates, against HAProxy, nginx and Envoy
+    Start(start::Args),
+    /// SIGKILL and a new start under load: for how long connections are refused
+    Restart(restart::Args),
+    /// Thousands of tenants: memory, start, and the time until an edit is visible
+    Scale(scale::Args),
 }
 
 fn main() -> Result<()> {
+    portcullis_test_cluster::enter_if_asked()?;
     match Cli::parse().benchmark {
         Benchmark::Instructions(args) => instructions::run(&args),
+        Benchmark::Http(args) => http::run(&args),
+        Benchmark::Change(args) => change::run(&args),
+        Benchmark::Delegation(args) => delegation::run(&args),
+        Benchmark::Cluster(args) => cluster::run(&args),
+        Benchmark::Start(args) => start::run(&args),
+        Benchmark::Restart(args) => restart::run(&args),
+        Benchmark::Scale(args) => scale::run(&args),
     }
+}
+
+/// Installs what benchmarks need.
+fn setup() -> Result<()> {
+    command::run(&mut workspace::xtask(&["setup", "--bench"]))
+}
+
+/// A directory for a run's files, which goes with the value; those of killed runs go now.
+fn scratch() -> Result<tempfile::TempDir> {
+    const PREFIX: &str = "portcullis-bench-";
+    for entry in fs::read_dir(env::temp_dir())?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+        if owner.is_some_and(|(pid, _)| !Path::new("/proc").join(pid).exists()) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(tempfile::Builder::new().prefix(&format!("{PREFIX}{}-", std::process::id())).tempdir()?)
 }

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result};
+use portcullis_testbed::{command, workspace};
 
+use crate::object_file;
 use crate::toolchain::{Choice, Toolchain};
-use crate::{object_file, shell};
 
 const TARGET: &str = "bpfel-unknown-none";
 /// Relative to the workspace; `agent/node/build.rs` looks here.
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     object_file::refuse_panics(&object)?;
     let stripped = object_file::strip_debug(&object)?;
     let size = stripped.len();
-    install(&stripped, &shell::root().join(OBJECT))?;
+    install(&stripped, &workspace::root().join(OBJECT))?;
     println!("build-ebpf: {OBJECT}, {} kB", size.div_ceil(1024));
     Ok(())
 }
@@ -38,8 +39,11 @@ fn compile(toolchain: Toolchain) -> Result<PathBuf> {
     let target = target_directory();
     let mut cargo = toolchain.cargo()?;
     cargo.args(["build", "--release", "--locked", "--target", TARGET, "-Zbuild-std=core", "--target-dir"]);
-    cargo.arg(&target).current_dir(shell::root().join("ebpf")).env("CARGO_ENCODED_RUSTFLAGS", rustflags());
-    shell::run(&mut cargo)?;
+    cargo
+        .arg(&target)
+        .current_dir(workspace::root().join("ebpf"))
+        .env("CARGO_ENCODED_RUSTFLAGS", rustflags());
+    command::run(&mut cargo)?;
     Ok(target.join(TARGET).join("release/portcullis-ebpf"))
 }
 
@@ -51,7 +55,7 @@ fn rustflags() -> String {
 
 fn target_directory() -> PathBuf {
     let host = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    shell::root().join(host).join("ebpf-build")
+    workspace::root().join(host).join("ebpf-build")
 }
 
 /// An unchanged object keeps its time, so that the agent is not rebuilt.

@@ -9,8 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use portcullis_testbed::{command, workspace};
 
-use crate::{agent, build_ebpf, chart, codegen, demo, setup, shell, tidy};
+use crate::{build_ebpf, codegen, demo, pass_on, setup, tidy};
 use tests::Tally;
 
 #[derive(clap::Args)]
@@ -34,7 +35,7 @@ const STEPS: &[Step] = &[
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "clippy", run: |_| clippy(), fatal: false },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
-    Step { name: "chart check", run: |_| chart::check(), fatal: false },
+    Step { name: "chart check", run: |_| command::run(pass_on::CHART.command().arg("check")), fatal: false },
     Step { name: "tidy", run: |_| tidy::run(&tidy::Args {}), fatal: false },
     Step { name: "build", run: |_| build(), fatal: true },
     Step { name: "test", run: tests::run, fatal: false },
@@ -89,18 +90,18 @@ fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
 }
 
 fn format() -> Result<()> {
-    shell::run(agent::cargo().args(["fmt", "--all", "--check"]))?;
-    shell::run(agent::cargo().args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]))
+    command::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
+    command::run(workspace::cargo().args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]))
 }
 
 fn clippy() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
-    shell::run(agent::cargo().args(["clippy", "--workspace", "--all-targets", "--locked"]).args(deny))
+    command::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets", "--locked"]).args(deny))
 }
 
 /// The agent that the namespace tests run; what they need of it is not what `cargo test` builds by itself.
 fn build() -> Result<()> {
-    shell::run(agent::cargo().args(["build", "--locked", "--package", "portcullis"]))?;
+    command::run(workspace::cargo().args(["build", "--locked", "--package", "portcullis"]))?;
     match Command::new("id").arg("-u").output() {
         Ok(output) if output.stdout == b"0\n" => Ok(()),
         _ => bail!("the tests of kernel programs and namespaces need root"),
@@ -109,7 +110,7 @@ fn build() -> Result<()> {
 
 /// With the agent that the tests run: the one that is shipped takes ten minutes more to build and serves the same.
 fn demo(datapath: demo::Datapath) -> Result<()> {
-    demo::run(&demo::Args::once(datapath, agent::debug()))
+    demo::run(&demo::Args::once(datapath, workspace::debug()))
 }
 
 impl fmt::Display for Outcome {

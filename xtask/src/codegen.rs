@@ -16,8 +16,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-
-use crate::shell;
+use portcullis_testbed::workspace;
 
 const CRDS: &str = "deploy/crds";
 const API: &str = "agent/api/src/types";
@@ -56,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn write(files: &Files) -> Result<()> {
     for (path, text) in files {
-        let place = shell::root().join(path);
+        let place = workspace::root().join(path);
         fs::create_dir_all(place.parent().unwrap_or(&place))?;
         fs::write(&place, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -66,7 +65,7 @@ fn write(files: &Files) -> Result<()> {
 
 fn check(files: &Files) -> Result<()> {
     let is_stale = |(path, text): &(&PathBuf, &String)| {
-        fs::read_to_string(shell::root().join(path)).ok().as_ref() != Some(*text)
+        fs::read_to_string(workspace::root().join(path)).ok().as_ref() != Some(*text)
     };
     let stale: Vec<_> = files.iter().filter(is_stale).map(|(path, _)| path.display().to_string()).collect();
     if !stale.is_empty() {

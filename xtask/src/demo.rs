@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use portcullis_testbed as testbed;
+use portcullis_testbed::workspace;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use testbed::{Agent, Authority, Backend, Launch, quickstart};
 
-use crate::{agent, setup};
+use crate::setup;
 use requests::REQUESTS;
 
 const EXAMPLE: &str = "examples/quickstart";
@@ -93,7 +94,7 @@ fn program(args: &Args) -> Result<PathBuf> {
         return Ok(binary.clone());
     }
     setup::run(&setup::Args::default())?;
-    if args.release { agent::build_release() } else { agent::build_debug() }
+    if args.release { workspace::build_release() } else { workspace::build_debug() }
 }
 
 impl Demo {

@@ -3,7 +3,6 @@
 
 mod archive;
 
-use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,9 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use object::read::elf::{ElfFile64, ProgramHeader};
 
-pub(crate) use archive::{Image, User};
-
-use crate::{agent, build_ebpf, shell};
+use archive::{Image, User};
+use portcullis_testbed::workspace::Profile;
+use portcullis_testbed::{command, workspace};
 
 /// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and most others keep them.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -32,31 +31,25 @@ pub(crate) struct Args {
     /// Leave the system's certificate authorities out
     #[arg(long)]
     without_authorities: bool,
+    /// Run the program as nobody: for images of the test cluster
+    #[arg(long, hide = true, requires = "binary")]
+    nobody: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
-    write(args.binary.as_deref(), &args.output, tags(args), authorities)
-}
-
-/// The image of an agent that is built already, or is built now.
-pub(crate) fn write(
-    binary: Option<&Path>,
-    place: &Path,
-    tags: Vec<String>,
-    authorities: Option<&Path>,
-) -> Result<()> {
-    let program = match binary {
-        Some(binary) => binary.to_owned(),
-        None => build_agent(Profile::Release)?,
+    let program = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => workspace::build_static(Profile::Release)?,
     };
     refuse_dynamic(&program)?;
     let program = strip(&program)?;
+    let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
     let files: Vec<_> = authorities.into_iter().filter(|file| file.is_file()).collect();
-    let image = Image { program: &program, tags, user: User::Root, files: &files };
-    let digest = image.write(place)?;
-    let size = fs::metadata(place)?.len().div_ceil(1 << 20);
-    println!("image: {} ({size} MiB), {} as {digest}", place.display(), image.tags.join(", "));
+    let user = if args.nobody { User::Nobody } else { User::Root };
+    let image = Image { program: &program, tags: tags(args), user, files: &files };
+    let digest = image.write(&args.output)?;
+    let size = fs::metadata(&args.output)?.len().div_ceil(1 << 20);
+    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), image.tags.join(", "));
     Ok(())
 }
 
@@ -69,35 +62,12 @@ fn tags(args: &Args) -> Vec<String> {
     }
 }
 
-/// How an agent is compiled; the values are cargo's.
-#[derive(Clone, Copy)]
-pub(crate) enum Profile {
-    /// As it is shipped.
-    Release,
-    /// In a tenth of the time; it serves the same.
-    Dev,
-}
-
-/// The agent with the kernel programs and the C library linked in. The explicit target keeps build scripts and procedural macros dynamic.
-pub(crate) fn build_agent(profile: Profile) -> Result<PathBuf> {
-    build_ebpf::run(&build_ebpf::Args::default())?;
-    let (name, directory) = match profile {
-        Profile::Release => ("release", "release"),
-        Profile::Dev => ("dev", "debug"),
-    };
-    let target = format!("{ARCH}-unknown-linux-gnu");
-    let mut cargo = agent::cargo();
-    cargo.args(["build", "--locked", "--profile", name, "--package", "portcullis", "--target", &target]);
-    cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static");
-    shell::run(&mut cargo)?;
-    Ok(agent::target_directory().join(target).join(directory).join("portcullis"))
-}
-
 /// Debug information is nine tenths of the program; function names, which back traces show, are kept.
 fn strip(program: &Path) -> Result<PathBuf> {
-    let place = shell::root().join("target/image/portcullis");
+    let name = program.file_name().context("the program has no name")?;
+    let place = workspace::root().join("target/image").join(name);
     fs::create_dir_all(place.parent().unwrap_or(&place))?;
-    shell::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&place).arg(program))?;
+    command::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&place).arg(program))?;
     Ok(place)
 }
 

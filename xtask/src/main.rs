@@ -1,25 +1,20 @@
-//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module per command.
+//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module per command; what measures or
+//! tests is a program of its own.
 
-mod agent;
-mod bench;
 mod build_ebpf;
-mod chart;
 mod ci;
-mod cluster;
 mod codegen;
-mod conformance;
 mod demo;
-mod go;
 mod image;
 mod object_file;
+mod pass_on;
 mod setup;
-mod shell;
 mod tidy;
 mod toolchain;
-mod versions;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use pass_on::Arguments;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Portcullis development commands", disable_help_subcommand = true)]
@@ -36,22 +31,26 @@ enum Command {
     BuildEbpf(build_ebpf::Args),
     /// Serve examples/quickstart and show requests and answers
     Demo(demo::Args),
-    /// Measure, against other proxies in the same run
-    Bench(bench::Args),
     /// Everything that must hold before a change goes in
     Ci(ci::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths
     Tidy(tidy::Args),
-    /// A real Kubernetes of one or more nodes in namespaces of its own
-    Cluster(cluster::Args),
-    /// Run the official Gateway API conformance suite on the test cluster
-    Conformance(conformance::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
+    /// Measure the agent, alone and next to other proxies
+    #[command(disable_help_flag = true)]
+    Bench(Arguments),
+    /// A real Kubernetes of one or more nodes in namespaces of its own
+    #[command(disable_help_flag = true)]
+    Cluster(Arguments),
+    /// Run the official Gateway API conformance suite on the test cluster
+    #[command(disable_help_flag = true)]
+    Conformance(Arguments),
     /// Render the Helm chart, install it on the test cluster, test it there
-    Chart(chart::Args),
+    #[command(disable_help_flag = true)]
+    Chart(Arguments),
 }
 
 fn main() -> Result<()> {
@@ -59,13 +58,13 @@ fn main() -> Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Demo(args) => demo::run(&args),
-        Command::Bench(args) => bench::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Tidy(args) => tidy::run(&args),
-        Command::Cluster(args) => cluster::run(&args),
-        Command::Conformance(args) => conformance::run(&args),
         Command::Image(args) => image::run(&args),
-        Command::Chart(args) => chart::run(&args),
+        Command::Bench(given) => pass_on::BENCH.run(&given),
+        Command::Cluster(given) => pass_on::CLUSTER.run(&given),
+        Command::Conformance(given) => pass_on::CONFORMANCE.run(&given),
+        Command::Chart(given) => pass_on::CHART.run(&given),
     }
 }

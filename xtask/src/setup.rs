@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use anyhow::{Result, bail};
+use portcullis_testbed::versions::{BENCH_TOOLS, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool};
+use portcullis_testbed::{command, go};
 
 use crate::toolchain::{Choice, Toolchain};
-use crate::versions::{BENCH_TOOLS, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool};
-use crate::{go, shell};
 
 #[derive(Default, clap::Args)]
 pub(crate) struct Args {
@@ -28,10 +28,6 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn bench() -> Self {
-        Self { bench: true, ..Self::default() }
-    }
-
     pub(crate) fn ci() -> Self {
         Self { cluster: true, counting: true, ..Self::default() }
     }
@@ -47,6 +43,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.cluster {
         tools(CLUSTER_TOOLS)?;
+        if command::find("go").is_none() {
+            apt_install(&["golang-go"])?;
+        }
         go::ensure()?;
     }
     if !args.no_ebpf {
@@ -60,16 +59,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Installs Debian packages; as root, or through sudo.
 pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
-    if shell::find("apt-get").is_none() {
+    if command::find("apt-get").is_none() {
         bail!("missing here: {}; install them with this system's package manager", packages.join(", "));
     }
     println!("setup: installing {}", packages.join(", "));
-    shell::run(apt().args(["-qq", "update"]))?;
-    shell::run(apt().args(["-qq", "install", "--yes", "--no-install-recommends"]).args(packages))
+    command::run(apt().args(["-qq", "update"]))?;
+    command::run(apt().args(["-qq", "install", "--yes", "--no-install-recommends"]).args(packages))
 }
 
 fn tools(wanted: &[Tool]) -> Result<()> {
-    let missing: Vec<_> = wanted.iter().filter(|tool| shell::find(tool.command).is_none()).collect();
+    let missing: Vec<_> = wanted.iter().filter(|tool| command::find(tool.command).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -77,7 +76,7 @@ fn tools(wanted: &[Tool]) -> Result<()> {
 }
 
 fn apt() -> Command {
-    let root = shell::ask("id", &["-u"]).is_some_and(|uid| uid == "0");
+    let root = command::ask("id", &["-u"]).is_some_and(|uid| uid == "0");
     let mut command = Command::new(if root { "env" } else { "sudo" });
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     command

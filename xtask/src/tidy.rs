@@ -11,8 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-
-use crate::shell;
+use portcullis_testbed::{command, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {}
@@ -54,9 +53,10 @@ fn problems(files: &[File]) -> Result<Vec<Problem>> {
 
 /// What git tracks or would track, of text.
 fn files() -> Result<Vec<File>> {
-    let root = shell::root().display().to_string();
+    let root = workspace::root().display().to_string();
     let listed = ["-C", &root, "ls-files", "--cached", "--others", "--exclude-standard"];
-    let listed = shell::ask("git", &listed).context("`git ls-files` failed; tidy looks at a git checkout")?;
+    let listed =
+        command::ask("git", &listed).context("`git ls-files` failed; tidy looks at a git checkout")?;
     let read = |path: &str| {
         let text = fs::read_to_string(PathBuf::from(&root).join(path)).ok()?;
         Some(File { path: path.to_owned(), text })

@@ -6,9 +6,10 @@ use std::process::Command;
 use std::{env, fmt};
 
 use anyhow::{Context, Result, bail};
+use portcullis_testbed::versions::{BPF_LINKER, DEBIAN_LLVM, DEBIAN_TOOLCHAIN, RUSTUP_TOOLCHAIN};
+use portcullis_testbed::{command, workspace};
 
-use crate::versions::{BPF_LINKER, DEBIAN_LLVM, DEBIAN_TOOLCHAIN, RUSTUP_TOOLCHAIN};
-use crate::{setup, shell};
+use crate::setup;
 
 const RUSTUP_INSTALL: &str =
     "run `rustup toolchain install nightly --component rust-src`, which also updates the toolchain";
@@ -35,7 +36,7 @@ impl Toolchain {
             Choice::Debian => Ok(Self::Debian),
             Choice::Rustup => Ok(Self::Rustup),
             Choice::Auto if rustup_has_source() => Ok(Self::Rustup),
-            Choice::Auto if shell::find("apt-get").is_some() => Ok(Self::Debian),
+            Choice::Auto if command::find("apt-get").is_some() => Ok(Self::Debian),
             Choice::Auto => bail!("no toolchain for eBPF: {RUSTUP_INSTALL}, or use Debian 12"),
         }
     }
@@ -59,7 +60,7 @@ impl Toolchain {
         };
         let linker = self.linker().context("bpf-linker is missing: run `cargo xtask setup`")?;
         let directory = linker.parent().unwrap_or(Path::new("/"));
-        cargo.env("PATH", shell::path_with(&[directory, &self.llvm_prefix().join("bin")])?);
+        cargo.env("PATH", command::path_with(&[directory, &self.llvm_prefix().join("bin")])?);
         // The outer cargo's choices are for the host.
         cargo.env_remove("CARGO").env_remove("RUSTFLAGS").env_remove("CARGO_BUILD_TARGET");
         Ok(cargo)
@@ -68,7 +69,7 @@ impl Toolchain {
     /// Where bpf-linker is: our own build of the pinned version, or with rustup also the one in PATH.
     fn linker(self) -> Option<PathBuf> {
         let own = self.linker_root().join("bin/bpf-linker");
-        let in_path = || shell::find("bpf-linker");
+        let in_path = || command::find("bpf-linker");
         match self {
             _ if own.is_file() => Some(own),
             Self::Debian => None,
@@ -78,12 +79,12 @@ impl Toolchain {
 
     /// Each version and LLVM has a directory of its own, so a new pin never meets an old build.
     fn linker_root(self) -> PathBuf {
-        cache().join(format!("bpf-linker-{BPF_LINKER}-llvm-{}", self.llvm()))
+        workspace::cache().join(format!("bpf-linker-{BPF_LINKER}-llvm-{}", self.llvm()))
     }
 
     /// The major version of the compiler's LLVM, which the linker must understand.
     fn llvm(self) -> String {
-        let rustc = || shell::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "-vV"]);
+        let rustc = || command::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "-vV"]);
         let major =
             |version: String| Some(version.split_once("LLVM version: ")?.1.split_once('.')?.0.to_owned());
         match self {
@@ -103,9 +104,9 @@ impl Toolchain {
         cargo.arg(self.linker_root()).current_dir(env::temp_dir());
         cargo.args(["--no-default-features", "--features", &format!("llvm-{llvm}")]);
         if prefix.is_dir() {
-            cargo.env("LLVM_PREFIX", &prefix).env("PATH", shell::path_with(&[&prefix.join("bin")])?);
+            cargo.env("LLVM_PREFIX", &prefix).env("PATH", command::path_with(&[&prefix.join("bin")])?);
         }
-        shell::run(&mut cargo)
+        command::run(&mut cargo)
             .with_context(|| format!("LLVM {llvm} with headers is needed; or put a bpf-linker into PATH"))
     }
 
@@ -125,22 +126,15 @@ impl fmt::Display for Toolchain {
     }
 }
 
-/// What takes long to build and depends on a version only: `$PORTCULLIS_CACHE`, or under the user's cache directory.
-pub(crate) fn cache() -> PathBuf {
-    let user = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let default = || user().or_else(home).unwrap_or_else(env::temp_dir).join("portcullis");
-    env::var_os("PORTCULLIS_CACHE").map(PathBuf::from).unwrap_or_else(default)
-}
-
 fn rustup_has_source() -> bool {
-    let sysroot = shell::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "--print", "sysroot"]);
+    let sysroot = command::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "--print", "sysroot"]);
     sysroot.is_some_and(|sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/core").is_dir())
 }
 
 fn install_packages() -> Result<()> {
-    let installed = shell::ask("dpkg-query", &["--show", "--showformat", "${Package} ${db:Status-Status}\n"])
-        .context("Debian's toolchain was asked for, but there is no dpkg-query")?;
+    let installed =
+        command::ask("dpkg-query", &["--show", "--showformat", "${Package} ${db:Status-Status}\n"])
+            .context("Debian's toolchain was asked for, but there is no dpkg-query")?;
     let is_missing = |package: &&&str| !installed.lines().any(|line| line == format!("{package} installed"));
     let missing: Vec<_> = DEBIAN_TOOLCHAIN.iter().filter(is_missing).copied().collect();
     if missing.is_empty() { Ok(()) } else { setup::apt_install(&missing) }

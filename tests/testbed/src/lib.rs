@@ -6,10 +6,14 @@ mod admin;
 mod agent;
 mod backend;
 mod certificate;
+pub mod command;
+pub mod go;
 mod leftovers;
 pub mod quickstart;
 mod tls;
+pub mod versions;
 mod wait;
+pub mod workspace;
 
 pub use admin::get;
 pub use agent::{Agent, Datapath, Launch};

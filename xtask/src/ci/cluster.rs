@@ -3,32 +3,29 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Command, Stdio, id};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use portcullis_testbed::command;
+use portcullis_testbed::workspace::{self, Profile};
 
 use super::tests::Tally;
-use crate::cluster::{Cluster, Layout, Options};
-use crate::image::{self, Profile};
-use crate::{agent, shell};
+use crate::pass_on::{CHART, CLUSTER, CONFORMANCE, Program};
 
 /// Relative to the workspace.
-const CLUSTER: &str = "target/ci/cluster";
+const DIRECTORY: &str = "target/ci/cluster";
 const BUILD_LOG: &str = "target/ci/cluster-build.log";
 const REPORT: &str = "target/ci/conformance.yaml";
-
-/// Each of these tests has an agent and objects of its own; more at once wait for one API server.
-const THREADS: &str = "--test-threads=3";
-/// Looks like a test and is none: other tests start it as a process.
-const NO_TEST: &str = "--skip=process::agent_of_another_test";
 
 /// Starts building the cluster's programs next to the steps that do not need them: on a fresh machine that takes as long as
 /// building everything else. Whether it went well the step [`build`] sees.
 pub(super) fn build_early() -> Result<()> {
-    let path = shell::root().join(BUILD_LOG);
+    let path = workspace::root().join(BUILD_LOG);
     std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
     let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut build = xtask(&["cluster", "build"]);
+    // Not in the background: it would have to wait for every other cargo.
+    command::run(workspace::cargo().args(["build", "--locked", "--package", CLUSTER.package]))?;
+    let mut build = inside_ci(CLUSTER, &["build"]);
     build.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     build.spawn().context("cannot start building the test cluster")?;
     println!("ci: building the test cluster meanwhile; its log is {BUILD_LOG}");
@@ -37,50 +34,38 @@ pub(super) fn build_early() -> Result<()> {
 
 /// Waits for the other process to be done, and does what it left undone.
 pub(super) fn build(_: &mut Tally) -> Result<()> {
-    shell::run(&mut xtask(&["cluster", "build"]))
+    command::run(&mut inside_ci(CLUSTER, &["build"]))
 }
 
 pub(super) fn test(tally: &mut Tally) -> Result<()> {
-    tally.follow(&mut xtask(&["cluster", "test"]))
+    tally.follow(&mut inside_ci(CLUSTER, &["test"]))
 }
 
-/// The tests of `portcullis-control` that `cargo test` leaves out, run inside the cluster's namespaces.
+/// The tests of `portcullis-control` that `cargo test` leaves out.
 pub(super) fn api_server_tests(tally: &mut Tally) -> Result<()> {
-    let cluster = Cluster::obtain(Layout::at(directory()), &Options::default())?;
-    for crds in ["deploy/crds", "deploy/crds/own"] {
-        cluster.install_crds(&shell::root().join(crds))?;
-    }
-    // Not the path of this program: cargo may replace it.
-    let runner = format!("target.'cfg(all())'.runner=['/proc/{}/exe', 'cluster', 'exec']", id());
-    let mut cargo = agent::cargo();
-    cargo.args(["test", "--workspace", "--locked", "--no-fail-fast", "--test", "cluster"]);
-    cargo.args(["--config", &runner]).env("PORTCULLIS_CLUSTER", directory());
-    tally.follow(cargo.args(["--", "--ignored", THREADS, NO_TEST]))
+    tally.follow(&mut inside_ci(CLUSTER, &["api-server-tests"]))
 }
 
 /// What an operator installs: a DaemonSet that serves traffic, and leaves nothing behind.
 pub(super) fn chart(tally: &mut Tally) -> Result<()> {
-    tally.follow(xtask(&["chart", "test"]).arg("--binary").arg(in_pods()?))
+    tally.follow(inside_ci(CHART, &["test"]).arg("--binary").arg(in_pods()?))
 }
 
 /// Every feature that we claim, and everything that is core, of an installed chart.
 pub(super) fn conformance(tally: &mut Tally) -> Result<()> {
-    let mut conformance = xtask(&["conformance", "--profile=GATEWAY-HTTP", "--profile=GATEWAY-GRPC"]);
-    conformance.arg("--binary").arg(in_pods()?).arg("--report").arg(shell::root().join(REPORT));
+    let mut conformance = inside_ci(CONFORMANCE, &["--profile=GATEWAY-HTTP", "--profile=GATEWAY-GRPC"]);
+    conformance.arg("--binary").arg(in_pods()?).arg("--report").arg(workspace::root().join(REPORT));
     tally.follow(&mut conformance)
 }
 
 /// An agent that needs nothing of its image. The one that is shipped takes ten minutes to build.
 fn in_pods() -> Result<PathBuf> {
-    image::build_agent(Profile::Dev)
+    workspace::build_static(Profile::Dev)
 }
 
-fn xtask(arguments: &[&str]) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(arguments).env("PORTCULLIS_CLUSTER", directory());
+/// On the cluster of `ci`.
+fn inside_ci(program: Program, arguments: &[&str]) -> Command {
+    let mut command = program.command();
+    command.args(arguments).env("PORTCULLIS_CLUSTER", workspace::root().join(DIRECTORY));
     command
-}
-
-fn directory() -> PathBuf {
-    shell::root().join(CLUSTER)
 }

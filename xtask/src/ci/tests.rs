@@ -4,8 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-
-use crate::agent;
+use portcullis_testbed::workspace;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
@@ -14,7 +13,7 @@ pub(super) struct Tally {
 }
 
 pub(super) fn run(tally: &mut Tally) -> Result<()> {
-    tally.follow(agent::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+    tally.follow(workspace::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
 
 impl Tally {

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
+use portcullis_testbed::{command, go, workspace};
 use serde_json::Value;
 
 use super::{CRDS, Files, patch, yaml};
-use crate::cluster::output;
-use crate::{go, shell};
 
 /// The release that `deploy/crds` and the Rust types are made from.
 pub(crate) const COMMITTED: &str = "v1.7.0";
@@ -56,13 +55,13 @@ pub(super) fn patched(version: &str) -> Result<Files> {
 
 /// The CRDs in the repository of which types are made. Each of upstream's must already be what its patch would make of it.
 pub(super) fn committed() -> Result<Vec<Value>> {
-    let own = OWN.iter().map(|file| read(&shell::root().join(CRDS).join(file)));
+    let own = OWN.iter().map(|file| read(&workspace::root().join(CRDS).join(file)));
     READ.iter().map(|plural| patched_already(plural)).chain(own).collect()
 }
 
 fn patched_already(plural: &str) -> Result<Value> {
     let name = file_name(plural);
-    let crd = read(&shell::root().join(CRDS).join(&name))?;
+    let crd = read(&workspace::root().join(CRDS).join(&name))?;
     let mut again = crd.clone();
     patch::apply(&mut again, plural)?;
     if again != crd {
@@ -78,7 +77,7 @@ fn download(version: &str) -> Result<PathBuf> {
     let fetched = go().args(["mod", "download", &module]).stderr(Stdio::null()).status();
     fetched
         .context("cannot run `go`, which fetches the release: `cargo xtask setup --cluster` installs it")?;
-    let cache = output::of(go().args(["env", "GOMODCACHE"]))?;
+    let cache = command::output(go().args(["env", "GOMODCACHE"]))?;
     let cache = cache.trim();
     let unpacked = Path::new(cache).join(&module);
     if !unpacked.is_dir() {

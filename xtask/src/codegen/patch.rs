@@ -3,11 +3,11 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use portcullis_testbed::workspace;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{CRDS, yaml};
-use crate::shell;
 
 #[derive(Deserialize)]
 struct Patch {
@@ -31,7 +31,7 @@ pub(super) fn apply(crd: &mut Value, plural: &str) -> Result<()> {
 
 fn read(plural: &str) -> Result<Option<Patch>> {
     let name = plural.split('.').next().unwrap_or(plural);
-    let path = shell::root().join(CRDS).join("patches").join(name).with_extension("yaml");
+    let path = workspace::root().join(CRDS).join("patches").join(name).with_extension("yaml");
     if !path.exists() {
         return Ok(None);
     }

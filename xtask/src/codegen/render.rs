@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use heck::{ToSnakeCase, ToUpperCamelCase};
+use portcullis_testbed::workspace;
 use serde_json::Value;
 
 use super::API;
 use super::shape::{Field, Shape};
-use crate::shell;
 
 /// Shape of a struct → its name.
 pub(super) type Names = BTreeMap<Vec<Field>, String>;
@@ -173,7 +173,7 @@ fn mentions(code: &str, word: &str) -> bool {
 fn rustfmt(code: &str) -> Result<String> {
     let mut child = Command::new("rustfmt")
         .args(["--edition", "2024", "--config-path"])
-        .arg(shell::root())
+        .arg(workspace::root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

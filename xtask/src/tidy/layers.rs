@@ -56,7 +56,22 @@ const LAYERS: &[Layer] = &[
     // Tests and tools see the product from outside: its command line, its files, its sockets.
     Layer { package: "portcullis-testbed", may_use: &[], never: &["tokio", KUBERNETES] },
     Layer { package: "portcullis-netns-tests", may_use: &["portcullis-testbed"], never: &[] },
-    Layer { package: "portcullis-bench", may_use: &["portcullis-testbed"], never: &[] },
+    Layer { package: "portcullis-test-cluster", may_use: &["portcullis-testbed"], never: &[] },
+    Layer {
+        package: "portcullis-chart-tests",
+        may_use: &["portcullis-test-cluster", "portcullis-testbed"],
+        never: &[],
+    },
+    Layer {
+        package: "portcullis-conformance-tests",
+        may_use: &["portcullis-chart-tests", "portcullis-test-cluster", "portcullis-testbed"],
+        never: &[],
+    },
+    Layer {
+        package: "portcullis-bench",
+        may_use: &["portcullis-test-cluster", "portcullis-testbed"],
+        never: &[],
+    },
     Layer { package: "xtask", may_use: &["portcullis-testbed"], never: &[] },
 ];
 

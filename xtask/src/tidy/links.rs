@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use portcullis_testbed::workspace;
+
 use super::{File, Problem};
-use crate::shell;
 
 pub(super) fn problems(files: &[File]) -> Vec<Problem> {
     files.iter().filter(|file| file.path.ends_with(".md")).flat_map(broken).collect()
 }
 
 fn broken(file: &File) -> Vec<Problem> {
-    let directory = shell::root().join(Path::new(&file.path).parent().unwrap_or(Path::new("")));
+    let directory = workspace::root().join(Path::new(&file.path).parent().unwrap_or(Path::new("")));
     let is_broken = |target: &&str| !directory.join(target).exists();
     let broken = targets(&file.text).filter(is_broken);
     broken.map(|target| Problem(format!("{} links to {target}, which does not exist", file.path))).collect()

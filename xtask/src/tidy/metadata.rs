@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
+use portcullis_testbed::{command, workspace};
 use serde_json::Value;
-
-use crate::shell;
 
 pub(super) struct Package {
     pub(super) name: String,
@@ -43,10 +42,10 @@ fn compiled(package: &str) -> Result<BTreeSet<String>> {
 
 /// Without the network, if all was fetched once.
 fn cargo(args: &[&str]) -> Result<String> {
-    let manifest = shell::root().join("Cargo.toml").display().to_string();
+    let manifest = workspace::root().join("Cargo.toml").display().to_string();
     let args = [args, &["--manifest-path", &manifest]].concat();
     let offline = [args.as_slice(), &["--offline"]].concat();
-    let text = shell::ask("cargo", &offline).or_else(|| shell::ask("cargo", &args));
+    let text = command::ask("cargo", &offline).or_else(|| command::ask("cargo", &args));
     text.with_context(|| format!("`cargo {}` failed", args.join(" ")))
 }
 

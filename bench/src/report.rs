@@ -1,0 +1,177 @@
+//! The result as a Markdown table for each workload, to standard output and into `docs/performance.md`. A run of some workloads
+//! replaces their tables there and leaves the others as they are.
+
+use std::fmt::Write;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+use portcullis_testbed::command;
+
+use super::document;
+use super::peers::Peer;
+use super::sample::{Sample, median, ratio};
+use super::workload::{WORKLOADS, Workload};
+
+pub(super) struct Report {
+    names: Vec<&'static str>,
+    /// The machine and the versions.
+    heading: String,
+    /// When and how long.
+    occasion: String,
+    measured: Vec<Measured>,
+}
+
+/// One workload's samples, by proxy, then by round.
+pub(super) struct Measured {
+    name: &'static str,
+    title: &'static str,
+    pub(super) samples: Vec<Vec<Sample>>,
+}
+
+impl Measured {
+    pub(super) fn new(workload: &Workload, proxies: usize) -> Self {
+        let samples = vec![Vec::new(); proxies];
+        Self { name: workload.name, title: workload.title, samples }
+    }
+
+    fn cpu(&self, proxy: usize) -> Vec<f64> {
+        self.samples[proxy].iter().map(|sample| sample.cpu).collect()
+    }
+}
+
+impl Report {
+    pub(super) fn new(peers: &[Box<dyn Peer>], rounds: usize, duration: Duration) -> Result<Self> {
+        let named = |peer: &dyn Peer| Ok(format!("{} {}", peer.name(), peer.version()?));
+        let versions = peers.iter().map(|peer| named(peer.as_ref())).collect::<Result<Vec<_>>>()?.join(", ");
+        let date = command::ask("date", &["-u", "+%F"]).unwrap_or_default();
+        let names = peers.iter().map(|peer| peer.name()).collect();
+        let heading = format!("{}; {versions}.\n", machine());
+        let occasion = format!("{date}, {rounds} rounds of {} s.\n", duration.as_secs());
+        Ok(Self { names, heading, occasion, measured: Vec::new() })
+    }
+
+    pub(super) fn add(&mut self, measured: Measured) {
+        self.measured.push(measured);
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.merged("")
+    }
+
+    /// Replaces what the document says of the workloads that were measured.
+    pub(super) fn write(&self) -> Result<()> {
+        document::update("http", |old| self.merged(old))
+    }
+
+    /// With the tables of an older report for what was not measured.
+    fn merged(&self, old: &str) -> String {
+        let sections = WORKLOADS.iter().filter_map(|workload| {
+            let new = self.measured.iter().find(|measured| measured.name == workload.name);
+            new.map(|measured| self.section(measured)).or_else(|| section_of(old, workload.title))
+        });
+        format!("{}{}", self.heading, sections.collect::<String>())
+    }
+
+    fn section(&self, measured: &Measured) -> String {
+        let mut text = format!("{}\n{}\n", title_line(measured.title), self.occasion);
+        text += "| | µs CPU/request | Portcullis ÷ it (95 %) | requests/s | p50 ms | p99 ms | RSS MB | failed |\n";
+        text += "|---|---|---|---|---|---|---|---|\n";
+        for proxy in 0..self.names.len() {
+            text += &self.row(measured, proxy);
+        }
+        if measured.name == "routes" { text + &self.match_cost(measured) } else { text }
+    }
+
+    fn row(&self, measured: &Measured, proxy: usize) -> String {
+        let samples = &measured.samples[proxy];
+        let of = |value: fn(&Sample) -> f64| median(samples.iter().map(value).collect());
+        let failed: u64 = samples.iter().map(|sample| sample.failed).sum();
+        let compared = if proxy == 0 {
+            "1".to_owned()
+        } else {
+            let ratio = ratio(&measured.cpu(0), &measured.cpu(proxy));
+            format!("**{:.2}** ({:.2}–{:.2})", ratio.median, ratio.low, ratio.high)
+        };
+        format!(
+            "| {} | {:.1} | {compared} | {:.0} | {:.2} | {:.2} | {:.0} | {failed} |\n",
+            self.names[proxy],
+            of(|sample| sample.cpu),
+            of(|sample| sample.rate),
+            of(|sample| sample.p50.as_secs_f64() * 1e3),
+            of(|sample| sample.p99.as_secs_f64() * 1e3),
+            of(|sample| sample.memory),
+        )
+    }
+
+    /// The same process with the same configuration, asked for one route or for ten thousand.
+    fn match_cost(&self, many: &Measured) -> String {
+        let Some(one) = self.measured.iter().find(|measured| measured.name == "routes-one") else {
+            return String::new();
+        };
+        let mut text =
+            "\nCPU per request of 10,000 routes ÷ of 1, in the same process (1.00 = flat): ".to_owned();
+        for (proxy, name) in self.names.iter().enumerate() {
+            let cost = ratio(&many.cpu(proxy), &one.cpu(proxy)).median;
+            let separator = if proxy == 0 { "" } else { ", " };
+            let _ = write!(text, "{separator}{name} {cost:.2}");
+        }
+        text + ".\n"
+    }
+}
+
+fn title_line(title: &str) -> String {
+    format!("\n### {title}\n")
+}
+
+/// From a title to the next.
+fn section_of(report: &str, title: &str) -> Option<String> {
+    let title = title_line(title);
+    let (_, rest) = report.split_once(&title)?;
+    let body = rest.split_once("\n### ").map_or(rest, |(body, _)| body);
+    Some(format!("{title}{body}"))
+}
+
+pub(super) fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
+    let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
+    let kernel = command::ask("uname", &["-r"]).unwrap_or_default();
+    // A distribution's suffix says nothing about speed.
+    let kernel = kernel.split('-').next().unwrap_or_default();
+    format!("{cores} × {}, Linux {kernel}", model.map_or("unknown CPU", |(_, model)| model))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(workload: &Workload) -> Report {
+        let sample = Sample {
+            cpu: 20.0,
+            rate: 30_000.0,
+            p50: Duration::from_millis(1),
+            p99: Duration::from_millis(2),
+            failed: 0,
+            memory: 12.0,
+        };
+        let samples = vec![vec![sample]];
+        Report {
+            names: vec!["Portcullis"],
+            heading: "a machine\n".to_owned(),
+            occasion: "today\n".to_owned(),
+            measured: vec![Measured { samples, ..Measured::new(workload, 1) }],
+        }
+    }
+
+    #[test]
+    fn a_run_of_some_workloads_leaves_the_others_as_they_are() {
+        let [first, second, third, ..] = WORKLOADS else { panic!("too few workloads") };
+        let begin = report(first).text();
+        let (stale, kept) = (title_line(second.title) + "\nstale\n", title_line(third.title) + "\nkept\n");
+        let second = report(second);
+        let merged = second.merged(&format!("{begin}{stale}{kept}"));
+        assert_eq!(merged, format!("{begin}{}{kept}", second.section(&second.measured[0])));
+    }
+}

@@ -1,0 +1,80 @@
+//! `cargo xtask chart test`: what the chart installs serves traffic on two nodes, and nothing of it is left when it is removed.
+//! Each check looks at the cluster as an operator would.
+
+mod agent;
+mod balancer;
+mod client;
+mod dedicated;
+mod gateway;
+mod host_ports;
+mod kustomize;
+mod load;
+mod nodes;
+mod outside;
+mod removed;
+mod words;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use portcullis_test_cluster::{Check, Cluster, holds};
+
+use super::{TESTED, install};
+
+const MANIFESTS: &str = "on-cluster.yaml";
+/// What only looks every 15 s: autoscalers, and agents at a Lease.
+const SCALING: Duration = Duration::from_secs(60);
+
+/// In this order: later ones use what earlier ones left.
+const INSTALLED: &[&[(&str, Check)]] = &[
+    kustomize::CHECKS,
+    agent::CHECKS,
+    nodes::CHECKS,
+    gateway::CHECKS,
+    balancer::CHECKS,
+    host_ports::CHECKS,
+    dedicated::CHECKS,
+    gateway::LAST_CHECKS,
+];
+
+pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
+    // What a killed run may have left.
+    remove_objects(cluster)?;
+    let failed = check_all(cluster, binary);
+    remove_objects(cluster)?;
+    let failed = failed?;
+    let all = INSTALLED.iter().map(|checks| checks.len()).sum::<usize>() + removed::CHECKS.len();
+    println!("{} passed, {failed} failed", all - failed);
+    if failed > 0 {
+        bail!("the chart does not do what it promises");
+    }
+    Ok(())
+}
+
+/// Returns how many checks failed.
+fn check_all(cluster: &Cluster, binary: Option<&Path>) -> Result<usize> {
+    install::install(cluster, &super::crds(), binary)?;
+    words::apply(cluster, MANIFESTS)?;
+    outside::make(cluster)?;
+    cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;
+    let failed = INSTALLED.iter().map(|checks| count_failed(cluster, checks)).sum::<usize>();
+    install::uninstall(cluster)?;
+    Ok(failed + count_failed(cluster, removed::CHECKS))
+}
+
+fn remove_objects(cluster: &Cluster) -> Result<()> {
+    outside::remove(cluster)?;
+    cluster.kubectl(&[
+        "delete",
+        "--ignore-not-found",
+        "gatewayclass/example",
+        &format!("namespace/{TESTED}"),
+        &format!("namespace/{}", dedicated::KEYS),
+    ])?;
+    Ok(())
+}
+
+fn count_failed(cluster: &Cluster, checks: &[(&str, Check)]) -> usize {
+    checks.iter().filter(|(name, check)| !holds(name, *check, cluster)).count()
+}

@@ -1,0 +1,111 @@
+//! Gateways whose ports are served on the nodes' own addresses.
+
+use anyhow::{Context, Result, ensure};
+use portcullis_test_cluster::{Check, Cluster, wait};
+
+use super::client::{Client, Conversation, PODS};
+use super::load::Load;
+use super::outside;
+use super::words::{PATIENCE, apply, await_field, delete, field, patch};
+use crate::TESTED;
+
+/// A Gateway that wants the same port, made later.
+const YOUNGER: &str = "younger.yaml";
+/// A Gateway that wants a port of the nodes themselves.
+const KUBELETS: &str = "kubelets.yaml";
+
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("a Gateway with host ports is served on every node's own address, and clients' are kept", nodes_serve),
+    ("of two Gateways that want a port the older has it, and the younger says so", older_keeps_its_port),
+    ("a port that the older gives up is the younger's", younger_inherits),
+    ("a port that a node uses itself is left to it, and each node says so by an Event", taken_ports_are_told),
+    ("switched off, the port is closed, and connections to others live on", ports_close),
+];
+
+fn nodes_serve(cluster: &Cluster) -> Result<()> {
+    for url in urls(cluster) {
+        let answer = Client::Outside.await_answer(cluster, &url)?;
+        ensure!(answer.contains(outside::ADDRESS), "the backend does not see the client: {answer}");
+        PODS[0].await_answer(cluster, &url)?;
+        PODS[1].await_answer(cluster, &url)?;
+    }
+    Ok(())
+}
+
+fn older_keeps_its_port(cluster: &Cluster) -> Result<()> {
+    apply(cluster, YOUNGER)?;
+    let programmed = "{.status.conditions[?(@.type=='Programmed')].status}";
+    let reason = "{.status.conditions[?(@.type=='Programmed')].reason}";
+    await_field(cluster, "gateway/younger", reason, "AddressNotUsable")?;
+    let message = "{.status.conditions[?(@.type=='Programmed')].message}";
+    let message = field(cluster, "gateway/younger", message)?;
+    ensure!(message.contains("8081"), "the message does not name the port: {message}");
+    await_field(cluster, "gateway/older", programmed, "True")?;
+    served_by(cluster, "older")?;
+    let own = field(cluster, "service/younger-portcullis", "{.spec.clusterIP}")?;
+    let answer = PODS[1].await_answer(cluster, &format!("http://{own}:8081/"))?;
+    ensure!(answer.contains("younger"), "the younger does not serve its own address: {answer}");
+    Ok(())
+}
+
+fn younger_inherits(cluster: &Cluster) -> Result<()> {
+    let own = field(cluster, "service/older-portcullis", "{.spec.clusterIP}")?;
+    let conversation = Conversation::begin(cluster, PODS[0], &own, 8081)?;
+    patch(cluster, "gateway/older", r#"{"spec":{"infrastructure":null}}"#)?;
+    await_field(cluster, "gateway/younger", "{.status.conditions[?(@.type=='Programmed')].status}", "True")?;
+    served_by(cluster, "younger")?;
+    conversation.go_on().context("to the older's own address")
+}
+
+fn taken_ports_are_told(cluster: &Cluster) -> Result<()> {
+    apply(cluster, KUBELETS)?;
+    for node in cluster.nodes() {
+        let begin = format!("{node} ");
+        let told = |all: String| all.lines().any(|line| line.starts_with(&begin) && line.contains("10250"));
+        wait::until_true(&format!("an Event of {node}"), PATIENCE, || events(cluster).is_ok_and(told))?;
+        let health = format!("/api/v1/nodes/{node}/proxy/healthz");
+        ensure!(cluster.kubectl(&["get", "--raw", &health])? == "ok", "the kubelet lost its port");
+    }
+    delete(cluster, KUBELETS)
+}
+
+/// Of that Gateway, a line each: which agent says what.
+fn events(cluster: &Cluster) -> Result<String> {
+    let path = r#"{range .items[?(@.regarding.name=="kubelets")]}{.reportingInstance} {.note}{"\n"}{end}"#;
+    cluster.kubectl(&[
+        "get",
+        "--namespace",
+        TESTED,
+        "events.events.k8s.io",
+        "-o",
+        &format!("jsonpath={path}"),
+    ])
+}
+
+fn ports_close(cluster: &Cluster) -> Result<()> {
+    let own = field(cluster, "service/older-portcullis", "{.spec.clusterIP}")?;
+    let conversation = Conversation::begin(cluster, PODS[1], &own, 8081)?;
+    let load = Load::begin(cluster, PODS[0], &format!("http://{own}:8081/"))?;
+    patch(cluster, "gatewayparameters/host-ports", r#"{"spec":{"hostPorts":false}}"#)?;
+    for url in urls(cluster) {
+        Client::Outside.await_refusal(cluster, &url)?;
+        PODS[1].await_refusal(cluster, &url)?;
+    }
+    conversation.go_on()?;
+    load.end()?;
+    delete(cluster, YOUNGER)
+}
+
+/// By which Gateway both nodes' addresses are.
+fn served_by(cluster: &Cluster, gateway: &str) -> Result<()> {
+    for url in urls(cluster) {
+        wait::until_true(&format!("{url} to be served by {gateway}"), PATIENCE, || {
+            Client::Outside.get(cluster, &url).is_ok_and(|answer| answer.contains(gateway))
+        })?;
+    }
+    Ok(())
+}
+
+fn urls(cluster: &Cluster) -> impl Iterator<Item = String> {
+    cluster.nodes().map(|node| format!("http://{}:8081/", node.address()))
+}

@@ -1,0 +1,112 @@
+//! An agent on each of two nodes.
+
+use anyhow::{Context, Result, ensure};
+use portcullis_test_cluster::{Check, Cluster, Node, wait};
+use portcullis_testbed::command;
+
+use super::SCALING;
+use super::client::{Client, Conversation, PODS};
+use super::removed;
+use super::words::{agent_pid, await_field, field, patch, pins, vip};
+use crate::{NAMESPACE, RELEASE};
+
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("an agent runs on each node, and the XMesh counts both", each_node_has_an_agent),
+    (
+        "pods on both nodes reach the Gateway and a backend on one, and their addresses are kept",
+        pods_reach_it,
+    ),
+    ("both nodes reach the Gateway", nodes_reach_it),
+    ("the leader's death: the other agent serves on, leads, and follows changes", leader_dies),
+    ("the agent that died is back and serves", agent_returns),
+    ("a node that the DaemonSet leaves out keeps nothing; the other one serves on", node_is_left_out),
+];
+
+fn each_node_has_an_agent(cluster: &Cluster) -> Result<()> {
+    for node in cluster.nodes() {
+        ensure!(!agent_pid(cluster, node)?.is_empty(), "no agent on {node}");
+    }
+    let message = "{.status.conditions[?(@.type=='Accepted')].message}";
+    wait::until_true("the XMesh counts two agents", SCALING, || {
+        field(cluster, "xmesh/portcullis", message).is_ok_and(|message| message.contains("(2 agents)"))
+    })
+}
+
+fn pods_reach_it(cluster: &Cluster) -> Result<()> {
+    let url = format!("http://{}/from-a-pod", vip(cluster)?);
+    for client in PODS {
+        let Client::Pod(pod) = client else { continue };
+        let answer = client.await_answer(cluster, &url)?;
+        ensure!(answer.contains("/from-a-pod"), "unexpected answer: {answer}");
+        let address = field(cluster, &format!("pod/{pod}"), "{.status.podIP}")?;
+        ensure!(answer.contains(&address), "the backend does not see the client {address}: {answer}");
+    }
+    Ok(())
+}
+
+fn nodes_reach_it(cluster: &Cluster) -> Result<()> {
+    let vip = vip(cluster)?;
+    for node in cluster.nodes() {
+        let answer = Client::Node(node).await_answer(cluster, &format!("http://{vip}/from-{node}"))?;
+        ensure!(answer.contains(&format!("/from-{node}")), "unexpected answer: {answer}");
+    }
+    Ok(())
+}
+
+/// Without a kubelet nobody starts it again.
+fn leader_dies(cluster: &Cluster) -> Result<()> {
+    let leader = leader(cluster)?;
+    cluster.stop("kubelet", leader)?;
+    let result = other_takes_over(cluster, leader);
+    cluster.start("kubelet", leader)?;
+    result
+}
+
+fn other_takes_over(cluster: &Cluster, dead: Node) -> Result<()> {
+    let vip = vip(cluster)?;
+    let other = cluster.nodes().find(|node| *node != dead).context("there is one node only")?;
+    let [pod_1, pod_2] = PODS;
+    let client = if other == Node::FIRST { pod_1 } else { pod_2 };
+    let conversation = Conversation::begin(cluster, client, &vip, 80)?;
+    command::output(cluster.command_on(dead, "kill").args(["-KILL", &agent_pid(cluster, dead)?]))?;
+    Client::Node(dead).await_refusal(cluster, &format!("http://{vip}/"))?;
+    client.get(cluster, &format!("http://{vip}/"))?;
+    Client::Node(other).get(cluster, &format!("http://{vip}/"))?;
+    let holder = ["get", "lease", RELEASE, "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
+    wait::until_true("another leader", SCALING, || {
+        cluster.kubectl(&holder).is_ok_and(|holder| holder == other.to_string())
+    })?;
+    patch(cluster, "gateway/other", r#"{"spec":{"infrastructure":{"labels":{"led-by":"another"}}}}"#)?;
+    await_field(cluster, "service/other-portcullis", "{.metadata.labels.led-by}", "another")?;
+    conversation.go_on()
+}
+
+fn agent_returns(cluster: &Cluster) -> Result<()> {
+    pods_reach_it(cluster)?;
+    nodes_reach_it(cluster)
+}
+
+/// The other agent restarts for it, as for every change of the DaemonSet's template.
+fn node_is_left_out(cluster: &Cluster) -> Result<()> {
+    let before = pins(cluster, Node::FIRST)?;
+    select_nodes(cluster, r#"{"kubernetes.io/hostname":"node-1"}"#)?;
+    wait::until_true("no agent on the second node", SCALING, || agent_pid(cluster, Node::SECOND).is_err())?;
+    removed::leaves_nothing_on(cluster, Node::SECOND)?;
+    ensure!(pins(cluster, Node::FIRST)? == before, "the other node's pins are not the same");
+    PODS[0].await_answer(cluster, &format!("http://{}/", vip(cluster)?))?;
+    select_nodes(cluster, "null")?;
+    pods_reach_it(cluster)
+}
+
+fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
+    let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
+    let daemon_set = format!("daemonset/{RELEASE}");
+    cluster.kubectl(&["patch", "-n", NAMESPACE, &daemon_set, "--type=merge", "--patch", &patch])?;
+    cluster.kubectl(&["rollout", "status", "--timeout=120s", "-n", NAMESPACE, &daemon_set]).map(drop)
+}
+
+fn leader(cluster: &Cluster) -> Result<Node> {
+    let holder = ["get", "lease", RELEASE, "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
+    let holder = cluster.kubectl(&holder)?;
+    holder.parse().map_err(anyhow::Error::msg).with_context(|| format!("the leader is {holder:?}"))
+}

@@ -1,0 +1,72 @@
+//! The chart on a test cluster, installed and removed as an operator would.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use portcullis_test_cluster::Cluster;
+use portcullis_testbed::{command, workspace};
+use sha2::{Digest, Sha256};
+
+use super::{CHART, NAMESPACE, RELEASE, helm};
+
+/// A tag of its own: `IfNotPresent` must never find an older image.
+const TAG: &str = "test";
+const REPOSITORY: &str = "portcullis.test/portcullis";
+
+/// Builds the image unless a binary is given, and waits until every agent is ready.
+pub fn install(cluster: &Cluster, crds: &Path, binary: Option<&Path>) -> Result<()> {
+    cluster.install_crds(crds)?;
+    let digest = import(cluster, binary)?;
+    let mut options = vec!["upgrade", "--install", RELEASE, CHART, "--create-namespace"];
+    let sets = [
+        format!("image.repository={REPOSITORY}"),
+        format!("image.tag={TAG}"),
+        // So that a new agent under the old tag is rolled out.
+        format!("podAnnotations.portcullis\\.dev/image={digest}"),
+    ];
+    options.extend(["--set", "dedicated.enabled=true"]);
+    options.extend(sets.iter().flat_map(|set| ["--set-string", set.as_str()]));
+    helm(cluster, &options)?;
+    let daemon_set = format!("daemonset/{RELEASE}");
+    let rollout = ["rollout", "status", "--timeout=120s", "--namespace", NAMESPACE, &daemon_set];
+    cluster.kubectl(&rollout).map(drop).with_context(|| words(cluster))
+}
+
+/// With everything it brought: the CRDs are not the chart's.
+pub(super) fn uninstall(cluster: &Cluster) -> Result<()> {
+    helm(cluster, &["uninstall", RELEASE, "--wait", "--timeout=120s"])
+}
+
+fn import(cluster: &Cluster, binary: Option<&Path>) -> Result<String> {
+    let archive = cluster.layout().path("portcullis-image.tar");
+    let mut image = workspace::xtask(&["image", "--without-authorities", "--output"]);
+    image.arg(&archive).args(["--tag", &format!("{REPOSITORY}:{TAG}")]);
+    if let Some(binary) = binary {
+        image.arg("--binary").arg(std::path::absolute(binary)?);
+    }
+    command::run(&mut image)?;
+    cluster.import_image(&archive)?;
+    let digest = Sha256::digest(std::fs::read(&archive)?);
+    Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<()> {
+    let program = helm::program()?.display().to_string();
+    let mut command = helm::isolated(cluster.command(&program));
+    command.current_dir(workspace::root()).args(arguments).args(["--namespace", NAMESPACE]);
+    command::output(&mut command).map(drop).with_context(|| format!("helm {}", arguments.join(" ")))
+}
+
+/// What the agents say, if they do not become ready.
+fn words(cluster: &Cluster) -> String {
+    let ask = |arguments: &[&str]| {
+        let namespaced = [arguments, &["--namespace", NAMESPACE]].concat();
+        cluster.kubectl(&namespaced).unwrap_or_else(|error| format!("{error:#}"))
+    };
+    let selector = "--selector=app.kubernetes.io/name=portcullis";
+    format!(
+        "the agents are not ready:\n{}\n{}",
+        ask(&["describe", "pods", selector]),
+        ask(&["logs", "--tail=30", selector])
+    )
+}

@@ -1,0 +1,141 @@
+//! `cargo xtask conformance`: the official Gateway API conformance suite, unmodified, against the agent on the test cluster.
+
+mod agent;
+mod outcome;
+mod profile;
+mod report;
+mod suite;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use portcullis_test_cluster::{Cluster, Options};
+use portcullis_testbed::workspace::Profile;
+use portcullis_testbed::{command, workspace};
+
+use self::agent::Agent;
+use self::outcome::Outcome;
+use self::report::Reports;
+
+const CLASS: &str = "portcullis";
+const GATEWAY_CLASS: &str = "tests/cluster/conformance/gatewayclass.yaml";
+
+#[derive(clap::Parser)]
+#[command(
+    name = "cargo xtask conformance",
+    about = "Run the official Gateway API conformance suite on the test cluster"
+)]
+struct Args {
+    /// A conformance profile; may be given more than once [default: GATEWAY-HTTP]
+    #[arg(long, value_parser = profile::names())]
+    profile: Vec<String>,
+    /// All profiles; those that cannot run here are named, and why
+    #[arg(long, conflicts_with = "profile")]
+    all: bool,
+    /// One test, by its short name
+    #[arg(long)]
+    run_test: Option<String>,
+    /// Claim these features instead of those in the GatewayClass's status, separated by commas
+    #[arg(long)]
+    supported_features: Option<String>,
+    /// Where the report goes [default: docs/conformance/VERSION-PROFILES.yaml, for whole runs of our agent that pass]
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// A static agent that is built already, for the DaemonSet [default: build one, as CI does]
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Build the agent as it is shipped, which takes ten minutes and serves the same
+    #[arg(long, conflicts_with = "binary")]
+    release: bool,
+    /// Run this agent as a process of the node instead of installing the chart
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["binary", "release"])]
+    agent: Option<PathBuf>,
+    /// Start no agent: something else is the gateway and has the GatewayClass `portcullis`
+    #[arg(long, conflicts_with_all = ["agent", "binary", "release"])]
+    no_agent: bool,
+    /// The cluster's directory [default: target/cluster]
+    #[arg(long, env = "PORTCULLIS_CLUSTER")]
+    dir: Option<PathBuf>,
+    /// More options for the suite itself, after `--`
+    #[arg(last = true)]
+    suite: Vec<String>,
+}
+
+/// Who is tested.
+enum Gateway {
+    /// The chart's DaemonSet, with this agent in its image.
+    Chart(PathBuf),
+    /// A process of the node.
+    Process(PathBuf),
+    /// Somebody who is there already.
+    Other,
+}
+
+fn main() -> Result<()> {
+    portcullis_test_cluster::enter_if_asked()?;
+    run(&Args::parse())
+}
+
+fn run(args: &Args) -> Result<()> {
+    let profiles = profile::wanted(args)?;
+    let gateway = gateway(args)?;
+    let crds = crds()?;
+    let cluster = Cluster::obtain(portcullis_test_cluster::layout(args.dir.as_ref())?, &Options::default())?;
+    let agent = gateway.start(&cluster, &crds)?;
+    let runs = profile::runs(&cluster, args, profiles)?;
+    let (mut outcome, mut reports) = (Outcome::default(), Reports::default());
+    for (at, run) in runs.iter().enumerate() {
+        suite::run(&cluster, args, run, at + 1 == runs.len(), &mut outcome)?;
+        reports.add(&cluster, args, run)?;
+    }
+    drop(agent);
+    reports.print();
+    if args.all {
+        profile::print_those_not_run();
+    }
+    outcome.print();
+    if !outcome.is_success() {
+        bail!("not conformant; the whole log is {}", cluster.layout().log("conformance").display());
+    }
+    Ok(())
+}
+
+/// Builds what there is to build, before a cluster waits for it.
+fn gateway(args: &Args) -> Result<Gateway> {
+    let built = |profile| workspace::build_static(profile).map(Gateway::Chart);
+    match (&args.agent, &args.binary) {
+        _ if args.no_agent => Ok(Gateway::Other),
+        (Some(binary), _) => agent::existing(binary).map(Gateway::Process),
+        (None, Some(binary)) => Ok(Gateway::Chart(binary.clone())),
+        (None, None) => built(if args.release { Profile::Release } else { Profile::Dev }),
+    }
+}
+
+/// The suite refuses CRDs of another release than its own, so ours for its release are made: `codegen` patches them alike.
+fn crds() -> Result<PathBuf> {
+    let version = portcullis_test_cluster::suite_version()?;
+    command::run(&mut workspace::xtask(&["codegen", "--bundle", &version]))?;
+    Ok(workspace::root().join("target/crds").join(version))
+}
+
+impl Gateway {
+    fn start(&self, cluster: &Cluster, crds: &Path) -> Result<Option<Agent>> {
+        match self {
+            Self::Chart(binary) => {
+                portcullis_chart_tests::install(cluster, crds, Some(binary)).map(|()| None)
+            }
+            Self::Process(binary) => start_process(cluster, crds, binary).map(Some),
+            Self::Other => cluster.install_crds(crds).map(|()| None),
+        }
+    }
+}
+
+/// With a GatewayClass of its own, made anew: the status that an earlier agent left claims what that one could do.
+fn start_process(cluster: &Cluster, crds: &Path, binary: &Path) -> Result<Agent> {
+    cluster.install_crds(crds)?;
+    let manifest = workspace::root().join(GATEWAY_CLASS).display().to_string();
+    cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifest])?;
+    cluster.kubectl(&["create", "-f", &manifest])?;
+    Agent::start(cluster, binary)
+}

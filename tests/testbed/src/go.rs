@@ -1,0 +1,97 @@
+//! Go, by which the test cluster, Helm and releases of the Gateway API are had: the one in PATH if it is new enough, else one in
+//! our cache. Go's releases are Go modules, too, so an old Go, such as Debian's, fetches a new one, and checks it against the
+//! checksum database.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::versions::GO;
+use crate::{command as program, workspace};
+
+/// A nested module, relative to the workspace, that asks for as new a Go as any here.
+const MODULE: &str = "tests/cluster";
+
+/// Go in a directory, with nothing of the user's settings but where modules come from.
+pub fn command(directory: &Path) -> Command {
+    let own = installed().join("bin/go");
+    let is_own = own.is_file();
+    let mut go = Command::new(if is_own { own } else { PathBuf::from("go") });
+    if is_own {
+        go.env_remove("GOROOT");
+    }
+    go.current_dir(directory).env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local").env_remove("GOFLAGS");
+    go
+}
+
+/// Fetches one unless there is one that is new enough.
+pub fn ensure() -> Result<()> {
+    if check().is_ok() {
+        return Ok(());
+    }
+    if program::find("go").is_none() {
+        bail!("there is no Go: run `cargo xtask setup --cluster`");
+    }
+    println!("setup: fetching Go {GO}");
+    install()
+        .with_context(|| format!("no Go {GO} or newer (https://go.dev/dl), and it cannot be fetched"))?;
+    check()
+}
+
+fn check() -> Result<()> {
+    program::output(command(&workspace::root().join(MODULE)).args(["list", "-m"])).map(drop)
+}
+
+fn installed() -> PathBuf {
+    workspace::cache().join(format!("go-{GO}"))
+}
+
+/// It gets its name last: a directory of that name is whole.
+fn install() -> Result<()> {
+    let place = installed();
+    let partial = workspace::cache().join(format!("go-{GO}.partial"));
+    let _ = fs::remove_dir_all(&partial);
+    fs::create_dir_all(&partial)?;
+    let root = download(&partial)?;
+    // A module has neither executable files nor other modules in it.
+    fs::copy(root.join("src/_go.mod"), root.join("src/go.mod"))?;
+    make_executable(&root.join("bin"))?;
+    make_executable(&root.join("pkg/tool"))?;
+    fs::rename(&root, &place)?;
+    Ok(fs::remove_dir_all(&partial)?)
+}
+
+fn download(cache: &Path) -> Result<PathBuf> {
+    let module = format!("golang.org/toolchain@v0.0.1-go{GO}.linux-{}", architecture()?);
+    let mut go = Command::new("go");
+    go.args(["mod", "download", "-json", &module]).current_dir(cache);
+    go.env("GOMODCACHE", cache).env("GOFLAGS", "-modcacherw").env("GOTOOLCHAIN", "local");
+    let answer: Value = serde_json::from_str(&program::output(&mut go)?)?;
+    let directory = answer["Dir"].as_str();
+    directory.map(PathBuf::from).with_context(|| format!("`go mod download {module}` left nothing"))
+}
+
+/// As Go calls it.
+fn architecture() -> Result<&'static str> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("amd64"),
+        "aarch64" => Ok("arm64"),
+        other => bail!("unknown to Go: {other}"),
+    }
+}
+
+fn make_executable(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            make_executable(&path)?;
+        } else {
+            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        }
+    }
+    Ok(())
+}

