@@ -13,7 +13,7 @@ use crate::{Fault, Kind, Reason};
 
 /// How one parentRef of a route fares.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Attachment {
+pub(crate) struct RouteAttachment {
     /// By index in the parent's listeners: the names that both the route and the listener are for.
     pub(crate) listeners: Vec<(usize, BTreeSet<HostPattern>)>,
     /// Why the route is not accepted by this parent.
@@ -37,15 +37,15 @@ pub(crate) fn attach(
     reference: &ParentReference,
     parent: &Declared,
     namespaces: Namespaces<'_>,
-) -> Attachment {
+) -> RouteAttachment {
     let candidates = Candidates { route, parent, namespaces };
     match candidates.find(reference) {
-        Ok(listeners) => Attachment { listeners, refusal: None },
-        Err(refusal) => Attachment::refused(refusal),
+        Ok(listeners) => RouteAttachment { listeners, refusal: None },
+        Err(refusal) => RouteAttachment::refused(refusal),
     }
 }
 
-impl Attachment {
+impl RouteAttachment {
     pub(crate) fn refused(refusal: Fault) -> Self {
         Self { listeners: Vec::new(), refusal: Some(refusal) }
     }

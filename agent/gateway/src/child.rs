@@ -19,28 +19,49 @@ pub(crate) fn parent_of_set(set: &ListenerSet) -> Option<ObjectName> {
     is_gateway(reference).then(|| name_of(reference, set.metadata.namespace.as_deref().unwrap_or_default()))
 }
 
-/// The Gateway that a Gateway attaches to; `None`: it stands on its own.
-pub(crate) fn parent_of_gateway(gateway: &Gateway) -> Option<Result<ObjectName, Fault>> {
+/// What a Gateway asks to be attached to.
+pub(crate) enum AttachTo {
+    /// It has addresses of its own.
+    Nothing,
+    Gateway(ObjectName),
+    /// Something that nothing can be attached to.
+    Unsupported(Fault),
+}
+
+/// The Gateways that may attach to a Gateway.
+pub(crate) enum AllowedChildren {
+    /// It did not opt in.
+    None,
+    From(NamespaceRule),
+}
+
+pub(crate) fn parent_of_gateway(gateway: &Gateway) -> AttachTo {
     let own = gateway.metadata.namespace.as_deref().unwrap_or_default();
     if let Some(reference) =
         infrastructure(gateway).and_then(|infrastructure| infrastructure.attach_to.as_ref())
     {
-        let name = name_of(reference, own);
-        return Some(if is_gateway(reference) { Ok(name) } else { Err(not_a_gateway(reference)) });
+        return if is_gateway(reference) {
+            AttachTo::Gateway(name_of(reference, own))
+        } else {
+            AttachTo::Unsupported(not_a_gateway(reference))
+        };
     }
-    let text = annotation(gateway, ATTACH_TO)?;
+    let Some(text) = annotation(gateway, ATTACH_TO) else { return AttachTo::Nothing };
     let (namespace, name) = text.split_once('/').unwrap_or((own, text));
-    Some(Ok(ObjectName::new(namespace.trim(), name.trim())))
+    AttachTo::Gateway(ObjectName::new(namespace.trim(), name.trim()))
 }
 
-/// Which namespaces' Gateways may attach; `None`: the Gateway did not opt in.
-pub(crate) fn allowed_children(gateway: &Gateway) -> Result<Option<NamespaceRule>, SelectorError> {
+/// # Errors
+/// When the annotation is none of its three forms.
+pub(crate) fn allowed_children(gateway: &Gateway) -> Result<AllowedChildren, SelectorError> {
     if let Some(allowed) =
         infrastructure(gateway).and_then(|infrastructure| infrastructure.allowed_children.as_ref())
     {
-        return Ok(Some(NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same)));
+        let rule = NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same);
+        return Ok(AllowedChildren::From(rule));
     }
-    annotation(gateway, ALLOWED_CHILDREN).map(rule_of_annotation).transpose()
+    annotation(gateway, ALLOWED_CHILDREN)
+        .map_or(Ok(AllowedChildren::None), |text| rule_of_annotation(text).map(AllowedChildren::From))
 }
 
 /// "By default a Gateway MUST NOT allow ListenerSets to be attached."
@@ -52,7 +73,7 @@ pub(crate) fn allowed_sets(gateway: &Gateway) -> NamespaceRule {
 /// Why a ListenerSet may not attach to its parent.
 pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespaces<'_>) -> Option<Fault> {
     let to = parent.metadata.namespace.as_deref().unwrap_or_default();
-    if parent_of_gateway(parent).is_some() {
+    if is_child(parent) {
         return Some(not_allowed(
             "is itself attached to another Gateway; only Gateways with addresses of their own take ListenerSets",
         ));
@@ -67,7 +88,6 @@ pub(crate) fn refuse_gateway(
     parent: Option<&Gateway>,
     namespaces: Namespaces<'_>,
 ) -> Option<Fault> {
-    let opted_in = |parent: &Gateway| allowed_children(parent).ok().flatten();
     let from = child.metadata.namespace.as_deref().unwrap_or_default();
     let same = |parent: &Gateway| parent.metadata.namespace == child.metadata.namespace;
     let Some(parent) = parent else { return Some(not_there()) };
@@ -75,12 +95,15 @@ pub(crate) fn refuse_gateway(
         return Some(invalid("the Gateway is attached to itself; attachTo has to name another one"));
     }
     let to = parent.metadata.namespace.as_deref().unwrap_or_default();
-    let admitted = opted_in(parent).is_some_and(|rule| rule.admits(to, from, namespaces));
+    let admitted = match allowed_children(parent) {
+        Ok(AllowedChildren::From(rule)) => rule.admits(to, from, namespaces),
+        Ok(AllowedChildren::None) | Err(_) => false,
+    };
     // To those whom the parent does not admit, nothing is told about it, not even that it exists.
     if !admitted {
         return Some(if same(parent) { not_allowed(NOT_OPTED_IN) } else { not_there() });
     }
-    if parent_of_gateway(parent).is_some() {
+    if is_child(parent) {
         return Some(not_allowed("is itself attached to another Gateway; there is only one tier"));
     }
     if parent.spec.gateway_class_name != child.spec.gateway_class_name {
@@ -124,6 +147,11 @@ fn rule_of_annotation(text: &str) -> Result<NamespaceRule, SelectorError> {
         None if text.trim() == "Same" => Ok(NamespaceRule::Same),
         _ => Err(SelectorError::new(text)),
     }
+}
+
+/// Whether a Gateway asks to be attached to something.
+fn is_child(gateway: &Gateway) -> bool {
+    !matches!(parent_of_gateway(gateway), AttachTo::Nothing)
 }
 
 fn infrastructure(gateway: &Gateway) -> Option<&GatewayInfrastructure> {

@@ -9,7 +9,7 @@ use portcullis_model::{Certificate, HostPattern, L4Protocol, ObjectName, ParentK
 use crate::api::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
 use crate::certificate::CertificateError;
 use crate::selector::NamespaceRule;
-use crate::{ConditionType, Fault, GATEWAY_GROUP, Granted, Grants, Kind, Reason};
+use crate::{ConditionType, Fault, GATEWAY_GROUP, Granted, Grants, Kind, ObjectKey, Reason};
 
 /// The object that defines listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,6 +17,9 @@ pub struct ParentKey {
     pub kind: ParentKind,
     pub name: ObjectName,
 }
+
+/// A listener by the object that defines it and its name there.
+pub(crate) type ListenerKey = (ParentKey, Arc<str>);
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Listener {
@@ -91,6 +94,10 @@ impl Declared {
         declared
     }
 
+    pub(crate) fn listener_keys(&self) -> impl Iterator<Item = ListenerKey> {
+        self.listeners.iter().map(|listener| (self.key.clone(), listener.name.clone()))
+    }
+
     fn add(&mut self, spec: &ListenerSpec, grants: Grants<'_>, certificates: &mut impl Certificates) {
         if self.listeners.iter().any(|listener| *listener.name == *spec.name) {
             self.duplicates.push(spec.name.as_str().into());
@@ -112,6 +119,10 @@ impl ParentKey {
             ParentKind::Gateway => Kind::Gateway,
             ParentKind::ListenerSet => Kind::ListenerSet,
         }
+    }
+
+    pub(crate) fn object(&self) -> ObjectKey {
+        ObjectKey { kind: self.kind(), name: self.name.clone() }
     }
 }
 

@@ -8,9 +8,10 @@ use portcullis_model::{Certificate, ObjectName, ParentKind};
 
 use crate::api::shared::ListenerSpec;
 use crate::certificate::CertificateError;
+use crate::child::{self, AttachTo};
 use crate::listener::{Certificates, Declared, ParentKey};
 use crate::selector::Namespaces;
-use crate::{Granted, Grants, Objects, child};
+use crate::{Granted, Grants, Objects};
 
 /// From scratch.
 pub fn secrets_of(name: &ObjectName, objects: &Objects) -> BTreeSet<ObjectName> {
@@ -21,7 +22,7 @@ pub fn secrets_of(name: &ObjectName, objects: &Objects) -> BTreeSet<ObjectName> 
             && child::refuse_set(&key.namespace, gateway, namespaces).is_none()
     });
     let gateways = objects.gateways.iter().filter(|(_, child)| {
-        child::parent_of_gateway(child).and_then(Result::ok).as_ref() == Some(name)
+        matches!(child::parent_of_gateway(child), AttachTo::Gateway(parent) if parent == *name)
             && child::refuse_gateway(child, Some(gateway), namespaces).is_none()
     });
     let of = |kind, name: &ObjectName, specs: &[ListenerSpec]| referred(kind, name, specs, objects);

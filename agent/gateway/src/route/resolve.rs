@@ -10,13 +10,23 @@ use portcullis_model::{
 
 use super::reference::ParsedBackendRef;
 use super::{BackendUse, ParsedRoute, ParsedRule};
-use crate::{Fault, Kind, Reason};
+use crate::{Fault, Grants, Kind, Objects, Reason};
 
 /// What resolving looks things up in.
 pub trait Resolver {
     fn service(&self, name: &ObjectName) -> Option<&Service>;
     /// Whether routes of `kind` in `namespace` may refer to the Service: always within a namespace, else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
+}
+
+impl Resolver for Objects {
+    fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.services.get(name).map(|service| &**service)
+    }
+
+    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
+        Grants::new(self).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -34,6 +44,15 @@ pub struct ResolvedRoute {
 pub struct ResolvedRule {
     pub matches: Vec<Arc<RouteMatch>>,
     pub rule: Arc<Rule>,
+}
+
+impl ResolvedRule {
+    /// Whether requests fare the same with both, and as the same alternatives.
+    pub(crate) fn serves_same(&self, other: &Self) -> bool {
+        self.rule == other.rule
+            && self.matches.len() == other.matches.len()
+            && self.matches.iter().zip(&other.matches).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
 }
 
 pub fn resolve(route: &ParsedRoute, resolver: &(impl Resolver + ?Sized)) -> ResolvedRoute {

@@ -1,20 +1,48 @@
-//! Part of serving: which Gateway has which address and port. Two Gateways may ask for the same one; the older keeps it.
+//! Stage: which Gateway has which address and port. Two Gateways may ask for the same one; the older keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_model::{FrontendKey, ObjectName, PortKey, Snapshot};
+use portcullis_model::{FrontendKey, ObjectName, PortKey};
 
-use super::Translator;
-use super::unit::Root;
+use super::changes::ChangedObjects;
+use super::gateways::{ChangedGateways, Gateways, MergedGateway};
+use super::serve::{ChangedPorts, Ports};
+use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode};
-use crate::{Serves, created, node};
+use crate::{Kind, Objects, Serves, Settings, created, node};
 
-/// Who asks for an address and port, the oldest first, then by `namespace/name`.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct Frontends {
+    claims: Claims,
+    /// By Gateway, its addresses by port that an older one has.
+    lost: BTreeMap<ObjectName, Lost>,
+}
+
+pub(super) type Lost = BTreeMap<PortKey, BTreeSet<IpAddr>>;
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedFrontends {
+    /// Gateways that may claim other frontends than before.
+    pub(super) claimants: BTreeSet<ObjectName>,
+    /// Gateways that lost others to older ones.
+    pub(super) lost: BTreeSet<ObjectName>,
+}
+
+/// What Gateways ask for by their ports and addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'s> {
+    pub(super) gateways: &'s Gateways,
+    pub(super) ports: &'s Ports,
+    pub(super) objects: &'s Objects,
+    pub(super) settings: &'s Settings,
+}
+
+/// The Gateways that ask for an address and port, the oldest first, then by `namespace/name`.
+#[derive(Debug, Default)]
+struct Claims {
     by_frontend: BTreeMap<FrontendKey, BTreeSet<Claim>>,
     by_gateway: BTreeMap<ObjectName, BTreeMap<FrontendKey, Claim>>,
 }
@@ -26,45 +54,93 @@ struct Claim {
     gateway: ObjectName,
 }
 
-impl Translator {
-    pub(super) fn update_frontends(&mut self, next: &mut Option<Snapshot>) {
-        let mut touched = BTreeSet::new();
-        let mut concerned = BTreeSet::new();
-        for name in std::mem::take(&mut self.dirty.frontends) {
-            let claims = self.wanted(&name);
-            touched.extend(self.serving.claims.replace(&name, claims));
-            self.dirty.generated.insert(name.clone());
-            concerned.insert(name);
-        }
-        for key in touched {
-            concerned.extend(self.serving.claims.claimants(&key).cloned());
-            self.set_frontend(key, next);
-        }
-        for name in concerned {
-            self.update_lost(&name);
-        }
+// === impl Frontends ===
+
+impl Frontends {
+    /// The addresses by port that an older Gateway has.
+    pub(super) fn lost_by(&self, gateway: &ObjectName) -> Option<&Lost> {
+        self.lost.get(gateway)
     }
 
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        merged: &ChangedGateways,
+        ports: &ChangedPorts,
+        sources: Sources<'_>,
+        next: &mut NextSnapshot,
+    ) -> ChangedFrontends {
+        let mut claimants: BTreeSet<_> = merged.merged.union(ports).cloned().collect();
+        let services = changed.of(Kind::Service).filter_map(|name| sources.objects.services.get(name));
+        claimants.extend(services.filter_map(|service| infra::generated_for(service)));
+        if changed.any_of(Kind::Node) {
+            claimants.extend(sources.gateways.names().cloned());
+        }
+        let mut touched = BTreeSet::new();
+        for name in &claimants {
+            touched.extend(self.claims.replace(name, sources.wanted(name)));
+        }
+        let mut concerned = claimants.clone();
+        for key in touched {
+            concerned.extend(self.claims.claimants(&key).cloned());
+            self.set_frontend(key, sources.ports, next);
+        }
+        let lost = concerned.into_iter().filter(|name| self.update_lost(name)).collect();
+        ChangedFrontends { claimants, lost }
+    }
+
+    fn set_frontend(&self, key: FrontendKey, ports: &Ports, next: &mut NextSnapshot) {
+        let winner = self.claims.winner(&key);
+        let port = winner.and_then(|gateway| ports.get(gateway, key.port_key()));
+        let same = match (next.get().frontends.get(&key), port) {
+            (Some(before), Some(port)) => Arc::ptr_eq(before, port),
+            (before, port) => before.is_none() && port.is_none(),
+        };
+        if same {
+            return;
+        }
+        match port {
+            Some(port) => next.edit().frontends.insert(key, port.clone()),
+            None => next.edit().frontends.remove(&key),
+        };
+    }
+
+    /// Returns whether it is another than before.
+    fn update_lost(&mut self, name: &ObjectName) -> bool {
+        let mut lost = Lost::new();
+        for key in self.claims.lost_by(name) {
+            lost.entry(key.port_key()).or_default().insert(key.address);
+        }
+        if lost.is_empty() {
+            return self.lost.remove(name).is_some();
+        }
+        self.lost.insert(name.clone(), lost.clone()).is_none_or(|before| before != lost)
+    }
+}
+
+// === impl Sources ===
+
+impl Sources<'_> {
     /// The frontends that a Gateway asks for: each of its ports on each of its addresses.
-    fn wanted(&self, name: &ObjectName) -> BTreeMap<FrontendKey, Claim> {
-        let Some(root) = self.roots.get(name).filter(|root| root.refusal.is_none()) else {
+    fn wanted(self, name: &ObjectName) -> BTreeMap<FrontendKey, Claim> {
+        let Some(merged) = self.gateways.get(name).filter(|merged| merged.refusal.is_none()) else {
             return BTreeMap::new();
         };
         let Some(gateway) = self.objects.gateways.get(name) else { return BTreeMap::new() };
         let claim =
             Claim { created: created(&gateway.metadata), written: name.to_string(), gateway: name.clone() };
-        let ports = self.serving.ports_of(name);
-        let addresses = self.served_addresses(name, root);
+        let addresses = self.served_addresses(name, merged);
+        let ports = self.ports.of(name);
         let keys = ports.flat_map(|port| addresses.iter().map(move |it| FrontendKey::new(*it, port)));
         keys.map(|key| (key, claim.clone())).collect()
     }
 
     /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway knows.
-    fn served_addresses(&self, name: &ObjectName, root: &Root) -> BTreeSet<IpAddr> {
+    fn served_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
-        let own = self.own_addresses(name, root).into_iter();
-        match (&self.settings.serves, root.parameters.mode) {
-            (Serves::Node, Mode::Node) if root.parameters.host_ports == HostPorts::On => {
+        let own = self.own_addresses(name, merged).into_iter();
+        match (&self.settings.serves, merged.parameters.mode) {
+            (Serves::Node, Mode::Node) if merged.parameters.host_ports == HostPorts::On => {
                 own.chain(everywhere).collect()
             }
             (Serves::Node, Mode::Node) => own.collect(),
@@ -74,10 +150,10 @@ impl Translator {
     }
 
     /// What does not arrive with the address that it was sent to arrives with the cluster's.
-    fn own_addresses(&self, name: &ObjectName, root: &Root) -> BTreeSet<IpAddr> {
-        let usable = root.addresses.usable.iter().copied();
+    fn own_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
+        let usable = merged.addresses.usable.iter().copied();
         let Some(service) = self.service_of(name) else { return usable.collect() };
-        let arrives = |address: &IpAddr| !node::is_delivered_otherwise(address, service, &self.objects);
+        let arrives = |address: &IpAddr| !node::is_delivered_otherwise(address, service, self.objects);
         let (mut own, otherwise): (BTreeSet<_>, BTreeSet<_>) = usable.partition(arrives);
         if !otherwise.is_empty() {
             own.extend(infra::cluster_addresses(service));
@@ -91,36 +167,6 @@ impl Translator {
         let service = infra::generated_name(&name.name, &gateway.spec.gateway_class_name);
         let service = self.objects.services.get(&ObjectName::new(&*name.namespace, service))?;
         (infra::generated_for(service).as_ref() == Some(name)).then_some(service)
-    }
-
-    fn set_frontend(&self, key: FrontendKey, next: &mut Option<Snapshot>) {
-        let winner = self.serving.claims.winner(&key);
-        let port = winner.and_then(|gateway| self.serving.port(gateway, key.port_key()));
-        let before = self.snapshot.frontends.get(&key);
-        let same = match (before, port) {
-            (Some(before), Some(port)) => Arc::ptr_eq(before, port),
-            (before, port) => before.is_none() && port.is_none(),
-        };
-        if same {
-            return;
-        }
-        let frontends = &mut self.next(next).frontends;
-        match port {
-            Some(port) => frontends.insert(key, port.clone()),
-            None => frontends.remove(&key),
-        };
-    }
-
-    fn update_lost(&mut self, name: &ObjectName) {
-        let mut lost: BTreeMap<PortKey, BTreeSet<IpAddr>> = BTreeMap::new();
-        for key in self.serving.claims.lost_by(name) {
-            lost.entry(key.port_key()).or_default().insert(key.address);
-        }
-        let Some(root) = self.roots.get_mut(name) else { return };
-        if root.lost != lost {
-            root.lost = lost;
-            self.dirty_member_statuses(name);
-        }
     }
 }
 

@@ -1,49 +1,88 @@
-//! Part of the plan: what is to be generated for Gateways in a cluster. Only Gateways with addresses of their own get
-//! something; children are served on their parents'.
+//! Stage: what is to be generated for Gateways in a cluster. Only Gateways with addresses of their own get something;
+//! children are served on their parents'.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_model::{ObjectName, ParentKind};
 
-use super::Translator;
-use super::unit::Root;
+use super::changes::ChangedObjects;
+use super::frontends::ChangedFrontends;
+use super::gateways::Gateways;
+use super::hierarchy::Hierarchy;
+use super::listeners::{ChangedListeners, Listeners};
+use super::serve::Ports;
 use crate::infra::{self, Merged, Wanted};
 use crate::listener::ParentKey;
+use crate::{Kind, Objects, Settings};
 
-impl Translator {
-    pub(super) fn generate(&mut self) -> BTreeMap<ObjectName, Option<Wanted>> {
-        let concerned = std::mem::take(&mut self.dirty.generated);
-        let now: Vec<_> = concerned.into_iter().map(|name| (self.wanted_for(&name), name)).collect();
-        now.into_iter()
-            .filter_map(|(wanted, name)| Some((name.clone(), self.remember(name, wanted)?)))
-            .collect()
+#[derive(Debug, Default)]
+pub(super) struct Generated {
+    wanted: BTreeMap<ObjectName, Wanted>,
+}
+
+/// By Gateway, what is wanted now; `None`: nothing any more.
+pub(super) type ChangedGenerated = BTreeMap<ObjectName, Option<Wanted>>;
+
+/// What Gateways come to.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'s> {
+    pub(super) listeners: &'s Listeners,
+    pub(super) hierarchy: &'s Hierarchy,
+    pub(super) gateways: &'s Gateways,
+    pub(super) ports: &'s Ports,
+    pub(super) objects: &'s Objects,
+    pub(super) settings: &'s Settings,
+}
+
+// === impl Generated ===
+
+impl Generated {
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        listeners: &ChangedListeners,
+        frontends: &ChangedFrontends,
+        sources: Sources<'_>,
+    ) -> ChangedGenerated {
+        let mut affected: BTreeSet<_> =
+            frontends.claimants.iter().chain(changed.of(Kind::Gateway)).cloned().collect();
+        let gateways = listeners.secrets.iter().filter_map(|key| sources.hierarchy.gateway_of(key));
+        affected.extend(gateways.cloned());
+        let mut now_changed = ChangedGenerated::new();
+        for name in affected {
+            let now = sources.wanted(&name);
+            let before = match &now {
+                Some(wanted) => self.wanted.insert(name.clone(), wanted.clone()),
+                None => self.wanted.remove(&name),
+            };
+            if before != now {
+                now_changed.insert(name, now);
+            }
+        }
+        now_changed
     }
+}
 
-    fn wanted_for(&self, name: &ObjectName) -> Option<Wanted> {
-        let (root, gateway) = (self.roots.get(name)?, self.objects.gateways.get(name)?);
-        match &root.refusal {
+impl Sources<'_> {
+    fn wanted(self, name: &ObjectName) -> Option<Wanted> {
+        let (merged, gateway) = (self.gateways.get(name)?, self.objects.gateways.get(name)?);
+        match &merged.refusal {
             Some(_) => infra::untouched(gateway),
             None => {
-                let ports = self.serving.ports_of(name).collect();
-                let merged = Merged { ports, secrets: self.secrets(name, root) };
-                infra::plan(gateway, &merged, &root.parameters, &self.settings.controller_name)
+                infra::plan(gateway, &self.merged(name), &merged.parameters, &self.settings.controller_name)
             }
         }
     }
 
-    /// Those that its own listeners and its children's refer to with permission; [`crate::secrets_of`] says the same.
-    fn secrets(&self, name: &ObjectName, root: &Root) -> BTreeSet<ObjectName> {
-        let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
-        let units = std::iter::once(&own).chain(root.members.values()).filter_map(|key| self.units.get(key));
-        units.flat_map(|unit| &unit.declared.secrets).cloned().collect()
+    fn merged(self, name: &ObjectName) -> Merged {
+        Merged { ports: self.ports.of(name).collect(), secrets: self.secrets(name) }
     }
 
-    /// `None` if it is as before.
-    fn remember(&mut self, name: ObjectName, wanted: Option<Wanted>) -> Option<Option<Wanted>> {
-        let before = match &wanted {
-            Some(wanted) => self.generated.insert(name, wanted.clone()),
-            None => self.generated.remove(&name),
-        };
-        (before != wanted).then_some(wanted)
+    /// Those that its own listeners and its children's refer to with permission; [`crate::secrets_of`] says the same.
+    fn secrets(self, name: &ObjectName) -> BTreeSet<ObjectName> {
+        let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        let members = std::iter::once(&own).chain(self.hierarchy.children(name));
+        let declared = members.filter_map(|key| self.listeners.get(key));
+        declared.flat_map(|declared| &declared.secrets).cloned().collect()
     }
 }

@@ -1,29 +1,27 @@
-//! From objects to what the data plane runs, incrementally: a change is followed through the stages below, and each stage
-//! hands on only what came out different. Nothing is kept that could not be computed from the objects alone; a test changes
-//! random objects and compares with a translation from scratch.
-//!
-//! Stages, each fed by [`dirty::Dirty`]: declare (an object's listeners, on their own) → place (parent or child of whom) →
-//! merge (a Gateway's listeners, all together) → route (parse, resolve, attach) → contest (kinds of routes) → tables → serve (listeners, ports,
-//! addresses) → backends → statuses.
+//! From objects to what the data plane runs, incrementally. Each stage is a value that owns its state, takes what changed in
+//! the stages before it and hands on only what came out different; [`Translator::apply`] is their order. Nothing is kept that
+//! could not be computed from the objects alone; a test changes random objects and compares with a translation from scratch.
 
+mod attachments;
 mod backends;
 mod changes;
-mod contest;
-mod declare;
-mod dirty;
-mod family;
+mod conflicts;
+mod families;
 mod frontends;
+mod gateways;
 mod generated;
+mod hierarchy;
 mod hosts;
-mod index;
-mod merging;
-mod place;
-mod plan;
+mod listeners;
+mod parsed;
+mod published;
+mod relation;
 mod routes;
 mod serve;
+mod snapshot;
+mod statuses;
 mod tables;
-mod told;
-mod unit;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,17 +31,24 @@ use portcullis_model::{ObjectName, Snapshot};
 use crate::delegate::Family;
 use crate::feedback::{Feedback, Observations};
 use crate::infra::Wanted;
-use crate::listener::ParentKey;
-use crate::route::ParsedRoute;
 use crate::status::Status;
 use crate::{Change, ObjectKey, Objects, Settings};
+use attachments::Parents;
 use backends::Backends;
-use declare::CertificateCache;
-use dirty::Dirty;
-use index::Index;
-use serve::Serving;
-use told::Told;
-use unit::{Root, RouteUnit, Unit};
+use changes::ChangedObjects;
+use conflicts::KindConflicts;
+use frontends::Frontends;
+use gateways::Gateways;
+use generated::Generated;
+use hierarchy::Hierarchy;
+use listeners::Listeners;
+use parsed::ParsedRoutes;
+use routes::Routes;
+use serve::Ports;
+use snapshot::NextSnapshot;
+use statuses::Statuses;
+use tables::Tables;
+use view::View;
 
 /// What a translation, or a change to one, comes to.
 #[derive(Clone, Debug, Default)]
@@ -69,26 +74,28 @@ pub struct Outcome {
 pub struct Translator {
     settings: Settings,
     objects: Objects,
-    index: Index,
-    certificates: CertificateCache,
-    units: BTreeMap<ParentKey, Unit>,
-    roots: BTreeMap<ObjectName, Root>,
-    parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
-    /// Counts by namespace the changes of what parents and children there may need to agree: its grants and labels.
-    consent: BTreeMap<Arc<str>, u64>,
-    /// Counts changes of what backendRefs lead to: Services and grants.
-    references: u64,
-    routes: BTreeMap<ObjectKey, RouteUnit>,
-    serving: Serving,
-    backends: Backends,
-    snapshot: Arc<Snapshot>,
-    observations: Observations,
-    told: Told,
-    problems: BTreeMap<ObjectKey, Vec<String>>,
-    generated: BTreeMap<ObjectName, Wanted>,
-    dirty: Dirty,
     /// To be applied before the next changes.
     backlog: Vec<Change>,
+    stages: Stages,
+    snapshot: Arc<Snapshot>,
+    observations: Observations,
+    statuses: Statuses,
+    generated: Generated,
+}
+
+/// The state of the stages, in their order.
+#[derive(Debug, Default)]
+struct Stages {
+    listeners: Listeners,
+    hierarchy: Hierarchy,
+    gateways: Gateways,
+    parsed: ParsedRoutes,
+    routes: Routes,
+    conflicts: KindConflicts,
+    tables: Tables,
+    ports: Ports,
+    frontends: Frontends,
+    backends: Backends,
 }
 
 /// Translates objects from scratch.
@@ -104,26 +111,71 @@ impl Translator {
     }
 
     pub fn apply(&mut self, changes: Vec<Change>) -> Outcome {
-        for change in std::mem::take(&mut self.backlog).into_iter().chain(changes) {
-            self.note(change);
+        let changes = std::mem::take(&mut self.backlog).into_iter().chain(changes);
+        let changed = ChangedObjects::apply(changes, &mut self.objects);
+        let (objects, settings) = (&self.objects, &self.settings);
+        let mut next = NextSnapshot::after(&self.snapshot);
+        let Stages {
+            listeners,
+            hierarchy,
+            gateways,
+            parsed,
+            routes,
+            conflicts,
+            tables,
+            ports,
+            frontends,
+            backends,
+        } = &mut self.stages;
+
+        // Gateways and ListenerSets: each on its own, then as parents and children, then merged.
+        let judged = listeners.update(&changed, objects, settings);
+        let attached = hierarchy.update(&changed, &judged, listeners, objects);
+        let sources = gateways::Sources { listeners, hierarchy, objects, settings };
+        let merged = gateways.update(&changed, &judged, &attached, sources);
+
+        // Routes: those that may fare differently with their families, attached, and in conflict with other kinds.
+        let affected = routes.affected(&changed, &judged, &attached, parsed, listeners);
+        let affected = parsed.update(affected, objects);
+        let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects });
+        let turned = conflicts.update(&routed, routes);
+
+        // What is served: tables into listeners, these into ports, and ports on addresses.
+        let rebuilt = tables.update(&routed, &turned, routes, conflicts);
+        let sources = serve::Sources { listeners, hierarchy, gateways, tables };
+        let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
+        let sources = frontends::Sources { gateways, ports, objects, settings };
+        let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
+        backends.update(&changed, &routed, routes.backend_uses(), objects, &mut next);
+        self.snapshot = next.finish();
+
+        // What is told: planned from the state of all stages, and from what was observed of earlier outcomes.
+        let observed = self.observations.assign(&self.snapshot);
+        let changes = statuses::Changes {
+            objects: &changed,
+            listeners: &judged,
+            hierarchy: &attached,
+            gateways: &merged,
+            routes: &routed,
+            conflicts: &turned,
+            frontends: &claimed,
+            observed: &observed,
+        };
+        let told = self.statuses.update(&changes, self.stages.view(objects, settings, &self.observations));
+
+        let Stages { listeners, hierarchy, gateways, routes, ports, .. } = &self.stages;
+        let sources = generated::Sources { listeners, hierarchy, gateways, ports, objects, settings };
+        let generated = self.generated.update(&changed, &judged, &claimed, sources);
+        let ephemeral = routed.families.into_iter();
+        Outcome {
+            snapshot: self.snapshot.clone(),
+            statuses: told.statuses,
+            forgotten: told.forgotten,
+            orphaned: told.orphaned,
+            problems: told.problems,
+            ephemeral: ephemeral.map(|parent| (parent.clone(), routes.family(&parent))).collect(),
+            generated,
         }
-        self.declare();
-        self.place();
-        self.merge();
-        self.route();
-        self.contest();
-        self.build_tables();
-        let mut next = None;
-        self.serve(&mut next);
-        self.update_backends(&mut next);
-        if let Some(mut snapshot) = next {
-            snapshot.generation += 1;
-            self.snapshot = Arc::new(snapshot);
-        }
-        for gateway in self.observations.assign(&self.snapshot) {
-            self.dirty_member_statuses(&gateway);
-        }
-        self.plan()
     }
 
     /// Takes note of what became of an outcome; the next `apply` follows it to the statuses.
@@ -153,18 +205,43 @@ impl Translator {
         &self.snapshot
     }
 
+    /// What an object's status should say; `None` if the object is gone or not ours to speak about.
+    pub fn status_of(&self, key: &ObjectKey) -> Option<Status> {
+        self.stages.view(&self.objects, &self.settings, &self.observations).status_of(key)
+    }
+
     /// All statuses as they should be now.
     pub fn statuses(&self) -> BTreeMap<ObjectKey, Status> {
-        self.told.keys().filter_map(|key| Some((key.clone(), self.status_of(key)?))).collect()
+        self.statuses.keys().filter_map(|key| Some((key.clone(), self.status_of(key)?))).collect()
     }
 
-    /// Everything that is to be told and that no status can say.
+    /// Everything that is wrong and that no status can say.
     pub fn problems(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
-        &self.problems
+        self.statuses.problems()
     }
+}
 
-    /// The snapshot under construction, copied from the last one when first needed.
-    fn next<'s>(&self, next: &'s mut Option<Snapshot>) -> &'s mut Snapshot {
-        next.get_or_insert_with(|| (*self.snapshot).clone())
+// === impl Stages ===
+
+impl Stages {
+    fn view<'s>(
+        &'s self,
+        objects: &'s Objects,
+        settings: &'s Settings,
+        observations: &'s Observations,
+    ) -> View<'s> {
+        let Self { listeners, hierarchy, gateways, parsed, routes, conflicts, frontends, .. } = self;
+        View {
+            settings,
+            objects,
+            listeners,
+            hierarchy,
+            gateways,
+            parsed,
+            routes,
+            conflicts,
+            frontends,
+            observations,
+        }
     }
 }

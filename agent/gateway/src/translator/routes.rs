@@ -1,256 +1,399 @@
-//! Stage: routes, from the object to the listeners they are attached to.
+//! Stage: routes, from what they say to the listeners they are attached to and the rules they are served with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
-use portcullis_model::{HostPattern, ObjectName};
+use portcullis_model::{Entry, HostPattern, ObjectName};
 
-use super::Translator;
-use super::dirty::ListenerKey;
-use super::family::{same_parts, stand_in};
-use super::unit::{Place, Places, References, RouteUnit};
-use crate::api::shared::ParentReference;
-use crate::attach::{Attachment, attach, parent_key};
-use crate::listener::ParentKey;
-use crate::route::{
-    ParsedRoute, ResolvedRoute, ResolvedRule, Resolver, RouteSource, parse_grpc, parse_http, resolve,
-};
-use crate::selector::Namespaces;
+use super::attachments::{AttachedTo, ListenerRoutes, Parents};
+use super::changes::ChangedObjects;
+use super::families::{AttachedFamily, Consent, StandIn, replace_parent, same_rules, serve_same};
+use super::hierarchy::ChangedHierarchy;
+use super::listeners::{ChangedListeners, Listeners};
+use super::parsed::{ParsedRoutes, parents_of};
+use super::relation::{Relation, only_in};
+use crate::attach::parent_key;
+use crate::delegate::Family;
+use crate::listener::{ListenerKey, ParentKey};
+use crate::route::{BackendUse, ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
+use crate::selector::NamespaceRule;
 use crate::status::ParentVerdict;
-use crate::{Fault, Grants, Kind, ObjectKey, Objects, Reason};
+use crate::{Fault, Kind, ObjectKey};
 
-pub(super) struct Lookup<'o>(pub(super) &'o Objects);
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    states: BTreeMap<ObjectKey, RouteState>,
+    by_parent: Relation<ParentKey, ObjectKey>,
+    by_service: Relation<ObjectName, ObjectKey>,
+    by_listener: BTreeMap<ListenerKey, ListenerRoutes>,
+    backend_uses: BackendUses,
+    /// Counts by namespace the changes of what parents and children there may need to agree: its grants and labels.
+    consent: BTreeMap<Arc<str>, u64>,
+    /// Counts changes of what backendRefs lead to: Services and grants.
+    references: u64,
+}
 
-impl Resolver for Lookup<'_> {
-    fn service(&self, name: &ObjectName) -> Option<&Service> {
-        self.0.services.get(name).map(|service| &**service)
+#[derive(Debug)]
+pub(super) struct RouteState {
+    pub(super) parsed: Arc<ParsedRoute>,
+    rules: Box<[ResolvedRule]>,
+    /// What `ResolvedRefs=False` says.
+    pub(super) unresolved: Option<Box<Fault>>,
+    pub(super) references: References,
+    pub(super) attached: AttachedTo,
+    pub(super) verdicts: Box<[ParentVerdict]>,
+    /// With its children, if it has or wants any; `stand_ins` are then served in the route's place.
+    pub(super) family: Option<Arc<AttachedFamily>>,
+    stand_ins: Box<[StandIn]>,
+}
+
+/// What a route refers to. Ordered lists rather than sets: most have one element, and there are tens of thousands of them.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    pub(super) parents: Box<[ParentKey]>,
+    backends: Box<[BackendUse]>,
+    services: Box<[ObjectName]>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedRoutes {
+    /// Routes with another status, as far as this stage knows.
+    pub(super) statuses: BTreeSet<ObjectKey>,
+    /// Parent routes with another ephemeral route.
+    pub(super) families: BTreeSet<ObjectKey>,
+    /// Gateways and ListenerSets with another number of attached routes.
+    pub(super) parents: BTreeSet<ParentKey>,
+    /// Listeners with other routes, or with routes that serve something else.
+    pub(super) listeners: BTreeSet<ListenerKey>,
+    /// The host patterns of listeners for which that is so.
+    pub(super) hostnames: BTreeSet<(ListenerKey, HostPattern)>,
+    /// Services of which another port came into use, or went out of use.
+    pub(super) services: BTreeSet<ObjectName>,
+}
+
+/// How many routes use a backend.
+#[derive(Debug, Default)]
+pub(super) struct BackendUses(BTreeMap<BackendUse, usize>);
+
+/// Whether a route's rules are those of before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    Same,
+    Other,
+}
+
+// === impl Routes ===
+
+impl Routes {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&RouteState> {
+        self.states.get(key)
     }
 
-    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
-        Grants::new(self.0).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
+    /// A parent route with its children.
+    pub(super) fn family(&self, parent: &ObjectKey) -> Option<Arc<Family>> {
+        let state = self.states.get(parent).filter(|state| state.parsed.is_parent())?;
+        Some(state.family.as_ref()?.family.clone())
+    }
+
+    pub(super) fn at_listener(&self, listener: &ListenerKey) -> Option<&ListenerRoutes> {
+        self.by_listener.get(listener)
+    }
+
+    pub(super) fn backend_uses(&self) -> &BackendUses {
+        &self.backend_uses
+    }
+
+    /// The routes that may fare differently, as far as other objects than their relatives are concerned.
+    pub(super) fn affected(
+        &mut self,
+        changed: &ChangedObjects,
+        judged: &ChangedListeners,
+        attached: &ChangedHierarchy,
+        parsed: &ParsedRoutes,
+        listeners: &Listeners,
+    ) -> BTreeSet<ObjectKey> {
+        let mut affected: BTreeSet<_> = changed.routes().cloned().collect();
+        for parent in judged.for_routes.union(&attached.moved) {
+            affected.extend(self.by_parent.of(parent).cloned());
+        }
+        for service in changed.of(Kind::Service) {
+            self.references += 1;
+            affected.extend(self.by_service.of(service).cloned());
+        }
+        for namespace in changed.granting_namespaces() {
+            self.references += 1;
+            affected.extend(self.by_service.in_namespace(&namespace).cloned());
+            affected.extend(parsed.listers_in(&namespace).cloned());
+            *self.consent.entry(namespace).or_default() += 1;
+        }
+        for namespace in changed.relabelled_namespaces() {
+            affected.extend(self.selected_by_label(namespace, parsed, listeners));
+            *self.consent.entry(namespace.clone()).or_default() += 1;
+        }
+        affected
+    }
+
+    /// Routes of a namespace that listeners select by its labels, and parents that so select children there.
+    fn selected_by_label(
+        &self,
+        namespace: &str,
+        parsed: &ParsedRoutes,
+        listeners: &Listeners,
+    ) -> BTreeSet<ObjectKey> {
+        let mut selected = BTreeSet::new();
+        for (key, state) in parsed.in_namespace(namespace).filter_map(|key| Some((key, self.get(key)?))) {
+            let parents = parents_of(&state.parsed).into_iter();
+            selected.extend(parents.filter(|parent| parsed.selects_by_label(parent)));
+            let declared = state.references.parents.iter().filter_map(|parent| listeners.get(parent));
+            let mut rules = declared.flat_map(|it| &it.listeners).map(|listener| &listener.namespaces);
+            if rules.any(|rule| matches!(rule, NamespaceRule::Selector(_))) {
+                selected.insert(key.clone());
+            }
+        }
+        selected
+    }
+
+    pub(super) fn update(
+        &mut self,
+        affected: BTreeSet<ObjectKey>,
+        parsed: &ParsedRoutes,
+        parents: Parents<'_>,
+    ) -> ChangedRoutes {
+        let mut changed = ChangedRoutes::default();
+        for key in &affected {
+            let before = self.states.remove(key);
+            if before.is_none() && parsed.get(key).is_none() {
+                continue;
+            }
+            let now = parsed.get(key).map(|route| self.state(route, before.as_ref(), parsed, parents));
+            self.update_references(key, before.as_ref(), now.as_ref(), &mut changed);
+            let now = now.map(|now| now.sharing_rules_with(before.as_ref()));
+            self.move_route(key, before.as_ref(), now.as_ref(), &mut changed);
+            let families =
+                [&before, &now].map(|state| state.as_ref().and_then(|state| state.family.as_deref()));
+            self.note_family(key, families, parsed, &mut changed);
+            now.into_iter().for_each(|now| drop(self.states.insert(key.clone(), now)));
+        }
+        changed.statuses.extend(affected);
+        changed
+    }
+
+    fn state(
+        &self,
+        parsed: &Arc<ParsedRoute>,
+        before: Option<&RouteState>,
+        all: &ParsedRoutes,
+        parents: Parents<'_>,
+    ) -> RouteState {
+        let mut resolved = resolve(parsed, parents.objects);
+        let (mut attached, verdicts) = parents.attach(parsed);
+        let consent = Consent { objects: parents.objects, versions: &self.consent };
+        let known = before.and_then(|before| before.family.as_deref());
+        let family = AttachedFamily::bind(parsed, &verdicts, known, all, parents, &consent);
+        let mut stand_ins = Vec::new();
+        if let Some(family) = family.as_ref().map(|it| &it.family).filter(|_| parsed.is_parent()) {
+            let known = before.map_or(&[][..], |before| &before.stand_ins);
+            stand_ins = StandIn::of(family, &attached, known, self.references, parents);
+            replace_parent(&stand_ins, family, &mut attached, &mut resolved);
+        }
+        if attached.is_empty() {
+            // No client can be sent there.
+            resolved.backends.clear();
+        }
+        RouteState {
+            references: References::of(parsed, &resolved, parents),
+            rules: resolved.rules.into(),
+            unresolved: resolved.problem.map(Box::new),
+            parsed: parsed.clone(),
+            attached: attached.into(),
+            verdicts: verdicts.into(),
+            family,
+            stand_ins: stand_ins.into(),
+        }
+    }
+
+    fn update_references(
+        &mut self,
+        key: &ObjectKey,
+        before: Option<&RouteState>,
+        now: Option<&RouteState>,
+        changed: &mut ChangedRoutes,
+    ) {
+        let nothing = References::default();
+        let [before, now] = [before, now].map(|state| state.map_or(&nothing, |state| &state.references));
+        self.by_service.update_list(key, &before.services, &now.services);
+        self.by_parent.update_list(key, &before.parents, &now.parents);
+        changed.services.extend(self.backend_uses.update(&before.backends, &now.backends));
+    }
+
+    /// Moves a route between listeners, and marks the tables that are another's now.
+    fn move_route(
+        &mut self,
+        key: &ObjectKey,
+        before: Option<&RouteState>,
+        now: Option<&RouteState>,
+        changed: &mut ChangedRoutes,
+    ) {
+        let rules = match (before, now) {
+            (Some(before), Some(now)) if now.serves_same(before) => Rules::Same,
+            _ => Rules::Other,
+        };
+        // Listeners count accepted routes only.
+        let is_accepted = |state: Option<&RouteState>| state.map(|state| state.parsed.refusal().is_none());
+        let flipped = before.is_some() && is_accepted(before) != is_accepted(now);
+        let nothing = AttachedTo::default();
+        let [old, new] = [before, now].map(|state| state.map_or(&nothing, |state| &state.attached));
+        for (listener, hostnames) in old.iter() {
+            if flipped || new.get(listener) != Some(hostnames) {
+                self.detach(key, listener, hostnames, changed);
+            }
+        }
+        for (listener, hostnames) in new.iter() {
+            let is_new = flipped || old.get(listener) != Some(hostnames);
+            if is_new {
+                let routes = self.by_listener.entry(listener.clone()).or_default();
+                routes.add(key, hostnames);
+                if is_accepted(now) == Some(true) {
+                    routes.count_as_attached(key);
+                }
+                changed.parents.insert(listener.0.clone());
+            }
+            if is_new || rules == Rules::Other {
+                changed.note_tables(listener, hostnames);
+            }
+        }
+    }
+
+    fn detach(
+        &mut self,
+        key: &ObjectKey,
+        listener: &ListenerKey,
+        hostnames: &[HostPattern],
+        changed: &mut ChangedRoutes,
+    ) {
+        changed.parents.insert(listener.0.clone());
+        changed.note_tables(listener, hostnames);
+        let Some(routes) = self.by_listener.get_mut(listener) else { return };
+        routes.remove(key, hostnames);
+        if routes.is_empty() {
+            self.by_listener.remove(listener);
+        }
+    }
+
+    /// All whose status tells of the family, before and now.
+    fn note_family(
+        &self,
+        key: &ObjectKey,
+        [before, now]: [Option<&AttachedFamily>; 2],
+        parsed: &ParsedRoutes,
+        changed: &mut ChangedRoutes,
+    ) {
+        let mut families = before.into_iter().chain(now).map(|it| &it.family);
+        match (before, now) {
+            (Some(before), Some(now)) if before.grandparents == now.grandparents => {
+                changed.statuses.extend(now.family.different_from(&before.family).cloned());
+            }
+            _ => {
+                let children = families.clone().flat_map(|family| &family.children);
+                changed.statuses.extend(children.map(|report| report.child.clone()));
+                self.note_descendants(key, parsed, changed);
+            }
+        }
+        let is_same = before.zip(now).is_some_and(|(a, b)| Arc::ptr_eq(&a.family, &b.family));
+        if !is_same && families.any(|family| family.parent.is_parent()) {
+            changed.families.insert(key.clone());
+        }
+    }
+
+    /// Grandchildren, too: that they are refused is ours to tell if the top is.
+    fn note_descendants(&self, key: &ObjectKey, parsed: &ParsedRoutes, changed: &mut ChangedRoutes) {
+        for child in parsed.children(key) {
+            let family = self.states.get(child).and_then(|state| state.family.as_ref());
+            let adopted = family.into_iter().flat_map(|it| &it.family.children);
+            changed.statuses.extend(adopted.map(|report| report.child.clone()));
+            changed.statuses.insert(child.clone());
+        }
     }
 }
 
-impl Translator {
-    pub(super) fn route(&mut self) {
-        for key in self.parse_routes() {
-            match self.parsed.get(&key).cloned() {
-                Some(parsed) => self.update_route(&key, parsed),
-                None => self.remove_route(&key),
-            }
-            self.dirty.statuses.insert(key);
+// === impl RouteState ===
+
+impl RouteState {
+    /// What the route contributes to the table of a listener's host pattern.
+    pub(super) fn entries(&self, listener: &ListenerKey, hostname: &HostPattern) -> Vec<Entry> {
+        if self.parsed.is_parent() {
+            self.stand_ins.iter().flat_map(|it| it.entries(listener, hostname)).collect()
+        } else {
+            table_entries(&self.parsed.origin, &self.rules)
         }
     }
 
-    /// Parsed once per version of the object.
-    pub(super) fn parse(
-        &self,
-        key: &ObjectKey,
-        before: Option<&Arc<ParsedRoute>>,
-    ) -> Option<Arc<ParsedRoute>> {
-        match key.kind {
-            Kind::HttpRoute => {
-                let object = self.objects.http_routes.get(&key.name)?;
-                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Http(source) if source.is(object));
-                Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_http(object))))
-            }
-            Kind::GrpcRoute => {
-                let object = self.objects.grpc_routes.get(&key.name)?;
-                let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Grpc(source) if source.is(object));
-                Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_grpc(object))))
-            }
-            _ => None,
+    /// Keeps the old rules where the new ones serve the same, so that nothing downstream changes.
+    fn sharing_rules_with(mut self, before: Option<&Self>) -> Self {
+        if let Some(before) = before.filter(|before| self.has_rules_of(before)) {
+            self.rules.clone_from(&before.rules);
         }
+        self
     }
 
-    fn update_route(&mut self, key: &ObjectKey, parsed: Arc<ParsedRoute>) {
-        let before = self.routes.remove(key);
-        let mut resolved = resolve(&parsed, &Lookup(&self.objects));
-        let (mut attached, verdicts) = self.attach(&parsed);
-        let bound = self.bound(&parsed, &verdicts, before.as_ref());
-        let family = bound.as_ref().map(|bound| &bound.family).filter(|_| parsed.is_parent());
-        let parts = family.map(|family| self.parts(family, &attached, before.as_ref())).unwrap_or_default();
-        if let Some(family) = family {
-            stand_in(&parts, family, &mut attached, &mut resolved);
-        }
-        if attached.is_empty() {
-            // Nobody can be sent there.
-            resolved.backends.clear();
-        }
-        let mut unit = RouteUnit {
-            references: self.references(&parsed, &resolved),
-            rules: resolved.rules.into(),
-            unresolved: resolved.problem.map(Box::new),
-            parsed,
-            attached: attached.into(),
-            verdicts: verdicts.into(),
-            bound,
-            parts: parts.into(),
-        };
-        self.update_route_references(key, before.as_ref(), &unit.references);
-        self.route_changed(key, before.as_ref(), &mut unit);
-        self.routes.insert(key.clone(), unit);
+    fn serves_same(&self, before: &Self) -> bool {
+        self.has_rules_of(before) && serve_same(&before.stand_ins, &self.stand_ins)
     }
 
-    /// Hands on what is different: to listeners which routes they have, to tables what these serve.
-    fn route_changed(&mut self, key: &ObjectKey, before: Option<&RouteUnit>, unit: &mut RouteUnit) {
-        let same_rules = keep_if_same(before, unit);
-        let same = same_rules && before.is_some_and(|before| same_parts(&before.parts, &unit.parts));
-        let is_accepted = |unit: &RouteUnit| unit.parsed.refusal().is_none();
-        let flipped = before.is_some_and(|before| is_accepted(before) != is_accepted(unit));
-        let nothing = Places::default();
-        let attached_before = before.map_or(&nothing, |before| &before.attached);
-        if flipped {
-            // Listeners count accepted routes only.
-            self.move_route(key, attached_before, &nothing, false);
-        }
-        self.move_route(key, if flipped { &nothing } else { attached_before }, &unit.attached, !same);
-        self.family_changed(key, before.and_then(|unit| unit.bound.as_deref()), unit.bound.as_deref());
+    fn has_rules_of(&self, before: &Self) -> bool {
+        before.parsed.origin == self.parsed.origin && same_rules(&before.rules, &self.rules)
     }
+}
 
-    fn remove_route(&mut self, key: &ObjectKey) {
-        let Some(unit) = self.routes.remove(key) else { return };
-        self.family_changed(key, unit.bound.as_deref(), None);
-        self.update_route_references(key, Some(&unit), &References::default());
-        self.move_route(key, &unit.attached, &Places::default(), false);
-    }
-
-    fn references(&self, parsed: &ParsedRoute, resolved: &ResolvedRoute) -> References {
-        let parents: BTreeSet<_> = parsed.parent_refs.iter().filter_map(parent_key).collect();
-        References {
-            parents: parents.into_iter().map(|parent| self.shared(parent)).collect(),
+impl References {
+    fn of(parsed: &ParsedRoute, resolved: &ResolvedRoute, parents: Parents<'_>) -> Self {
+        let named: BTreeSet<_> = parsed.parent_refs.iter().filter_map(parent_key).collect();
+        Self {
+            parents: named.into_iter().map(|parent| parents.shared(parent)).collect(),
             backends: resolved.backends.iter().cloned().collect(),
             services: resolved.services.iter().cloned().collect(),
         }
     }
+}
 
-    /// The same key with the names of the object's own, if it is there: one copy instead of one for each of its routes.
-    fn shared(&self, parent: ParentKey) -> ParentKey {
-        self.units.get(&parent).map_or(parent, |unit| unit.declared.key.clone())
-    }
-
-    fn update_route_references(&mut self, key: &ObjectKey, before: Option<&RouteUnit>, now: &References) {
-        let nothing = References::default();
-        let before = before.map_or(&nothing, |unit| &unit.references);
-        self.index.routes_by_service.update_list(key, &before.services, &now.services);
-        self.dirty.services.extend(self.backends.update(&before.backends, &now.backends));
-        self.index.routes_by_parent.update_list(key, &before.parents, &now.parents);
-    }
-
-    /// Each parentRef is judged on its own; what is attached is the union.
-    fn attach(
-        &self,
-        route: &ParsedRoute,
-    ) -> (BTreeMap<ListenerKey, BTreeSet<HostPattern>>, Vec<ParentVerdict>) {
-        let mut attached: BTreeMap<ListenerKey, BTreeSet<HostPattern>> = BTreeMap::new();
-        let mut verdicts = Vec::new();
-        for (at, reference) in route.parent_refs.iter().enumerate() {
-            let Some(parent) = parent_key(reference) else { continue };
-            let Some(attachment) = self.attach_to(route, reference, &parent) else { continue };
-            let unit = &self.units[&parent];
-            for (listener, hostnames) in attachment.listeners {
-                let name = unit.declared.listeners[listener].name.clone();
-                attached.entry((unit.declared.key.clone(), name)).or_default().extend(hostnames);
-            }
-            verdicts.push(ParentVerdict { reference: at, refusal: attachment.refusal.map(Box::new) });
-        }
-        (attached, verdicts)
-    }
-
-    /// `None` if the parent is not ours.
-    pub(super) fn attach_to(
-        &self,
-        route: &ParsedRoute,
-        reference: &ParentReference,
-        parent: &ParentKey,
-    ) -> Option<Attachment> {
-        let unit = self.units.get(parent)?;
-        let attachment = match &unit.place {
-            Place::Foreign => return None,
-            Place::Refused(_) => {
-                let message =
-                    format!("the {} is not accepted by the Gateway it asks to be attached to", parent.kind());
-                return Some(Attachment::refused(Fault::not_accepted(Reason::NoMatchingParent, message)));
-            }
-            Place::Root | Place::Child(_) => {
-                attach(route, reference, &unit.declared, Namespaces::new(&self.objects))
-            }
-        };
-        // What is wrong with the route as a whole comes first: without hostnames, for example, it fits nowhere anyway.
-        let refusal = route.refusal().filter(|_| attachment.refusal.is_none() || !route.problems.is_empty());
-        Some(match refusal {
-            // Invalid rules own their traffic still, and fail it: a filter that cannot be served "MUST NOT be skipped", and
-            // without the rule another route's could take the request past it.
-            Some(refusal) => Attachment { listeners: attachment.listeners, refusal: Some(refusal) },
-            None => attachment,
-        })
-    }
-
-    /// Moves a route between listeners, and marks the tables that are another's now.
-    fn move_route(&mut self, key: &ObjectKey, before: &Places, now: &Places, rules_changed: bool) {
-        for (listener, hostnames) in
-            before.iter().filter(|(listener, hostnames)| now.get(listener) != Some(*hostnames))
-        {
-            self.detach(key, listener, hostnames);
-        }
-        for (listener, hostnames) in now.iter() {
-            let is_new = before.get(listener) != Some(hostnames);
-            if is_new {
-                self.attach_routes(key, listener, hostnames);
-            }
-            if is_new || rules_changed {
-                self.dirty.contests.insert(listener.clone());
-                self.dirty
-                    .tables
-                    .extend(hostnames.iter().map(|hostname| (listener.clone(), hostname.clone())));
-            }
-        }
-    }
-
-    fn detach(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &[HostPattern]) {
-        self.dirty_status(&listener.0);
-        let Some(unit) = self.units.get_mut(&listener.0) else { return };
-        let Some(attached) = unit.attached.get_mut(&listener.1) else { return };
-        attached.routes.remove(key);
-        self.dirty.contests.insert(listener.clone());
-        for hostname in hostnames {
-            attached.take(key, hostname);
-            self.dirty.tables.insert((listener.clone(), hostname.clone()));
-        }
-    }
-
-    fn attach_routes(&mut self, key: &ObjectKey, listener: &ListenerKey, hostnames: &[HostPattern]) {
-        self.dirty_status(&listener.0);
-        let Some(unit) = self.units.get_mut(&listener.0) else { return };
-        let attached = unit.attached.entry(listener.1.clone()).or_default();
-        if self.parsed.get(key).is_some_and(|parsed| parsed.refusal().is_none()) {
-            attached.routes.insert(key.clone());
-        }
-        self.dirty.contests.insert(listener.clone());
-        hostnames.iter().for_each(|hostname| attached.add(key, hostname));
-    }
-
-    pub(super) fn dirty_status(&mut self, parent: &ParentKey) {
-        self.dirty.statuses.insert(ObjectKey { kind: parent.kind(), name: parent.name.clone() });
+impl ChangedRoutes {
+    fn note_tables(&mut self, listener: &ListenerKey, hostnames: &[HostPattern]) {
+        self.listeners.insert(listener.clone());
+        self.hostnames.extend(hostnames.iter().map(|hostname| (listener.clone(), hostname.clone())));
     }
 }
 
-/// Keeps the old rules where the new ones serve the same, so that nothing downstream changes.
-fn keep_if_same(before: Option<&RouteUnit>, unit: &mut RouteUnit) -> bool {
-    let Some(before) = before.filter(|before| before.parsed.origin == unit.parsed.origin) else {
-        return false;
-    };
-    let same_rules = before.rules.len() == unit.rules.len()
-        && before.rules.iter().zip(&unit.rules).all(|(a, b)| same_rule(a, b));
-    if same_rules {
-        unit.rules.clone_from(&before.rules);
-    }
-    same_rules
-}
+// === impl BackendUses ===
 
-pub(super) fn same_rule(a: &ResolvedRule, b: &ResolvedRule) -> bool {
-    a.rule == b.rule
-        && a.matches.len() == b.matches.len()
-        && a.matches.iter().zip(&b.matches).all(|(a, b)| Arc::ptr_eq(a, b))
+impl BackendUses {
+    pub(super) fn contains(&self, used: &BackendUse) -> bool {
+        self.0.contains_key(used)
+    }
+
+    /// Those from `first` on.
+    pub(super) fn from(&self, first: &BackendUse) -> impl Iterator<Item = &BackendUse> {
+        self.0.range(first..).map(|(used, _)| used)
+    }
+
+    /// Counts a route's backends anew; returns the Services whose backends came or went.
+    fn update(&mut self, before: &[BackendUse], now: &[BackendUse]) -> BTreeSet<ObjectName> {
+        let mut changed = BTreeSet::new();
+        for used in only_in(now, before) {
+            let count = self.0.entry(used.clone()).or_default();
+            *count += 1;
+            if *count == 1 {
+                changed.insert(used.service.clone());
+            }
+        }
+        for used in only_in(before, now) {
+            let count = self.0.get(used).copied().unwrap_or_default();
+            if count > 1 {
+                self.0.insert(used.clone(), count - 1);
+            } else {
+                self.0.remove(used);
+                changed.insert(used.service.clone());
+            }
+        }
+        changed
+    }
 }

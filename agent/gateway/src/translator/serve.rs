@@ -1,26 +1,22 @@
 //! Stage: accepted listeners become what the data plane runs, grouped by the port they share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_model::{
-    Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, RouteTable, Serves, Snapshot,
-    TlsTermination,
+    Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, Serves, TlsTermination,
 };
 
-use super::Translator;
-use super::dirty::ListenerKey;
-use super::frontends::Claims;
-use super::unit::Unit;
-use crate::listener::Protocol;
+use super::gateways::{ChangedGateways, Gateways};
+use super::hierarchy::{ChangedHierarchy, Hierarchy};
+use super::listeners::{ChangedListeners, Listeners};
+use super::tables::{ChangedTables, Tables};
+use crate::listener::{ListenerKey, Protocol};
 
 #[derive(Debug, Default)]
-pub(super) struct Serving {
+pub(super) struct Ports {
     listeners: BTreeMap<ListenerKey, Served>,
     ports: BTreeMap<ObjectName, BTreeMap<PortKey, Arc<Port>>>,
-    pub(super) claims: Claims,
-    /// The table of listeners without routes: the same for all.
-    no_routes: Arc<RouteTable>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -39,84 +35,80 @@ struct PortChange {
     new: Vec<Arc<Listener>>,
 }
 
-impl Translator {
-    pub(super) fn serve(&mut self, next: &mut Option<Snapshot>) {
-        let mut changes = PortChanges::new();
-        for key in std::mem::take(&mut self.dirty.listeners) {
-            self.refresh(&key, &mut changes);
-        }
-        for name in std::mem::take(&mut self.dirty.served) {
-            for port in self.serving.ports_of(&name) {
-                changes.entry(name.clone()).or_default().entry(port).or_default();
-            }
-        }
-        for (gateway, ports) in changes {
-            for (port, change) in ports {
-                self.change_port(&gateway, port, change);
-            }
-            self.dirty.frontends.insert(gateway);
-        }
-        self.update_frontends(next);
+/// The Gateways with another port, or another listener on one.
+pub(super) type ChangedPorts = BTreeSet<ObjectName>;
+
+/// What listeners are served with.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'s> {
+    pub(super) listeners: &'s Listeners,
+    pub(super) hierarchy: &'s Hierarchy,
+    pub(super) gateways: &'s Gateways,
+    pub(super) tables: &'s Tables,
+}
+
+// === impl Ports ===
+
+impl Ports {
+    /// The ports of a Gateway that have listeners.
+    pub(super) fn of(&self, gateway: &ObjectName) -> impl Iterator<Item = PortKey> {
+        self.ports.get(gateway).into_iter().flat_map(BTreeMap::keys).copied()
     }
 
-    fn refresh(&mut self, key: &ListenerKey, changes: &mut PortChanges) {
-        let now = self.served(key);
-        if self.serving.listeners.get(key) == now.as_ref() {
+    pub(super) fn get(&self, gateway: &ObjectName, key: PortKey) -> Option<&Arc<Port>> {
+        self.ports.get(gateway)?.get(&key)
+    }
+
+    pub(super) fn update(
+        &mut self,
+        judged: &ChangedListeners,
+        attached: &ChangedHierarchy,
+        merged: &ChangedGateways,
+        tables: &ChangedTables,
+        sources: Sources<'_>,
+    ) -> ChangedPorts {
+        let mut changes = PortChanges::new();
+        let mut listeners: BTreeSet<_> = judged.listeners.union(tables).cloned().collect();
+        for parent in attached.moved.union(&merged.verdicts) {
+            listeners.extend(sources.listeners.keys_of(parent));
+        }
+        for listener in listeners {
+            self.refresh(listener, sources, &mut changes);
+        }
+        for gateway in &merged.limits {
+            for port in self.of(gateway) {
+                changes.entry(gateway.clone()).or_default().entry(port).or_default();
+            }
+        }
+        let changed = changes.keys().cloned().collect();
+        for (gateway, ports) in changes {
+            for (port, change) in ports {
+                self.change_port(&gateway, port, change, sources.gateways);
+            }
+        }
+        changed
+    }
+
+    fn refresh(&mut self, key: ListenerKey, sources: Sources<'_>, changes: &mut PortChanges) {
+        let now = sources.served(&key);
+        if self.listeners.get(&key) == now.as_ref() {
             return;
         }
         if let Some(now) = &now {
             now.change(changes).new.push(now.listener.clone());
         }
         let before = match now {
-            Some(now) => self.serving.listeners.insert(key.clone(), now),
-            None => self.serving.listeners.remove(key),
+            Some(now) => self.listeners.insert(key, now),
+            None => self.listeners.remove(&key),
         };
         if let Some(before) = before {
             before.change(changes).gone.push(before.listener.clone());
         }
     }
 
-    /// What is to be served of a listener; `None` if it is not accepted.
-    fn served(&self, (parent, name): &ListenerKey) -> Option<Served> {
-        let unit = self.units.get(parent)?;
-        let root = unit.root()?;
-        let at = unit.declared.listeners.iter().position(|listener| listener.name == *name)?;
-        unit.verdicts.get(at).filter(|verdict| verdict.is_accepted())?;
-        let listener = &unit.declared.listeners[at];
-        let id = ListenerId {
-            gateway: root.clone(),
-            kind: parent.kind,
-            parent: parent.name.clone(),
-            name: name.clone(),
-        };
-        let serves = match listener.protocol {
-            Protocol::Http => Serves::Http(self.table_of(unit, name)),
-            Protocol::Https => Serves::Https {
-                tls: TlsTermination { certificates: listener.certificates.clone() },
-                routes: self.table_of(unit, name),
-            },
-            Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => return None,
-        };
-        let model = Listener { id, hostname: listener.hostname.clone(), serves };
-        Some(Served { port: listener.port, listener: Arc::new(model) })
-    }
-
-    fn table_of(&self, unit: &Unit, name: &str) -> Arc<RouteTable> {
-        unit.attached
-            .get(name)
-            .map_or_else(|| self.serving.no_routes.clone(), |attached| attached.table.clone())
-    }
-
-    /// The same as before, if it is.
-    fn gateway(&self, name: &ObjectName, before: Option<&Arc<Gateway>>) -> Arc<Gateway> {
-        let now = self.roots.get(name).map(|root| root.parameters.served(name));
-        let now = now.unwrap_or_else(|| Gateway::new(name.clone()));
-        before.filter(|before| ***before == now).cloned().unwrap_or_else(|| Arc::new(now))
-    }
-
     /// Removals come first: a hostname may pass from one listener to another.
-    fn change_port(&mut self, gateway: &ObjectName, key: PortKey, change: PortChange) {
-        let before = self.serving.port(gateway, key);
+    fn change_port(&mut self, gateway: &ObjectName, key: PortKey, change: PortChange, gateways: &Gateways) {
+        let before = self.get(gateway, key);
         let mut listeners = before.map(|port| port.listeners.clone());
         for gone in change.gone {
             listeners = listeners.and_then(|listeners| listeners.without(&gone));
@@ -128,24 +120,13 @@ impl Translator {
             });
         }
         let port = listeners.map(|listeners| {
-            let gateway = self.gateway(gateway, before.map(|port| &port.gateway));
+            let gateway = served_gateway(gateway, gateways, before.map(|port| &port.gateway));
             Arc::new(Port { gateway, key, listeners })
         });
-        self.serving.set_port(gateway, key, port);
-    }
-}
-
-impl Serving {
-    /// The ports of a Gateway that have listeners.
-    pub(super) fn ports_of(&self, gateway: &ObjectName) -> impl Iterator<Item = PortKey> {
-        self.ports.get(gateway).into_iter().flat_map(BTreeMap::keys).copied()
+        self.set(gateway, key, port);
     }
 
-    pub(super) fn port(&self, gateway: &ObjectName, key: PortKey) -> Option<&Arc<Port>> {
-        self.ports.get(gateway)?.get(&key)
-    }
-
-    fn set_port(&mut self, gateway: &ObjectName, key: PortKey, port: Option<Arc<Port>>) {
+    fn set(&mut self, gateway: &ObjectName, key: PortKey, port: Option<Arc<Port>>) {
         if let Some(port) = port {
             self.ports.entry(gateway.clone()).or_default().insert(key, port);
         } else if let Some(ports) = self.ports.get_mut(gateway) {
@@ -154,6 +135,42 @@ impl Serving {
                 self.ports.remove(gateway);
             }
         }
+    }
+}
+
+/// The same as before, if it is.
+fn served_gateway(name: &ObjectName, gateways: &Gateways, before: Option<&Arc<Gateway>>) -> Arc<Gateway> {
+    let now = gateways.get(name).map(|merged| merged.parameters.served(name));
+    let now = now.unwrap_or_else(|| Gateway::new(name.clone()));
+    before.filter(|before| ***before == now).cloned().unwrap_or_else(|| Arc::new(now))
+}
+
+impl Sources<'_> {
+    /// What is to be served of a listener; `None` if it is not accepted.
+    fn served(self, key: &ListenerKey) -> Option<Served> {
+        let (parent, name) = key;
+        let declared = self.listeners.get(parent)?;
+        let gateway = self.hierarchy.gateway_of(parent)?;
+        let at = declared.listeners.iter().position(|listener| listener.name == *name)?;
+        self.gateways.verdicts(parent).get(at).filter(|verdict| verdict.is_accepted())?;
+        let listener = &declared.listeners[at];
+        let id = ListenerId {
+            gateway: gateway.clone(),
+            kind: parent.kind,
+            parent: parent.name.clone(),
+            name: name.clone(),
+        };
+        let routes = || self.tables.of(key).clone();
+        let serves = match listener.protocol {
+            Protocol::Http => Serves::Http(routes()),
+            Protocol::Https => Serves::Https {
+                tls: TlsTermination { certificates: listener.certificates.clone() },
+                routes: routes(),
+            },
+            Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => return None,
+        };
+        let model = Listener { id, hostname: listener.hostname.clone(), serves };
+        Some(Served { port: listener.port, listener: Arc::new(model) })
     }
 }
 

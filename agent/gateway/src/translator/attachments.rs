@@ -1,0 +1,198 @@
+//! Routes at the listeners that they are attached to: what a parentRef comes to, and which routes each listener has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_model::HostPattern;
+
+use super::hierarchy::{Attachment, Hierarchy};
+use super::listeners::Listeners;
+use crate::api::shared::ParentReference;
+use crate::attach::{RouteAttachment, attach, parent_key};
+use crate::listener::{ListenerKey, ParentKey};
+use crate::route::ParsedRoute;
+use crate::selector::Namespaces;
+use crate::status::ParentVerdict;
+use crate::{Fault, Kind, ObjectKey, Objects, Reason};
+
+/// The names for which a route is attached to each of its listeners, while it is worked out.
+pub(super) type Attached = BTreeMap<ListenerKey, BTreeSet<HostPattern>>;
+
+/// The listeners that a route is attached to, in order, and for which names there.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct AttachedTo(Box<[(ListenerKey, Box<[HostPattern]>)]>);
+
+/// The routes of one listener.
+#[derive(Debug, Default)]
+pub(super) struct ListenerRoutes {
+    /// Those that count as attached.
+    accepted: BTreeSet<ObjectKey>,
+    /// Those that are served, be it with errors.
+    by_hostname: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
+    /// How many entries of `by_hostname` are of each kind that must not be merged with the other.
+    grpc: usize,
+    http: usize,
+}
+
+/// What route attachment depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Parents<'s> {
+    pub(super) listeners: &'s Listeners,
+    pub(super) hierarchy: &'s Hierarchy,
+    pub(super) objects: &'s Objects,
+}
+
+// === impl Parents ===
+
+impl Parents<'_> {
+    /// Each parentRef is judged on its own; what is attached is the union.
+    pub(super) fn attach(self, route: &ParsedRoute) -> (Attached, Vec<ParentVerdict>) {
+        let mut attached = Attached::new();
+        let mut verdicts = Vec::new();
+        for (at, reference) in route.parent_refs.iter().enumerate() {
+            let Some(parent) = parent_key(reference) else { continue };
+            let Some(declared) = self.listeners.get(&parent) else { continue };
+            let Some(attachment) = self.attach_to(route, reference, &parent) else { continue };
+            for (listener, hostnames) in attachment.listeners {
+                let name = declared.listeners[listener].name.clone();
+                attached.entry((declared.key.clone(), name)).or_default().extend(hostnames);
+            }
+            verdicts.push(ParentVerdict { reference: at, refusal: attachment.refusal.map(Box::new) });
+        }
+        (attached, verdicts)
+    }
+
+    /// `None` if the parent is not ours.
+    pub(super) fn attach_to(
+        self,
+        route: &ParsedRoute,
+        reference: &ParentReference,
+        parent: &ParentKey,
+    ) -> Option<RouteAttachment> {
+        let declared = self.listeners.get(parent)?;
+        let attachment = match &self.hierarchy.get(parent)?.attachment {
+            Attachment::Foreign => return None,
+            Attachment::Refused(_) => {
+                let message =
+                    format!("the {} is not accepted by the Gateway it asks to be attached to", parent.kind());
+                let fault = Fault::not_accepted(Reason::NoMatchingParent, message);
+                return Some(RouteAttachment::refused(fault));
+            }
+            Attachment::Independent | Attachment::Child(_) => {
+                attach(route, reference, declared, Namespaces::new(self.objects))
+            }
+        };
+        // What is wrong with the route as a whole comes first: without hostnames, for example, it fits nowhere anyway.
+        let refusal = route.refusal().filter(|_| attachment.refusal.is_none() || !route.problems.is_empty());
+        Some(match refusal {
+            // Invalid rules own their traffic still, and fail it: a filter that cannot be served "MUST NOT be skipped", and
+            // without the rule another route's could take the request past it.
+            Some(refusal) => RouteAttachment { listeners: attachment.listeners, refusal: Some(refusal) },
+            None => attachment,
+        })
+    }
+
+    /// Where a route is attached by one of its parentRefs.
+    pub(super) fn listeners_by_reference(self, route: &ParsedRoute, reference: usize) -> Vec<ListenerKey> {
+        let found = route.parent_refs.get(reference).and_then(|reference| {
+            let parent = parent_key(reference)?;
+            let attachment = self.attach_to(route, reference, &parent)?;
+            Some((parent, attachment))
+        });
+        let Some((parent, attachment)) = found else { return Vec::new() };
+        let Some(declared) = self.listeners.get(&parent) else { return Vec::new() };
+        let listeners = attachment.listeners.into_iter();
+        listeners.map(|(at, _)| (declared.key.clone(), declared.listeners[at].name.clone())).collect()
+    }
+
+    /// The hostnames of the listeners that an attachment is to.
+    pub(super) fn listener_hostnames(
+        self,
+        parent: &ParentKey,
+        attachment: &RouteAttachment,
+    ) -> BTreeSet<HostPattern> {
+        let listeners = self.listeners.get(parent).map(|declared| &declared.listeners);
+        let attached = attachment.listeners.iter().filter_map(|(at, _)| listeners?.get(*at));
+        attached.map(|listener| listener.hostname.clone()).collect()
+    }
+
+    /// The same key with the names of the object's own, if it is there: one copy instead of one for each of its routes.
+    pub(super) fn shared(self, parent: ParentKey) -> ParentKey {
+        self.listeners.get(&parent).map_or(parent, |declared| declared.key.clone())
+    }
+}
+
+// === impl AttachedTo ===
+
+impl AttachedTo {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ListenerKey, &[HostPattern])> {
+        self.0.iter().map(|(listener, hostnames)| (listener, &**hostnames))
+    }
+
+    pub(super) fn get(&self, listener: &ListenerKey) -> Option<&[HostPattern]> {
+        let at = self.0.binary_search_by(|(key, _)| key.cmp(listener)).ok()?;
+        Some(&self.0[at].1)
+    }
+}
+
+impl From<Attached> for AttachedTo {
+    fn from(attached: Attached) -> Self {
+        Self(attached.into_iter().map(|(key, hostnames)| (key, hostnames.into_iter().collect())).collect())
+    }
+}
+
+// === impl ListenerRoutes ===
+
+impl ListenerRoutes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.accepted.is_empty() && self.by_hostname.is_empty()
+    }
+
+    pub(super) fn add(&mut self, route: &ObjectKey, hostnames: &[HostPattern]) {
+        for hostname in hostnames {
+            if self.by_hostname.entry(hostname.clone()).or_default().insert(route.clone()) {
+                *self.count_of(route) += 1;
+            }
+        }
+    }
+
+    pub(super) fn count_as_attached(&mut self, route: &ObjectKey) {
+        self.accepted.insert(route.clone());
+    }
+
+    pub(super) fn remove(&mut self, route: &ObjectKey, hostnames: &[HostPattern]) {
+        self.accepted.remove(route);
+        for hostname in hostnames {
+            let Some(routes) = self.by_hostname.get_mut(hostname) else { continue };
+            let was_there = routes.remove(route);
+            if routes.is_empty() {
+                self.by_hostname.remove(hostname);
+            }
+            if was_there {
+                *self.count_of(route) -= 1;
+            }
+        }
+    }
+
+    /// The routes under a host pattern, those in conflict included.
+    pub(super) fn at(&self, hostname: &HostPattern) -> impl Iterator<Item = &ObjectKey> {
+        self.by_hostname.get(hostname).into_iter().flatten()
+    }
+
+    /// All routes, those in conflict included.
+    pub(super) fn all(&self) -> BTreeSet<&ObjectKey> {
+        self.by_hostname.values().flatten().collect()
+    }
+
+    /// "Routes with any other value for the Accepted condition MUST NOT be included" (attachedRoutes).
+    pub(super) fn accepted_without(&self, conflicted: &BTreeSet<ObjectKey>) -> usize {
+        self.accepted.len() - conflicted.intersection(&self.accepted).count()
+    }
+
+    pub(super) fn has_both_kinds(&self) -> bool {
+        self.grpc > 0 && self.http > 0
+    }
+
+    fn count_of(&mut self, route: &ObjectKey) -> &mut usize {
+        if route.kind == Kind::GrpcRoute { &mut self.grpc } else { &mut self.http }
+    }
+}

@@ -1,0 +1,216 @@
+//! Parent and child routes (GEP-1058). A parent is served by the routes that delegation computes; what its children's statuses
+//! say is taken from the same [`Family`]. Binding is done again only when a route of the family, or something that consent
+//! depends on, is another, and then only for the pairs concerned; a child's status only if its pair, or what the parent is
+//! attached to, is another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portcullis_model::{Entry, HostPattern, ObjectName};
+
+use super::attachments::{Attached, Parents};
+use super::parsed::ParsedRoutes;
+use crate::api::shared::ParentReference;
+use crate::attach::parent_key;
+use crate::delegate::{Family, Grandparent, Mismatch, Surroundings, Verdict, bind};
+use crate::listener::{ListenerKey, ParentKey};
+use crate::route::{ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
+use crate::selector::{NamespaceRule, Namespaces};
+use crate::status::ParentVerdict;
+use crate::{Fault, Grants, Kind, Objects};
+
+/// A family, and where it is attached.
+#[derive(Debug)]
+pub(super) struct AttachedFamily {
+    pub(super) family: Arc<Family>,
+    pub(super) grandparents: Vec<GrandparentState>,
+}
+
+/// How the parent fares with one of its own Gateways or ListenerSets: all that children depend on there.
+#[derive(Debug, PartialEq)]
+pub(super) struct GrandparentState {
+    pub(super) verdict: ParentVerdict,
+    reference: ParentReference,
+    key: ParentKey,
+    /// The hostnames of the listeners that the parent attaches to.
+    listeners: BTreeSet<HostPattern>,
+}
+
+/// One of the routes that are served in place of a parent.
+#[derive(Debug)]
+pub(super) struct StandIn {
+    route: Arc<ParsedRoute>,
+    resolved: Arc<ResolvedRoute>,
+    /// The state of Services and grants that it was resolved by.
+    references: u64,
+    attached: Attached,
+}
+
+/// What parents and children depend on to agree.
+pub(super) struct Consent<'s> {
+    pub(super) objects: &'s Objects,
+    /// Counts by namespace the changes of its grants and labels.
+    pub(super) versions: &'s BTreeMap<Arc<str>, u64>,
+}
+
+impl Surroundings for Consent<'_> {
+    fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool {
+        rule.admits(parent, child, Namespaces::new(self.objects))
+    }
+
+    fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool {
+        Grants::new(self.objects).permits(kind, namespace, kind, &to.namespace, &to.name)
+    }
+
+    fn version(&self, child: &str) -> u64 {
+        self.versions.get(child).copied().unwrap_or_default()
+    }
+}
+
+// === impl AttachedFamily ===
+
+impl AttachedFamily {
+    /// `None` if no route asks to be the route's child and it asks for none.
+    pub(super) fn bind(
+        parent: &Arc<ParsedRoute>,
+        verdicts: &[ParentVerdict],
+        before: Option<&Self>,
+        parsed: &ParsedRoutes,
+        parents: Parents<'_>,
+        consent: &Consent<'_>,
+    ) -> Option<Arc<Self>> {
+        let candidates = parsed.candidates(parent);
+        if candidates.is_empty() && !parent.is_parent() {
+            return None;
+        }
+        let family = bind(parent, &candidates, consent, before.map(|before| &before.family));
+        Some(Arc::new(Self { family, grandparents: grandparents(parent, verdicts, parents) }))
+    }
+
+    /// What the parent's own parents say about a child with these hostnames.
+    pub(super) fn verdicts_on(&self, child: &ParsedRoute, hostnames: &[HostPattern]) -> Vec<Grandparent> {
+        let verdict = |grandparent: &GrandparentState| match &grandparent.verdict.refusal {
+            Some(refusal) => Verdict::ParentRefused(refusal.reason),
+            None if grandparent.takes(hostnames) => Verdict::Accepted,
+            None => Verdict::HostnameMismatch(self.mismatch(grandparent, child, hostnames)),
+        };
+        let grandparents = self.grandparents.iter();
+        grandparents.map(|it| Grandparent { reference: it.reference.clone(), verdict: verdict(it) }).collect()
+    }
+
+    fn mismatch(
+        &self,
+        grandparent: &GrandparentState,
+        child: &ParsedRoute,
+        hostnames: &[HostPattern],
+    ) -> Mismatch {
+        let reader = &child.key.name.namespace;
+        let sees_parent = self.family.parent.key.name.namespace == *reader;
+        let sees_listeners = grandparent.key.name.namespace == *reader;
+        let listeners = grandparent.listeners.iter().filter(|_| sees_listeners).cloned().collect();
+        Mismatch {
+            hostnames: if sees_parent { hostnames.to_vec() } else { child.hostnames.clone() },
+            listeners,
+        }
+    }
+}
+
+impl GrandparentState {
+    /// A child's hostnames are the parent's or fewer, so no other listener can be meant than those the parent attaches to.
+    pub(super) fn takes(&self, hostnames: &[HostPattern]) -> bool {
+        let meets = |listener: &HostPattern| hostnames.iter().any(|name| listener.intersect(name).is_some());
+        self.listeners.iter().any(meets)
+    }
+}
+
+fn grandparents(
+    parent: &ParsedRoute,
+    verdicts: &[ParentVerdict],
+    parents: Parents<'_>,
+) -> Vec<GrandparentState> {
+    let own = parent.parent_refs.iter().filter_map(|reference| {
+        let key = parent_key(reference)?;
+        let attachment = parents.attach_to(parent, reference, &key)?;
+        Some((parents.listener_hostnames(&key, &attachment), key))
+    });
+    let state = |(verdict, (listeners, key)): (&ParentVerdict, _)| {
+        let reference = parent.as_written(verdict.reference)?;
+        Some(GrandparentState { verdict: verdict.clone(), reference, key, listeners })
+    };
+    verdicts.iter().zip(own).filter_map(state).collect()
+}
+
+// === impl StandIn ===
+
+impl StandIn {
+    /// Those of a family, attached to the listeners that the parent itself is attached to. `known` are those before, and
+    /// `references` is the state of Services and grants.
+    pub(super) fn of(
+        family: &Family,
+        attached: &Attached,
+        known: &[Self],
+        references: u64,
+        parents: Parents<'_>,
+    ) -> Vec<Self> {
+        let stand_in = |route: &Arc<ParsedRoute>| {
+            let same = known.iter().find(|it| Arc::ptr_eq(&it.route, route) && it.references == references);
+            let resolved = same.map(|same| same.resolved.clone());
+            Self {
+                resolved: resolved.unwrap_or_else(|| Arc::new(resolve(route, parents.objects))),
+                references,
+                attached: attached.keys().map(|it| (it.clone(), hostnames_on(it, route, parents))).collect(),
+                route: route.clone(),
+            }
+        };
+        family.routes().map(stand_in).collect()
+    }
+
+    /// What it contributes to the table of a listener's host pattern.
+    pub(super) fn entries(&self, listener: &ListenerKey, hostname: &HostPattern) -> Vec<Entry> {
+        let is_there = self.attached.get(listener).is_some_and(|hostnames| hostnames.contains(hostname));
+        let rules = if is_there { &*self.resolved.rules } else { &[] };
+        table_entries(&self.route.origin, rules)
+    }
+}
+
+fn hostnames_on(
+    (parent, name): &ListenerKey,
+    route: &ParsedRoute,
+    parents: Parents<'_>,
+) -> BTreeSet<HostPattern> {
+    let listeners = parents.listeners.get(parent).map(|declared| declared.listeners.iter());
+    let listener = listeners.into_iter().flatten().find(|listener| listener.name == *name);
+    let both = |hostname: &HostPattern| listener.and_then(|listener| listener.hostname.intersect(hostname));
+    route.hostnames.iter().filter_map(both).collect()
+}
+
+/// Takes the parent's own place: its listeners stay, under the hostnames and with the references of the routes that stand in.
+pub(super) fn replace_parent(
+    stand_ins: &[StandIn],
+    family: &Family,
+    attached: &mut Attached,
+    resolved: &mut ResolvedRoute,
+) {
+    for (listener, hostnames) in attached.iter_mut() {
+        *hostnames = stand_ins.iter().filter_map(|it| it.attached.get(listener)).flatten().cloned().collect();
+    }
+    for stand_in in stand_ins {
+        resolved.backends.extend(stand_in.resolved.backends.iter().cloned());
+        resolved.services.extend(stand_in.resolved.services.iter().cloned());
+    }
+    resolved.problem =
+        Fault::summary(resolved.problem.take().into_iter().chain(family.unresolved.iter().cloned()));
+}
+
+pub(super) fn serve_same(before: &[StandIn], now: &[StandIn]) -> bool {
+    let same = |(a, b): (&StandIn, &StandIn)| {
+        a.route.origin == b.route.origin
+            && a.attached == b.attached
+            && (Arc::ptr_eq(&a.resolved, &b.resolved) || same_rules(&a.resolved.rules, &b.resolved.rules))
+    };
+    before.len() == now.len() && before.iter().zip(now).all(same)
+}
+
+pub(super) fn same_rules(before: &[ResolvedRule], now: &[ResolvedRule]) -> bool {
+    before.len() == now.len() && before.iter().zip(now).all(|(a, b)| a.serves_same(b))
+}

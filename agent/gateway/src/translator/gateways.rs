@@ -1,0 +1,295 @@
+//! Stage: every Gateway with addresses of its own as a whole, with the listeners of its children merged into it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portcullis_model::{ObjectName, ParentKind, PortKey};
+
+use super::changes::ChangedObjects;
+use super::hierarchy::{ChangedHierarchy, Hierarchy};
+use super::hosts::Hosts;
+use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
+use crate::address::Addresses;
+use crate::api::gateways::Gateway;
+use crate::child::{self, AllowedChildren};
+use crate::infra::{self, Parameters};
+use crate::listener::{Declared, Listener, ParentKey, Protocol};
+use crate::merge::{Merge, Verdict};
+use crate::policy::Policies;
+use crate::selector::NamespaceRule;
+use crate::{Fault, Kind, Objects, Reason, Settings};
+
+#[derive(Debug, Default)]
+pub(super) struct Gateways {
+    merged: BTreeMap<ObjectName, MergedGateway>,
+    verdicts: BTreeMap<ParentKey, Verdicts>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct MergedGateway {
+    pub(super) addresses: Addresses,
+    /// How it is provided, if it is accepted.
+    pub(super) parameters: Parameters,
+    /// Why it is not accepted.
+    pub(super) refusal: Option<Fault>,
+    pub(super) summary: Summary,
+}
+
+/// What the merged listeners amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub(super) valid_anywhere: bool,
+    pub(super) invalid_below: bool,
+    pub(super) attached_sets: usize,
+    pub(super) attached_gateways: usize,
+}
+
+/// What the merge makes of one object's listeners.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    /// One per listener.
+    pub(super) verdicts: Vec<Verdict>,
+    /// Listeners with names that another listener of the port has, too.
+    pub(super) overlapping: Vec<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedGateways {
+    /// Those that were merged again, or are gone.
+    pub(super) merged: BTreeSet<ObjectName>,
+    /// Those with other addresses, or another answer to whether they are accepted.
+    pub(super) whole: BTreeSet<ObjectName>,
+    /// Those that are served with other limits, or another access log.
+    pub(super) limits: BTreeSet<ObjectName>,
+    /// The objects with other verdicts.
+    pub(super) verdicts: BTreeSet<ParentKey>,
+    /// The objects with other overlaps.
+    pub(super) overlaps: BTreeSet<ParentKey>,
+}
+
+/// The earlier stages, as far as they are read here.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'s> {
+    pub(super) listeners: &'s Listeners,
+    pub(super) hierarchy: &'s Hierarchy,
+    pub(super) objects: &'s Objects,
+    pub(super) settings: &'s Settings,
+}
+
+// === impl Gateways ===
+
+impl Gateways {
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&MergedGateway> {
+        self.merged.get(name)
+    }
+
+    pub(super) fn get_key_value(&self, name: &ObjectName) -> Option<(&ObjectName, &MergedGateway)> {
+        self.merged.get_key_value(name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.merged.keys()
+    }
+
+    pub(super) fn verdicts(&self, parent: &ParentKey) -> &[Verdict] {
+        self.verdicts.get(parent).map(|it| it.verdicts.as_slice()).unwrap_or_default()
+    }
+
+    pub(super) fn overlapping(&self, parent: &ParentKey) -> &[Arc<str>] {
+        self.verdicts.get(parent).map(|it| it.overlapping.as_slice()).unwrap_or_default()
+    }
+
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        judged: &ChangedListeners,
+        attached: &ChangedHierarchy,
+        sources: Sources<'_>,
+    ) -> ChangedGateways {
+        for key in &attached.moved {
+            self.verdicts.remove(key);
+        }
+        let mut now_changed = ChangedGateways::default();
+        for name in affected(changed, judged, attached, sources) {
+            let gateway = sources.objects.gateways.get(&name);
+            match gateway.filter(|_| sources.hierarchy.is_independent(&name)) {
+                Some(gateway) => self.merge(&name, gateway, sources, &mut now_changed),
+                None => drop(self.merged.remove(&name)),
+            }
+            now_changed.merged.insert(name);
+        }
+        now_changed
+    }
+
+    fn merge(
+        &mut self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        sources: Sources<'_>,
+        changed: &mut ChangedGateways,
+    ) {
+        self.update_whole(name, gateway, sources, changed);
+        let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        let mut merge = Merge::default();
+        let valid_anywhere = self.judge(&mut merge, gateway, &own, sources, changed).any;
+        let mut summary = Summary { valid_anywhere, ..Summary::default() };
+        for child in sources.hierarchy.children(name) {
+            let judged = self.judge(&mut merge, gateway, child, sources, changed);
+            summary.count(child.kind, &judged);
+        }
+        let members = std::iter::once(&own).chain(sources.hierarchy.children(name));
+        self.mark_overlaps(members, sources.listeners, changed);
+        if let Some(merged) = self.merged.get_mut(name) {
+            merged.summary = summary;
+        }
+    }
+
+    /// Addresses and whatever else concerns the Gateway as a whole.
+    fn update_whole(
+        &mut self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        sources: Sources<'_>,
+        changed: &mut ChangedGateways,
+    ) {
+        let addresses = Addresses::of(gateway, sources.settings);
+        let parameters = Parameters::of(gateway, sources.objects, &sources.settings.generated);
+        let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
+        let parameters = parameters.unwrap_or_default();
+        let merged = self.merged.entry(name.clone()).or_default();
+        if merged.parameters.served(name) != parameters.served(name) {
+            changed.limits.insert(name.clone());
+        }
+        if (&merged.addresses, &merged.refusal) != (&addresses, &refusal) {
+            changed.whole.insert(name.clone());
+        }
+        (merged.addresses, merged.refusal, merged.parameters) = (addresses, refusal, parameters);
+    }
+
+    /// Adds an object's listeners to the merged list.
+    fn judge(
+        &mut self,
+        merge: &mut Merge,
+        gateway: &Gateway,
+        key: &ParentKey,
+        sources: Sources<'_>,
+        changed: &mut ChangedGateways,
+    ) -> Judged {
+        let Some(declared) = sources.listeners.get(key) else { return Judged::default() };
+        let definer = (key.kind == ParentKind::Gateway).then(|| sources.objects.gateways.get(&key.name));
+        let definer = definer.flatten().map(|definer| &**definer).filter(|definer| {
+            definer.metadata.name != gateway.metadata.name
+                || definer.metadata.namespace != gateway.metadata.namespace
+        });
+        let verdicts = merge.add(&declared.listeners, |listener| {
+            listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener))
+        });
+        let judged = Judged {
+            any: verdicts.iter().any(Verdict::is_accepted),
+            all: verdicts.iter().all(Verdict::is_accepted) && declared.duplicates.is_empty(),
+        };
+        let known = self.verdicts.entry(key.clone()).or_default();
+        if known.verdicts != verdicts {
+            known.verdicts = verdicts;
+            changed.verdicts.insert(key.clone());
+        }
+        judged
+    }
+
+    /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that terminate TLS
+    /// (`OverlappingTLSConfig`): clients may reuse a connection for either.
+    fn mark_overlaps<'k>(
+        &mut self,
+        members: impl Iterator<Item = &'k ParentKey> + Clone,
+        listeners: &Listeners,
+        changed: &mut ChangedGateways,
+    ) {
+        let mut ports: BTreeMap<PortKey, Hosts<'_>> = BTreeMap::new();
+        for (key, declared) in members.clone().filter_map(|key| Some((key, listeners.get(key)?))) {
+            terminating(declared, self.verdicts(key)).for_each(|listener| {
+                ports.entry(listener.port).or_default().add(&listener.hostname);
+            });
+        }
+        for (key, declared) in members.filter_map(|key| Some((key, listeners.get(key)?))) {
+            let overlaps = terminating(declared, self.verdicts(key)).filter(|listener| {
+                ports.get(&listener.port).is_some_and(|hosts| hosts.overlap_another(&listener.hostname))
+            });
+            let now: Vec<_> = overlaps.map(|listener| listener.name.clone()).collect();
+            let Some(known) = self.verdicts.get_mut(key).filter(|known| known.overlapping != now) else {
+                continue;
+            };
+            known.overlapping = now;
+            changed.overlaps.insert(key.clone());
+        }
+    }
+}
+
+fn affected(
+    changed: &ChangedObjects,
+    judged: &ChangedListeners,
+    attached: &ChangedHierarchy,
+    sources: Sources<'_>,
+) -> BTreeSet<ObjectName> {
+    let mut affected = attached.gateways.clone();
+    affected.extend(judged.for_merge.iter().filter_map(|key| sources.hierarchy.gateway_of(key)).cloned());
+    let classes = changed_classes(changed, sources.objects);
+    affected.extend(gateways_of(classes.iter(), sources.objects).cloned());
+    // Rare, so there is no list of who refers to what.
+    for parameters in changed.of(Kind::GatewayParameters) {
+        let gateways = sources.objects.gateways.iter();
+        let referring = gateways.filter(|(_, gateway)| infra::refers(gateway, parameters));
+        affected.extend(referring.map(|(name, _)| name.clone()));
+    }
+    affected
+}
+
+/// The listeners of an object that are served with TLS.
+fn terminating<'d>(declared: &'d Declared, verdicts: &[Verdict]) -> impl Iterator<Item = &'d Listener> {
+    let listeners = declared.listeners.iter().zip(verdicts);
+    let accepted = listeners.filter(|(_, verdict)| verdict.is_accepted()).map(|(listener, _)| listener);
+    accepted.filter(|listener| listener.protocol == Protocol::Https)
+}
+
+/// Whether any, and whether all listeners of an object are valid.
+#[derive(Default)]
+struct Judged {
+    any: bool,
+    all: bool,
+}
+
+impl Summary {
+    fn count(&mut self, kind: ParentKind, judged: &Judged) {
+        self.valid_anywhere |= judged.any;
+        match kind {
+            ParentKind::ListenerSet => self.attached_sets += usize::from(judged.any),
+            ParentKind::Gateway => {
+                self.attached_gateways += usize::from(judged.any);
+                self.invalid_below |= !judged.all;
+            }
+        }
+    }
+}
+
+/// Why the Gateway as a whole is not accepted.
+fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Fault>) -> Option<Fault> {
+    let fault = parameters.or(addresses.unsupported.as_ref()).cloned();
+    fault.or_else(|| cannot_have_listeners(gateway))
+}
+
+/// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners empty."
+fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
+    let none = gateway.spec.listeners.as_ref().is_none_or(Vec::is_empty);
+    let no_children = matches!(child::allowed_children(gateway), Ok(AllowedChildren::None))
+        && child::allowed_sets(gateway) == NamespaceRule::None;
+    let message = "the Gateway has no listeners, and allows none to be attached: add listeners, or set spec.allowedListeners";
+    (none && no_children).then(|| Fault::not_accepted(Reason::ListenersNotValid, message))
+}
+
+/// A listener that could not enforce a policy must not be served without it.
+fn unsupported_policy(gateway: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Fault> {
+    let applies = listener.protocol == Protocol::Https
+        && !Policies::of(gateway, definer, listener.port.number).is_empty();
+    let message =
+        "client certificate validation (spec.tls.frontend) applies to the listener, but is not supported yet";
+    applies.then(|| Fault::unsupported(message))
+}

@@ -1,0 +1,215 @@
+//! Stage: the listeners of every Gateway and ListenerSet, each object judged on its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use portcullis_model::{Certificate, ObjectName, ParentKind};
+
+use super::changes::ChangedObjects;
+use super::relation::Relation;
+use crate::certificate::{self, CertificateError};
+use crate::child;
+use crate::infra;
+use crate::listener::{Certificates, Declared, Listener, ListenerKey, ParentKey};
+use crate::{Granted, Grants, Kind, Objects, Settings, created, generation};
+
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    declared: BTreeMap<ParentKey, Arc<Declared>>,
+    /// Objects by the Secrets that they refer to.
+    by_secret: Relation<ObjectName, ParentKey>,
+    certificates: CertificateCache,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedListeners {
+    /// The objects that were judged again, or are gone.
+    pub(super) parents: BTreeSet<ParentKey>,
+    /// Those with something that other listeners of the port are judged by.
+    pub(super) for_merge: BTreeSet<ParentKey>,
+    /// Those with something that routes attach by.
+    pub(super) for_routes: BTreeSet<ParentKey>,
+    /// Those that refer to other Secrets.
+    pub(super) secrets: BTreeSet<ParentKey>,
+    /// Listeners that came, changed or went.
+    pub(super) listeners: BTreeSet<ListenerKey>,
+}
+
+/// Certificates by Secret, each read once however many listeners refer to it.
+#[derive(Debug, Default)]
+struct CertificateCache {
+    read: BTreeMap<ObjectName, Result<Certificate, CertificateError>>,
+}
+
+struct CertificateLookup<'t> {
+    cache: &'t mut CertificateCache,
+    secrets: &'t BTreeMap<ObjectName, Arc<Secret>>,
+}
+
+// === impl Listeners ===
+
+impl Listeners {
+    pub(super) fn get(&self, parent: &ParentKey) -> Option<&Arc<Declared>> {
+        self.declared.get(parent)
+    }
+
+    /// Whether the Gateway exists and is ours, or the ListenerSet exists.
+    pub(super) fn contains(&self, parent: &ParentKey) -> bool {
+        self.declared.contains_key(parent)
+    }
+
+    pub(super) fn keys_of(&self, parent: &ParentKey) -> impl Iterator<Item = ListenerKey> {
+        self.declared.get(parent).into_iter().flat_map(|declared| declared.listener_keys())
+    }
+
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        objects: &Objects,
+        settings: &Settings,
+    ) -> ChangedListeners {
+        let mut now_changed = ChangedListeners::default();
+        for key in self.affected(changed, objects) {
+            let now = self.declare(&key, objects, settings).map(Arc::new);
+            let before = match &now {
+                Some(now) => self.declared.insert(key.clone(), now.clone()),
+                None => self.declared.remove(&key),
+            };
+            self.update_references(&key, before.as_deref(), now.as_deref());
+            now_changed.note(key, before.as_deref(), now.as_deref());
+        }
+        now_changed
+    }
+
+    fn affected(&mut self, changed: &ChangedObjects, objects: &Objects) -> BTreeSet<ParentKey> {
+        let gateway = |name: &ObjectName| ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        let set = |name: &ObjectName| ParentKey { kind: ParentKind::ListenerSet, name: name.clone() };
+        let mut affected: BTreeSet<_> = changed.of(Kind::Gateway).map(gateway).collect();
+        affected.extend(changed.of(Kind::ListenerSet).map(set));
+        affected.extend(gateways_of(changed.of(Kind::GatewayClass), objects).map(gateway));
+        for secret in changed.of(Kind::Secret) {
+            self.certificates.read.remove(secret);
+            affected.extend(self.by_secret.of(secret).cloned());
+        }
+        for namespace in changed.granting_namespaces() {
+            affected.extend(self.by_secret.in_namespace(&namespace).cloned());
+        }
+        affected
+    }
+
+    /// `None` if the object is gone or not ours.
+    fn declare(&mut self, key: &ParentKey, objects: &Objects, settings: &Settings) -> Option<Declared> {
+        let (metadata, specs) = match key.kind {
+            ParentKind::Gateway => {
+                let gateway = objects.gateways.get(&key.name)?;
+                let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
+                let class = objects.gateway_classes.get(&class)?;
+                (class.spec.controller_name == settings.controller_name).then_some(())?;
+                (&gateway.metadata, gateway.spec.listeners.as_deref().unwrap_or_default())
+            }
+            ParentKind::ListenerSet => {
+                let set = objects.listener_sets.get(&key.name)?;
+                child::parent_of_set(set)?;
+                (&set.metadata, set.spec.listeners.as_slice())
+            }
+        };
+        let versions = (generation(metadata), created(metadata));
+        let mut lookup = CertificateLookup { cache: &mut self.certificates, secrets: &objects.secrets };
+        Some(Declared::new(key.clone(), versions, specs, Grants::new(objects), &mut lookup))
+    }
+
+    fn update_references(&mut self, key: &ParentKey, before: Option<&Declared>, now: Option<&Declared>) {
+        let secrets = |declared: Option<&Declared>| -> BTreeSet<ObjectName> {
+            declared.into_iter().flat_map(|it| it.secrets.union(&it.foreign)).cloned().collect()
+        };
+        self.by_secret.update(key, &secrets(before), &secrets(now));
+    }
+}
+
+/// The Gateways of some GatewayClasses.
+pub(super) fn gateways_of<'o>(
+    classes: impl Iterator<Item = &'o ObjectName>,
+    objects: &'o Objects,
+) -> impl Iterator<Item = &'o ObjectName> {
+    let classes: BTreeSet<&str> = classes.map(|class| &*class.name).collect();
+    // Most changes are of no class; then no Gateway has to be looked at.
+    let gateways = (!classes.is_empty()).then(|| objects.gateways.iter());
+    let of_class = move |gateway: &crate::api::gateways::Gateway| {
+        classes.contains(gateway.spec.gateway_class_name.as_str())
+    };
+    gateways.into_iter().flatten().filter(move |(_, gateway)| of_class(gateway)).map(|(name, _)| name)
+}
+
+/// The GatewayClasses that changed, or whose parameters did.
+pub(super) fn changed_classes(changed: &ChangedObjects, objects: &Objects) -> BTreeSet<ObjectName> {
+    let mut classes: BTreeSet<_> = changed.of(Kind::GatewayClass).cloned().collect();
+    for parameters in changed.of(Kind::GatewayParameters) {
+        let referring = objects.gateway_classes.iter();
+        let referring = referring.filter(|(_, class)| infra::class_refers(class, parameters));
+        classes.extend(referring.map(|(name, _)| name.clone()));
+    }
+    classes
+}
+
+// === impl ChangedListeners ===
+
+impl ChangedListeners {
+    fn note(&mut self, key: ParentKey, before: Option<&Declared>, now: Option<&Declared>) {
+        match (before, now) {
+            (Some(before), Some(now)) => self.note_listeners(&key, before, now),
+            (before, now) => {
+                self.for_merge.insert(key.clone());
+                self.for_routes.insert(key.clone());
+                let declared = before.into_iter().chain(now);
+                self.listeners.extend(declared.flat_map(Declared::listener_keys));
+            }
+        }
+        self.parents.insert(key);
+    }
+
+    fn note_listeners(&mut self, key: &ParentKey, before: &Declared, now: &Declared) {
+        let (old, new) = (&before.listeners, &now.listeners);
+        if old != new {
+            self.listeners.extend(before.listener_keys().chain(now.listener_keys()));
+        }
+        // A Gateway has more to say in the merge than its listeners: addresses, policies.
+        if key.kind == ParentKind::Gateway || !same(old, new, same_in_merge) {
+            self.for_merge.insert(key.clone());
+        }
+        if !same(old, new, same_to_routes) {
+            self.for_routes.insert(key.clone());
+        }
+        if before.secrets != now.secrets {
+            self.secrets.insert(key.clone());
+        }
+    }
+}
+
+fn same(before: &[Listener], now: &[Listener], equal: fn(&Listener, &Listener) -> bool) -> bool {
+    before.len() == now.len() && before.iter().zip(now).all(|(a, b)| equal(a, b))
+}
+
+fn same_in_merge(a: &Listener, b: &Listener) -> bool {
+    (&a.name, a.port, a.protocol, &a.hostname, &a.refusal)
+        == (&b.name, b.port, b.protocol, &b.hostname, &b.refusal)
+}
+
+fn same_to_routes(a: &Listener, b: &Listener) -> bool {
+    (&a.name, a.port, &a.hostname, &a.kinds, &a.namespaces)
+        == (&b.name, b.port, &b.hostname, &b.kinds, &b.namespaces)
+}
+
+// === impl CertificateLookup ===
+
+impl Certificates for CertificateLookup<'_> {
+    fn certificate(&mut self, name: &Granted<ObjectName>) -> Option<Result<Certificate, CertificateError>> {
+        let secret = self.secrets.get(&**name)?;
+        if let Some(read) = self.cache.read.get(&**name) {
+            return Some(read.clone());
+        }
+        let read = certificate::read(secret);
+        self.cache.read.insert(ObjectName::clone(name), read.clone());
+        Some(read)
+    }
+}

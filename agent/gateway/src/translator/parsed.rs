@@ -1,0 +1,151 @@
+//! Stage: routes as far as they can be understood by themselves, and which of them name each other as parent or child.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portcullis_model::ObjectName;
+
+use super::relation::Relation;
+use crate::api::shared::ParentReference;
+use crate::route::{Delegation, ParsedRoute, ParsedRule, RouteSource, parse_grpc, parse_http};
+use crate::selector::NamespaceRule;
+use crate::{Kind, ObjectKey, Objects};
+
+#[derive(Debug, Default)]
+pub(super) struct ParsedRoutes {
+    parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
+    /// Routes by the routes that their parentRefs name.
+    children: Relation<ObjectKey, ObjectKey>,
+    /// Routes by the routes that their backendRefs name; [`ANY_NAME`] stands for all of the namespace.
+    listers: Relation<ObjectKey, ObjectKey>,
+}
+
+/// Stands for every name of a namespace.
+const ANY_NAME: &str = "*";
+
+// === impl ParsedRoutes ===
+
+impl ParsedRoutes {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Arc<ParsedRoute>> {
+        self.parsed.get(key)
+    }
+
+    /// Parses those of `routes` that changed. Returns all of them, and those that are or were named by them or name them.
+    pub(super) fn update(&mut self, routes: BTreeSet<ObjectKey>, objects: &Objects) -> BTreeSet<ObjectKey> {
+        let mut concerned = routes.clone();
+        for key in routes {
+            let before = self.parsed.remove(&key);
+            let now = parse(&key, before.as_ref(), objects);
+            let parents_before = before.as_deref().map(parents_of).unwrap_or_default();
+            let parents_now = now.as_deref().map(parents_of).unwrap_or_default();
+            self.children.update(&key, &parents_before, &parents_now);
+            let listed_before = before.as_deref().map(listed_by).unwrap_or_default();
+            let listed_now = now.as_deref().map(listed_by).unwrap_or_default();
+            self.listers.update(&key, &listed_before, &listed_now);
+            concerned.extend(parents_before);
+            concerned.extend(parents_now);
+            concerned.extend(self.listers(&key).cloned());
+            now.into_iter().for_each(|now| drop(self.parsed.insert(key.clone(), now)));
+        }
+        concerned
+    }
+
+    /// The routes whose parentRefs name a route.
+    pub(super) fn children(&self, parent: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
+        self.children.of(parent)
+    }
+
+    /// Parents that name the route, or all routes of its namespace, as children.
+    pub(super) fn listers(&self, child: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
+        let any =
+            ObjectKey { kind: child.kind, name: ObjectName::new(child.name.namespace.clone(), ANY_NAME) };
+        let any_there = self.listers.in_range(any.clone(), move |target| *target == any);
+        self.listers.of(child).chain(any_there)
+    }
+
+    /// Routes whose backendRefs name routes of a namespace.
+    pub(super) fn listers_in(&self, namespace: &str) -> impl Iterator<Item = &ObjectKey> {
+        [Kind::HttpRoute, Kind::GrpcRoute].into_iter().flat_map(move |kind| {
+            let first = ObjectKey { kind, name: ObjectName::new(namespace, "") };
+            let is_there =
+                move |target: &ObjectKey| target.kind == kind && *target.name.namespace == *namespace;
+            self.listers.in_range(first, is_there)
+        })
+    }
+
+    /// All routes of a namespace.
+    pub(super) fn in_namespace<'n>(&'n self, namespace: &'n str) -> impl Iterator<Item = &'n ObjectKey> {
+        [Kind::HttpRoute, Kind::GrpcRoute].into_iter().flat_map(move |kind| self.of_kind_in(kind, namespace))
+    }
+
+    fn of_kind_in<'n>(&'n self, kind: Kind, namespace: &'n str) -> impl Iterator<Item = &'n ObjectKey> {
+        let first = ObjectKey { kind, name: ObjectName::new(namespace, "") };
+        let keys = self.parsed.range(first..).map(|(key, _)| key);
+        keys.take_while(move |key| key.kind == kind && *key.name.namespace == *namespace)
+    }
+
+    /// The routes that name a route as their parent, and those that it names as its children.
+    pub(super) fn candidates(&self, parent: &ParsedRoute) -> Vec<Arc<ParsedRoute>> {
+        let mut keys: BTreeSet<&ObjectKey> = self.children(&parent.key).collect();
+        let listed = listed_by(parent);
+        for listed in &listed {
+            if &*listed.name.name == ANY_NAME {
+                keys.extend(self.of_kind_in(listed.kind, &listed.name.namespace));
+            } else {
+                keys.insert(listed);
+            }
+        }
+        keys.into_iter().filter_map(|key| self.parsed.get(key)).cloned().collect()
+    }
+
+    /// Whether a rule of the route admits children by the labels of their namespace.
+    pub(super) fn selects_by_label(&self, parent: &ObjectKey) -> bool {
+        let selects = |rule: &ParsedRule| match &rule.delegation {
+            Some(Delegation::Allowed(allowed)) => {
+                let rule = NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same);
+                matches!(rule, NamespaceRule::Selector(_))
+            }
+            _ => false,
+        };
+        self.parsed.get(parent).is_some_and(|parsed| parsed.rules.iter().any(selects))
+    }
+}
+
+/// Parsed once per version of the object.
+fn parse(key: &ObjectKey, before: Option<&Arc<ParsedRoute>>, objects: &Objects) -> Option<Arc<ParsedRoute>> {
+    match key.kind {
+        Kind::HttpRoute => {
+            let object = objects.http_routes.get(&key.name)?;
+            let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Http(source) if source.is(object));
+            Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_http(object))))
+        }
+        Kind::GrpcRoute => {
+            let object = objects.grpc_routes.get(&key.name)?;
+            let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Grpc(source) if source.is(object));
+            Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_grpc(object))))
+        }
+        _ => None,
+    }
+}
+
+/// The routes that a route names as its parents.
+pub(super) fn parents_of(route: &ParsedRoute) -> BTreeSet<ObjectKey> {
+    route.parent_routes().filter_map(|(_, reference)| parent_route(route.key.kind, reference)).collect()
+}
+
+pub(super) fn parent_route(kind: Kind, reference: &ParentReference) -> Option<ObjectKey> {
+    let name = ObjectName::new(reference.namespace.as_deref()?, reference.name.as_str());
+    Some(ObjectKey { kind, name })
+}
+
+fn listed_by(route: &ParsedRoute) -> BTreeSet<ObjectKey> {
+    let children = route.rules.iter().filter_map(|rule| match &rule.delegation {
+        Some(Delegation::Listed(children)) => Some(children),
+        _ => None,
+    });
+    let key = |namespace: &Arc<str>, name: Option<&Arc<str>>| {
+        let name = name.cloned().unwrap_or_else(|| ANY_NAME.into());
+        ObjectKey { kind: route.key.kind, name: ObjectName::new(namespace.clone(), name) }
+    };
+    children.flatten().map(|child| key(&child.namespace, child.name.as_ref())).collect()
+}

@@ -1,0 +1,138 @@
+//! Stage: statuses, planned from the state of all other stages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::changes::ChangedObjects;
+use super::conflicts::ChangedConflicts;
+use super::frontends::ChangedFrontends;
+use super::gateways::ChangedGateways;
+use super::hierarchy::{ChangedHierarchy, Hierarchy};
+use super::listeners::{ChangedListeners, changed_classes};
+use super::published::Published;
+use super::routes::ChangedRoutes;
+use super::view::View;
+use crate::listener::ParentKey;
+use crate::status::Status;
+use crate::{Kind, ObjectKey};
+
+use portcullis_model::{ObjectName, ParentKind};
+
+#[derive(Debug, Default)]
+pub(super) struct Statuses {
+    published: Published,
+    problems: BTreeMap<ObjectKey, Vec<String>>,
+}
+
+/// What is different from before.
+#[derive(Debug, Default)]
+pub(super) struct ChangedStatuses {
+    pub(super) statuses: BTreeMap<ObjectKey, Status>,
+    pub(super) forgotten: BTreeSet<ObjectKey>,
+    pub(super) orphaned: BTreeMap<ObjectKey, Status>,
+    pub(super) problems: BTreeMap<ObjectKey, Vec<String>>,
+}
+
+/// What the other stages changed, as far as statuses tell of it.
+pub(super) struct Changes<'c> {
+    pub(super) objects: &'c ChangedObjects,
+    pub(super) listeners: &'c ChangedListeners,
+    pub(super) hierarchy: &'c ChangedHierarchy,
+    pub(super) gateways: &'c ChangedGateways,
+    pub(super) routes: &'c ChangedRoutes,
+    pub(super) conflicts: &'c ChangedConflicts,
+    pub(super) frontends: &'c ChangedFrontends,
+    /// Gateways of which something else was observed.
+    pub(super) observed: &'c BTreeSet<ObjectName>,
+}
+
+// === impl Statuses ===
+
+impl Statuses {
+    /// The objects that have a status.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.published.keys()
+    }
+
+    pub(super) fn problems(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
+        &self.problems
+    }
+
+    pub(super) fn update(&mut self, changes: &Changes<'_>, view: View<'_>) -> ChangedStatuses {
+        let mut changed = ChangedStatuses::default();
+        for key in changes.affected(view) {
+            self.update_status(&key, view, &mut changed);
+            self.update_problems(key, view, &mut changed);
+        }
+        changed
+    }
+
+    fn update_status(&mut self, key: &ObjectKey, view: View<'_>, changed: &mut ChangedStatuses) {
+        if let Some(now) = view.status_of(key) {
+            if self.published.replace(key, &now) {
+                changed.statuses.insert(key.clone(), now);
+            }
+        } else if !self.published.contains(key) {
+            // It never had a status of ours, so there is nothing to take back.
+        } else if let Some(last) = view.orphan_status(key) {
+            if self.published.replace(key, &last) {
+                changed.orphaned.insert(key.clone(), last);
+            }
+        } else {
+            self.published.remove(key);
+            changed.forgotten.insert(key.clone());
+        }
+    }
+
+    fn update_problems(&mut self, key: ObjectKey, view: View<'_>, changed: &mut ChangedStatuses) {
+        let now = view.problems_of(&key);
+        let before = self.problems.get(&key).map(Vec::as_slice).unwrap_or_default();
+        if before == now {
+            return;
+        }
+        changed.problems.insert(key.clone(), now.clone());
+        if now.is_empty() {
+            self.problems.remove(&key);
+        } else {
+            self.problems.insert(key, now);
+        }
+    }
+}
+
+// === impl Changes ===
+
+impl Changes<'_> {
+    /// The objects whose statuses may be others.
+    fn affected(&self, view: View<'_>) -> BTreeSet<ObjectKey> {
+        let mut affected = self.classes(view);
+        affected.extend(self.routes.statuses.iter().chain(&self.conflicts.routes).cloned());
+        let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
+        let parents = parents.chain(&self.hierarchy.candidates);
+        let parents = parents.chain(&self.gateways.verdicts).chain(&self.gateways.overlaps);
+        let attached = self.routes.parents.iter();
+        let attached = attached.chain(self.conflicts.listeners.iter().map(|(parent, _)| parent));
+        affected.extend(parents.chain(attached).map(ParentKey::object));
+        affected.extend(self.gateways.merged.iter().map(gateway_key));
+        for gateway in self.gateways.whole.iter().chain(&self.frontends.lost).chain(self.observed) {
+            affected.extend(members(gateway, view.hierarchy));
+        }
+        affected
+    }
+
+    /// Every GatewayClass says whether the installed release is a known one.
+    fn classes(&self, view: View<'_>) -> BTreeSet<ObjectKey> {
+        let mut classes = changed_classes(self.objects, view.objects);
+        if self.objects.any_of(Kind::CustomResourceDefinition) {
+            classes.extend(view.objects.gateway_classes.keys().cloned());
+        }
+        classes.into_iter().map(|name| ObjectKey { kind: Kind::GatewayClass, name }).collect()
+    }
+}
+
+/// A Gateway and its children.
+fn members(gateway: &ObjectName, hierarchy: &Hierarchy) -> impl Iterator<Item = ObjectKey> {
+    std::iter::once(gateway_key(gateway)).chain(hierarchy.children(gateway).map(ParentKey::object))
+}
+
+fn gateway_key(name: &ObjectName) -> ObjectKey {
+    ParentKey { kind: ParentKind::Gateway, name: name.clone() }.object()
+}

@@ -1,0 +1,355 @@
+//! The state of the stages as statuses show it: what an object's status should say, and what no status can say.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use portcullis_model::{FrontendKey, HostPattern, ObjectName, ParentKind, PortKey};
+
+use super::attachments::Parents;
+use super::conflicts::KindConflicts;
+use super::frontends::{Frontends, Lost};
+use super::gateways::{Gateways, MergedGateway};
+use super::hierarchy::{Attachment, Hierarchy};
+use super::listeners::Listeners;
+use super::parsed::{ParsedRoutes, parent_route, parents_of};
+use super::routes::{RouteState, Routes};
+use crate::api::gatewayclasses::GatewayClass;
+use crate::api::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
+use crate::child::{self, AllowedChildren};
+use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
+use crate::feedback::Observations;
+use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
+use crate::route::ParsedRoute;
+use crate::status::{
+    ChildView, ListenerView, Overlap, RootView, SetView, Status, child_status, class_status, root_status,
+    route_status, set_status,
+};
+use crate::{Fault, GATEWAY_GROUP, Kind, ObjectKey, Objects, Reason, Settings, bundle, infra};
+
+/// All that statuses are planned from.
+#[derive(Clone, Copy)]
+pub(super) struct View<'s> {
+    pub(super) settings: &'s Settings,
+    pub(super) objects: &'s Objects,
+    pub(super) listeners: &'s Listeners,
+    pub(super) hierarchy: &'s Hierarchy,
+    pub(super) gateways: &'s Gateways,
+    pub(super) parsed: &'s ParsedRoutes,
+    pub(super) routes: &'s Routes,
+    pub(super) conflicts: &'s KindConflicts,
+    pub(super) frontends: &'s Frontends,
+    pub(super) observations: &'s Observations,
+}
+
+/// The kind of object that a parentRef of a route names.
+enum Named {
+    SameKind,
+    OtherRoute,
+    Other,
+}
+
+// === impl View ===
+
+impl<'s> View<'s> {
+    /// What an object's status should say; `None` if the object is gone or not ours to speak about.
+    pub(super) fn status_of(self, key: &ObjectKey) -> Option<Status> {
+        match key.kind {
+            Kind::GatewayClass => {
+                let class = self.objects.gateway_classes.get(&key.name)?;
+                let ours = class.spec.controller_name == self.settings.controller_name;
+                ours.then(|| Status::GatewayClass(self.class_status(class)))
+            }
+            Kind::Gateway => self.gateway_status(&key.name),
+            Kind::ListenerSet => self.listener_set_status(&key.name),
+            Kind::HttpRoute | Kind::GrpcRoute => {
+                let state = self.routes.get(key)?;
+                Some(Status::Route(self.route_status(key, state)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The last status of a ListenerSet whose Gateway is gone: no other controller would take back what ours said.
+    pub(super) fn orphan_status(self, key: &ObjectKey) -> Option<Status> {
+        let set = (key.kind == Kind::ListenerSet).then(|| key.name.clone())?;
+        let set = ParentKey { kind: ParentKind::ListenerSet, name: set };
+        let gateway = self.missing_gateway(&set)?;
+        let message = format!("there is no Gateway {gateway}: create it, or delete the set");
+        Some(Status::ListenerSet(set_status(&SetView {
+            generation: self.listeners.get(&set)?.generation,
+            refusal: Some(&Fault::not_accepted(Reason::ParentNotAccepted, message)),
+            parent_refusal: None,
+            parent_unprovisioned: None,
+            listeners: Vec::new(),
+        })))
+    }
+
+    /// What is wrong with an object and no status can say.
+    pub(super) fn problems_of(self, key: &ObjectKey) -> Vec<String> {
+        match key.kind {
+            Kind::Gateway => self.gateway_problems(&key.name),
+            Kind::ListenerSet => {
+                let set = ParentKey { kind: ParentKind::ListenerSet, name: key.name.clone() };
+                let missing = self.missing_gateway(&set).into_iter();
+                let missing = missing.map(|gateway| format!("parentRef: there is no Gateway {gateway}"));
+                missing.chain(self.duplicates(&set)).collect()
+            }
+            Kind::HttpRoute | Kind::GrpcRoute => self.route_problems(key),
+            _ => Vec::new(),
+        }
+    }
+
+    // === classes, Gateways, ListenerSets ===
+
+    fn class_status(self, class: &GatewayClass) -> ClassStatus {
+        let parameters = infra::of_class(class, self.objects).err();
+        class_status(class, parameters.as_ref(), bundle::supported_version(self.objects))
+    }
+
+    fn gateway_status(self, name: &ObjectName) -> Option<Status> {
+        let key = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        let declared = self.listeners.get(&key)?;
+        let refusal = match &self.hierarchy.get(&key)?.attachment {
+            Attachment::Independent => return self.independent_status(name, &key, declared),
+            Attachment::Refused(fault) => Some(fault),
+            Attachment::Child(_) | Attachment::Foreign => None,
+        };
+        let parent = self.gateway_of(&key);
+        let view = ChildView {
+            generation: declared.generation,
+            refusal,
+            parent_refusal: parent.and_then(|(_, parent)| parent_refusal(parent)),
+            parent: parent.map(|(_, parent)| &parent.addresses),
+            own: self.listener_views(&key, declared),
+        };
+        Some(Status::Gateway(child_status(&view)))
+    }
+
+    fn independent_status(self, name: &ObjectName, key: &ParentKey, declared: &Declared) -> Option<Status> {
+        let merged = self.gateways.get(name)?;
+        let accepting = parent_refusal(merged).is_none();
+        let allowed = child::allowed_children(self.objects.gateways.get(name)?);
+        let opted_in = !matches!(allowed, Ok(AllowedChildren::None));
+        let view = RootView {
+            generation: declared.generation,
+            addresses: &merged.addresses,
+            refusal: merged.refusal.as_ref(),
+            own: self.listener_views(key, declared),
+            invalid_below: merged.summary.invalid_below,
+            valid_anywhere: merged.summary.valid_anywhere,
+            lost: self.frontends.lost_by(name).map(lost),
+            unserved: self.observations.unserved(name).map(|(_, line)| line).collect(),
+            unprovisioned: self.observations.unprovisioned(name),
+            attached_sets: if accepting { merged.summary.attached_sets } else { 0 },
+            attached_gateways: opted_in.then_some(if accepting {
+                merged.summary.attached_gateways
+            } else {
+                0
+            }),
+        };
+        Some(Status::Gateway(root_status(&view)))
+    }
+
+    fn listener_set_status(self, name: &ObjectName) -> Option<Status> {
+        let key = ParentKey { kind: ParentKind::ListenerSet, name: name.clone() };
+        let declared = self.listeners.get(&key)?;
+        let refusal = match &self.hierarchy.get(&key)?.attachment {
+            Attachment::Foreign => return None,
+            Attachment::Refused(fault) => Some(fault),
+            Attachment::Independent | Attachment::Child(_) => None,
+        };
+        let parent = self.gateway_of(&key);
+        let view = SetView {
+            generation: declared.generation,
+            refusal,
+            parent_refusal: parent.and_then(|(_, parent)| parent_refusal(parent)),
+            parent_unprovisioned: parent.and_then(|(name, _)| self.parent_unprovisioned(name)),
+            listeners: self.listener_views(&key, declared),
+        };
+        Some(Status::ListenerSet(set_status(&view)))
+    }
+
+    fn listener_views<'d>(self, key: &ParentKey, declared: &'d Declared) -> Vec<ListenerView<'d>>
+    where
+        's: 'd,
+    {
+        let gateway = self.gateway_of(key);
+        let view = |(listener, verdict): (&'d Listener, _)| ListenerView {
+            listener,
+            verdict,
+            attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
+            hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
+            unserved: gateway.map(|(name, _)| self.unserved(name, listener.port)).unwrap_or_default(),
+            overlap: if self.gateways.overlapping(key).contains(&listener.name) {
+                Overlap::Some
+            } else {
+                Overlap::None
+            },
+        };
+        declared.listeners.iter().zip(self.gateways.verdicts(key)).map(view).collect()
+    }
+
+    fn attached_routes(self, listener: &ListenerKey) -> usize {
+        let routes = self.routes.at_listener(listener);
+        routes.map_or(0, |routes| routes.accepted_without(self.conflicts.at(listener)))
+    }
+
+    /// The frontends of a port that the data plane does not serve, one line for each.
+    fn unserved(self, gateway: &ObjectName, port: PortKey) -> Vec<String> {
+        let frontends = self.observations.unserved(gateway);
+        frontends.filter(|(frontend, _)| frontend.port_key() == port).map(|(_, line)| line).collect()
+    }
+
+    /// The words for ListenerSets, whose owners may not see the parent: that, not why. "Programmed ... only reflects the
+    /// listeners in that ListenerSet", except when those of "the parent Gateway ... transition to False" (GEP-1713).
+    fn parent_unprovisioned(self, gateway: &ObjectName) -> Option<Fault> {
+        let message = "the Gateway attached to is not programmed";
+        let unprovisioned = self.observations.unprovisioned(gateway);
+        unprovisioned.map(|_| Fault::not_programmed(Reason::ParentNotProgrammed, message))
+    }
+
+    /// Why an accepted listener is not served.
+    fn hindrance(self, name: &ObjectName, gateway: &MergedGateway, port: PortKey) -> Option<Fault> {
+        if gateway.refusal.is_some() {
+            return Some(Fault::not_programmed(Reason::Invalid, "the Gateway is not accepted"));
+        }
+        if gateway.addresses.usable.is_empty() {
+            return Some(Fault::not_programmed(Reason::Pending, "the Gateway has no address"));
+        }
+        let lost = self.frontends.lost_by(name)?.get(&port)?;
+        let lost_all = gateway.addresses.usable.iter().all(|address| lost.contains(address));
+        lost_all.then(|| Fault::not_programmed(Reason::PortUnavailable, in_use(port, lost.iter())))
+    }
+
+    /// The Gateway that an object's listeners are merged into.
+    fn gateway_of(self, key: &ParentKey) -> Option<(&'s ObjectName, &'s MergedGateway)> {
+        self.gateways.get_key_value(self.hierarchy.gateway_of(key)?)
+    }
+
+    /// The Gateway that an object asks for and that does not exist.
+    fn missing_gateway(self, key: &ParentKey) -> Option<&'s ObjectName> {
+        let parent = self.hierarchy.get(key)?.parent.as_ref();
+        parent.filter(|parent| !self.objects.gateways.contains_key(parent))
+    }
+
+    fn gateway_problems(self, name: &ObjectName) -> Vec<String> {
+        let gateway = self.objects.gateways.get(name);
+        let annotation = child::ALLOWED_CHILDREN;
+        let wrong = gateway.and_then(|gateway| child::allowed_children(gateway).err());
+        let wrong = wrong
+            .map(|error| format!("annotation {annotation}: write Same, All or Selector:LABELS; {error}"));
+        let key = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+        wrong.into_iter().chain(self.duplicates(&key)).collect()
+    }
+
+    fn duplicates(self, key: &ParentKey) -> impl Iterator<Item = String> {
+        let names = self.listeners.get(key).into_iter().flat_map(|declared| &declared.duplicates);
+        names.map(|name| format!("listener name {name} is used more than once; only the first counts"))
+    }
+
+    /// A parent that does not exist has no controller to write a status for it.
+    fn route_problems(self, key: &ObjectKey) -> Vec<String> {
+        let parents = self.routes.get(key).into_iter().flat_map(|state| &state.references.parents);
+        let missing = parents.filter(|parent| match parent.kind {
+            ParentKind::Gateway => !self.objects.gateways.contains_key(&parent.name),
+            ParentKind::ListenerSet => !self.objects.listener_sets.contains_key(&parent.name),
+        });
+        missing.map(|parent| format!("parentRefs: there is no {} {}", parent.kind(), parent.name)).collect()
+    }
+
+    // === routes ===
+
+    fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
+        let parents = Parents { listeners: self.listeners, hierarchy: self.hierarchy, objects: self.objects };
+        let verdicts = self.conflicts.verdicts(key, state, parents);
+        let controller = &self.settings.controller_name;
+        let mut status = route_status(&state.parsed, state.unresolved.as_deref(), &verdicts, controller);
+        if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
+            for (entry, grandparent) in status.parents.iter_mut().zip(&bound.grandparents) {
+                let fits = |hostnames: &[HostPattern]| {
+                    grandparent.verdict.refusal.is_some() || grandparent.takes(hostnames)
+                };
+                entry.conditions.extend(bound.family.parent_conditions(|child| fits(&child.hostnames)));
+            }
+        }
+        status.parents.extend(self.parentless_entries(&state.parsed));
+        status.parents.extend(self.child_entries(key, state));
+        status
+    }
+
+    fn child_entries(self, key: &ObjectKey, state: &RouteState) -> Vec<RouteParentStatus> {
+        let mut parents = parents_of(&state.parsed);
+        parents.extend(self.parsed.listers(key).cloned());
+        let mut entries = Vec::new();
+        for parent in parents.iter().filter_map(|parent| self.routes.get(parent)) {
+            let Some(bound) = parent.family.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
+            let Some(report) = bound.family.report(key) else { continue };
+            let grandparents = bound.verdicts_on(&state.parsed, &report.hostnames);
+            let unresolved = state.unresolved.as_deref();
+            entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
+        }
+        entries
+    }
+
+    /// ParentRefs to routes that do not exist, or are of another kind.
+    fn parentless_entries(self, child: &ParsedRoute) -> Vec<RouteParentStatus> {
+        let kind = child.key.kind;
+        let mut entries = Vec::new();
+        for (index, reference) in child.parent_refs.iter().enumerate() {
+            let is_missing =
+                parent_route(kind, reference).is_none_or(|parent| self.parsed.get(&parent).is_none());
+            let conditions = match Named::by(reference, kind) {
+                Named::OtherRoute => foreign_parent_conditions(child, reference),
+                Named::SameKind if is_missing => missing_parent_conditions(child, reference),
+                _ => continue,
+            };
+            let Some(parent_ref) = child.as_written(index) else { continue };
+            entries.push(RouteParentStatus {
+                controller_name: self.settings.controller_name.clone(),
+                parent_ref,
+                conditions,
+                grandparents: None,
+            });
+        }
+        entries
+    }
+
+    /// Whether a parent hangs on one of our Gateways: by itself, or as the child that it cannot be at the same time.
+    fn is_of_ours(self, parent: &RouteState) -> bool {
+        let above: BTreeSet<_> = parents_of(&parent.parsed);
+        let mut above = above.iter().filter_map(|above| self.routes.get(above));
+        !parent.verdicts.is_empty() || above.any(|above| !above.verdicts.is_empty())
+    }
+}
+
+fn lost(lost: &Lost) -> Fault {
+    let by_port = lost.iter().map(|(port, lost)| in_use(*port, lost.iter()));
+    Fault::not_programmed(Reason::AddressNotUsable, by_port.collect::<Vec<_>>().join("; "))
+}
+
+fn in_use<'a>(port: PortKey, addresses: impl Iterator<Item = &'a IpAddr>) -> String {
+    let frontends = addresses.map(|address| FrontendKey::new(*address, port));
+    let addresses: Vec<_> = frontends.map(|it| it.socket_address().to_string()).collect();
+    format!("{} is in use by an older Gateway: use another address or port", addresses.join(", "))
+}
+
+/// The words for children, whose owners may not see the parent: that it is not accepted, not why.
+fn parent_refusal(parent: &MergedGateway) -> Option<Fault> {
+    let refusal = parent.refusal.as_ref()?;
+    let is_own_matter = refusal.reason == Reason::ListenersNotValid;
+    let message = refusal.for_others().unwrap_or("the Gateway attached to is not accepted");
+    (!is_own_matter).then(|| Fault::not_accepted(Reason::ParentNotAccepted, message))
+}
+
+// === impl Named ===
+
+impl Named {
+    fn by(reference: &ParentReference, own: Kind) -> Self {
+        let kind = reference.kind.as_deref().filter(|_| reference.group.as_deref() == Some(GATEWAY_GROUP));
+        match kind {
+            Some(kind) if kind == own.as_str() => Self::SameKind,
+            Some("HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute") => Self::OtherRoute,
+            _ => Self::Other,
+        }
+    }
+}
