@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use portcullis_control::applier::to_json;
 use portcullis_control::source::batch::Manifest;
 use portcullis_control::status::is_problem;
 use portcullis_gateway::{Change, Object, ObjectKey, Outcome, Settings, Status, Translator, dump_snapshot};
@@ -52,7 +51,7 @@ fn with_status(manifest: &Manifest, statuses: &BTreeMap<ObjectKey, Status>) -> V
     if let Some(read) = &manifest.object {
         object["metadata"] = json!(read.metadata());
     }
-    object["status"] = status.map_or_else(|| json!({}), to_json);
+    object["status"] = status.map_or_else(|| json!({}), Status::to_json);
     object
 }
 
@@ -97,7 +96,7 @@ fn verdict(translated: &Translated, is_complete: bool) -> u8 {
     let is_well = is_complete
         && batch.problems.is_empty()
         && outcome.problems.values().all(Vec::is_empty)
-        && outcome.statuses.values().map(to_json).all(|status| !has_problem(&status));
+        && outcome.statuses.values().map(Status::to_json).all(|status| !has_problem(&status));
     if is_well { ALL_IS_WELL } else { PROBLEMS }
 }
 

@@ -1,16 +1,15 @@
 //! `portcullis run` in a cluster: everything that talks with the API server, next to the control loop.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use portcullis_control::applier::State;
+use portcullis_control::applier::{Provisioning, State};
 use portcullis_control::kube::{
     Announcer, Board, Client, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState,
-    Refusal, SourceOptions, StatusWriter, Succession, Timing, connect,
+    SourceOptions, StatusWriter, Succession, Timing, connect,
 };
 use portcullis_gateway::Serves;
 use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
@@ -94,7 +93,7 @@ pub(crate) struct Standing {
     /// This is a pod of one Gateway: there is nothing to be ready for but that.
     pub has_one_gateway: bool,
     /// Gateways that cannot have what is generated for them.
-    pub refused: watch::Receiver<BTreeMap<ObjectName, Refusal>>,
+    pub provisioning: watch::Receiver<Provisioning>,
 }
 
 /// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops writing at once.
@@ -171,12 +170,17 @@ fn start_agents(
     tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(board), leading.clone()).run());
     let binding = args.dedicated_binding.clone();
     let generator = Generator::new(client.clone(), Arc::clone(board), leading.clone(), binding);
-    let refused = generator.refused();
+    let provisioning = generator.provisioning();
     tasks.spawn(generator.run());
     let announcer = Announcer::new(client.clone(), board, &args.identity());
     let mesh = mesh(args, client, namespace, leading.clone());
-    let standing =
-        Standing { current: board.current(), leading, mesh: mesh.state(), has_one_gateway: false, refused };
+    let standing = Standing {
+        current: board.current(),
+        leading,
+        mesh: mesh.state(),
+        has_one_gateway: false,
+        provisioning,
+    };
     tasks.spawn(mesh.run());
     let (resign, resigned) = oneshot::channel();
     let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
@@ -199,7 +203,7 @@ impl Standing {
             leading: never.subscribe(),
             mesh: watch::Sender::default().subscribe(),
             has_one_gateway: true,
-            refused: watch::Sender::default().subscribe(),
+            provisioning: watch::Sender::default().subscribe(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Prometheus text. Names follow OpenTelemetry's semantic conventions where those have one; `docs/metrics.md` is the list.
 //! Nothing is counted here: a scrape reads what data plane, kernel and control side know.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use portcullis_control::applier::State;
@@ -204,7 +205,8 @@ fn cluster(registry: &mut Registry, standing: &Standing) {
     let leads = u64::from(*standing.leading.borrow());
     gauge(registry, "portcullis_leader", "Whether this agent writes statuses", leads);
     let warned = u64::from(standing.mesh.borrow().warning.is_some());
-    let refused = u64::try_from(standing.refused.borrow().len()).unwrap_or(u64::MAX);
+    let refused = standing.provisioning.borrow().as_ref().map_or(0, BTreeMap::len);
+    let refused = u64::try_from(refused).unwrap_or(u64::MAX);
     gauge(
         registry,
         "portcullis_gateways_without_objects",
@@ -269,7 +271,7 @@ mod tests {
             leading: watch::Sender::new(false).subscribe(),
             mesh: mesh.subscribe(),
             has_one_gateway: false,
-            refused: watch::Sender::default().subscribe(),
+            provisioning: watch::Sender::default().subscribe(),
         };
         let scraped = || {
             let (mut registry, mut text) = (Registry::default(), String::new());

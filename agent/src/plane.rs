@@ -5,8 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use portcullis_control::applier::DataPlane;
-use portcullis_control::status::Acknowledgement;
+use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_model::Snapshot;
 use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Reason};
 use portcullis_proxy::{Proxy, SocketMode, Stats};

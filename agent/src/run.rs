@@ -83,6 +83,7 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<After> {
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.state.statuses());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let applier = applier.observing(standing.provisioning.clone());
     agents.announce(applier.state());
     let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
@@ -187,7 +188,7 @@ impl StatusSink for StatusFiles {
         }
     }
 
-    fn write(&mut self, statuses: Statuses) {
+    fn write(&mut self, statuses: &Statuses) {
         if let Some(files) = &mut self.0 {
             files.write(statuses);
         }

@@ -2,21 +2,21 @@
 //! statuses follow from both. Generic over all ends, so that a directory and an API server differ only there.
 
 mod guarded;
-mod teller;
+mod reporter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_gateway::{ObjectKey, Outcome, Status};
-use portcullis_model::{FrontendKey, Snapshot};
-use serde_json::Value;
+use portcullis_api::ObjectKey;
+use portcullis_gateway::{Fault, Feedback, Outcome};
+use portcullis_model::{FrontendKey, ObjectName, Snapshot};
 use tokio::sync::watch;
 
 use crate::source::{Problem, Source, Update};
-use crate::status::{Acknowledgement, Refusals, StatusSink};
-use teller::Teller;
+use crate::status::StatusSink;
+use reporter::StatusReporter;
 
 pub use guarded::{Translate, is_translating};
 
@@ -28,6 +28,16 @@ pub trait DataPlane: Send {
     /// Returns once the snapshot is served, except for what the answer says.
     fn apply(&mut self, snapshot: Arc<Snapshot>) -> impl Future<Output = Acknowledgement> + Send;
 }
+
+/// The data plane's answer to a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acknowledgement {
+    /// Frontends that cannot be served, and why. All others of the snapshot are.
+    pub refused: BTreeMap<FrontendKey, String>,
+}
+
+/// Gateways that could not get what is generated for them, and why; `None` as long as that is not known.
+pub type Provisioning = Option<BTreeMap<ObjectName, Fault>>;
 
 /// What is in force, for the admin endpoints. Published after every step.
 #[derive(Clone, Debug, Default)]
@@ -48,9 +58,10 @@ pub struct Applier<S, T, D, W> {
     source: S,
     translator: T,
     data_plane: D,
-    teller: Teller<W>,
+    reporter: StatusReporter<W>,
     state: watch::Sender<State>,
-    refusals: Arc<Refusals>,
+    /// Of a cluster; without one, nothing is generated.
+    provisioning: Option<watch::Receiver<Provisioning>>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
     /// The source has said everything; the sink hears of it with the next outcome.
@@ -63,12 +74,18 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             source,
             translator,
             data_plane,
-            teller: Teller::new(sink),
+            reporter: StatusReporter::new(sink),
             state: watch::Sender::default(),
-            refusals: Arc::default(),
+            provisioning: None,
             is_from_scratch: true,
             is_complete: false,
         }
+    }
+
+    /// Has statuses say what the cluster could not give to Gateways.
+    #[must_use]
+    pub fn observing(self, provisioning: watch::Receiver<Provisioning>) -> Self {
+        Self { provisioning: Some(provisioning), ..self }
     }
 
     pub fn state(&self) -> watch::Receiver<State> {
@@ -80,12 +97,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         let update = self.source.next().await;
         self.step(update).await;
         loop {
-            self.teller.start();
+            self.reporter.start();
             let refused = !self.state.borrow().refused.is_empty();
             tokio::select! {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
-                () = self.teller.told() => {}
+                provisioning = changed(&mut self.provisioning) => self.take_provisioning(provisioning),
+                () = self.reporter.reported() => {}
             }
         }
     }
@@ -104,20 +122,47 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         let took = started.elapsed();
         tracing::debug!(?translated, ?took, generation = snapshot.generation, "applied");
         self.note_unsaid(std::mem::take(&mut outcome.problems));
-        self.spread(outcome);
-        self.hear(&answer, &snapshot);
+        self.hand_out(outcome);
+        self.take_answer(&answer);
         self.note_problems(update.problems);
         self.publish(snapshot, answer, took);
     }
 
-    fn spread(&mut self, outcome: Outcome) {
-        let news = self.teller.news();
+    fn hand_out(&mut self, outcome: Outcome) {
+        let pending = self.reporter.pending();
         match std::mem::take(&mut self.is_from_scratch) {
-            true => news.replace(outcome),
-            false => news.add(outcome),
+            true => pending.replace(outcome),
+            false => pending.add(outcome),
         }
         if std::mem::take(&mut self.is_complete) {
-            news.complete();
+            pending.complete();
+        }
+    }
+
+    /// What the data plane takes, or no longer takes, turns statuses.
+    fn take_answer(&mut self, answer: &Acknowledgement) {
+        if self.state.borrow().refused != answer.refused {
+            self.observe(Feedback::Unserved(answer.refused.clone()));
+        }
+    }
+
+    fn take_provisioning(&mut self, provisioning: Provisioning) {
+        let is_known = provisioning.is_some();
+        self.observe(Feedback::Unprovisioned(provisioning.unwrap_or_default()));
+        if is_known {
+            self.reporter.pending().provisioned();
+        }
+    }
+
+    /// After a panic, the next change of objects comes first: it may be the end of the cause.
+    fn observe(&mut self, feedback: Feedback) {
+        self.translator.observe(feedback);
+        if self.is_from_scratch {
+            return;
+        }
+        match guarded::translate(&mut self.translator, Vec::new()) {
+            Some(outcome) => self.hand_out(outcome),
+            None => self.is_from_scratch = true,
         }
     }
 
@@ -132,8 +177,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
 
     async fn retry(&mut self) {
         let snapshot = self.state.borrow().snapshot.clone();
-        let answer = self.data_plane.apply(snapshot.clone()).await;
-        self.hear(&answer, &snapshot);
+        let answer = self.data_plane.apply(snapshot).await;
+        self.take_answer(&answer);
         self.state.send_modify(|state| state.refused = answer.refused);
     }
 
@@ -149,16 +194,6 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             }
             unsaid.retain(|_, problems| !problems.is_empty());
         });
-    }
-
-    /// What the data plane takes, or no longer takes, turns statuses.
-    fn hear(&mut self, answer: &Acknowledgement, snapshot: &Snapshot) {
-        let refusals = Arc::new(Refusals::new(answer, snapshot));
-        let turned = refusals.difference(&self.refusals);
-        let turned =
-            turned.into_iter().filter_map(|key| Some((key.clone(), self.translator.status_of(&key)?)));
-        self.teller.news().refuse(refusals.clone(), turned);
-        self.refusals = refusals;
     }
 
     fn note_problems(&self, problems: Option<Vec<Problem>>) {
@@ -179,16 +214,14 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
     }
 }
 
-/// A status as it stands in an object.
-pub fn to_json(status: &Status) -> Value {
-    let json = match status {
-        Status::GatewayClass(status) => serde_json::to_value(status),
-        Status::Gateway(status) => serde_json::to_value(status),
-        Status::ListenerSet(status) => serde_json::to_value(status),
-        Status::Route(status) => serde_json::to_value(status),
-    };
-    // Generated types have string keys only, which always serialise.
-    json.unwrap_or_default()
+/// The newest value, when it is another. Cancel-safe.
+async fn changed(provisioning: &mut Option<watch::Receiver<Provisioning>>) -> Provisioning {
+    if let Some(provisioning) = provisioning
+        && provisioning.changed().await.is_ok()
+    {
+        return provisioning.borrow_and_update().clone();
+    }
+    std::future::pending().await
 }
 
 /// Each problem once, and once more when it is gone.

@@ -1,10 +1,11 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use portcullis_api::{Change, Kind, Object};
 use portcullis_gateway::infra::Wanted;
-use portcullis_gateway::{Change, Kind, Object, Outcome, Settings, Translator};
+use portcullis_gateway::{Outcome, Reason, Settings, Translator};
 use portcullis_model::ObjectName;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::*;
@@ -47,6 +48,7 @@ struct Told {
     generated: BTreeMap<ObjectName, Wanted>,
     /// How many writes there were when everything was told.
     complete: Option<usize>,
+    is_provisioned: bool,
 }
 
 impl Recorded {
@@ -79,8 +81,8 @@ impl Recorded {
 impl StatusSink for Recorded {
     fn keep_only(&mut self, _: &BTreeSet<ObjectKey>) {}
 
-    fn write(&mut self, statuses: Statuses) {
-        self.0.0.lock().unwrap().push(statuses);
+    fn write(&mut self, statuses: &Statuses) {
+        self.0.0.lock().unwrap().push(statuses.clone());
         self.0.1.notify_one();
     }
 
@@ -96,6 +98,10 @@ impl StatusSink for Recorded {
 
     fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
         self.1.lock().unwrap().generated = wanted;
+    }
+
+    fn provisioned(&mut self) {
+        self.1.lock().unwrap().is_provisioned = true;
     }
 
     fn complete(&mut self) {
@@ -126,7 +132,7 @@ fn gateway(name: &str, address: &str) -> Change {
 
 fn programmed(statuses: &Statuses) -> Option<String> {
     let (_, status) = statuses.iter().find(|(key, _)| key.kind == Kind::Gateway)?;
-    let conditions = status.as_ref()?["conditions"].as_array()?.clone();
+    let conditions = status.as_ref()?.to_json()["conditions"].as_array()?.clone();
     let condition = conditions.into_iter().find(|condition| condition["type"] == "Programmed")?;
     Some(format!("{} {}", condition["status"].as_str()?, condition["reason"].as_str()?))
 }
@@ -169,6 +175,26 @@ async fn programmed_follows_the_data_plane() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn programmed_follows_what_the_cluster_gives() {
+    let recorded = Recorded::default();
+    let (provisioning, observed) = watch::channel(None);
+    let updates = [Update { changes: vec![class(), gateway("g", "192.0.2.1")], ..Update::default() }];
+    let translator = Translator::new(Settings::default());
+    let sink = recorded.clone();
+    let applier = Applier::new(Scripted(updates.into()), translator, Reluctant::default(), sink);
+    let mut applier = applier.observing(observed);
+    tokio::spawn(async move { applier.run().await });
+    assert_eq!(programmed(&recorded.write(0).await).unwrap(), "True Programmed");
+    assert!(!recorded.1.lock().unwrap().is_provisioned);
+    let fault = Fault::not_programmed(Reason::Pending, "no pod");
+    provisioning.send_replace(Some([(ObjectName::new("default", "g"), fault)].into()));
+    assert_eq!(programmed(&recorded.write(1).await).unwrap(), "False Pending");
+    provisioning.send_replace(None);
+    assert_eq!(programmed(&recorded.write(2).await).unwrap(), "True Programmed");
+    assert!(recorded.1.lock().unwrap().is_provisioned);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_object_takes_its_status_with_it() {
     let Change::Set(object) = gateway("g", "192.0.2.1") else { unreachable!("set makes nothing else") };
     let delete = Change::Delete(object.key());
@@ -191,8 +217,8 @@ impl Translate for Fragile {
         outcome
     }
 
-    fn status_of(&self, key: &ObjectKey) -> Option<Status> {
-        self.0.status_of(key)
+    fn observe(&mut self, feedback: Feedback) {
+        self.0.observe(feedback);
     }
 
     fn begin_again(&mut self, changes: Vec<Change>) {

@@ -1,37 +1,38 @@
 //! Where statuses go. Translation plans them; a [`StatusSink`] writes them, next to the files or to an API server, always
 //! the newest per object and never a queue.
 
-mod acknowledge;
 mod complaints;
 mod files;
 pub(crate) mod times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_gateway::ObjectKey;
+use portcullis_api::ObjectKey;
+use portcullis_gateway::Status;
 use portcullis_gateway::infra::Wanted;
 use portcullis_model::ObjectName;
-use serde_json::Value;
 
-pub use acknowledge::{Acknowledgement, Refusals};
 pub use complaints::{Complaints, Summary, is_problem, parent_name, summary};
 pub use files::{FileStatuses, read_statuses, remove_statuses};
 
 /// Planned statuses by object; `None` for an object that is gone.
-pub type Statuses = BTreeMap<ObjectKey, Option<Value>>;
+pub type Statuses = BTreeMap<ObjectKey, Option<Status>>;
 
 pub trait StatusSink: Send {
     /// These are all objects that have a status, and theirs are written; what is left of others goes.
     fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>);
 
     /// Statuses that changed. Must not wait for the disk or the network.
-    fn write(&mut self, statuses: Statuses);
+    fn write(&mut self, statuses: &Statuses);
 
     /// What is to be there for Gateways, where it changed. Only a cluster has a place for it.
     fn generate(&mut self, _wanted: BTreeMap<ObjectName, Option<Wanted>>) {}
 
     /// The same of all Gateways for which something is to be there; what is left of others goes.
     fn generate_only(&mut self, _wanted: BTreeMap<ObjectName, Wanted>) {}
+
+    /// From now on, statuses of Gateways say what could not be provisioned for them.
+    fn provisioned(&mut self) {}
 
     /// From now on, what was said is what follows from everything there is: neither a part of it nor what was remembered.
     fn complete(&mut self) {}
@@ -44,8 +45,8 @@ impl<A: StatusSink, B: StatusSink> StatusSink for (A, B) {
         self.1.keep_only(objects);
     }
 
-    fn write(&mut self, statuses: Statuses) {
-        self.0.write(statuses.clone());
+    fn write(&mut self, statuses: &Statuses) {
+        self.0.write(statuses);
         self.1.write(statuses);
     }
 
@@ -57,6 +58,11 @@ impl<A: StatusSink, B: StatusSink> StatusSink for (A, B) {
     fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
         self.0.generate_only(wanted.clone());
         self.1.generate_only(wanted);
+    }
+
+    fn provisioned(&mut self) {
+        self.0.provisioned();
+        self.1.provisioned();
     }
 
     fn complete(&mut self) {

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use portcullis_gateway::{Change, ObjectKey, Outcome, Status, Translator};
+use portcullis_api::Change;
+use portcullis_gateway::{Feedback, Outcome, Translator};
 
 /// So many objects are named at most: the first changes are all there are.
 const NAMED: usize = 10;
@@ -14,7 +15,8 @@ const NAMED: usize = 10;
 /// [`Translator`], as far as the loop uses it.
 pub trait Translate: Send {
     fn apply(&mut self, changes: Vec<Change>) -> Outcome;
-    fn status_of(&self, key: &ObjectKey) -> Option<Status>;
+    /// Takes note; the next `apply` follows it to the statuses.
+    fn observe(&mut self, feedback: Feedback);
     /// After a panic in `apply`: forgets everything but the objects, and takes these changes before the next.
     fn begin_again(&mut self, changes: Vec<Change>);
 }
@@ -58,8 +60,8 @@ impl Translate for Translator {
         Self::apply(self, changes)
     }
 
-    fn status_of(&self, key: &ObjectKey) -> Option<Status> {
-        Self::status_of(self, key)
+    fn observe(&mut self, feedback: Feedback) {
+        Self::observe(self, feedback);
     }
 
     fn begin_again(&mut self, changes: Vec<Change>) {

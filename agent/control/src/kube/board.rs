@@ -8,8 +8,9 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use portcullis_api::{ObjectKey, Role};
+use portcullis_gateway::Status;
 use portcullis_gateway::infra::Wanted;
-use portcullis_gateway::{Kind, ObjectKey};
 use portcullis_model::ObjectName;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
@@ -19,7 +20,6 @@ use super::backoff::{jittered, sleep_until};
 use super::manifest::is_older;
 use super::merge;
 use super::pace::Pace;
-use super::refusal::Refusal;
 use crate::status::{StatusSink, Statuses};
 
 /// Paces of more objects than this are not kept for nothing.
@@ -27,7 +27,7 @@ const MANY: usize = 1024;
 /// How long a write rests that nobody answered: the API server may be back at any time.
 const UNANSWERED: Duration = Duration::from_secs(1);
 /// How long a new writer waits to be told which Gateways have not got their objects, before it says that they have.
-const UNTOLD: Duration = Duration::from_secs(10);
+const UNPROVISIONED: Duration = Duration::from_secs(10);
 
 /// Shared by all who take part.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ struct Work {
     paces: BTreeMap<ObjectKey, Pace>,
     /// How many paces there may be before those that are over are thrown away.
     sweep_at: usize,
-    /// Gateways that could not get their objects. `None`: nobody knows yet.
-    refused: Option<BTreeMap<ObjectName, Refusal>>,
-    /// Until when Gateways wait for that.
-    untold: Option<Instant>,
+    /// Plans say what Gateways could not get.
+    is_provisioned: bool,
+    /// Until when Gateways and ListenerSets wait for that.
+    unprovisioned_until: Option<Instant>,
     /// What the plan and the observation were when there was nothing (more) to do, as a hash.
     settled: BTreeMap<ObjectKey, u64>,
 }
@@ -67,8 +67,6 @@ pub(super) struct Observed {
     pub(super) version: String,
     /// JSON text; empty: none.
     pub(super) status: Box<str>,
-    /// Of a ListenerSet: the Gateway that it wants to be part of.
-    parent: Option<ObjectName>,
 }
 
 /// A write to make.
@@ -128,8 +126,7 @@ impl Board {
         if work.observed.get(key).is_some_and(|before| is_older(&observed.version, &before.version)) {
             return;
         }
-        let before = work.observed.get(key).map(|before| (&before.status, &before.parent));
-        let same = before == Some((&observed.status, &observed.parent));
+        let same = work.observed.get(key).map(|before| &before.status) == Some(&observed.status);
         let concerns_us = work.planned.contains_key(key) || observed.status.contains(&self.controller_name);
         work.observed.insert(key.clone(), observed);
         if !same && concerns_us {
@@ -142,22 +139,9 @@ impl Board {
         self.work().forget(key);
     }
 
-    /// Which Gateways cannot have what is generated for them, all of them.
-    pub(super) fn refuse(&self, refused: BTreeMap<ObjectName, Refusal>) {
-        let mut work = self.work();
-        let before = work.refused.take().unwrap_or_default();
-        let names = before.keys().chain(refused.keys());
-        let changed = names.filter(|name| before.get(*name) != refused.get(*name));
-        let changed: BTreeSet<ObjectName> = changed.cloned().collect();
-        work.refused = Some(refused);
-        work.touch_all_of(&changed);
-        work.untold = None;
-        self.bell.notify_one();
-    }
-
-    /// Nobody knows any more: another agent generates now.
+    /// Another agent generates now: what Gateways could not get is not known any more.
     pub(super) fn retract(&self) {
-        self.work().refused = None;
+        self.work().is_provisioned = false;
     }
 
     /// A new writer looks at everything.
@@ -166,7 +150,7 @@ impl Board {
         work.settled.clear();
         // Whoever was writing them when leadership was lost does not any more, and what kept others waiting may be over.
         work.resting.clear();
-        work.untold = work.refused.is_none().then(|| Instant::now() + UNTOLD);
+        work.unprovisioned_until = (!work.is_provisioned).then(|| Instant::now() + UNPROVISIONED);
         let ours =
             work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));
         let all: BTreeSet<ObjectKey> = ours.map(|(key, _)| key).chain(work.planned.keys()).cloned().collect();
@@ -253,14 +237,11 @@ impl Board {
         seen && !work.dirty.contains_key(key) && work.resting.get(key) != Some(&None)
     }
 
-    fn plan(&self, statuses: Statuses) {
-        let mut work = self.work();
+    fn plan(&self, statuses: &Statuses) {
+        // A cluster's statuses take a while to write down: nobody waits for the lock meanwhile.
         for (key, status) in statuses {
-            match status {
-                Some(status) => drop(work.planned.insert(key.clone(), status.to_string().into())),
-                None => drop(work.planned.remove(&key)),
-            }
-            work.touch(key);
+            let text = status.as_ref().map(|status: &Status| status.to_json().to_string());
+            self.work().plan(key, text.map(Into::into));
         }
         self.bell.notify_one();
     }
@@ -280,26 +261,13 @@ impl Work {
         }
     }
 
-    /// Gateways and their ListenerSets.
-    fn touch_all_of(&mut self, gateways: &BTreeSet<ObjectName>) {
-        if gateways.is_empty() {
-            return;
+    /// `None`: nothing about it is ours to say any more.
+    fn plan(&mut self, key: &ObjectKey, planned: Option<Box<str>>) {
+        match planned {
+            Some(planned) => drop(self.planned.insert(key.clone(), planned)),
+            None => drop(self.planned.remove(key)),
         }
-        let is_concerned = |(key, _): &(&ObjectKey, &Observed)| {
-            self.gateway_of(key).is_some_and(|gateway| gateways.contains(gateway))
-        };
-        let concerned: Vec<_> =
-            self.observed.iter().filter(is_concerned).map(|(key, _)| key.clone()).collect();
-        concerned.into_iter().for_each(|key| self.touch(key));
-    }
-
-    /// The Gateway by whose generated objects it is served: its own, or that of the ListenerSet.
-    fn gateway_of<'k>(&'k self, key: &'k ObjectKey) -> Option<&'k ObjectName> {
-        match key.kind {
-            Kind::Gateway => Some(&key.name),
-            Kind::ListenerSet => self.observed.get(key)?.parent.as_ref(),
-            _ => None,
-        }
+        self.touch(key.clone());
     }
 
     fn forget(&mut self, key: &ObjectKey) {
@@ -315,7 +283,8 @@ impl Work {
             let key = self.first_due(hasher)?;
             self.dirty.remove(&key);
             self.resting.remove(&key);
-            let as_it_is = mark(hasher, self.observed.get(&key), self.planned(&key).as_deref());
+            let as_it_is =
+                mark(hasher, self.observed.get(&key), self.planned.get(&key).map(|planned| &**planned));
             if self.settled.get(&key) == Some(&as_it_is) {
                 continue;
             }
@@ -344,10 +313,10 @@ impl Work {
             Some(resting) => resting.map(|until| pace.map_or(until, |pace| pace.due(until, *since)))?,
             None => *since,
         };
-        let plan = || hasher.hash_one(self.planned(key).as_deref());
+        let plan = || hasher.hash_one(self.planned.get(key).map(|planned| &**planned));
         let not_before = pace.and_then(|pace| pace.dispute.not_before(plan));
-        let untold = self.untold.filter(|_| self.gateway_of(key).is_some());
-        [Some(due), not_before, untold].into_iter().flatten().max()
+        let unprovisioned = self.unprovisioned_until.filter(|_| key.kind.role() == Role::Parent);
+        [Some(due), not_before, unprovisioned].into_iter().flatten().max()
     }
 
     fn pace(&mut self, key: &ObjectKey) -> &mut Pace {
@@ -359,22 +328,10 @@ impl Work {
         self.paces.entry(key.clone()).or_default()
     }
 
-    /// The plan, and what became of it.
-    fn planned(&self, key: &ObjectKey) -> Option<Box<str>> {
-        let planned = self.planned.get(key)?;
-        let refused = self.refused.as_ref();
-        let refusal = refused.and_then(|refused| refused.get(self.gateway_of(key)?));
-        Some(match refusal {
-            None => planned.clone(),
-            Some(refusal) if key.kind == Kind::Gateway => refusal.amend(planned),
-            Some(_) => Refusal::of_parent().amend(planned),
-        })
-    }
-
     /// `None`: there is no such object (yet), or nothing about it is ours to say.
     fn job(&self, key: &ObjectKey) -> Option<Job> {
         let observed = self.observed.get(key)?.clone();
-        let planned = self.planned(key);
+        let planned = self.planned.get(key).cloned();
         let becomes_notable = self.paces.get(key).is_some_and(|pace| pace.dispute.becomes_notable());
         (planned.is_some() || key.kind.is_route()).then(|| Job {
             key: key.clone(),
@@ -392,18 +349,11 @@ fn mark(hasher: &RandomState, observed: Option<&Observed>, planned: Option<&str>
 // === impl Observed ===
 
 impl Observed {
-    /// `object` has at least its spec and status.
-    pub(super) fn new(key: &ObjectKey, version: String, object: &Value) -> Self {
+    /// `object` has at least its status.
+    pub(super) fn new(version: String, object: &Value) -> Self {
         let status = object.get("status").map(ToString::to_string).unwrap_or_default();
-        let parent = if key.kind == Kind::ListenerSet { parent(key, object) } else { None };
-        Self { version, status: status.into(), parent }
+        Self { version, status: status.into() }
     }
-}
-
-fn parent(key: &ObjectKey, object: &Value) -> Option<ObjectName> {
-    let reference = object.get("spec")?.get("parentRef")?;
-    let namespace = reference.get("namespace").and_then(Value::as_str);
-    Some(ObjectName::new(namespace.unwrap_or(&key.name.namespace), reference.get("name")?.as_str()?))
 }
 
 // === impl Job ===
@@ -430,14 +380,21 @@ impl StatusSink for ClusterStatuses {
     fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
         let others: Vec<_> =
             self.0.work().planned.keys().filter(|key| !objects.contains(key)).cloned().collect();
-        self.0.plan(others.into_iter().map(|key| (key, None)).collect());
+        self.0.plan(&others.into_iter().map(|key| (key, None)).collect());
         self.0.review();
     }
 
-    fn write(&mut self, statuses: Statuses) {
+    fn write(&mut self, statuses: &Statuses) {
         if !statuses.is_empty() {
             self.0.plan(statuses);
         }
+    }
+
+    fn provisioned(&mut self) {
+        let mut work = self.0.work();
+        work.is_provisioned = true;
+        work.unprovisioned_until = None;
+        self.0.bell.notify_one();
     }
 
     fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {

@@ -1,5 +1,7 @@
 use super::*;
 use crate::kube::pace::FIRST_REST;
+use portcullis_api::Kind;
+use portcullis_gateway::Status;
 use serde_json::json;
 
 fn key(name: &str) -> ObjectKey {
@@ -7,16 +9,18 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn observed(version: &str, status: &Value) -> Observed {
-    Observed::new(&key("r"), version.to_owned(), &json!({"status": status}))
+    Observed::new(version.to_owned(), &json!({"status": status}))
 }
 
-fn status(reason: &str) -> Value {
-    json!({"parents": [{"parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g"},
-        "controllerName": "c", "conditions": [{"type": "Accepted", "status": "True", "reason": reason, "lastTransitionTime": "t"}]}]})
+fn status(reason: &str) -> Status {
+    let status = json!({"parents": [{"parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g"},
+        "controllerName": "c", "conditions": [{"type": "Accepted", "status": "True", "reason": reason, "message": "",
+        "lastTransitionTime": "1970-01-01T00:00:00Z"}]}]});
+    Status::Route(serde_json::from_value(status).unwrap())
 }
 
-fn plan(board: &Arc<Board>, name: &str, status: Option<Value>) {
-    board.statuses().write([(key(name), status)].into());
+fn plan(board: &Arc<Board>, name: &str, status: Option<Status>) {
+    board.statuses().write(&[(key(name), status)].into());
 }
 
 async fn next(board: &Board) -> Option<Job> {
@@ -31,7 +35,7 @@ async fn a_thousand_plans_are_one_write() {
         plan(&board, "r", Some(status(&format!("Round{round}"))));
     }
     let job = next(&board).await.unwrap();
-    assert_eq!(job.planned(), Some(status("Round999")));
+    assert_eq!(job.planned(), Some(status("Round999").to_json()));
     assert!(next(&board).await.is_none(), "while it is being written, it is nobody else's");
 }
 
@@ -45,7 +49,7 @@ async fn an_object_rests_between_writes_but_not_before_the_first() {
     board.wrote(&job);
     assert!(next(&board).await.is_none());
     let began = Instant::now();
-    assert_eq!(board.next().await.planned(), Some(status("B")));
+    assert_eq!(board.next().await.planned(), Some(status("B").to_json()));
     assert!(began.elapsed() <= FIRST_REST + Duration::from_millis(1));
 }
 
@@ -55,7 +59,7 @@ async fn what_is_settled_is_left_alone_until_something_changes() {
     board.observe(&key("r"), observed("1", &json!({})));
     plan(&board, "r", Some(status("A")));
     let job = next(&board).await.unwrap();
-    let job = Job { observed: observed("2", &status("A")), ..job };
+    let job = Job { observed: observed("2", &status("A").to_json()), ..job };
     board.observe(&key("r"), job.observed.clone());
     board.wrote(&job);
     tokio::time::advance(FIRST_REST).await;
@@ -78,7 +82,7 @@ async fn objects_that_do_not_exist_are_not_written_until_they_do() {
 #[tokio::test(start_paused = true)]
 async fn a_route_that_is_not_ours_any_more_loses_our_entry() {
     let board = Board::new("c");
-    board.observe(&key("r"), observed("1", &status("A")));
+    board.observe(&key("r"), observed("1", &status("A").to_json()));
     let job = next(&board).await.unwrap();
     assert_eq!(job.patch("c", "now"), Some(json!({"parents": []})));
 }
@@ -155,40 +159,28 @@ async fn nothing_is_kept_of_what_is_gone() {
     assert!(board.work().dirty.is_empty(), "whoever writes nothing takes nothing out either");
 }
 
-/// A Gateway, and a ListenerSet that wants to be part of it.
-fn gateway_and_set(board: &Arc<Board>) -> [ObjectKey; 2] {
-    let gateway = ObjectKey::new(Kind::Gateway, ObjectName::new("infra", "web"));
-    let set = ObjectKey::new(Kind::ListenerSet, ObjectName::new("shop", "set"));
-    let parent = json!({"spec": {"parentRef": {"name": "web", "namespace": "infra"}}});
-    let programmed = json!({"conditions": [{"type": "Programmed", "status": "True", "reason": "Programmed", "message": ""}]});
-    for (key, object) in [(&gateway, &json!({})), (&set, &parent)] {
-        board.observe(key, Observed::new(key, "1".to_owned(), object));
-        board.statuses().write([(key.clone(), Some(programmed.clone()))].into());
-    }
-    [gateway, set]
-}
-
-fn reason(job: &Job) -> Value {
-    job.planned().unwrap()["conditions"][0]["reason"].clone()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_gateway_is_not_called_programmed_before_it_is_known_what_it_could_not_have() {
     let board = Board::new("c");
-    let [gateway, _] = gateway_and_set(&board);
+    let gateway = ObjectKey::new(Kind::Gateway, ObjectName::new("infra", "web"));
+    let set = ObjectKey::new(Kind::ListenerSet, ObjectName::new("shop", "set"));
+    for key in [&gateway, &set] {
+        board.observe(key, observed("1", &json!({})));
+        board.statuses().write(&[(key.clone(), Some(status("A")))].into());
+    }
     board.observe(&key("r"), observed("1", &json!({})));
     plan(&board, "r", Some(status("A")));
     board.review();
     assert_eq!(next(&board).await.unwrap().key, key("r"), "only Gateways depend on it");
     assert!(next(&board).await.is_none());
-    board.refuse([(gateway.name.clone(), Refusal::not_ready("no pod".to_owned()))].into());
-    assert_eq!(reason(&next(&board).await.unwrap()), "Pending");
-    assert_eq!(reason(&next(&board).await.unwrap()), "ParentNotProgrammed");
+    board.statuses().provisioned();
+    assert_eq!(next(&board).await.unwrap().key, gateway);
+    assert_eq!(next(&board).await.unwrap().key, set);
 
     board.forget(&key("r"));
     board.retract();
     board.review();
     let began = Instant::now();
-    assert_eq!(reason(&board.next().await), "Programmed");
-    assert!(began.elapsed() >= UNTOLD, "nobody waits for ever");
+    assert_eq!(board.next().await.key, gateway);
+    assert!(began.elapsed() >= UNPROVISIONED, "nobody waits for ever");
 }

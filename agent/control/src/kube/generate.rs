@@ -13,6 +13,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::Preconditions;
 use portcullis_gateway::infra::{self, Generated, GeneratedKind, Operation, Wanted};
+use portcullis_gateway::{Fault, Reason};
 use portcullis_model::ObjectName;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -22,9 +23,9 @@ use super::board::Board;
 use super::delete::exactly;
 use super::dispute::{self, Dispute, NOTABLE};
 use super::pods::{Access, accounts, unavailable};
-use super::refusal::Refusal;
 use super::said::Once;
 use super::{code, problem};
+use crate::applier::Provisioning;
 use requests::{ANSWER, Requests};
 use there::There;
 
@@ -34,7 +35,7 @@ pub(super) use requests::{read, resource};
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Gateways that could not get their objects, and why.
-type Refused = BTreeMap<ObjectName, Refusal>;
+type Refused = BTreeMap<ObjectName, Fault>;
 
 pub struct Generator {
     client: Client,
@@ -47,7 +48,7 @@ pub struct Generator {
     /// Gateways whose objects could not be changed.
     failed: BTreeMap<ObjectName, Once>,
     hasher: RandomState,
-    refused: watch::Sender<Refused>,
+    provisioning: watch::Sender<Provisioning>,
 }
 
 impl Generator {
@@ -69,13 +70,13 @@ impl Generator {
             disputes: BTreeMap::new(),
             failed: BTreeMap::new(),
             hasher: RandomState::new(),
-            refused: watch::Sender::default(),
+            provisioning: watch::Sender::default(),
         }
     }
 
-    /// Gateways that could not get their objects, and why; nobody's while another agent leads.
-    pub fn refused(&self) -> watch::Receiver<BTreeMap<ObjectName, Refusal>> {
-        self.refused.subscribe()
+    /// Gateways that could not get their objects, and why; not known while another agent leads.
+    pub fn provisioning(&self) -> watch::Receiver<Provisioning> {
+        self.provisioning.subscribe()
     }
 
     /// Works until the future is dropped.
@@ -117,7 +118,7 @@ impl Generator {
         self.failed.clear();
         self.access.forget();
         self.board.retract();
-        self.refused.send_if_modified(|refused| !std::mem::take(refused).is_empty());
+        self.provisioning.send_if_modified(|known| known.take().is_some());
     }
 
     /// Returns when to try again what could not be had.
@@ -176,13 +177,17 @@ impl Generator {
     }
 
     fn report(&self, refused: Refused) {
-        for (gateway, refusal) in &refused {
-            if self.refused.borrow().get(gateway) != Some(refusal) {
-                tracing::warn!("Gateway {gateway}: {}", refusal.message);
+        let refused = Some(refused);
+        self.provisioning.send_if_modified(|before| {
+            for (gateway, fault) in refused.iter().flatten() {
+                if before.as_ref().and_then(|before| before.get(gateway)) != Some(fault) {
+                    tracing::warn!("Gateway {gateway}: {}", fault.message);
+                }
             }
-        }
-        self.board.refuse(refused.clone());
-        self.refused.send_if_modified(|before| std::mem::replace(before, refused.clone()) != refused);
+            let is_another = *before != refused;
+            *before = refused;
+            is_another
+        });
     }
 
     fn with_unavailable(&self, mut refused: Refused, wanted: &[Wanted]) -> Refused {
@@ -194,7 +199,7 @@ impl Generator {
         refused
     }
 
-    fn unavailable(&self, wanted: &Wanted) -> Option<Refusal> {
+    fn unavailable(&self, wanted: &Wanted) -> Option<Fault> {
         let deployment = wanted.object(GeneratedKind::Deployment)?;
         unavailable(deployment, self.there.get(deployment.kind, &deployment.name()))
     }
@@ -202,7 +207,7 @@ impl Generator {
     // --- one operation ---
 
     /// `Some`: why it cannot be.
-    async fn execute(&mut self, operation: Operation, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
+    async fn execute(&mut self, operation: Operation, wanted: &[Wanted]) -> kube::Result<Option<Fault>> {
         match operation {
             Operation::Apply(object) => self.apply(&object, wanted).await,
             Operation::Replace { object, uid } => self.replace(&object, uid).await,
@@ -213,19 +218,19 @@ impl Generator {
                 }
                 Ok(None)
             }
-            Operation::Refuse { message, .. } => Ok(Some(Refusal::name_taken(message))),
+            Operation::Refuse { message, .. } => Ok(Some(name_taken(message))),
         }
     }
 
     /// An object that is not known to be generated may still be there: it is looked at before it is written.
-    async fn apply(&mut self, object: &Generated, wanted: &[Wanted]) -> kube::Result<Option<Refusal>> {
+    async fn apply(&mut self, object: &Generated, wanted: &[Wanted]) -> kube::Result<Option<Fault>> {
         let gateway = wanted.iter().find(|it| Some(&it.gateway) == object.gateway().as_ref());
         let (kind, name) = (object.kind, object.name());
         if self.there.get(kind, &name).is_none()
             && let Some(there) = self.requests.get(kind, &name).await?
             && let Some(message) = self.refusal(&there, gateway)
         {
-            return Ok(Some(Refusal::name_taken(message)));
+            return Ok(Some(name_taken(message)));
         }
         let others = self.others(object).await;
         match self.requests.apply(object).await {
@@ -240,7 +245,7 @@ impl Generator {
     }
 
     /// Applied as soon as the old one is seen to be gone. A trial comes first: what cannot be had must not cost what is.
-    async fn replace(&self, object: &Generated, uid: String) -> kube::Result<Option<Refusal>> {
+    async fn replace(&self, object: &Generated, uid: String) -> kube::Result<Option<Fault>> {
         if let Err(error) = self.requests.try_out(object).await {
             return refused(object, error);
         }
@@ -304,16 +309,19 @@ fn kinds(access: &Access) -> &'static [GeneratedKind] {
     if access.is_possible() { &GeneratedKind::ALL } else { &[GeneratedKind::Service] }
 }
 
+/// Another owner's object has the name, so there is no address.
+fn name_taken(message: String) -> Fault {
+    Fault::not_programmed(Reason::AddressNotAssigned, message)
+}
+
 /// What the API server will not have is the Gateway's problem; everything else is tried again.
-fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Refusal>> {
+fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Fault>> {
     match code(&error) {
         Some(400 | 403 | 422) => {
             let message = format!("the API server refuses {object}: {}", problem(&error));
-            Ok(Some(if object.asks_for_address() {
-                Refusal::not_usable(message)
-            } else {
-                Refusal::invalid(message)
-            }))
+            let is_for_address = object.asks_for_address();
+            let reason = if is_for_address { Reason::AddressNotUsable } else { Reason::Invalid };
+            Ok(Some(Fault::not_programmed(reason, message)))
         }
         _ => Err(error),
     }

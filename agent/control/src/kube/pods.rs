@@ -8,12 +8,12 @@ use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use portcullis_gateway::infra::{Generated, GeneratedKind, Wanted};
+use portcullis_gateway::{Fault, Reason};
 use portcullis_model::ObjectName;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::backoff::jittered;
-use super::refusal::Refusal;
 use super::said::Once;
 use super::{FIELD_MANAGER, code, problem};
 
@@ -123,9 +123,9 @@ fn subjects_of(binding: &ClusterRoleBinding) -> BTreeSet<ObjectName> {
 }
 
 /// Why the pods of a Deployment do not serve, if none does.
-pub(super) fn unavailable(wanted: &Generated, there: Option<&Generated>) -> Option<Refusal> {
+pub(super) fn unavailable(wanted: &Generated, there: Option<&Generated>) -> Option<Fault> {
     let status = there.map(|there| &there.manifest["status"]["availableReplicas"]);
     let available = status.and_then(serde_json::Value::as_i64).unwrap_or_default();
     let message = || format!("{wanted} has no available pod: see its status and its pods' logs");
-    (available == 0).then(|| Refusal::not_ready(message()))
+    (available == 0).then(|| Fault::not_programmed(Reason::Pending, message()))
 }

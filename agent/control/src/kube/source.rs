@@ -294,7 +294,7 @@ impl KubeSource {
     fn note(&mut self, key: &ObjectKey, manifest: &Value) {
         self.listings.see(key);
         if key.kind.status() == StatusUse::Written {
-            self.board.observe(key, Observed::new(key, version_of(manifest), manifest));
+            self.board.observe(key, Observed::new(version_of(manifest), manifest));
         }
     }
 

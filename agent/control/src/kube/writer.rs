@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
-use portcullis_gateway::{Kind, ObjectKey};
+use portcullis_api::{Kind, ObjectKey};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -151,7 +151,7 @@ impl StatusWriter {
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = api.patch_status(&job.key.name.name, &parameters, &Patch::Merge(patch)).await?;
-        let before = std::mem::replace(&mut job.observed, observed(&job.key, &written));
+        let before = std::mem::replace(&mut job.observed, observed(&written));
         self.board.observe(&job.key, job.observed.clone());
         if before.version == job.observed.version {
             // The API server left out what the CRD does not have, and nothing was left.
@@ -164,7 +164,7 @@ impl StatusWriter {
     /// After a conflict: what is there now, and what is planned now.
     async fn read_again(&self, key: &ObjectKey) -> Option<Job> {
         let fresh = self.read(key).await?;
-        self.board.observe(key, observed(key, &fresh));
+        self.board.observe(key, observed(&fresh));
         self.board.again(key)
     }
 
@@ -202,8 +202,8 @@ fn names_an_object(error: &kube::Error) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
-fn observed(key: &ObjectKey, object: &DynamicObject) -> Observed {
-    Observed::new(key, object.metadata.resource_version.clone().unwrap_or_default(), &object.data)
+fn observed(object: &DynamicObject) -> Observed {
+    Observed::new(object.metadata.resource_version.clone().unwrap_or_default(), &object.data)
 }
 
 /// Like the API server, to the second.

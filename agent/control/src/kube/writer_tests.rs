@@ -1,16 +1,18 @@
 use super::*;
 use crate::kube::fake::{ApiServer, Asked};
 use crate::status::StatusSink;
+use portcullis_gateway::Status;
 use portcullis_model::ObjectName;
 
 /// A board with the status of a GRPCRoute to be written.
 fn board() -> Arc<Board> {
     let board = Board::new("c");
     let key = ObjectKey::new(Kind::GrpcRoute, ObjectName::new("n", "r"));
-    board.observe(&key, Observed::new(&key, "1".to_owned(), &json!({})));
+    board.observe(&key, Observed::new("1".to_owned(), &json!({})));
     let entry = json!({"parentRef": {"name": "g"}, "controllerName": "c", "conditions": []});
     let mut statuses = board.statuses();
-    statuses.write([(key, Some(json!({"parents": [entry]})))].into());
+    let status = Status::Route(serde_json::from_value(json!({"parents": [entry]})).unwrap());
+    statuses.write(&[(key, Some(status))].into());
     statuses.complete();
     board
 }

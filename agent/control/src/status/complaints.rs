@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_gateway::ObjectKey;
-use serde_json::Value;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use portcullis_api::ObjectKey;
+use portcullis_api::types::shared::{ListenerStatus, RouteParentStatus};
+use portcullis_gateway::{ConditionType, Status};
+use serde_json::{Value, json};
 
 use super::Statuses;
 
@@ -66,17 +69,32 @@ impl Line {
 }
 
 /// Of the object itself, of its listeners, and of its parents.
-fn complaints(status: &Value) -> Vec<String> {
-    let own = summary(&status["conditions"]).map(|summary| summary.to_string());
-    let listeners = list(&status["listeners"]).filter_map(|listener| {
-        let summary = summary(&listener["conditions"])?;
-        Some(format!("listener {}: {summary}", text(&listener["name"])))
-    });
-    let parents = list(&status["parents"]).filter_map(|parent| {
-        let summary = summary(&parent["conditions"])?;
-        Some(format!("for {}: {summary}", parent_name(&parent["parentRef"])))
-    });
-    own.into_iter().chain(listeners).chain(parents).collect()
+fn complaints(status: &Status) -> Vec<String> {
+    let own = |conditions: &Option<Vec<Condition>>| typed(conditions.as_deref()).map(|it| it.to_string());
+    let of_listeners = |listeners: &Option<Vec<ListenerStatus>>| -> Vec<String> {
+        let listeners = listeners.iter().flatten();
+        let line = |listener: &ListenerStatus| {
+            let summary = typed(Some(&listener.conditions))?;
+            Some(format!("listener {}: {summary}", listener.name))
+        };
+        listeners.filter_map(line).collect()
+    };
+    match status {
+        Status::GatewayClass(status) => own(&status.conditions).into_iter().collect(),
+        Status::Gateway(status) => {
+            own(&status.conditions).into_iter().chain(of_listeners(&status.listeners)).collect()
+        }
+        Status::ListenerSet(status) => {
+            own(&status.conditions).into_iter().chain(of_listeners(&status.listeners)).collect()
+        }
+        Status::Route(status) => {
+            let line = |parent: &RouteParentStatus| {
+                let summary = typed(Some(&parent.conditions))?;
+                Some(format!("for {}: {summary}", parent_name(&json!(parent.parent_ref))))
+            };
+            status.parents.iter().filter_map(line).collect()
+        }
+    }
 }
 
 /// What is wrong, in short.
@@ -94,28 +112,60 @@ impl std::fmt::Display for Summary {
     }
 }
 
+/// A condition, as far as a summary goes.
+#[derive(Clone, Copy)]
+struct Stated<'c> {
+    r#type: &'c str,
+    status: &'c str,
+    reason: &'c str,
+    message: &'c str,
+}
+
 /// `None` if all conditions are as they should be.
 pub fn summary(conditions: &Value) -> Option<Summary> {
-    let bad: Vec<_> = list(conditions).filter(|condition| is_problem(condition)).collect();
-    let state =
-        bad.iter().map(|c| format!("{}={}/{}", text(&c["type"]), text(&c["status"]), text(&c["reason"])));
+    summarise(list(conditions).map(Stated::from))
+}
+
+fn typed(conditions: Option<&[Condition]>) -> Option<Summary> {
+    summarise(conditions.into_iter().flatten().map(Stated::from))
+}
+
+fn summarise<'c>(conditions: impl Iterator<Item = Stated<'c>>) -> Option<Summary> {
+    let bad: Vec<_> = conditions.filter(|condition| condition.is_fault()).collect();
+    let state = bad.iter().map(|c| format!("{}={}/{}", c.r#type, c.status, c.reason));
     let state = state.collect::<Vec<_>>().join(",");
-    let mut messages: Vec<_> = bad.iter().map(|c| text(&c["message"])).filter(|m| !m.is_empty()).collect();
+    let mut messages: Vec<_> = bad.iter().map(|c| c.message).filter(|message| !message.is_empty()).collect();
     messages.dedup();
     (!bad.is_empty()).then(|| Summary { state, message: messages.join("; ") })
 }
 
 /// Whether a condition says that something is wrong.
 pub fn is_problem(condition: &Value) -> bool {
-    let holds = condition["status"] == "True";
-    // GEP-1058 has two that are true and complain nevertheless.
-    if matches!(text(&condition["reason"]), "GrandparentConfigError" | "PartiallyAttached") {
-        return true;
+    Stated::from(condition).is_fault()
+}
+
+impl Stated<'_> {
+    /// Of conditions that are not the Gateway API's, nothing is known.
+    fn is_fault(&self) -> bool {
+        ConditionType::of(self.r#type).is_some_and(|known| known.is_fault(self.status, self.reason))
     }
-    match condition["type"].as_str() {
-        Some("Conflicted" | "NotSupported" | "PartiallyInvalid") => holds,
-        Some("Accepted" | "Attached" | "Programmed" | "ResolvedRefs" | "SupportedVersion") => !holds,
-        _ => false,
+}
+
+impl<'c> From<&'c Value> for Stated<'c> {
+    fn from(condition: &'c Value) -> Self {
+        Self {
+            r#type: text(&condition["type"]),
+            status: text(&condition["status"]),
+            reason: text(&condition["reason"]),
+            message: text(&condition["message"]),
+        }
+    }
+}
+
+impl<'c> From<&'c Condition> for Stated<'c> {
+    fn from(condition: &'c Condition) -> Self {
+        let Condition { type_, status, reason, message, .. } = condition;
+        Self { r#type: type_, status, reason, message }
     }
 }
 
@@ -137,9 +187,8 @@ fn text(value: &Value) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_gateway::Kind;
+    use portcullis_api::Kind;
     use portcullis_model::ObjectName;
-    use serde_json::json;
 
     use super::*;
 
@@ -147,15 +196,18 @@ mod tests {
         ObjectKey::new(Kind::HttpRoute, ObjectName::new("shop", "cart"))
     }
 
-    fn status(good: bool) -> Value {
+    fn status(good: bool) -> Status {
         let (status, reason, message) =
             if good { ("True", "ResolvedRefs", "") } else { ("False", "BackendNotFound", "no Service") };
-        json!({"parents": [{"parentRef": {"kind": "Gateway", "name": "web", "sectionName": "http"}, "conditions": [
-            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": ""},
-            {"type": "ResolvedRefs", "status": status, "reason": reason, "message": message}]}]})
+        let at = "2026-01-01T00:00:00Z";
+        let status = json!({"parents": [{"controllerName": "c",
+            "parentRef": {"kind": "Gateway", "name": "web", "sectionName": "http"}, "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": at},
+            {"type": "ResolvedRefs", "status": status, "reason": reason, "message": message, "lastTransitionTime": at}]}]});
+        Status::Route(serde_json::from_value(status).unwrap())
     }
 
-    fn said(complaints: &mut Complaints, status: Option<Value>) -> Vec<String> {
+    fn said(complaints: &mut Complaints, status: Option<Status>) -> Vec<String> {
         let now = status.as_ref().map(super::complaints).unwrap_or_default();
         let lines = complaints.replace(&route(), now, status.is_some());
         let text = |line| match line {

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use k8s_openapi::jiff::Timestamp;
 use portcullis_api::{Kind, ObjectKey, StatusUse};
+use portcullis_gateway::Status;
 use serde_json::{Map, Value, json};
 
 use super::{StatusSink, Statuses, times};
@@ -90,10 +91,10 @@ impl StatusSink for FileStatuses {
         self.shared.bell.notify_one();
     }
 
-    fn write(&mut self, statuses: Statuses) {
+    fn write(&mut self, statuses: &Statuses) {
         if !statuses.is_empty() {
-            let texts =
-                statuses.into_iter().map(|(key, status)| (key, status.map(|it| it.to_string().into())));
+            let text = |status: &Status| status.to_json().to_string().into();
+            let texts = statuses.iter().map(|(key, status)| (key.clone(), status.as_ref().map(text)));
             self.shared.work().statuses.extend(texts);
             self.shared.bell.notify_one();
         }
@@ -268,10 +269,11 @@ mod tests {
         ObjectKey::new(Kind::HttpRoute, ObjectName::new("shop", name))
     }
 
-    fn status(reason: &str) -> Option<Value> {
-        Some(
-            json!({"conditions": [{"type": "A", "status": "True", "reason": reason, "lastTransitionTime": ""}]}),
-        )
+    fn status(reason: &str) -> Option<Status> {
+        let condition = json!({"type": "Accepted", "status": "True", "reason": reason, "message": "",
+            "lastTransitionTime": "1970-01-01T00:00:00Z"});
+        let parent = json!({"parentRef": {"name": "g"}, "controllerName": "c", "conditions": [condition]});
+        Some(Status::Route(serde_json::from_value(json!({"parents": [parent]})).unwrap()))
     }
 
     #[test]
@@ -279,7 +281,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join("HTTPRoute/shop").join(name);
         let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
-        sink.write([(key("a"), status("x")), (key("b"), status("x"))].into());
+        sink.write(&[(key("a"), status("x")), (key("b"), status("x"))].into());
         sink.keep_only(&[key("a"), key("b")].into());
         drop(sink);
         let first = read_statuses(dir.path()).unwrap();
@@ -289,17 +291,17 @@ mod tests {
         let before = inode(&file("a.yaml"));
 
         let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
-        sink.write([(key("a"), status("x")), (key("c"), status("x"))].into());
+        sink.write(&[(key("a"), status("x")), (key("c"), status("x"))].into());
         sink.keep_only(&[key("a"), key("c")].into());
-        sink.write([(key("c"), status("y"))].into());
+        sink.write(&[(key("c"), status("y"))].into());
         drop(sink);
         let second = read_statuses(dir.path()).unwrap();
         assert_eq!(second.len(), 2);
         assert_eq!(inode(&file("a.yaml")), before, "an unchanged status is not written");
-        assert_eq!(second[1]["status"]["conditions"][0]["reason"], "y");
+        assert_eq!(second[1]["status"]["parents"][0]["conditions"][0]["reason"], "y");
 
         let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
-        sink.write([(key("a"), None), (key("none"), None)].into());
+        sink.write(&[(key("a"), None), (key("none"), None)].into());
         drop(sink);
         assert!(!file("a.yaml").exists() && file("c.yaml").exists());
     }
@@ -309,7 +311,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let names = ["a", "b"].map(|last| format!("{}{last}", "x".repeat(252)));
         let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
-        sink.write(names.iter().map(|name| (key(name), status("x"))).collect());
+        sink.write(&names.iter().map(|name| (key(name), status("x"))).collect());
         sink.keep_only(&names.iter().map(|name| key(name)).collect());
         drop(sink);
         let written = read_statuses(dir.path()).unwrap();

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_control::applier::{Applier, DataPlane, State};
+use portcullis_control::applier::{Acknowledgement, Applier, DataPlane, Provisioning, State};
 use portcullis_control::kube::{
-    Announcer, Board, Elector, Generator, KubeSource, LastGood, Refusal, SourceOptions, StatusWriter, Timing,
+    Announcer, Board, Elector, Generator, KubeSource, LastGood, SourceOptions, StatusWriter, Timing,
 };
-use portcullis_control::status::{Acknowledgement, StatusSink, Statuses};
+use portcullis_control::status::{StatusSink, Statuses};
 use portcullis_gateway::infra::Wanted;
 use portcullis_gateway::{Kind, ObjectKey, Settings, Translator};
 use portcullis_model::{ObjectName, Snapshot};
@@ -34,7 +34,7 @@ pub(crate) struct Agent {
     pub(crate) leading: watch::Receiver<bool>,
     /// Whether everything was read and applied.
     pub(crate) current: watch::Receiver<bool>,
-    pub(crate) refused: watch::Receiver<BTreeMap<ObjectName, Refusal>>,
+    pub(crate) provisioning: watch::Receiver<Provisioning>,
     board: Arc<Board>,
     _tasks: JoinSet<()>,
 }
@@ -91,20 +91,22 @@ impl Agent {
         };
         let source = KubeSource::new(client(), board.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
-        let mut applier = Applier::new(source, translator, plane, (Late(late), board.statuses()));
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
         let current = board.current();
         let generator = Generator::new(client(), board.clone(), leading.clone(), None);
-        let (state, refused) = (applier.state(), generator.refused());
+        let provisioning = generator.provisioning();
+        let applier = Applier::new(source, translator, plane, (Late(late), board.statuses()));
+        let mut applier = applier.observing(provisioning.clone());
+        let state = applier.state();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });
         tasks.spawn(elector.run(std::future::pending()));
         tasks.spawn(writer.run());
         tasks.spawn(generator.run());
         tasks.spawn(Announcer::new(client(), &board, identity).run(state.clone()));
-        Self { state, leading, current, refused, board, _tasks: tasks }
+        Self { state, leading, current, provisioning, board, _tasks: tasks }
     }
 
     /// The object once the agent has seen it as it is and has nothing to write of it.
@@ -132,6 +134,11 @@ pub(crate) async fn until<T: Clone>(mut watched: watch::Receiver<T>, holds: impl
         .clone()
 }
 
+/// Whether it is known that every Gateway could get what is generated for it.
+pub(crate) fn has_all(provisioning: &Provisioning) -> bool {
+    provisioning.as_ref().is_none_or(BTreeMap::is_empty)
+}
+
 /// Whether something is served.
 pub(crate) fn serves(state: &State) -> bool {
     !state.snapshot.frontends.is_empty()
@@ -146,7 +153,7 @@ impl DataPlane for TakesAll {
 impl StatusSink for Late {
     fn keep_only(&mut self, _: &BTreeSet<ObjectKey>) {}
 
-    fn write(&mut self, _: Statuses) {}
+    fn write(&mut self, _: &Statuses) {}
 
     fn generate_only(&mut self, _: BTreeMap<ObjectName, Wanted>) {
         std::thread::sleep(self.0);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::ListParams;
-use portcullis_control::applier::DataPlane;
-use portcullis_control::status::Acknowledgement;
+use portcullis_control::applier::{Acknowledgement, DataPlane};
+
 use portcullis_model::Snapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;

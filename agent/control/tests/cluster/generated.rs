@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, has_all};
 use crate::fixture::{DEADLINE, Fixture};
 
 fn label<'v>(service: &'v Value, name: &str) -> &'v Value {
@@ -64,7 +64,7 @@ async fn a_service_follows_its_gateway() {
     let restored = |service: &Value| label(service, "app.kubernetes.io/managed-by") == "portcullis";
     let service = fixture.until("Service", &name, restored).await;
     assert_eq!(service["spec"]["clusterIP"], address, "the address stays");
-    assert!(agent.refused.borrow().is_empty());
+    assert!(has_all(&agent.provisioning.borrow()));
 
     fixture.delete("Gateway", "web").await;
     fixture.until("Service", &name, Value::is_null).await;
@@ -100,15 +100,17 @@ async fn a_foreign_service_of_the_name_is_never_taken_over() {
         .await;
     let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
-    let mut refused = agent.refused.clone();
-    let waiting = refused.wait_for(|refused| !refused.is_empty());
+    let mut provisioning = agent.provisioning.clone();
+    let waiting = provisioning.wait_for(|known| !has_all(known));
     let message = tokio::time::timeout(DEADLINE, waiting)
         .await
         .unwrap()
         .unwrap()
-        .values()
+        .iter()
+        .flatten()
         .next()
         .unwrap()
+        .1
         .message
         .clone();
     assert!(message.contains(&name), "{message}");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::ListParams;
-use portcullis_control::applier::{Applier, DataPlane};
+use portcullis_control::applier::{Acknowledgement, Applier, DataPlane};
 use portcullis_control::kube::{Board, Elector, Generator, KubeSource, SourceOptions, StatusWriter};
-use portcullis_control::status::Acknowledgement;
+
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Settings, Translator};
 use portcullis_model::Snapshot;
@@ -79,11 +79,12 @@ impl Provider {
         let source = KubeSource::new(client(), board.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
-        let mut applier = Applier::new(source, translator, gate, board.statuses());
         let elector = Elector::new(client(), &fixture.name, LEASE, "provider", TIMING);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), board.clone(), leading.clone());
-        let generator = Generator::new(client(), board, leading, Some(binding_name(fixture)));
+        let generator = Generator::new(client(), board.clone(), leading, Some(binding_name(fixture)));
+        let applier = Applier::new(source, translator, gate, board.statuses());
+        let mut applier = applier.observing(generator.provisioning());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });
         tasks.spawn(elector.run(std::future::pending()));

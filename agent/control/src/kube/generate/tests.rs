@@ -61,11 +61,12 @@ async fn refusals_are_the_leaders_to_say() {
     let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
     let mut watches = Vec::new();
     let generator = Generator::new(server.client().await, board(&["a"]), leading.subscribe(), None);
-    let mut refused = generator.refused();
+    let mut provisioning = generator.provisioning();
     let running = tokio::spawn(generator.run());
     write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));
-    refused.wait_for(|refused| !refused.is_empty()).await.unwrap();
+    let is_refused = |known: &Provisioning| known.as_ref().is_some_and(|refused| !refused.is_empty());
+    provisioning.wait_for(is_refused).await.unwrap();
     leading.send_replace(false);
-    refused.wait_for(BTreeMap::is_empty).await.unwrap();
+    provisioning.wait_for(Option::is_none).await.unwrap();
     running.abort();
 }

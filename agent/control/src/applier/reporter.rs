@@ -1,0 +1,146 @@
+//! Reports what became of objects: as statuses to the sink, as faults to the log. It works beside the loop, one batch at a
+//! time, so that the statuses of a whole cluster never keep the next change from being served. What comes up meanwhile
+//! waits, newest only.
+
+use std::collections::BTreeMap;
+
+use portcullis_api::ObjectKey;
+use portcullis_gateway::infra::Wanted;
+use portcullis_gateway::{Outcome, Status};
+use portcullis_model::ObjectName;
+use tokio::task::JoinHandle;
+
+use crate::status::{Complaints, StatusSink};
+
+/// What is to be reported.
+#[derive(Debug, Default)]
+pub(super) struct PendingReport {
+    /// `None` for an object that is gone.
+    statuses: BTreeMap<ObjectKey, Option<Status>>,
+    generated: BTreeMap<ObjectName, Option<Wanted>>,
+    /// These are the statuses of all objects there are, and what is to be there for all Gateways.
+    is_everything: bool,
+    /// What was reported with these follows from everything that the source has.
+    is_complete: bool,
+    /// It follows from what the cluster gave to Gateways, too.
+    is_provisioned: bool,
+}
+
+pub(super) struct StatusReporter<W> {
+    pending: PendingReport,
+    work: Work<W>,
+}
+
+enum Work<W> {
+    Idle(Box<Writer<W>>),
+    Busy(JoinHandle<Box<Writer<W>>>),
+    /// A batch ended in a panic, and the sink with it.
+    Lost,
+}
+
+/// Goes to the batch that is reported, and comes back.
+struct Writer<W> {
+    sink: W,
+    complaints: Complaints,
+}
+
+// === impl PendingReport ===
+
+impl PendingReport {
+    /// An outcome that is all there is; whatever else was to be reported is no longer so.
+    pub(super) fn replace(&mut self, outcome: Outcome) {
+        let (is_complete, is_provisioned) = (self.is_complete, self.is_provisioned);
+        *self = Self { is_complete, is_provisioned, is_everything: true, ..Self::default() };
+        self.add(outcome);
+    }
+
+    /// Adds what changed; newer statuses replace older ones.
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        self.statuses.extend(outcome.forgotten.into_iter().map(|key| (key, None)));
+        let statuses = outcome.statuses.into_iter().chain(outcome.orphaned);
+        self.statuses.extend(statuses.map(|(key, status)| (key, Some(status))));
+        self.generated.extend(outcome.generated);
+    }
+
+    /// These and what was reported before follow from everything that the source has.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// They follow from what the cluster gave, too.
+    pub(super) fn provisioned(&mut self) {
+        self.is_provisioned = true;
+    }
+
+    fn is_nothing(&self) -> bool {
+        let Self { statuses, generated, is_everything, is_complete, is_provisioned } = self;
+        statuses.is_empty() && generated.is_empty() && !(*is_everything || *is_complete || *is_provisioned)
+    }
+}
+
+// === impl StatusReporter ===
+
+impl<W: StatusSink + 'static> StatusReporter<W> {
+    pub(super) fn new(sink: W) -> Self {
+        let writer = Writer { sink, complaints: Complaints::default() };
+        Self { pending: PendingReport::default(), work: Work::Idle(Box::new(writer)) }
+    }
+
+    pub(super) fn pending(&mut self) -> &mut PendingReport {
+        &mut self.pending
+    }
+
+    /// Begins to report what is pending, unless it is still at the batch before.
+    pub(super) fn start(&mut self) {
+        if self.pending.is_nothing() {
+            return;
+        }
+        self.work = match std::mem::replace(&mut self.work, Work::Lost) {
+            Work::Idle(writer) => {
+                let report = std::mem::take(&mut self.pending);
+                Work::Busy(tokio::task::spawn_blocking(move || writer.report(report)))
+            }
+            other => other,
+        };
+    }
+
+    /// Completes when a batch was reported. Cancel-safe.
+    pub(super) async fn reported(&mut self) {
+        let Work::Busy(batch) = &mut self.work else { return std::future::pending().await };
+        self.work = match batch.await {
+            Ok(writer) => Work::Idle(writer),
+            Err(error) => {
+                tracing::error!(%error, "statuses are no longer written, which is a bug; traffic is served");
+                Work::Lost
+            }
+        };
+    }
+}
+
+impl<W: StatusSink> Writer<W> {
+    fn report(mut self: Box<Self>, report: PendingReport) -> Box<Self> {
+        let PendingReport { statuses, generated, is_everything, is_complete, is_provisioned } = report;
+        if is_everything {
+            let all = generated.into_iter().filter_map(|(gateway, wanted)| Some((gateway, wanted?)));
+            self.sink.generate_only(all.collect());
+        } else {
+            self.sink.generate(generated);
+        }
+        if !statuses.is_empty() {
+            self.complaints.note(&statuses);
+            self.sink.write(&statuses);
+        }
+        if is_everything {
+            let everything = statuses.into_keys().collect();
+            self.complaints.keep_only(&everything);
+            self.sink.keep_only(&everything);
+        }
+        if is_provisioned {
+            self.sink.provisioned();
+        }
+        if is_complete {
+            self.sink.complete();
+        }
+        self
+    }
+}
