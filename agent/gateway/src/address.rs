@@ -50,7 +50,7 @@ impl Addresses {
             draft.take_defaults(settings);
         }
         for request in requests {
-            draft.add(Request::of(request, settings).granted_to(gateway), settings);
+            draft.add(Request::of(request).granted_to(gateway), settings);
         }
         draft.finish(gateway)
     }
@@ -133,7 +133,7 @@ fn unassigned(gateway: &Gateway) -> &'static str {
 // === impl Request ===
 
 impl Request {
-    fn of(request: &GatewayAddresses, settings: &Settings) -> Self {
+    fn of(request: &GatewayAddresses) -> Self {
         let r#type = request.r#type.as_deref().unwrap_or("IPAddress");
         if r#type != "IPAddress" {
             return Self::Unsupported(format!("addresses of type {type} are not supported; use IPAddress"));
@@ -148,11 +148,9 @@ impl Request {
         };
         match value.parse::<IpAddr>() {
             Err(_) => Self::Unusable(format!("address {value:?} is no IP address")),
-            Ok(address) if address.is_multicast() || settings.unusable_addresses.contains(&address) => {
-                Self::Unusable(format!(
-                    "address {address} cannot be used on this node: choose one that is routed to it"
-                ))
-            }
+            Ok(address) if address.is_multicast() => Self::Unusable(format!(
+                "address {address} cannot be used on this node: choose one that is routed to it"
+            )),
             Ok(address) => Self::Ip(address),
         }
     }

@@ -1,6 +1,5 @@
 //! What the operator of the agent decides, as opposed to what Gateway API objects say.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use portcullis_model::ObjectName;
@@ -16,8 +15,6 @@ pub struct Settings {
     pub controller_name: String,
     /// Where Gateways without usable `spec.addresses` are served. The unspecified address stands for every address of the node.
     pub default_addresses: Vec<IpAddr>,
-    /// Addresses that the node found it cannot serve; Gateways that ask for them are told so.
-    pub unusable_addresses: BTreeSet<IpAddr>,
     /// How Gateways are provided that say nothing about it.
     pub generated: infra::Parameters,
     pub serves: Serves,
@@ -38,7 +35,6 @@ impl Default for Settings {
         Self {
             controller_name: CONTROLLER_NAME.to_owned(),
             default_addresses: Vec::new(),
-            unusable_addresses: BTreeSet::new(),
             generated: infra::Parameters::default(),
             serves: Serves::default(),
         }
