@@ -50,8 +50,8 @@ impl Observations {
     pub(crate) fn assign(&mut self, snapshot: &Snapshot) -> BTreeSet<ObjectName> {
         let mut by_gateway = BTreeMap::<ObjectName, BTreeMap<_, _>>::new();
         for (frontend, why) in &self.unserved {
-            if let Some(group) = snapshot.frontends.get(frontend) {
-                by_gateway.entry(group.gateway.name.clone()).or_default().insert(*frontend, why.clone());
+            if let Some(port) = snapshot.frontends.get(frontend) {
+                by_gateway.entry(port.gateway.name.clone()).or_default().insert(*frontend, why.clone());
             }
         }
         let mut changed = std::mem::take(&mut self.changed);
