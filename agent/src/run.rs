@@ -163,7 +163,6 @@ fn settings(args: &RunArgs) -> Settings {
         default_addresses,
         generated,
         serves: args.cluster.serves(),
-        ..Settings::default()
     }
 }
 
