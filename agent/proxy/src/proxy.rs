@@ -6,6 +6,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use portcullis_model::Snapshot;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
@@ -173,10 +174,14 @@ fn run_pinned<F: Future<Output = ()>>(
 
 /// Best effort: in a container with fewer CPUs the scheduler decides.
 fn pin_to_cpu(core: usize) {
-    let allowed = core_affinity::get_core_ids().unwrap_or_default();
-    if allowed.len() > 1
-        && let Some(id) = allowed.get(core % allowed.len())
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let count = allowed.clone().count();
+    if count > 1
+        && let Some(cpu) = allowed.nth(core % count)
     {
-        core_affinity::set_for_current(*id);
+        let mut own = CpuSet::new();
+        own.set(cpu);
+        let _ = sched_setaffinity(None, &own);
     }
 }
