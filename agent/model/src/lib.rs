@@ -29,7 +29,7 @@ pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use listener::{Listener, ListenerId, ObjectName, ParentKind, ServerNames, Serves, TlsTermination};
 pub use port::{Port, PortListeners};
-pub use precedence::{Precedence, RouteOrigin};
+pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, Split, Timeouts, ValueMatch,

@@ -5,13 +5,13 @@
 //! matches; ties go to the oldest route, then to `namespace/name`, then to the first rule. Where regular expressions stand
 //! is left to implementations: here between exact paths and prefixes, longer expressions first.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
 use crate::{ObjectName, PathMatch, RouteMatch};
 
 /// Smaller comes first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Precedence {
     path: (u8, Reverse<u32>),
     without_method: bool,
@@ -22,7 +22,25 @@ pub struct Precedence {
     alternative: u32,
 }
 
-/// Who wrote a rule, as far as precedence cares: the oldest route first, then by name.
+/// A step of the order, as HTTPRoute's documentation lists them; the first one that tells two matches apart decides. The
+/// hostname, which comes before all of them, is not part of a [`Precedence`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// An exact path, the longer expression, the longer prefix.
+    Path,
+    /// A method is matched.
+    Method,
+    /// More headers are matched.
+    Headers,
+    /// More query parameters are matched.
+    QueryParameters,
+    /// The route is older, or as old and earlier by name.
+    Route,
+    /// The rule, or the alternative of a rule, is earlier in its route.
+    Position,
+}
+
+/// The route that a rule belongs to, as far as precedence cares: the oldest first, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteOrigin {
     /// `metadata.creationTimestamp`, Unix seconds.
@@ -47,17 +65,54 @@ impl Precedence {
     }
 }
 
+type Compare = fn(&Precedence, &Precedence) -> Ordering;
+
+const STEPS: [(Step, Compare); 6] = [
+    (Step::Path, |a, b| a.path.cmp(&b.path)),
+    (Step::Method, |a, b| a.without_method.cmp(&b.without_method)),
+    (Step::Headers, |a, b| a.headers.cmp(&b.headers)),
+    (Step::QueryParameters, |a, b| a.queries.cmp(&b.queries)),
+    (Step::Route, |a, b| a.origin.cmp(&b.origin)),
+    (Step::Position, |a, b| (a.rule, a.alternative).cmp(&(b.rule, b.alternative))),
+];
+
+impl Precedence {
+    /// The step that decides between two; `None` between equals.
+    pub fn decided_by(&self, other: &Self) -> Option<Step> {
+        self.decision(other).map(|(step, _)| step)
+    }
+
+    fn decision(&self, other: &Self) -> Option<(Step, Ordering)> {
+        STEPS.iter().find_map(|(step, compare)| {
+            let order = compare(self, other);
+            order.is_ne().then_some((*step, order))
+        })
+    }
+}
+
+impl Ord for Precedence {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.decision(other).map_or(Ordering::Equal, |(_, order)| order)
+    }
+}
+
+impl PartialOrd for Precedence {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 // === impl RouteOrigin ===
 
 impl Ord for RouteOrigin {
     /// By the text `namespace/name`, as the API says: `a-b/x` comes before `a/x`.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+    fn cmp(&self, other: &Self) -> Ordering {
         self.created.cmp(&other.created).then_with(|| text(&self.name).cmp(text(&other.name)))
     }
 }
 
 impl PartialOrd for RouteOrigin {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -91,5 +146,33 @@ mod tests {
         };
         assert!(origin("a-b", "x") < origin("a", "x"));
         assert!(origin("a", "b") < origin("a", "c"));
+    }
+
+    /// Each differs from the one before in one step more, and the steps behind would say the opposite.
+    #[test]
+    fn the_first_step_that_differs_decides() {
+        let of =
+            |path: &str, has_method: bool, headers: u32, queries: u32, created: i64, rule: u32| Precedence {
+                path: path_rank(&PathMatch::Prefix(path.into())),
+                without_method: !has_method,
+                headers: Reverse(headers),
+                queries: Reverse(queries),
+                origin: RouteOrigin { created, name: Arc::new(ObjectName::new("a", "x")) },
+                rule,
+                alternative: 0,
+            };
+        let last = of("/a", false, 1, 1, 9, 1);
+        for (first, step) in [
+            (of("/a/b", false, 0, 0, 10, 2), Step::Path),
+            (of("/a", true, 0, 0, 10, 2), Step::Method),
+            (of("/a", false, 2, 0, 10, 2), Step::Headers),
+            (of("/a", false, 1, 2, 10, 2), Step::QueryParameters),
+            (of("/a", false, 1, 1, 8, 2), Step::Route),
+            (of("/a", false, 1, 1, 9, 0), Step::Position),
+        ] {
+            assert!(first < last, "{step:?}");
+            assert_eq!((first.decided_by(&last), last.decided_by(&first)), (Some(step), Some(step)));
+        }
+        assert_eq!(last.decided_by(&last.clone()), None);
     }
 }
