@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use aya_log::Level;
 use portcullis_common::abi::STEER;
+use portcullis_common::reason::Reason;
 
-use crate::Reason;
 use crate::error::{Error, Unavailable};
 use crate::plan::desired::{Desired, GROUP};
 use crate::plan::{Contents, Op, plan};

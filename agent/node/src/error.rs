@@ -1,11 +1,16 @@
 //! Why the datapath is not there, and what went wrong while it was. Every message says what an operator can do.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
 use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
+use portcullis_model::FrontendKey;
+
+/// Frontends that are not served, and why.
+pub type Refused = BTreeMap<FrontendKey, String>;
 
 /// The kernel datapath cannot be used on this node; the agent goes on with ordinary sockets.
 #[derive(Debug, thiserror::Error)]

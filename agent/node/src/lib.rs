@@ -23,14 +23,10 @@ mod programs;
 mod steering;
 pub mod vips;
 
-use std::collections::BTreeMap;
-
-use portcullis_model::FrontendKey;
-
 pub use aya_log::Level as LogLevel;
 pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Datapath, Options};
-pub use error::{Error, Unavailable};
+pub use error::{Error, Refused, Unavailable};
 pub use node::{Choice, Node, Settings};
 pub use plan::desired::{Desired, Sharing};
 pub use plan::table::Change;
@@ -42,6 +38,3 @@ pub use programs::kernel::{KernelLog, Passage};
 pub use programs::maps::CoreSockets;
 pub use programs::pins::DEFAULT_PIN_DIR;
 pub use programs::probe::{Environment, probe};
-
-/// Frontends that are not served, and why.
-pub type Refused = BTreeMap<FrontendKey, String>;

@@ -7,17 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_common::abi::MAX_CORES;
+use portcullis_common::reason::Reason;
 use portcullis_model::FrontendKey;
 
 use crate::cleanup::detach;
 use crate::datapath::{Datapath, Options};
-use crate::error::{Error, Unavailable};
+use crate::error::{Error, Refused, Unavailable};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
 use crate::steering::Steering;
 use crate::vips::{Tracking, Vips};
-use crate::{Reason, Refused};
 
 /// How to use the node.
 #[derive(Clone, Debug)]

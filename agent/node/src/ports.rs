@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use portcullis_model::{FrontendKey, L4Protocol};
 
-use crate::Refused;
+use crate::error::Refused;
 use crate::netlink::sockets::{self, Families, Listening};
 
 /// Those of the frontends on which another process listens, with what to do. Addresses of Gateways are not shared: only the

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use portcullis_model::FrontendKey;
 
 use crate::datapath::Datapath;
+use crate::error::Refused;
 use crate::plan::desired::Desired;
+use crate::ports;
 use crate::vips::Vips;
-use crate::{Refused, ports};
 
 pub(crate) struct Steering {
     pub(crate) datapath: Datapath,

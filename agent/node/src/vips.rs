@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use portcullis_model::FrontendKey;
 
+use crate::error::Refused;
 use crate::logged::LastLogged;
 use crate::netlink::sockets;
+use crate::notrack;
 use crate::plan::desired::Sharing;
-use crate::{Refused, notrack};
 use addresses::{Changes, Problem, Unlisted};
 
 /// Time between looks at whether addresses and rules are still what they should be.
