@@ -10,7 +10,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use portcullis_control::source::batch::Manifest;
 use portcullis_control::status::is_problem;
-use portcullis_gateway::{Change, Object, ObjectKey, Outcome, Settings, Status, Translator, dump_snapshot};
+use portcullis_gateway::{Change, Object, ObjectKey, Outcome, Settings, Status, Translator};
+use portcullis_inspect::dump_snapshot;
 use serde_json::{Value, json};
 
 use crate::cli::{CheckArgs, Show};

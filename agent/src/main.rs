@@ -6,16 +6,14 @@ mod check;
 mod cleanup;
 mod cli;
 mod cluster;
-mod dump;
-mod explain;
-mod metrics;
+mod inspect;
 mod offline;
 mod output;
 mod panics;
 mod plane;
 mod ready;
-mod routes;
 mod run;
+mod scrape;
 mod state;
 mod status;
 mod telemetry;
@@ -31,9 +29,9 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
-        Command::Routes(args) => routes::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Dump(args) => dump::run(&args),
+        Command::Routes(args) => inspect::routes(&args),
+        Command::Explain(args) => inspect::explain(&args),
+        Command::Dump(args) => inspect::dump(&args),
         Command::Ready(args) => ready::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
     };

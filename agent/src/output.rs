@@ -29,18 +29,3 @@ fn yaml_documents(objects: &[Value]) -> Result<String> {
     let documents = objects.iter().map(|object| Ok(serde_saphyr::to_string(object)?));
     Ok(documents.collect::<Result<Vec<_>>>()?.join("---\n"))
 }
-
-/// Columns aligned, two blanks between.
-pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    let header: Vec<_> = header.iter().map(ToString::to_string).collect();
-    let lines: Vec<_> = std::iter::once(&header).chain(rows).collect();
-    let columns = header.len();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..columns).map(width).collect();
-    lines.iter().map(|line| aligned(line, &widths)).collect()
-}
-
-fn aligned(cells: &[String], widths: &[usize]) -> String {
-    let line: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
-    format!("{}\n", line.trim_end())
-}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_model::Snapshot;
-use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Reason};
+use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node};
 use portcullis_proxy::{Proxy, SocketMode, Stats};
 use tokio::task::JoinSet;
 
@@ -35,11 +35,6 @@ impl Plane {
 
     pub(crate) async fn stats(&self) -> Stats {
         self.proxy.stats().await
-    }
-
-    /// Packets and connections by the kernel programs' verdict; empty without them.
-    pub(crate) fn kernel_counters(&self) -> Vec<(Reason, u64)> {
-        self.node.counters()
     }
 
     /// What is to be done all the time, in tasks that end with the set. They do not hold the proxy.

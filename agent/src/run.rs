@@ -12,7 +12,8 @@ use portcullis_control::status::{FileStatuses, StatusSink, Statuses};
 use portcullis_gateway::{ObjectKey, Settings, Translator};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::admin::{self, Admin};
+use crate::admin::endpoints::Admin;
+use crate::admin::server;
 use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
@@ -106,7 +107,7 @@ where
     W: StatusSink + 'static,
 {
     let plane = admin.plane.clone();
-    let endpoints = admin::serve(admin, &args.admin.path(), args.admin_port).await?;
+    let endpoints = server::serve(admin, &args.admin.path(), args.admin_port).await?;
     let mut chores = plane.chores();
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });

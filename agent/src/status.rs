@@ -45,7 +45,7 @@ fn is_kind(wanted: &str, kind: &str) -> bool {
 
 fn table(objects: &[Value]) -> String {
     let rows: Vec<_> = objects.iter().flat_map(rows).collect();
-    output::table(&["KIND", "NAME", "FOR", "STATE", "MESSAGE"], &rows)
+    portcullis_inspect::table(&["KIND", "NAME", "FOR", "STATE", "MESSAGE"], &rows)
 }
 
 /// One row for the object, one for each parent or listener that has something else to say.

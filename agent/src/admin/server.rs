@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::Admin;
+use crate::admin::endpoints::{Admin, text};
 
 /// Questions are small.
 const MAX_BODY: usize = 64 << 10;
@@ -125,7 +125,7 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
     let (head, body) = request.into_parts();
     let answer = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => admin.answer(Request::from_parts(head, body.to_bytes())).await,
-        Err(_) => super::text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n"),
+        Err(_) => text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n"),
     };
     Ok(answer.map(Full::new))
 }

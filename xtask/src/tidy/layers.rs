@@ -42,11 +42,17 @@ const LAYERS: &[Layer] = &[
         never: &["hyper", "kube", KUBERNETES],
     },
     Layer {
+        package: "portcullis-inspect",
+        may_use: &["portcullis-model"],
+        never: &["tokio", "hyper", "aya", "clap", KUBERNETES],
+    },
+    Layer {
         package: "portcullis",
         may_use: &[
             "portcullis-api",
             "portcullis-control",
             "portcullis-gateway",
+            "portcullis-inspect",
             "portcullis-model",
             "portcullis-node",
             "portcullis-proxy",

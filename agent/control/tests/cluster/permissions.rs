@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use portcullis_api::{GATEWAY_GROUP, Kind, Readers, Reading, StatusUse};
 use portcullis_control::kube::{Installation, LastGood, uninstall};
-use portcullis_gateway::dump_snapshot;
 use portcullis_gateway::mesh::MeshSettings;
+use portcullis_inspect::dump_snapshot;
 use serde_json::{Value, json};
 
 use crate::account;

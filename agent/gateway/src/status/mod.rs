@@ -2,6 +2,7 @@
 //! reads a status.
 
 mod class;
+pub(crate) mod dump;
 mod gateway;
 mod listener;
 mod listener_set;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use portcullis_gateway::infra::{Generated, generated_for, with_assigned_addresses};
-use portcullis_gateway::{Change, Object, Outcome, Translator, dump_snapshot, dump_status};
+use portcullis_gateway::{Change, Object, Outcome, Translator, dump_status};
+use portcullis_inspect::dump_snapshot;
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value, json};
 

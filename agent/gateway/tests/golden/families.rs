@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_gateway::{Change, Object, Objects, Outcome, Translator, dump_snapshot, dump_status};
+use portcullis_gateway::{Change, Object, Objects, Outcome, Translator, dump_status};
+use portcullis_inspect::dump_snapshot;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

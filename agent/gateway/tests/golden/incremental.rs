@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_gateway::infra::{GeneratedKind, Wanted};
 use portcullis_gateway::{
-    Change, Kind, Object, ObjectKey, Objects, Outcome, Translator, dump_snapshot, dump_status, secrets_of,
+    Change, Kind, Object, ObjectKey, Objects, Outcome, Translator, dump_status, secrets_of,
 };
+use portcullis_inspect::dump_snapshot;
 use portcullis_model::ObjectName;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_gateway::{Change, Kind, ObjectKey, Outcome, Translator, dump_snapshot, dump_status};
+use portcullis_gateway::{Change, Kind, ObjectKey, Outcome, Translator, dump_status};
+use portcullis_inspect::dump_snapshot;
 use portcullis_model::{Gateway, Listener, ObjectName, Snapshot};
 use serde_json::{Map, Value, json};
 

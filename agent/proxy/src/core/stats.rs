@@ -132,6 +132,19 @@ impl GatewayStats {
     }
 }
 
+// === impl HandshakeFailure ===
+
+impl HandshakeFailure {
+    /// The label of the metric.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UnknownName => "unknown-name",
+            Self::Protocol => "protocol",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
 // === impl Refusal ===
 
 impl Refusal {

@@ -1,16 +1,19 @@
-//! A snapshot and statuses as plain values in a stable order, for people, golden files and the admin endpoint.
+//! A snapshot as plain values in a stable order, for operators, golden files and the admin endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_model::{
     Action, Backend, BackendTarget, Entry, FrontendKey, Limits, Listener, Port, RouteMatch, RouteTable, Rule,
     ServerNames, Serves, Snapshot, Split, Timeouts, TlsTermination, ValueMatch,
 };
 use serde_json::{Map, Value, json};
 
-use crate::status::Status;
+/// The snapshot as YAML, without keys.
+pub fn dump(snapshot: &Snapshot) -> String {
+    serde_saphyr::to_string(&dump_snapshot(snapshot))
+        .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))
+}
 
 /// Everything a snapshot says, except keys and the generation.
 pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
@@ -27,19 +30,6 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         backends.map(|(name, backend)| (name.to_string(), dump_backend(backend))).collect();
     json!({"frontends": frontends, "backends": backends})
 }
-
-/// A status with each condition in one line, by type: `False NotAllowed @generation: message`.
-pub fn dump_status(status: &Status) -> Value {
-    let value = match status {
-        Status::GatewayClass(status) => json!(status),
-        Status::Gateway(status) => json!(status),
-        Status::ListenerSet(status) => json!(status),
-        Status::Route(status) => json!(status),
-    };
-    shorten(value)
-}
-
-// === snapshot ===
 
 fn dump_port(port: &Port) -> Value {
     let listeners: Vec<_> = port.listeners.sorted().into_iter().map(|it| dump_listener(it)).collect();
@@ -186,32 +176,4 @@ fn dump_backend(backend: &Backend) -> Value {
 
 fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
     entries.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
-}
-
-// === statuses ===
-
-/// Conditions, wherever they are, become a map of lines.
-fn shorten(value: Value) -> Value {
-    match value {
-        Value::Object(map) => Value::Object(map.into_iter().map(shorten_field).collect()),
-        Value::Array(list) => list.into_iter().map(shorten).collect(),
-        other => other,
-    }
-}
-
-fn shorten_field((name, value): (String, Value)) -> (String, Value) {
-    if name != "conditions" {
-        return (name, shorten(value));
-    }
-    let conditions: Vec<Condition> = serde_json::from_value(value).unwrap_or_default();
-    let lines = conditions.into_iter().map(|condition| (condition.type_.clone(), json!(line(&condition))));
-    (name, Value::Object(lines.collect()))
-}
-
-fn line(condition: &Condition) -> String {
-    let generation = condition.observed_generation.filter(|generation| *generation > 0);
-    let generation = generation.map(|generation| format!(" @{generation}")).unwrap_or_default();
-    let message =
-        if condition.message.is_empty() { String::new() } else { format!(": {}", condition.message) };
-    format!("{} {}{generation}{message}", condition.status, condition.reason)
 }

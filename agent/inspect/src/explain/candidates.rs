@@ -1,11 +1,9 @@
 //! Every rule that could have taken a request, and what kept it from doing so.
 
-use std::sync::Arc;
-
-use portcullis_model::{Entry, HostPattern, RequestHead, RouteMatch, RouteTable, ValueMatch};
+use portcullis_model::{Entry, HostPattern, RequestHead, RouteMatch, RouteTable, Step, ValueMatch};
 
 use super::request::Request;
-use crate::routes::value_text;
+use crate::text::value_text;
 
 pub(crate) struct Candidates<'t> {
     /// In order of precedence.
@@ -73,10 +71,13 @@ fn judge(
     match (mismatch(&entry.matches, request), winner) {
         (Some(why), _) => (Verdict::Passed(why), true),
         (None, None) => (Verdict::Chosen, true),
-        (None, Some((best_host, best))) => (
-            Verdict::Passed(format!("it matches, too, but {}", inferior(host, entry, best_host, best))),
-            true,
-        ),
+        (None, Some((best_host, best))) => {
+            let inferior = match host == best_host {
+                true => inferior(entry.precedence.decided_by(&best.precedence)),
+                false => "its hostname is less specific",
+            };
+            (Verdict::Passed(format!("it matches, too, but {inferior}")), true)
+        }
     }
 }
 
@@ -110,24 +111,14 @@ fn condition(what: &str, name: &str, wanted: &ValueMatch, actual: Option<Vec<u8>
     }
 }
 
-/// Which step of the specification's precedence decided between two rules that match.
-fn inferior(host: &HostPattern, entry: &Entry, best_host: &HostPattern, best: &Entry) -> &'static str {
-    let (mine, theirs) = (&entry.matches, &best.matches);
-    if host != best_host {
-        "its hostname is less specific"
-    } else if mine.path.to_string() != theirs.path.to_string() {
-        "its path is less specific"
-    } else if mine.method.is_some() != theirs.method.is_some() {
-        "it matches no method"
-    } else if mine.headers.len() != theirs.headers.len() {
-        "it matches fewer headers"
-    } else if mine.query.len() != theirs.query.len() {
-        "it matches fewer query parameters"
-    } else if !Arc::ptr_eq(&entry.rule.id.route, &best.rule.id.route)
-        && entry.rule.id.route != best.rule.id.route
-    {
-        "its route is younger, or as old and later by name"
-    } else {
-        "it comes later in the route"
+/// The words for the step of precedence that decided against an entry.
+fn inferior(step: Option<Step>) -> &'static str {
+    match step {
+        Some(Step::Path) => "its path is less specific",
+        Some(Step::Method) => "it matches no method",
+        Some(Step::Headers) => "it matches fewer headers",
+        Some(Step::QueryParameters) => "it matches fewer query parameters",
+        Some(Step::Route) => "its route is younger, or as old and later by name",
+        Some(Step::Position) | None => "it comes later in the route",
     }
 }

@@ -1,12 +1,15 @@
-use super::*;
+use portcullis_inspect::{Question, explain};
+use portcullis_model::Snapshot;
+
+use super::read_path;
 use crate::offline::translate_text;
 
-const SHOP: &str = include_str!("../../tests/data/shop.yaml");
+const SHOP: &str = include_str!("../tests/data/shop.yaml");
 
 fn ask(url: &str, method: &str, headers: &[&str]) -> String {
     let headers = headers.iter().map(ToString::to_string).collect();
     let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
-    explain(&translate_text(SHOP).snapshot, &question).unwrap()
+    explain(&translate_text(SHOP).snapshot, &question, read_path).unwrap()
 }
 
 #[test]
@@ -73,6 +76,6 @@ fn paths_are_read_as_the_data_plane_reads_them() {
 fn what_is_no_request_is_refused() {
     for url in ["shop.example", "ftp://shop.example/", "http://a b/"] {
         let question = Question { url: url.to_owned(), ..Question::default() };
-        assert!(explain(&Snapshot::default(), &question).is_err(), "{url}");
+        assert!(explain(&Snapshot::default(), &question, read_path).is_err(), "{url}");
     }
 }

@@ -1,16 +1,45 @@
-//! The request in question, from a URL and header lines.
+//! The question, and the request that it is about, made from a URL and header lines.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail};
 use http::Uri;
 use portcullis_model::{FrontendKey, PortKey, RequestHead};
-use portcullis_proxy::Reason as Refusal;
+use serde::{Deserialize, Serialize};
 
-use super::Question;
+/// A request to explain.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Question {
+    pub url: String,
+    pub method: String,
+    /// `Name: value`
+    pub headers: Vec<String>,
+    /// List every candidate.
+    pub all: bool,
+}
+
+/// A question that cannot be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum QuestionError {
+    #[error("{url:?} is no URL")]
+    NoUrl { url: String, source: http::uri::InvalidUri },
+    #[error("{0:?} is no http:// or https:// URL")]
+    Scheme(String),
+    #[error("{0:?} is no \"Name: value\"")]
+    Header(String),
+}
+
+/// Reads a path as the data plane does: normalised, or refused.
+pub type ReadPath = fn(&str) -> Result<Cow<'_, str>, Refusal>;
+
+/// An answer that the data plane gives before any route is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u16,
+    pub words: &'static str,
+}
 
 pub(crate) struct Request {
     pub tls: bool,
@@ -21,7 +50,7 @@ pub(crate) struct Request {
     address: Option<IpAddr>,
     method: String,
     host: String,
-    /// Normal, as routes see it; why the data plane refuses it, if it does.
+    /// As routes see it.
     path: Result<String, Refusal>,
     /// As asked.
     target: String,
@@ -30,12 +59,13 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn parse(question: &Question) -> Result<Self> {
-        let uri: Uri = question.url.parse().with_context(|| format!("{:?} is no URL", question.url))?;
+    pub(crate) fn parse(question: &Question, read_path: ReadPath) -> Result<Self, QuestionError> {
+        let url = || question.url.clone();
+        let uri: Uri = url().parse().map_err(|source| QuestionError::NoUrl { url: url(), source })?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => bail!("{:?} is no http:// or https:// URL", question.url),
+            _ => return Err(QuestionError::Scheme(url())),
         };
         let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
         let address: Option<IpAddr> = url_host.trim_matches(['[', ']']).parse().ok();
@@ -49,19 +79,19 @@ impl Request {
             address,
             method: question.method.to_ascii_uppercase(),
             host,
-            path: normalised(uri.path()),
+            path: read_path(uri.path()).map(Cow::into_owned),
             target: uri.path().to_owned(),
             headers,
             query: query(uri.query().unwrap_or_default()),
         })
     }
 
-    /// Before anything is routed.
+    /// The data plane's answer before anything is routed.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.path.as_ref().err().copied()
     }
 
-    /// Whether routes see another path than the one asked for.
+    /// Do routes see another path than the one asked for?
     pub(crate) fn is_rewritten(&self) -> bool {
         self.path.as_ref().is_ok_and(|path| *path != self.target)
     }
@@ -75,15 +105,10 @@ impl Request {
     }
 }
 
-fn normalised(path: &str) -> Result<String, Refusal> {
-    portcullis_proxy::normalise_path(path).map(Cow::into_owned)
-}
-
-fn headers(lines: &[String]) -> Result<BTreeMap<String, String>> {
+fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> {
     let mut headers = BTreeMap::<String, String>::new();
     for line in lines {
-        let (name, value) =
-            line.split_once(':').with_context(|| format!("{line:?} is no \"Name: value\""))?;
+        let (name, value) = line.split_once(':').ok_or_else(|| QuestionError::Header(line.clone()))?;
         let value = value.trim().to_owned();
         headers
             .entry(name.trim().to_ascii_lowercase())

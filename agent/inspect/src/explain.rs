@@ -1,56 +1,31 @@
-//! `portcullis explain`: which listener, rule and backend take a request, and why not the others. Works on a snapshot, so
-//! the answer is the same offline and from a running agent, and is that of the table the data plane searches.
+//! The listener, rule and backend that take a request, and why not the others. The answer is that of the tables the data
+//! plane searches.
 
 mod candidates;
-mod request;
+pub(crate) mod request;
 
 use std::fmt::Write;
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
 use portcullis_model::{
     Action, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead, RouteTable,
     Rule, Selected, Snapshot,
 };
-use serde::{Deserialize, Serialize};
 
-use crate::cli::ExplainArgs;
-use crate::{admin, offline, output, routes};
+use crate::text;
 use candidates::{Candidates, Verdict};
-use request::Request;
+use request::{Question, QuestionError, ReadPath, Refusal, Request};
 
-/// A request to explain.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Question {
-    pub url: String,
-    pub method: String,
-    /// `Name: value`
-    pub headers: Vec<String>,
-    /// List every candidate.
-    pub all: bool,
-}
-
-pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
-    let question = Question {
-        url: args.url.clone(),
-        method: args.method.clone(),
-        headers: args.headers.clone(),
-        all: args.all,
-    };
-    let from = &args.from;
-    output::text(&if from.filename.is_empty() {
-        admin::client::post(&from.admin.path(), "/explain", serde_json::to_string(&question)?)?
-    } else {
-        explain(&offline::translate_readable(&from.filename, &from.settings)?.snapshot, &question)?
-    });
-    Ok(ExitCode::SUCCESS)
-}
-
+/// The text that answers a question. `read_path` is how the data plane reads paths.
+///
 /// # Errors
 /// When the question is no request.
-pub(crate) fn explain(snapshot: &Snapshot, question: &Question) -> Result<String> {
-    let request = Request::parse(question)?;
+pub fn explain(
+    snapshot: &Snapshot,
+    question: &Question,
+    read_path: ReadPath,
+) -> Result<String, QuestionError> {
+    let request = Request::parse(question, read_path)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
         return Ok(nobody_listens(snapshot, &request));
@@ -58,7 +33,7 @@ pub(crate) fn explain(snapshot: &Snapshot, question: &Question) -> Result<String
     let mut text = String::new();
     for (frontends, port) in ports {
         let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all };
-        answer.port(&frontends, port)?;
+        answer.port(&frontends, port);
     }
     Ok(text)
 }
@@ -92,10 +67,10 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    fn port(&mut self, frontends: &[FrontendKey], port: &Port) -> Result<()> {
+    fn port(&mut self, frontends: &[FrontendKey], port: &Port) {
         let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (gateway, number, protocol) = (&port.gateway.name, port.key.number, port.listeners.to_string());
-        self.line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"))?;
+        self.line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"));
         let (listeners, tls, scheme) = match &port.listeners {
             PortListeners::Http(listeners) => (listeners, false, "http"),
             PortListeners::Tls(listeners) => (listeners, true, "https"),
@@ -107,14 +82,13 @@ impl Answer<'_> {
             return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));
         }
         if let Some(refusal) = self.request.refusal() {
-            let words = refusal.words().trim_end();
-            return self
-                .line("answer", &format!("{}: {words}: no route is asked", refusal.status().as_u16()));
+            let Refusal { status, words } = refusal;
+            return self.line("answer", &format!("{status}: {words}: no route is asked"));
         }
         if self.request.is_rewritten() {
-            self.line("request", &self.request.to_string())?;
+            self.line("request", &self.request.to_string());
         }
-        let Some(listener) = self.listener(listeners)? else { return Ok(()) };
+        let Some(listener) = self.listener(listeners) else { return };
         match listener.serves.routes() {
             Some(routes) => self.rule(routes),
             None => self.line("answer", &format!("none: {} passes on what it gets", listener.id)),
@@ -122,63 +96,64 @@ impl Answer<'_> {
     }
 
     /// As the data plane selects it: by host, and with TLS it must be the one that the server name chose.
-    fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Result<Option<&'p Listener>> {
+    fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Option<&'p Listener> {
         let host = self.request.host();
         for (_, listener) in listeners.sorted() {
-            self.listener_line(listener, listeners.most_specific(host))?;
+            self.listener_line(listener, listeners.most_specific(host));
         }
         let connections = listeners.for_sni(self.request.server_name.as_deref());
         if self.request.tls && connections.is_none() {
-            self.line("answer", "none: no listener has this server name, TLS is refused")?;
-            return Ok(None);
+            self.line("answer", "none: no listener has this server name, TLS is refused");
+            return None;
         }
         let is_connections = |best: &Arc<Listener>| {
             !self.request.tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
         };
         match listeners.for_request(host, is_connections) {
-            Selected::Listener(listener) => return Ok(Some(listener)),
+            Selected::Listener(listener) => return Some(listener),
             Selected::Misdirected(other) => {
                 let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);
-                self.line("answer", &why)?;
+                self.line("answer", &why);
             }
             Selected::Nobody => {
-                self.line("answer", &format!("404: no listener of this port has the hostname {host}"))?;
+                self.line("answer", &format!("404: no listener of this port has the hostname {host}"));
             }
         }
-        Ok(None)
+        None
     }
 
-    fn listener_line(&mut self, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) -> Result<()> {
+    fn listener_line(&mut self, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) {
         let (host, pattern) = (self.request.host(), &listener.hostname);
         let is_best = best.is_some_and(|best| Arc::ptr_eq(best, listener));
         let why = match (is_best, pattern.matches(host)) {
             (true, _) => format!("takes it: hostname {pattern} is the most specific that matches {host}"),
             (false, true) => format!("not this one: hostname {pattern} matches, but is less specific"),
             (false, false) if self.all => format!("not this one: hostname {pattern} does not match"),
-            (false, false) => return Ok(()),
+            (false, false) => return,
         };
         self.line("listener", &format!("{}: {why}", listener.id))
     }
 
-    fn rule(&mut self, routes: &RouteTable) -> Result<()> {
+    fn rule(&mut self, routes: &RouteTable) {
         let candidates = Candidates::of(routes, self.request);
         match candidates.winner() {
             Some(winner) => {
-                let matched = routes::match_text(&winner.entry.matches);
-                self.line("rule", &format!("{}: host {}, {matched}", winner.entry.rule.id, winner.host))?;
-                self.action(&winner.entry.rule)?;
+                let matched = text::match_text(&winner.entry.matches);
+                self.line("rule", &format!("{}: host {}, {matched}", winner.entry.rule.id, winner.host));
+                self.action(&winner.entry.rule);
             }
-            None => self.line("answer", "404: the listener has no rule that matches")?,
+            None => self.line("answer", "404: the listener has no rule that matches"),
         }
         self.others(&candidates)
     }
 
-    fn action(&mut self, rule: &Rule) -> Result<()> {
+    fn action(&mut self, rule: &Rule) {
         if !rule.filters.is_empty() {
-            self.line("filters", &serde_json::to_string(&rule.filters)?)?;
+            let filters = serde_json::to_string(&rule.filters);
+            self.line("filters", &filters.unwrap_or_else(|error| format!("cannot be shown: {error}")));
         }
         let Action::Forward(split) = &rule.action else {
-            return self.line("answer", &routes::action_text(rule));
+            return self.line("answer", &text::action_text(rule));
         };
         let total: u64 = split.backends().iter().map(|backend| u64::from(backend.weight)).sum();
         for backend in split.backends() {
@@ -186,9 +161,8 @@ impl Answer<'_> {
                 BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str())),
                 BackendTarget::Invalid(failure) => format!("{}: {}", failure.status, failure.reason),
             };
-            self.line("backend", &format!("{} of {total}: {target}", backend.weight))?;
+            self.line("backend", &format!("{} of {total}: {target}", backend.weight));
         }
-        Ok(())
     }
 
     fn endpoints(&self, name: &str) -> String {
@@ -200,30 +174,23 @@ impl Answer<'_> {
         }
     }
 
-    fn others(&mut self, candidates: &Candidates<'_>) -> Result<()> {
+    fn others(&mut self, candidates: &Candidates<'_>) {
         const SHOWN: usize = 10;
         let shown = if self.all { usize::MAX } else { SHOWN };
         let others = candidates.others(self.all);
         for other in others.iter().take(shown) {
-            let matched = routes::match_text(&other.entry.matches);
+            let matched = text::match_text(&other.entry.matches);
             let Verdict::Passed(why) = &other.verdict else { continue };
-            self.line("not", &format!("{}: host {}, {matched}: {why}", other.entry.rule.id, other.host))?;
+            self.line("not", &format!("{}: host {}, {matched}: {why}", other.entry.rule.id, other.host));
         }
         let hidden = candidates.count().saturating_sub(others.len().min(shown));
         if hidden > 0 && !self.all {
-            self.line("", &format!("{hidden} more candidates are further off (--all lists them)"))?;
+            self.line("", &format!("{hidden} more candidates are further off (--all lists them)"));
         }
-        Ok(())
     }
 
-    fn line(&mut self, what: &str, text: &str) -> Result<()> {
-        if writeln!(self.text, "{what:<9} {text}").is_err() {
-            bail!("out of memory");
-        }
-        Ok(())
+    fn line(&mut self, what: &str, text: &str) {
+        // Text grows as it is written to.
+        let _ = writeln!(self.text, "{what:<9} {text}");
     }
 }
-
-#[cfg(test)]
-#[path = "explain/explain_tests.rs"]
-mod tests;

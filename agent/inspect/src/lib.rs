@@ -1,0 +1,24 @@
+//! Answers to operators' questions about a configuration: the dump, the routes in the order they are matched, the rule that
+//! takes a request and why not the others, readiness, problems and metrics. Pure: values in, text or JSON out, so that the
+//! answer is the same from a running agent and from manifests.
+//!
+//! This crate does not know where a snapshot comes from or who asks, and decides nothing that the data plane decides:
+//! precedence and the choice of a listener are the model's.
+
+mod dump;
+mod explain;
+mod metrics;
+mod readiness;
+mod routes;
+mod table;
+mod text;
+
+pub use dump::{dump, dump_snapshot};
+pub use explain::explain;
+pub use explain::request::{Question, QuestionError, ReadPath, Refusal};
+pub use metrics::{
+    Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, Traffic, metrics,
+};
+pub use readiness::{Progress, problems};
+pub use routes::routes;
+pub use table::table;

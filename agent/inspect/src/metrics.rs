@@ -1,0 +1,394 @@
+//! Prometheus text. Names follow OpenTelemetry's semantic conventions where those have one; `docs/metrics.md` is the list.
+//! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
+
+use std::time::Duration;
+
+use portcullis_model::{ListenerId, ObjectName, ParentKind};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+/// All that a scrape shows.
+#[derive(Debug)]
+pub struct Metrics {
+    pub agent: Agent,
+    pub traffic: Traffic,
+    /// Packets and connections, by the label of the kernel programs' verdict; empty without them.
+    pub verdicts: Vec<(&'static str, u64)>,
+    pub configuration: Configuration,
+    /// Of an agent in a cluster.
+    pub cluster: Option<Cluster>,
+}
+
+#[derive(Debug)]
+pub struct Agent {
+    pub version: &'static str,
+    /// `ebpf` or `userspace`.
+    pub datapath: &'static str,
+    pub panics: u64,
+}
+
+/// Totals of the proxy. Reasons, limits and causes are the labels of their metrics.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    pub gateways: Vec<(ObjectName, GatewayTraffic)>,
+    pub listeners: Vec<(ListenerId, ListenerTraffic)>,
+    pub accepted: u64,
+    pub accept_errors: u64,
+    /// By cause.
+    pub handshake_failures: Vec<(&'static str, u64)>,
+    /// Own answers because no listener or route took the request, or because it was refused at the edge.
+    pub unrouted: u64,
+    /// By reason.
+    pub own_answers: Vec<(&'static str, u64)>,
+    pub access_log_lost: u64,
+    pub upstream_connects: u64,
+    pub upstream_connect_failures: u64,
+    pub upstream_retries: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct GatewayTraffic {
+    /// Client connections open now.
+    pub open: u64,
+    /// Connections by the limit that ended them.
+    pub refused: Vec<(&'static str, u64)>,
+}
+
+#[derive(Debug, Default)]
+pub struct ListenerTraffic {
+    pub tls_connections: u64,
+    /// By status class: index 2 counts 200 to 299.
+    pub requests: [u64; 6],
+}
+
+/// The configuration in force.
+#[derive(Debug, Default)]
+pub struct Configuration {
+    pub applied: u64,
+    /// From a change being read to the data plane serving it, summed.
+    pub apply_time: Duration,
+    /// Time since the last change took effect.
+    pub age: Duration,
+    pub generation: u64,
+    /// What is wrong with the input.
+    pub problems: usize,
+    pub frontends: usize,
+    /// Of those, not served.
+    pub refused: usize,
+    pub backends: usize,
+}
+
+/// The agent's part in a cluster.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    /// Everything was read from the API server, and applied.
+    pub is_read: bool,
+    /// This agent writes statuses.
+    pub leads: bool,
+    /// Gateways that cannot have what is generated for them.
+    pub refused: usize,
+    /// No XMesh of the expected name is ours.
+    pub mesh_unclaimed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GatewayLabels {
+    gateway: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    gateway: String,
+    /// The field of `limits`.
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ListenerLabels {
+    gateway: String,
+    /// `Gateway` or `ListenerSet`.
+    parent_kind: String,
+    parent: String,
+    listener: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    gateway: String,
+    parent_kind: String,
+    parent: String,
+    listener: String,
+    /// `2xx`
+    http_response_status_class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    error_type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AgentLabels {
+    version: &'static str,
+    datapath: &'static str,
+}
+
+/// The text that a scrape answers.
+pub fn metrics(metrics: &Metrics) -> String {
+    let mut registry = Registry::default();
+    agent(&mut registry, &metrics.agent);
+    requests(&mut registry, &metrics.traffic);
+    connections(&mut registry, &metrics.traffic);
+    upstream(&mut registry, &metrics.traffic);
+    let help = "Packets and connections by verdict of the kernel programs";
+    let verdicts = by_reason(&metrics.verdicts);
+    registry.register("portcullis_datapath_verdicts", help, verdicts);
+    configuration(&mut registry, &metrics.configuration);
+    if let Some(part) = &metrics.cluster {
+        cluster(&mut registry, part);
+    }
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => text,
+        Err(error) => format!("# metrics cannot be shown: {error}\n"),
+    }
+}
+
+fn agent(registry: &mut Registry, agent: &Agent) {
+    let info = Family::<AgentLabels, Gauge>::default();
+    info.get_or_create(&AgentLabels { version: agent.version, datapath: agent.datapath }).set(1);
+    registry.register("portcullis_agent_info", "This agent", info);
+    let help = "Panics (bugs) that cost a connection or a change; the log has each";
+    counter(registry, "portcullis_panics", help, agent.panics);
+}
+
+fn requests(registry: &mut Registry, traffic: &Traffic) {
+    let requests = Family::<RequestLabels, Counter>::default();
+    let connections = Family::<ListenerLabels, Counter>::default();
+    for (id, traffic) in &traffic.listeners {
+        connections.get_or_create(&listener_labels(id)).inc_by(traffic.tls_connections);
+        for (class, count) in traffic.requests.iter().enumerate().filter(|(_, count)| **count > 0) {
+            requests.get_or_create(&request_labels(id, class)).inc_by(*count);
+        }
+    }
+    registry.register("http_server_requests", "Answered requests, by listener and status class", requests);
+    registry.register("tls_server_connections", "Completed TLS handshakes, by listener", connections);
+    let lost = traffic.access_log_lost;
+    counter(registry, "http_server_access_log_lost", "Lines of access logs that nobody took in time", lost);
+    counter(
+        registry,
+        "http_server_requests_unrouted",
+        "Requests that no listener or route took, or that were refused at the edge",
+        traffic.unrouted,
+    );
+    let help = "Requests that the gateway answered itself, by reason";
+    registry.register("http_server_own_answers", help, by_reason(&traffic.own_answers));
+}
+
+fn connections(registry: &mut Registry, traffic: &Traffic) {
+    counter(registry, "network_server_connections", "Accepted client connections", traffic.accepted);
+    gateways(registry, traffic);
+    counter(
+        registry,
+        "network_server_accept_errors",
+        "Failures to accept a connection (out of file descriptors?)",
+        traffic.accept_errors,
+    );
+    let failures = Family::<ErrorLabels, Counter>::default();
+    for (failure, count) in &traffic.handshake_failures {
+        failures.get_or_create(&ErrorLabels { error_type: failure }).inc_by(*count);
+    }
+    registry.register("tls_server_handshake_failures", "TLS handshakes that failed, by cause", failures);
+}
+
+fn gateways(registry: &mut Registry, traffic: &Traffic) {
+    let open = Family::<GatewayLabels, Gauge>::default();
+    let refused = Family::<RefusalLabels, Counter>::default();
+    for (name, traffic) in &traffic.gateways {
+        let gateway = name.to_string();
+        for (limit, count) in &traffic.refused {
+            let labels = RefusalLabels { gateway: gateway.clone(), reason: limit };
+            refused.get_or_create(&labels).inc_by(*count);
+        }
+        open.get_or_create(&GatewayLabels { gateway }).set(i64::try_from(traffic.open).unwrap_or(i64::MAX));
+    }
+    registry.register("network_server_connections_open", "Client connections open now, by Gateway", open);
+    let help = "Client connections that a limit of their Gateway ended, by the limit";
+    registry.register("network_server_connections_refused", help, refused);
+}
+
+fn upstream(registry: &mut Registry, traffic: &Traffic) {
+    let opened = traffic.upstream_connects;
+    counter(registry, "http_client_connections_opened", "Connections opened to backends", opened);
+    let failed = traffic.upstream_connect_failures;
+    let help = "Attempts of requests to get a connection to a backend that failed";
+    counter(registry, "http_client_connections_failed", help, failed);
+    let retries = traffic.upstream_retries;
+    counter(registry, "http_client_retries", "Requests sent again on another connection", retries);
+}
+
+fn configuration(registry: &mut Registry, configuration: &Configuration) {
+    counter(registry, "portcullis_config_applied", "Changes that took effect", configuration.applied);
+    let time: Counter<f64, std::sync::atomic::AtomicU64> = Counter::default();
+    time.inc_by(configuration.apply_time.as_secs_f64());
+    let help = "Time from a change being read to the data plane serving it, summed";
+    registry.register_with_unit("portcullis_config_apply_time", help, Unit::Seconds, time);
+    let Configuration { age, generation, problems, frontends, refused, backends, .. } = *configuration;
+    gauge(registry, "portcullis_config_age_seconds", "Time since the last change took effect", age.as_secs());
+    gauge(registry, "portcullis_config_generation", "The snapshot that is served", generation);
+    for (name, help, count) in [
+        ("portcullis_config_problems", "What is wrong with the input now", problems),
+        ("portcullis_frontends", "Addresses and ports of Gateways", frontends),
+        ("portcullis_frontends_refused", "Of those, not served", refused),
+        ("portcullis_backends", "Service ports in use", backends),
+    ] {
+        gauge(registry, name, help, count as u64);
+    }
+}
+
+fn cluster(registry: &mut Registry, cluster: &Cluster) {
+    for (name, help, value) in [
+        (
+            "portcullis_cluster_read",
+            "Whether everything was read from the API server",
+            cluster.is_read.into(),
+        ),
+        ("portcullis_leader", "Whether this agent writes statuses", cluster.leads.into()),
+        (
+            "portcullis_gateways_without_objects",
+            "Gateways that cannot have what is generated for them",
+            cluster.refused as u64,
+        ),
+        (
+            "portcullis_mesh_unclaimed",
+            "Whether no XMesh of the expected name is ours",
+            cluster.mesh_unclaimed.into(),
+        ),
+    ] {
+        gauge(registry, name, help, value);
+    }
+}
+
+fn by_reason(counts: &[(&'static str, u64)]) -> Family<ReasonLabels, Counter> {
+    let family = Family::<ReasonLabels, Counter>::default();
+    for (reason, count) in counts {
+        family.get_or_create(&ReasonLabels { reason }).inc_by(*count);
+    }
+    family
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter: Counter = Counter::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    registry.register(name, help, gauge);
+}
+
+fn listener_labels(id: &ListenerId) -> ListenerLabels {
+    ListenerLabels {
+        gateway: id.gateway.to_string(),
+        parent_kind: parent_kind(id.kind).to_owned(),
+        parent: id.parent.to_string(),
+        listener: id.name.to_string(),
+    }
+}
+
+fn request_labels(id: &ListenerId, class: usize) -> RequestLabels {
+    let ListenerLabels { gateway, parent_kind, parent, listener } = listener_labels(id);
+    RequestLabels { gateway, parent_kind, parent, listener, http_response_status_class: format!("{class}xx") }
+}
+
+fn parent_kind(kind: ParentKind) -> &'static str {
+    match kind {
+        ParentKind::Gateway => "Gateway",
+        ParentKind::ListenerSet => "ListenerSet",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn everything() -> Metrics {
+        let gateway = ObjectName::new("infra", "web");
+        let listener = ListenerId {
+            gateway: gateway.clone(),
+            kind: ParentKind::ListenerSet,
+            parent: ObjectName::new("shop", "shop"),
+            name: Arc::from("http"),
+        };
+        Metrics {
+            agent: Agent { version: "1.2.3", datapath: "ebpf", panics: 0 },
+            traffic: Traffic {
+                gateways: vec![(gateway, GatewayTraffic { open: 3, refused: vec![("connections", 1)] })],
+                listeners: vec![(
+                    listener,
+                    ListenerTraffic { tls_connections: 2, requests: [0, 0, 7, 0, 1, 0] },
+                )],
+                own_answers: vec![("no_route", 4)],
+                handshake_failures: vec![("timeout", 5)],
+                ..Traffic::default()
+            },
+            verdicts: vec![("steered", 9)],
+            configuration: Configuration {
+                age: Duration::from_secs(12),
+                frontends: 2,
+                ..Configuration::default()
+            },
+            cluster: Some(Cluster::default()),
+        }
+    }
+
+    #[test]
+    fn everything_given_is_shown() {
+        let text = metrics(&everything());
+        let listener =
+            "gateway=\"infra/web\",parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"http\"";
+        for line in [
+            "portcullis_agent_info{version=\"1.2.3\",datapath=\"ebpf\"} 1".to_owned(),
+            format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
+            format!("tls_server_connections_total{{{listener}}} 2"),
+            "network_server_connections_open{gateway=\"infra/web\"} 3".to_owned(),
+            "network_server_connections_refused_total{gateway=\"infra/web\",reason=\"connections\"} 1"
+                .to_owned(),
+            "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
+            "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
+            "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
+            "portcullis_config_age_seconds 12".to_owned(),
+            "portcullis_frontends 2".to_owned(),
+        ] {
+            assert!(text.lines().any(|it| it == line), "no {line} in {text}");
+        }
+        assert!(!text.contains("1xx") && !text.contains("status_class=\"3xx\""), "{text}");
+    }
+
+    #[test]
+    fn a_mesh_of_somebody_else_is_counted() {
+        let scraped = |mesh_unclaimed| {
+            metrics(&Metrics {
+                cluster: Some(Cluster { mesh_unclaimed, ..Cluster::default() }),
+                ..everything()
+            })
+        };
+        assert!(scraped(false).contains("\nportcullis_mesh_unclaimed 0\n"), "{}", scraped(false));
+        assert!(scraped(true).contains("\nportcullis_mesh_unclaimed 1\n"), "{}", scraped(true));
+        let alone = metrics(&Metrics { cluster: None, ..everything() });
+        assert!(!alone.contains("portcullis_leader"), "{alone}");
+    }
+}

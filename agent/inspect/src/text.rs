@@ -1,0 +1,44 @@
+//! Matches and actions of rules in a line of text.
+
+use portcullis_model::{Action, BackendTarget, RouteMatch, Rule, ValueMatch};
+
+/// `GET PathPrefix /a, header x=1, query q~^a$`
+pub(crate) fn match_text(matches: &RouteMatch) -> String {
+    let method = matches.method.as_ref().map(|method| format!("{method} ")).unwrap_or_default();
+    let mut text = format!("{method}{}", matches.path);
+    for (what, conditions) in [("header", &matches.headers), ("query", &matches.query)] {
+        for (name, value) in conditions {
+            text += &format!(", {what} {name}{}", value_text(value));
+        }
+    }
+    text
+}
+
+pub(crate) fn value_text(value: &ValueMatch) -> String {
+    match value {
+        ValueMatch::Exact(exact) => format!("={exact}"),
+        ValueMatch::Regex(regex) => format!("~{regex}"),
+    }
+}
+
+/// `shop/cart:80 (90 of 100), …`
+pub(crate) fn action_text(rule: &Rule) -> String {
+    match &rule.action {
+        Action::Redirect(redirect) => format!("redirect {}", redirect.status),
+        Action::Fail(failure) => format!("{}: {}", failure.status, failure.reason),
+        Action::Forward(split) => {
+            let total: u64 = split.backends().iter().map(|backend| u64::from(backend.weight)).sum();
+            let share = |weight: u32| match split.backends() {
+                [_] => String::new(),
+                _ => format!(" ({weight} of {total})"),
+            };
+            let backends = split.backends().iter().map(|backend| match &backend.target {
+                BackendTarget::Known(name) => format!("{name}{}", share(backend.weight)),
+                BackendTarget::Invalid(failure) => {
+                    format!("{}: {}{}", failure.status, failure.reason, share(backend.weight))
+                }
+            });
+            backends.collect::<Vec<_>>().join(", ")
+        }
+    }
+}

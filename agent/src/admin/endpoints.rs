@@ -1,0 +1,110 @@
+//! The answers of the admin endpoints: plain text for operators, the same for scripts. What they say is made elsewhere.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use portcullis_control::applier::State;
+use portcullis_control::status::read_statuses;
+use portcullis_inspect::{Progress, Question};
+use tokio::sync::watch;
+
+use crate::cluster::Standing;
+use crate::inspect::read_path;
+use crate::plane::Plane;
+use crate::scrape;
+
+const INDEX: &str = "\
+/livez    200 while the process runs
+/readyz   200 when traffic is served, else 503 with what is missing
+/metrics  Prometheus text
+/config   what the data plane runs
+/routes   routes in the order they are matched
+/status   statuses of all objects, as JSON
+/problems what is wrong with the input
+/explain  POST a question as JSON: url, method, headers, all
+";
+
+/// What the endpoints answer from.
+#[derive(Clone)]
+pub(crate) struct Admin {
+    pub state: watch::Receiver<State>,
+    pub plane: Plane,
+    pub status_dir: PathBuf,
+    /// Of an agent in a cluster.
+    pub standing: Option<Standing>,
+}
+
+type Answer = Response<Bytes>;
+
+impl Admin {
+    pub(crate) async fn answer(&self, request: Request<Bytes>) -> Answer {
+        let state = self.state.borrow().clone();
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/") => ok(INDEX),
+            (&Method::GET, "/livez") => ok("ok\n"),
+            (&Method::GET, "/readyz") => readiness(&state, self.standing.as_ref()),
+            (&Method::GET, "/metrics") => ok(portcullis_inspect::metrics(
+                &scrape::metrics(&state, &self.plane, self.standing.as_ref()).await,
+            )),
+            (&Method::GET, "/config") => ok(portcullis_inspect::dump(&state.snapshot)),
+            (&Method::GET, "/routes") => ok(portcullis_inspect::routes(&state.snapshot)),
+            (&Method::GET, "/status") => self.statuses().await,
+            (&Method::GET, "/problems") => ok(problems(&state)),
+            (&Method::POST, "/explain") => explain(&state, request.body()),
+            _ => text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n"),
+        }
+    }
+
+    /// There may be tens of thousands of files.
+    async fn statuses(&self) -> Answer {
+        let directory = self.status_dir.clone();
+        let read = move || read_statuses(&directory).map(|it| serde_json::Value::from(it).to_string());
+        match tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(error.into())) {
+            Ok(statuses) => ok(statuses),
+            Err(error) => {
+                let directory = self.status_dir.display();
+                text(StatusCode::NOT_FOUND, format!("no status files in {directory}: {error}\n"))
+            }
+        }
+    }
+}
+
+fn readiness(state: &State, standing: Option<&Standing>) -> Answer {
+    let progress = Progress {
+        applied: state.applied,
+        served: state.snapshot.frontends.keys().filter(|key| !state.refused.contains_key(key)).count(),
+        is_current: standing.is_none_or(|standing| *standing.current.borrow()),
+        needs_gateway: standing.is_none_or(|standing| standing.has_one_gateway),
+    };
+    match progress.readiness() {
+        Ok(line) => ok(line),
+        Err(line) => text(StatusCode::SERVICE_UNAVAILABLE, line),
+    }
+}
+
+fn problems(state: &State) -> String {
+    portcullis_inspect::problems(state.problems.iter(), state.unsaid.iter(), &state.refused)
+}
+
+fn explain(state: &State, question: &[u8]) -> Answer {
+    let answer = serde_json::from_slice::<Question>(question)
+        .map_err(anyhow::Error::from)
+        .and_then(|question| Ok(portcullis_inspect::explain(&state.snapshot, &question, read_path)?));
+    match answer {
+        Ok(answer) => ok(answer),
+        Err(error) => text(StatusCode::BAD_REQUEST, format!("{error:#}\n")),
+    }
+}
+
+fn ok(body: impl Into<Bytes>) -> Answer {
+    text(StatusCode::OK, body)
+}
+
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(body.into());
+    *answer.status_mut() = status;
+    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    answer
+}

@@ -1,0 +1,55 @@
+//! `portcullis dump`, `routes` and `explain`: asked of a running agent, or of manifests. The answers are the same.
+
+use std::borrow::Cow;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use portcullis_inspect::{Question, Refusal};
+use portcullis_model::Snapshot;
+
+use crate::cli::{DumpArgs, ExplainArgs, From, RoutesArgs};
+use crate::{admin, offline, output};
+
+pub(crate) fn dump(args: &DumpArgs) -> Result<ExitCode> {
+    print(&args.from, "/config", portcullis_inspect::dump)
+}
+
+pub(crate) fn routes(args: &RoutesArgs) -> Result<ExitCode> {
+    print(&args.from, "/routes", portcullis_inspect::routes)
+}
+
+fn print(from: &From, endpoint: &str, text: fn(&Snapshot) -> String) -> Result<ExitCode> {
+    output::text(&if from.filename.is_empty() {
+        admin::client::get(&from.admin.path(), endpoint)?
+    } else {
+        text(&offline::translate_readable(&from.filename, &from.settings)?.snapshot)
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode> {
+    let question = Question {
+        url: args.url.clone(),
+        method: args.method.clone(),
+        headers: args.headers.clone(),
+        all: args.all,
+    };
+    let from = &args.from;
+    output::text(&if from.filename.is_empty() {
+        admin::client::post(&from.admin.path(), "/explain", serde_json::to_string(&question)?)?
+    } else {
+        let outcome = offline::translate_readable(&from.filename, &from.settings)?;
+        portcullis_inspect::explain(&outcome.snapshot, &question, read_path)?
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As the data plane reads a path: its own function.
+pub(crate) fn read_path(path: &str) -> Result<Cow<'_, str>, Refusal> {
+    portcullis_proxy::normalise_path(path)
+        .map_err(|reason| Refusal { status: reason.status().as_u16(), words: reason.words().trim_end() })
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

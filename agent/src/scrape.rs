@@ -1,0 +1,72 @@
+//! What a scrape shows, gathered from the parts that count: nothing is counted or named here.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use portcullis_control::applier::State;
+use portcullis_inspect::{Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, Traffic};
+use portcullis_proxy::Stats;
+
+use crate::cluster::Standing;
+use crate::panics;
+use crate::plane::Plane;
+
+pub(crate) async fn metrics(state: &State, plane: &Plane, standing: Option<&Standing>) -> Metrics {
+    let datapath = if plane.node.is_steered() { "ebpf" } else { "userspace" };
+    let verdicts = plane.node.counters().into_iter().map(|(reason, count)| (reason.label(), count));
+    Metrics {
+        agent: Agent { version: env!("CARGO_PKG_VERSION"), datapath, panics: panics::survived() },
+        traffic: traffic(plane.stats().await),
+        verdicts: verdicts.collect(),
+        configuration: configuration(state),
+        cluster: standing.map(cluster),
+    }
+}
+
+fn traffic(stats: Stats) -> Traffic {
+    let gateways = stats.gateways.into_iter().map(|(name, stats)| {
+        let refused = stats.refused.into_iter().map(|(limit, count)| (limit.name(), count));
+        (name, GatewayTraffic { open: stats.open, refused: refused.collect() })
+    });
+    let listeners = stats.listeners.into_iter().map(|(id, stats)| {
+        (id, ListenerTraffic { tls_connections: stats.connections, requests: stats.requests })
+    });
+    let failures = stats.handshake_failures.into_iter().map(|(failure, count)| (failure.name(), count));
+    let answers = stats.answers.into_iter().map(|(reason, count)| (reason.name(), count));
+    Traffic {
+        gateways: gateways.collect(),
+        listeners: listeners.collect(),
+        accepted: stats.accepted,
+        accept_errors: stats.accept_errors,
+        handshake_failures: failures.collect(),
+        unrouted: stats.unrouted,
+        own_answers: answers.collect(),
+        access_log_lost: stats.access_log_lost,
+        upstream_connects: stats.upstream_connects,
+        upstream_connect_failures: stats.upstream_connect_failures,
+        upstream_retries: stats.upstream_retries,
+    }
+}
+
+fn configuration(state: &State) -> Configuration {
+    let age = state.last_applied.and_then(|at| SystemTime::now().duration_since(at).ok());
+    Configuration {
+        applied: state.applied,
+        apply_time: state.apply_time,
+        age: age.unwrap_or_default(),
+        generation: state.snapshot.generation,
+        problems: state.problems.len() + state.unsaid.len(),
+        frontends: state.snapshot.frontends.len(),
+        refused: state.refused.len(),
+        backends: state.snapshot.backends.len(),
+    }
+}
+
+fn cluster(standing: &Standing) -> Cluster {
+    Cluster {
+        is_read: *standing.current.borrow(),
+        leads: *standing.leading.borrow(),
+        refused: standing.provisioning.borrow().as_ref().map_or(0, BTreeMap::len),
+        mesh_unclaimed: standing.mesh.borrow().warning.is_some(),
+    }
+}
