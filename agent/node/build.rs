@@ -1,5 +1,5 @@
-//! Embeds the kernel programs if `cargo xtask build-ebpf` has built them. Without them the agent builds all the same and says
-//! at run time that it falls back to ordinary sockets.
+//! Embeds the kernel programs if `cargo xtask build-ebpf` has built them. Without them the agent builds all the same and
+//! logs at run time that it falls back to ordinary sockets.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};

@@ -56,14 +56,14 @@ fn with_status(manifest: &Manifest, statuses: &BTreeMap<ObjectKey, Status>) -> V
     object
 }
 
-/// What delegation amounts to, and the grants that it needs when it is applied in place of parents and children.
+/// The routes that delegation makes, and the grants they need when they are applied in place of parents and children.
 fn ephemeral(outcome: &Outcome) -> Vec<Value> {
     let families = || outcome.ephemeral.values().flatten();
     let routes = families().flat_map(|family| family.objects());
     routes.chain(families().flat_map(|family| family.grants())).collect()
 }
 
-/// What a cluster would hold besides, for every Gateway that is ours. Offline, nobody has given the Gateways a UID.
+/// The objects that would be generated in a cluster, for every Gateway that is ours. Offline, Gateways have no UID yet.
 fn infra(translated: &Translated, settings: &Settings) -> Vec<Value> {
     let objects = translated.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
     let changes = objects.map(with_uid).map(Change::Set).collect();
@@ -101,7 +101,7 @@ fn verdict(translated: &Translated, is_complete: bool) -> u8 {
     if is_well { ALL_IS_WELL } else { PROBLEMS }
 }
 
-/// Whether any condition in a status, of the object, a listener or a parent, says that something is wrong.
+/// Does any condition in a status, of the object, a listener or a parent, report a problem?
 fn has_problem(status: &Value) -> bool {
     match status {
         Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {

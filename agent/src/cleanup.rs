@@ -24,16 +24,16 @@ pub(crate) struct CleanupArgs {
     pin_dir: std::path::PathBuf,
     #[command(flatten)]
     state: StateDir,
-    /// How to reach the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
+    /// The kubeconfig file for the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_KUBECONFIG")]
     kubeconfig: Option<std::path::PathBuf>,
     /// Namespace of the agents and their Lease [default: the pod's, or that of the kubeconfig]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_NAMESPACE")]
     namespace: Option<String>,
-    /// Which XMesh was ours
+    /// Name of the XMesh that was ours
     #[arg(long, value_name = "NAME", default_value = DEFAULT_MESH_NAME, env = "PORTCULLIS_MESH_NAME")]
     mesh_name: String,
-    /// Whose objects are removed
+    /// Objects of this controllerName are removed
     #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME, env = "PORTCULLIS_CONTROLLER_NAME")]
     controller_name: String,
 }

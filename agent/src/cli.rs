@@ -49,7 +49,7 @@ pub(crate) struct RunArgs {
     pub config_dir: Option<PathBuf>,
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// How connections find their listener: in the kernel, or by ordinary sockets
+    /// The way connections find their listener: in the kernel, or by ordinary sockets
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_DATAPATH")]
     pub datapath: DatapathChoice,
     /// Address of Gateways without spec.addresses; repeat for several [default: in a cluster, that of the generated Service;
@@ -82,13 +82,13 @@ pub(crate) struct RunArgs {
     /// Every request must come through them: others could claim anything
     #[arg(long, value_name = "N", default_value_t = 0, env = "PORTCULLIS_TRUSTED_HOPS")]
     pub trusted_hops: usize,
-    /// How long connections may take to finish after SIGTERM, in seconds
+    /// Time for connections to finish after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
     drain_timeout: u64,
-    /// What is logged, as tracing's filters say it: info, debug, portcullis_proxy=trace, …
+    /// Filter of the log, in tracing's syntax: info, debug, portcullis_proxy=trace, …
     #[arg(long, value_name = "FILTER", default_value = "info", env = "PORTCULLIS_LOG")]
     pub log: String,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_LOG_FORMAT")]
     pub log_format: LogFormat,
 }
@@ -97,10 +97,10 @@ pub(crate) struct RunArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub input: Input,
-    /// What is printed
+    /// The part of the outcome to print
     #[arg(long, value_enum, default_value_t)]
     pub show: Show,
-    /// How it is printed
+    /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
 }
@@ -234,7 +234,7 @@ pub(crate) enum Show {
     /// Every object with the status it would get
     #[default]
     Status,
-    /// What the data plane would run
+    /// The configuration that the data plane would run
     Snapshot,
     /// HTTPRoutes that delegation makes
     Ephemeral,

@@ -21,15 +21,15 @@ use tokio::task::JoinSet;
 
 use crate::state::StateDir;
 
-/// How long the API server may take at the start before the last good configuration is served.
+/// Time that the API server has at the start before the last good configuration is served.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Whose pods are counted as agents; the chart's label.
+/// Label of the pods that are counted as agents; the chart sets it.
 const AGENTS: &str = "app.kubernetes.io/name=portcullis";
 pub(crate) const LEASE: &str = "portcullis";
 
 #[derive(Args)]
 pub(crate) struct ClusterArgs {
-    /// How to reach the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
+    /// The kubeconfig file for the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_KUBECONFIG", conflicts_with = "config_dir")]
     kubeconfig: Option<PathBuf>,
     /// Namespace of the agents and their Lease [default: the pod's, or that of the kubeconfig]
@@ -46,7 +46,7 @@ pub(crate) struct ClusterArgs {
     /// Where Secrets outlive the process, for HTTPS to be served after a restart without API server; has to be a tmpfs [default: nowhere]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_SECRETS_DIR")]
     secrets_dir: Option<PathBuf>,
-    /// Which XMesh is ours: created if absent
+    /// Name of the XMesh that is ours: created if absent
     #[arg(long, value_name = "NAME", default_value = DEFAULT_MESH_NAME, env = "PORTCULLIS_MESH_NAME")]
     mesh_name: String,
     /// Type of the Services that are generated for Gateways
@@ -75,17 +75,17 @@ enum ServiceTypeChoice {
     LoadBalancer,
 }
 
-/// What the control loop needs of a cluster, and the tasks beside it.
+/// The control loop's ends in a cluster, and the tasks beside it.
 pub(crate) struct Cluster {
     pub source: KubeSource,
     pub statuses: ClusterStatuses,
-    pub standing: Standing,
-    pub agents: Agents,
+    pub membership: Membership,
+    pub writers: Writers,
 }
 
-/// How the agent stands with the cluster, for readiness and metrics.
+/// The state of the agent's part in the cluster, for readiness and metrics.
 #[derive(Clone)]
-pub(crate) struct Standing {
+pub(crate) struct Membership {
     /// Everything was read from the API server, and applied.
     pub current: watch::Receiver<bool>,
     pub leading: watch::Receiver<bool>,
@@ -98,7 +98,7 @@ pub(crate) struct Standing {
 
 /// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops writing at once.
 #[derive(Default)]
-pub(crate) struct Agents {
+pub(crate) struct Writers {
     tasks: JoinSet<()>,
     announcer: Option<Announcer>,
     election: Option<(tokio::task::JoinHandle<()>, oneshot::Sender<()>)>,
@@ -147,20 +147,20 @@ impl Cluster {
             patience: PATIENCE,
         };
         let source = KubeSource::new(client.clone(), board.clone(), options);
-        let (standing, agents) = match args.gateway {
-            Some(_) => (Standing::reader(&board), Agents::default()),
-            None => start_agents(args, client, &namespace, &board),
+        let (membership, writers) = match args.gateway {
+            Some(_) => (Membership::reader(&board), Writers::default()),
+            None => start_writers(args, client, &namespace, &board),
         };
-        Ok(Self { source, statuses: board.statuses(), standing, agents })
+        Ok(Self { source, statuses: board.statuses(), membership, writers })
     }
 }
 
-fn start_agents(
+fn start_writers(
     args: &ClusterArgs,
     client: Client,
     namespace: &str,
     board: &Arc<Board>,
-) -> (Standing, Agents) {
+) -> (Membership, Writers) {
     let elector = Elector::new(client.clone(), namespace, LEASE, &args.identity(), Timing::default());
     let leading = elector.leading();
     let succession = args.daemon_set.as_ref();
@@ -174,7 +174,7 @@ fn start_agents(
     tasks.spawn(generator.run());
     let announcer = Announcer::new(client.clone(), board, &args.identity());
     let mesh = mesh(args, client, namespace, leading.clone());
-    let standing = Standing {
+    let membership = Membership {
         current: board.current(),
         leading,
         mesh: mesh.state(),
@@ -184,7 +184,10 @@ fn start_agents(
     tasks.spawn(mesh.run());
     let (resign, resigned) = oneshot::channel();
     let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
-    (standing, Agents { tasks, announcer: Some(announcer), election: Some((election, resign)), succession })
+    (
+        membership,
+        Writers { tasks, announcer: Some(announcer), election: Some((election, resign)), succession },
+    )
 }
 
 fn mesh(args: &ClusterArgs, client: Client, namespace: &str, leading: watch::Receiver<bool>) -> Mesh {
@@ -194,8 +197,8 @@ fn mesh(args: &ClusterArgs, client: Client, namespace: &str, leading: watch::Rec
     Mesh::new(client, settings, instance, AGENTS, leading)
 }
 
-impl Standing {
-    /// Of one who never writes.
+impl Membership {
+    /// Of an agent that never writes.
     fn reader(board: &Board) -> Self {
         let never = watch::Sender::<bool>::default();
         Self {
@@ -217,8 +220,8 @@ fn json_object(text: &str) -> Result<Map<String, Value>, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-impl Agents {
-    /// Has what this node cannot serve told.
+impl Writers {
+    /// Starts to announce the frontends that this node cannot serve.
     pub(crate) fn announce(&mut self, state: watch::Receiver<State>) {
         if let Some(announcer) = self.announcer.take() {
             self.tasks.spawn(announcer.run(state));
@@ -234,7 +237,7 @@ impl Agents {
         }
     }
 
-    /// Whether the agents were uninstalled, here or everywhere, and nobody takes over what this one leaves on the node.
+    /// Were the agents uninstalled, here or everywhere? Then no agent takes over what this one leaves on the node.
     pub(crate) async fn are_uninstalled(&self) -> bool {
         match &self.succession {
             Some(succession) => succession.is_over().await,

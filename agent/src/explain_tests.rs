@@ -56,7 +56,7 @@ fn what_nobody_takes_is_explained_too() {
     }
 }
 
-/// What a client writes is not always what is matched.
+/// The path of a request is not always the one that is matched.
 #[test]
 fn paths_are_read_as_the_data_plane_reads_them() {
     for (path, line) in [

@@ -10,7 +10,7 @@ use portcullis_gateway::{Change, Object, Outcome, Settings, Translator};
 use crate::cli::Offline;
 use crate::output;
 
-/// What pods of mode Dedicated would run; nobody says offline.
+/// Image of pods of mode Dedicated; offline none is given.
 const IMAGE: &str = concat!("portcullis.dev/portcullis:", env!("CARGO_PKG_VERSION"));
 
 /// The name of the class below.
@@ -26,7 +26,7 @@ spec:
   controllerName: portcullis.dev/gateway
 ";
 
-/// What was read and what it becomes.
+/// The input and its outcome.
 pub(crate) struct Translated {
     pub batch: Batch,
     pub outcome: Outcome,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cli::Format;
 
 pub(crate) fn text(text: &str) {
-    // Nothing to be done about a closed pipe, and nobody to tell.
+    // Nothing can be done about a closed pipe.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 

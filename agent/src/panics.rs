@@ -1,5 +1,5 @@
 //! Panics are bugs, and each is logged and counted. What one takes with it depends on where it comes up: on a core's thread the
-//! connection, in translation the change. Anywhere else nobody would notice the part that is missing, so the process ends; the
+//! connection, in translation the change. Anywhere else the missing part would go unnoticed, so the process ends; the
 //! next one takes over the kernel's programs.
 
 use std::backtrace::Backtrace;

@@ -37,7 +37,7 @@ impl Plane {
         self.proxy.stats().await
     }
 
-    /// What is to be done all the time, in tasks that end with the set. They do not hold the proxy.
+    /// Tasks that look after the node as long as the set exists. They do not hold the proxy.
     pub(crate) fn chores(&self) -> JoinSet<()> {
         let mut chores = JoinSet::new();
         chores.spawn(tend(Arc::clone(&self.node)));

@@ -1,4 +1,4 @@
-//! `portcullis ready`: `/readyz` for whoever can run a command and make no request, such as a probe of a pod.
+//! `portcullis ready`: `/readyz` for probes that run a command and make no request.
 
 use std::process::ExitCode;
 

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who follows an agent that was told to end.
+/// The successor of an agent that ends.
 #[derive(PartialEq, Eq)]
 enum After {
     Another,
@@ -68,7 +68,7 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
     let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
     let sink = StatusFiles::open(&status_dir);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
-    let admin = Admin { state: applier.state(), plane, status_dir, standing: None };
+    let admin = Admin { state: applier.state(), plane, status_dir, membership: None };
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
@@ -77,24 +77,24 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
     Ok(After::Another)
 }
 
-/// What is written to the API server is also written to files: what this very agent thinks.
+/// Statuses go to the API server if this agent leads, and always to files: those hold what this agent itself decided.
 async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<After> {
-    let Cluster { source, statuses, standing, mut agents } =
+    let Cluster { source, statuses, membership, mut writers } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.state.statuses());
     let sink = (statuses, StatusFiles::open(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
-    let applier = applier.observing(standing.provisioning.clone());
-    agents.announce(applier.state());
-    let admin = Admin { state: applier.state(), plane, status_dir, standing: Some(standing) };
+    let applier = applier.observing(membership.provisioning.clone());
+    writers.announce(applier.state());
+    let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
-    let result = attend(args, admin, applier, hang_up, agents.resign()).await;
-    agents.resign().await;
+    let result = attend(args, admin, applier, hang_up, writers.resign()).await;
+    writers.resign().await;
     result?;
-    Ok(if agents.are_uninstalled().await { After::Nobody } else { After::Another })
+    Ok(if writers.are_uninstalled().await { After::Nobody } else { After::Another })
 }
 
-/// Applies until a signal comes, then drains. Whoever writes next must not wait for our clients: it resigns at once.
+/// Applies until a signal comes, then drains. It resigns at once: the agent that writes next must not wait for our clients.
 async fn attend<S, W>(
     args: &RunArgs,
     admin: Admin,

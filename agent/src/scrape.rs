@@ -1,4 +1,4 @@
-//! What a scrape shows, gathered from the parts that count: nothing is counted or named here.
+//! The values that a scrape shows, gathered from the parts that count; nothing is counted or named here.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -7,11 +7,11 @@ use portcullis_control::applier::State;
 use portcullis_inspect::{Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, Traffic};
 use portcullis_proxy::Stats;
 
-use crate::cluster::Standing;
+use crate::cluster::Membership;
 use crate::panics;
 use crate::plane::Plane;
 
-pub(crate) async fn metrics(state: &State, plane: &Plane, standing: Option<&Standing>) -> Metrics {
+pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Membership>) -> Metrics {
     let datapath = if plane.node.is_steered() { "ebpf" } else { "userspace" };
     let verdicts = plane.node.counters().into_iter().map(|(reason, count)| (reason.label(), count));
     Metrics {
@@ -19,7 +19,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, standing: Option<&Stan
         traffic: traffic(plane.stats().await),
         verdicts: verdicts.collect(),
         configuration: configuration(state),
-        cluster: standing.map(cluster),
+        cluster: membership.map(cluster),
     }
 }
 
@@ -62,11 +62,11 @@ fn configuration(state: &State) -> Configuration {
     }
 }
 
-fn cluster(standing: &Standing) -> Cluster {
+fn cluster(membership: &Membership) -> Cluster {
     Cluster {
-        is_read: *standing.current.borrow(),
-        leads: *standing.leading.borrow(),
-        refused: standing.provisioning.borrow().as_ref().map_or(0, BTreeMap::len),
-        mesh_unclaimed: standing.mesh.borrow().warning.is_some(),
+        is_read: *membership.current.borrow(),
+        leads: *membership.leading.borrow(),
+        refused: membership.provisioning.borrow().as_ref().map_or(0, BTreeMap::len),
+        mesh_unclaimed: membership.mesh.borrow().warning.is_some(),
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent of a cluster keeps on its node's disk.
+//! The files that an agent of a cluster keeps on its node's disk.
 
 use std::fs;
 use std::io;
@@ -43,7 +43,7 @@ impl StateDir {
     }
 }
 
-/// Whether it was there.
+/// Returns `true` if it was there.
 fn remove_file(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),

@@ -86,7 +86,7 @@ pub const VIP_SHARED: u32 = 0;
 
 /// Listener groups: the index into [`GROUPS`] that a frontend names. All ports of all Gateways share group 0 today.
 pub const MAX_GROUPS: u32 = 8;
-/// What a frontend names instead of a group while it is going: packets of open connections pass, new connections are refused.
+/// The group of a frontend that is going: packets of open connections pass, new connections are refused.
 pub const NO_GROUP: u32 = u32::MAX;
 /// Sockets (one per core) of one family in one group.
 pub const MAX_CORES: u32 = 256;

@@ -1,4 +1,4 @@
-//! What the kernel programs and the agent agree on: the layout of the maps, the named verdicts, and the decisions themselves.
+//! The agreement between the kernel programs and the agent: the layout of the maps, the named verdicts, and the decisions themselves.
 //! Everything here is `no_std` and free of pointers and syscalls, so that the code the verifier accepts is the code the host
 //! tests and fuzzers run. It must not know how a map is looked up or how a packet is mapped into memory: both come in as traits.
 #![no_std]

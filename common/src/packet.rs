@@ -15,7 +15,7 @@ impl Frame for [u8] {
     }
 }
 
-/// What the headers say about where a frame wants to go.
+/// The destination of a frame, as its headers have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
     NotIp,

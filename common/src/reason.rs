@@ -1,4 +1,4 @@
-//! Why a packet or a connection was treated as it was: one table that is the counter's index, the metric's label and the row
+//! The reasons for the treatment of packets and connections: one table that is the counter's index, the metric's label and the row
 //! of `docs/datapath.md`.
 
 macro_rules! reasons {

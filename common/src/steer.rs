@@ -1,4 +1,4 @@
-//! Which core's socket gets a new connection.
+//! The choice of the core whose socket gets a new connection.
 
 /// Spreads connections over `cores` by the client's address and port. `cores` must not be 0.
 ///

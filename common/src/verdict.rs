@@ -13,7 +13,7 @@ pub trait Tables {
     fn frontend(&self, key: &FrontendKey) -> Option<u32>;
 }
 
-/// What becomes of a frame, and why.
+/// The treatment of a frame, as the reason for it.
 #[inline(always)]
 pub fn verdict(frame: &(impl Frame + ?Sized), tables: &impl Tables) -> Reason {
     let network = match packet::parse(frame) {

@@ -28,8 +28,8 @@ pub fn steer(context: SkLookupContext) -> u32 {
     }
 }
 
-/// A port of a Gateway is nobody else's, whether or not there is a socket for it: were the connection passed on without one, it
-/// would end at whoever listens on every address of the node. Another program's socket goes before this one's refusal.
+/// A port of a Gateway is no other program's, whether or not there is a socket for it: were the connection passed on without
+/// one, it would end at a program that listens on every address of the node. Another program's socket goes before this one's refusal.
 #[inline(always)]
 fn assign(context: &SkLookupContext, connection: &Connection, group: u32) -> u32 {
     let reason = match connection.socket(group) {

@@ -15,7 +15,7 @@ pub fn dump(snapshot: &Snapshot) -> String {
         .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))
 }
 
-/// Everything a snapshot says, except keys and the generation.
+/// The whole snapshot, except keys and the generation.
 pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
     let mut frontends = Map::new();
     let mut shown: Vec<(&FrontendKey, &Arc<Port>)> = Vec::new();

@@ -74,7 +74,7 @@ pub struct Configuration {
     /// Time since the last change took effect.
     pub age: Duration,
     pub generation: u64,
-    /// What is wrong with the input.
+    /// Number of things that are wrong with the input.
     pub problems: usize,
     pub frontends: usize,
     /// Of those, not served.

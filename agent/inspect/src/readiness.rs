@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 
 use portcullis_model::FrontendKey;
 
-/// How far an agent has come with its configuration.
+/// An agent's progress with its configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Number of changes that took effect.
@@ -20,10 +20,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A line that says what is served.
+    /// A line with the number of frontends that are served.
     ///
     /// # Errors
-    /// While the agent is not ready: a line that says why. It never is before the configuration is read and applied; what was
+    /// While the agent is not ready: a line with the reason. It never is before the configuration is read and applied; what was
     /// kept on disk is served, but it may be out of date.
     pub fn readiness(&self) -> Result<String, String> {
         let missing = match self {

@@ -8,7 +8,7 @@ use crate::notrack;
 use crate::programs::pins::Pins;
 use crate::vips::addresses;
 
-/// What was taken away, and what could not be; each a line for the operator.
+/// Lines for the operator: one for each thing that was taken away, or could not be.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
     pub removed: Vec<String>,
@@ -25,8 +25,8 @@ pub fn clean(pin_dir: &Path) -> Cleaned {
     cleaned
 }
 
-/// Takes the programs of earlier agents, of any version, out of this network namespace: nobody would tell them of new ports any
-/// more, and they would drop them. Those of an agent that runs stay, and are a problem.
+/// Takes the programs of earlier agents, of any version, out of this network namespace: they would hear of no new ports,
+/// and drop packets to them. Those of an agent that runs stay, and are a problem.
 pub fn detach(pin_dir: &Path) -> Cleaned {
     let mut cleaned = Cleaned::default();
     cleaned.remove_pins(pin_dir, |pins| !pins.are_in_use());

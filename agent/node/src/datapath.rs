@@ -1,4 +1,5 @@
-//! The datapath as the agent sees it.
+//! The kernel programs at work: opened once, given sockets and contents, and left to the next agent. It knows nothing of VIPs on
+//! loopback or of draining.
 
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ use crate::programs::maps::{CoreSockets, Maps};
 use crate::programs::pins::{DEFAULT_PIN_DIR, Pins};
 use crate::programs::probe::probe;
 
-/// How to open the datapath.
+/// Options for opening the datapath.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The base of the pin directory; must be on a BPF file system.
@@ -38,7 +39,7 @@ pub struct Datapath {
     kernel: Kernel,
     maps: Maps,
     pins: Pins,
-    /// What the maps hold; this is their only writer.
+    /// The contents of the maps; this is their only writer.
     contents: Contents,
     attachments: Vec<Attachment>,
     /// Steering of agents of other ABI versions; it goes once this one knows its frontends.
@@ -90,12 +91,12 @@ impl Datapath {
         Ok(ops)
     }
 
-    /// What the maps hold.
+    /// The contents of the maps.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// How often each reason was counted since the maps were made; they outlive the agent.
+    /// Counts of each reason since the maps were made; they outlive the agent.
     pub fn counters(&self) -> Result<Vec<(Reason, u64)>, Error> {
         self.maps.counters()
     }

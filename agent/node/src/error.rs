@@ -1,4 +1,4 @@
-//! Why the datapath is not there, and what went wrong while it was. Every message says what an operator can do.
+//! Errors of opening the datapath and of running it. Every message says what an operator can do.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,12 +1,12 @@
-//! What the agent does to its node: kernel programs that steer and guard connections, VIPs on loopback, connection tracking,
+//! The agent's work on its node: kernel programs that steer and guard connections, VIPs on loopback, connection tracking,
 //! ports and addresses that are still in use. The agent uses all of it through [`Node`]; each part works by itself, too.
 //!
 //! It knows addresses and ports, not listeners, routes or Kubernetes. Whatever the kernel programs cannot do here is a typed
 //! [`Unavailable`], and the agent then serves from ordinary sockets.
 //!
 //! ```text
-//! frontends ─▶ Desired ─▶ plan(observed, desired) ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections
-//!     │                                                       ◀─ guard (XDP)       ◀─ packets
+//! frontends ─▶ Desired ─▶ plan ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections
+//!     │                                       ◀─ guard (XDP)       ◀─ packets
 //!     └─▶ Vips ─▶ addresses on loopback, nftables rules
 //! ```
 

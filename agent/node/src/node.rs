@@ -1,5 +1,5 @@
-//! The node as the agent uses it: addresses before the proxy binds its sockets, kernel programs once it serves, and what has to
-//! be looked at again while nothing changes. It knows frontends, not listeners or routes.
+//! The node as the agent uses it: addresses before the proxy binds its sockets, kernel programs once it serves, and
+//! the chores that recur while nothing changes. It knows frontends, not listeners or routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::programs::maps::CoreSockets;
 use crate::steering::Steering;
 use crate::vips::{Tracking, Vips};
 
-/// How to use the node.
+/// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub steering: Choice,
@@ -32,7 +32,7 @@ pub struct Settings {
     pub drain: Duration,
 }
 
-/// How connections find their listener.
+/// The way connections find their listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// By the kernel programs if this node allows it, else by ordinary sockets.

@@ -5,7 +5,9 @@
 //! ```text
 //! table ip portcullis {                                   # and the same as table ip6
 //!     set vips { type ipv4_addr; elements = { … } }
-//!     chain prerouting { type filter hook prerouting priority raw; ip daddr @vips notrack; ip saddr @vips notrack }
+//!     chain prerouting {
+//!         type filter hook prerouting priority raw; ip daddr @vips notrack; ip saddr @vips notrack
+//!     }
 //!     chain output { … the same … }
 //! }
 //! ```
@@ -30,7 +32,7 @@ const CHUNK: usize = 1000;
 const HOOKS: [(&str, u32); 2] = [("prerouting", 0), ("output", 3)];
 const RAW: i32 = -300;
 
-/// What differs between the tables: where addresses are in a packet, and nft's names for types of keys.
+/// The differences between the tables: the place of addresses in a packet, and nft's numbers for types of keys.
 #[derive(Clone, Copy)]
 struct Family {
     number: u8,
@@ -63,8 +65,8 @@ pub fn set(vips: &BTreeSet<IpAddr>) -> io::Result<()> {
     }
 }
 
-/// Whether the rules for such VIPs are there: whoever loads a firewall anew flushes everybody's. The VIPs themselves are not
-/// compared.
+/// Are the rules for such VIPs there? A firewall that is loaded anew flushes those of all programs. The VIPs themselves are
+/// not compared.
 ///
 /// # Errors
 /// As [`set`].
@@ -76,7 +78,7 @@ pub fn is_in_force(vips: &BTreeSet<IpAddr>) -> io::Result<bool> {
 }
 
 impl Family {
-    /// How many rules our table has. `NFTA_RULE_TABLE` is 1, like every table attribute.
+    /// Number of rules in our table. `NFTA_RULE_TABLE` is 1, like every table attribute.
     fn rules(self) -> io::Result<usize> {
         message::count(Kind::GetRule, self.number, table())
     }

@@ -78,7 +78,7 @@ impl Vips {
     pub(crate) fn remove_others(&mut self, now: Instant) {
         let (Some(local), Some(deadline)) = (&self.local, self.leaving) else { return };
         let busy = if now < deadline { sockets::local_addresses() } else { Ok(BTreeSet::new()) };
-        // Where it cannot be told which addresses have connections, all are given their time.
+        // Without knowing which addresses have connections, all are given their time.
         let kept = busy.and_then(|busy| addresses::retain(&(local | &busy)).map_err(io::Error::other));
         let kept = match kept {
             Ok(Changes { ours, problems, .. }) => {
@@ -92,7 +92,7 @@ impl Vips {
         self.untrack(&kept | &self.ours);
     }
 
-    /// What has to be done again and again: takes away what is not in use any more, and, less often, puts back what is missing.
+    /// The recurring chores: takes away what is not in use any more and, less often, puts back what is missing.
     pub(crate) fn tend(&mut self, now: Instant) {
         self.remove_others(now);
         if now >= self.next_comparison {
@@ -150,7 +150,7 @@ impl Vips {
         missing
     }
 
-    /// What was local before is assumed to be local still.
+    /// Assumes that all addresses that were local still are.
     fn unknown(&self, mut wanted: BTreeSet<IpAddr>, error: &Unlisted) -> BTreeMap<IpAddr, String> {
         wanted.retain(|address| !self.local.as_ref().is_some_and(|local| local.contains(address)));
         wanted.into_iter().map(|address| (address, format!("VIP {address}: {error}"))).collect()
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(new.local, Some(vips(&["10.0.0.1"])));
     }
 
-    /// Whatever else happens, an agent without addresses of its own asks nobody.
+    /// An agent without addresses of its own does not ask the kernel for any.
     #[test]
     fn the_unspecified_address_is_no_vip() {
         let everywhere = FrontendKey { protocol: L4Protocol::Tcp, address: [0; 4].into(), port: 80 };

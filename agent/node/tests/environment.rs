@@ -1,4 +1,4 @@
-//! What the datapath needs of a node, and what it says when it lacks it.
+//! The datapath's needs of a node, and its messages where they are not met.
 #![cfg(test)]
 
 #[expect(dead_code, reason = "an environment needs no client")]
@@ -34,7 +34,7 @@ fn an_ordinary_user_with_three_capabilities_is_enough() {
     });
 }
 
-/// Whoever may not load programs still removes what is pinned.
+/// An agent that may not load programs still removes what is pinned.
 #[test]
 fn programs_are_detached_without_capabilities() {
     isolated(|pin_dir| {

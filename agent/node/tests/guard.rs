@@ -26,7 +26,7 @@ fn every_case_has_its_verdict_and_its_counter() {
     });
 }
 
-/// What the guard did, and the counters that moved.
+/// The guard's action, and the counters that moved.
 fn run(datapath: &mut Datapath, frame: &[u8]) -> (Passage, Vec<(Reason, u64)>) {
     let before: BTreeMap<_, _> = datapath.counters().unwrap().into_iter().collect();
     let passage = datapath.run_guard(frame).unwrap_or_else(|error| panic!("{error}"));

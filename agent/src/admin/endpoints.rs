@@ -9,7 +9,7 @@ use portcullis_control::status::read_statuses;
 use portcullis_inspect::{Progress, Question};
 use tokio::sync::watch;
 
-use crate::cluster::Standing;
+use crate::cluster::Membership;
 use crate::inspect::read_path;
 use crate::plane::Plane;
 use crate::scrape;
@@ -25,14 +25,14 @@ const INDEX: &str = "\
 /explain  POST a question as JSON: url, method, headers, all
 ";
 
-/// What the endpoints answer from.
+/// The sources of all answers.
 #[derive(Clone)]
 pub(crate) struct Admin {
     pub state: watch::Receiver<State>,
     pub plane: Plane,
     pub status_dir: PathBuf,
     /// Of an agent in a cluster.
-    pub standing: Option<Standing>,
+    pub membership: Option<Membership>,
 }
 
 type Answer = Response<Bytes>;
@@ -43,9 +43,9 @@ impl Admin {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/") => ok(INDEX),
             (&Method::GET, "/livez") => ok("ok\n"),
-            (&Method::GET, "/readyz") => readiness(&state, self.standing.as_ref()),
+            (&Method::GET, "/readyz") => readiness(&state, self.membership.as_ref()),
             (&Method::GET, "/metrics") => ok(portcullis_inspect::metrics(
-                &scrape::metrics(&state, &self.plane, self.standing.as_ref()).await,
+                &scrape::metrics(&state, &self.plane, self.membership.as_ref()).await,
             )),
             (&Method::GET, "/config") => ok(portcullis_inspect::dump(&state.snapshot)),
             (&Method::GET, "/routes") => ok(portcullis_inspect::routes(&state.snapshot)),
@@ -70,12 +70,12 @@ impl Admin {
     }
 }
 
-fn readiness(state: &State, standing: Option<&Standing>) -> Answer {
+fn readiness(state: &State, membership: Option<&Membership>) -> Answer {
     let progress = Progress {
         applied: state.applied,
         served: state.snapshot.frontends.keys().filter(|key| !state.refused.contains_key(key)).count(),
-        is_current: standing.is_none_or(|standing| *standing.current.borrow()),
-        needs_gateway: standing.is_none_or(|standing| standing.has_one_gateway),
+        is_current: membership.is_none_or(|membership| *membership.current.borrow()),
+        needs_gateway: membership.is_none_or(|membership| membership.has_one_gateway),
     };
     match progress.readiness() {
         Ok(line) => ok(line),

@@ -23,11 +23,11 @@ use tokio::task::JoinSet;
 
 use crate::admin::endpoints::{Admin, text};
 
-/// Questions are small.
+/// Largest body of a question, in bytes.
 const MAX_BODY: usize = 64 << 10;
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
-/// Closes the endpoints, and removes the socket, when told to.
+/// The open endpoints; [`Endpoints::close`] ends them and removes the socket.
 pub(crate) struct Endpoints {
     socket: PathBuf,
     acceptors: JoinSet<()>,
@@ -52,7 +52,7 @@ pub(crate) async fn serve(admin: Admin, socket: &Path, port: Option<u16>) -> Res
     Ok(Endpoints { socket: socket.to_owned(), acceptors, open })
 }
 
-/// Replaces a socket that nobody answers any more; only its owner may use the new one.
+/// Replaces a socket that no agent answers any more; only its owner may use the new one.
 fn listen(socket: &Path) -> Result<UnixListener> {
     if StdUnixStream::connect(socket).is_ok() {
         bail!("another agent answers on {}: choose another --admin-socket", socket.display());
@@ -74,7 +74,7 @@ fn listen(socket: &Path) -> Result<UnixListener> {
     prepare().with_context(|| format!("cannot open the admin socket {} (--admin-socket)", socket.display()))
 }
 
-/// What the two kinds of sockets have in common.
+/// The accepting side that both kinds of sockets have.
 trait Listener {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 

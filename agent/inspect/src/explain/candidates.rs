@@ -20,7 +20,7 @@ pub(crate) struct Candidate<'t> {
 
 pub(crate) enum Verdict {
     Chosen,
-    /// Why it did not take the request.
+    /// It did not take the request, for this reason.
     Passed(String),
 }
 
@@ -44,13 +44,13 @@ impl<'t> Candidates<'t> {
         self.list.iter().find(|candidate| matches!(candidate.verdict, Verdict::Chosen))
     }
 
-    /// The losers; without `all` only those whose host and path match.
+    /// Candidates that did not take the request; without `all` only those whose host and path match.
     pub(crate) fn others(&self, all: bool) -> Vec<&Candidate<'t>> {
-        let losers = self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)));
-        losers.filter(|candidate| all || candidate.is_near).collect()
+        let passed = self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)));
+        passed.filter(|candidate| all || candidate.is_near).collect()
     }
 
-    /// How many losers there are.
+    /// Number of candidates that did not take the request.
     pub(crate) fn count(&self) -> usize {
         self.list.len() - usize::from(self.winner().is_some())
     }

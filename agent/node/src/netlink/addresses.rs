@@ -14,7 +14,7 @@ use crate::netlink::Connection;
 
 /// Every network namespace has loopback as its first interface.
 const LOOPBACK: u32 = 1;
-/// What marks an address as added by Portcullis. 0 to 3 are the kernel's own (linux/if_addr.h).
+/// The mark of addresses that Portcullis added. 0 to 3 are the kernel's own (linux/if_addr.h).
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(112);
 /// The same for IPv4 before Linux 5.18, and what `ip address` shows. At most 15 characters, beginning with the interface.
 const LABEL: &str = "lo:portcullis";

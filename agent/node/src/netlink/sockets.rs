@@ -21,7 +21,7 @@ pub(crate) struct Listening {
     pub(crate) families: Families,
 }
 
-/// What an IPv6 socket bound to `::` accepts; nothing to other sockets.
+/// The families that an IPv6 socket bound to `::` accepts; means nothing for other sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Families {
     /// IPv4 too.

@@ -115,7 +115,7 @@ impl Batch {
     }
 }
 
-/// How many objects the kernel lists of those that have these attributes.
+/// Number of objects that the kernel lists, of those that have these attributes.
 pub(super) fn count(kind: Kind, family: u8, attributes: Attributes) -> io::Result<usize> {
     let socket = connect()?;
     let number = NFTABLES << 8 | kind as u16;

@@ -1,4 +1,4 @@
-//! What the maps should hold, in the model's terms.
+//! The desired contents of the maps, in the model's terms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,18 +11,18 @@ use crate::plan::Contents;
 /// The listener group all frontends belong to, as long as there is one set of sockets.
 pub(crate) const GROUP: u32 = 0;
 
-/// Everything the kernel is to know: pure data, made from a snapshot's frontends.
+/// Everything the kernel programs need: pure data, made from a snapshot's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// Where listeners are. The unspecified address stands for every local address of its family.
     pub frontends: BTreeSet<FrontendKey>,
-    /// Where listeners were a moment ago: open connections go on there.
+    /// Where listeners were a moment ago: open connections go on there, new ones are refused.
     pub leaving: BTreeSet<FrontendKey>,
     /// The addresses the packet guard looks after.
     pub vips: BTreeMap<IpAddr, Sharing>,
 }
 
-/// Who else lives on a VIP.
+/// Other users of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Gateways only: what no listener claims is dropped.

@@ -24,7 +24,7 @@ pub struct Attachment {
     pub how: How,
 }
 
-/// How a program came to be at work.
+/// The way in which a program came to be at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Put into the link an earlier agent had pinned.

@@ -1,4 +1,4 @@
-//! Which interfaces the packet guard is attached to.
+//! The interfaces to which the packet guard is attached.
 
 use std::fs;
 use std::path::Path;

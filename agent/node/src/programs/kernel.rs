@@ -14,14 +14,14 @@ use crate::programs::probe::kernel_release;
 
 const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS];
 
-/// What the packet guard did with a frame.
+/// The packet guard's action on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     Passed,
     Dropped,
 }
 
-/// What the log lines of the kernel programs are under in filters: their crate.
+/// Target of the kernel programs' log lines: their crate.
 const LOG_TARGET: &str = "portcullis_ebpf";
 
 /// `enum xdp_action` of linux/bpf.h.

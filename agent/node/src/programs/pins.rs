@@ -45,7 +45,7 @@ impl Pins {
         }
     }
 
-    /// What agents of any version have pinned in this namespace; makes nothing.
+    /// The pins of agents of any version in this namespace; makes nothing.
     pub(crate) fn of_all_versions(base: &Path) -> Result<Vec<Self>, Unavailable> {
         let namespace = namespace()?;
         let versions = fs::read_dir(base).into_iter().flatten().flatten();
@@ -57,7 +57,7 @@ impl Pins {
         Self { directory, _in_use: None }
     }
 
-    /// Does an agent run that looks after them?
+    /// Does a running agent look after them?
     pub(crate) fn are_in_use(&self) -> bool {
         let lock = lock(&self.directory, FlockOperation::NonBlockingLockExclusive);
         lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -75,7 +75,7 @@ impl Pins {
         self.directory.join(format!("{LINK}{name}"))
     }
 
-    /// What agents of another ABI version have pinned in this namespace.
+    /// The pins of agents of other ABI versions in this namespace.
     pub(crate) fn of_other_versions(&self) -> Vec<Pins> {
         let (Some(version), Some(namespace)) = (self.directory.parent(), self.directory.file_name()) else {
             return vec![];

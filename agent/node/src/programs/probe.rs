@@ -1,4 +1,4 @@
-//! What this node allows, asked before anything is loaded, so that a refusal has a reason an operator understands.
+//! The abilities of this node, asked for before anything is loaded, so that a refusal has a reason an operator understands.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::error::Unavailable;
 use crate::programs::object::OBJECT;
 use crate::programs::pins::is_bpffs;
 
-/// What matters about a node.
+/// The abilities of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// The kernel's release.
@@ -19,7 +19,7 @@ pub struct Environment {
     pub btf: bool,
     /// Is the pin directory on a BPF file system? If not, opening tries to mount one.
     pub bpffs: bool,
-    /// What of BPF, NET_ADMIN and PERFMON is lacking.
+    /// Those of BPF, NET_ADMIN and PERFMON that are missing.
     pub missing_capabilities: Vec<&'static str>,
 }
 

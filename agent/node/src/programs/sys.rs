@@ -22,7 +22,7 @@ pub(crate) fn obj_get(path: &Path) -> io::Result<OwnedFd> {
     }
     let path = CString::new(path.as_os_str().as_bytes())?;
     let fd = bpf(OBJ_GET, &ObjGet { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 })?;
-    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    // SAFETY: the kernel just gave us this descriptor; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

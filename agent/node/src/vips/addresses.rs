@@ -8,12 +8,12 @@ use std::net::IpAddr;
 
 use crate::netlink::addresses::{Addresses, LocalAddress};
 
-/// What a call changed, and what it could not change; the rest is done all the same.
+/// The changes of a call, and those that failed; one that fails keeps no other from being made.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub added: Vec<IpAddr>,
     pub removed: Vec<IpAddr>,
-    /// VIPs that are local because of us, whenever they were added: nobody else lives on them.
+    /// VIPs that are local because of us, whenever they were added: only Gateways use them.
     pub ours: BTreeSet<IpAddr>,
     pub problems: Vec<Problem>,
 }
@@ -38,7 +38,7 @@ pub enum Problem {
 /// Makes these VIPs local. Others that were added here earlier stay: what is to replace them need not be served yet.
 ///
 /// # Errors
-/// When it cannot be told which addresses the node has.
+/// When the kernel does not list the node's addresses.
 pub fn make_local(vips: &BTreeSet<IpAddr>) -> Result<Changes, Unlisted> {
     change(vips, missing)
 }
