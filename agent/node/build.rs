@@ -1,5 +1,5 @@
-//! Embeds the kernel programs if `cargo xtask build-ebpf` has built them. Without them the agent builds all the same and
-//! logs at run time that it falls back to ordinary sockets.
+//! Embeds the kernel programs if `cargo xtask build-ebpf` has built them. Without them the agent
+//! builds all the same and logs at run time that it falls back to ordinary sockets.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -18,8 +18,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Where xtask puts the object. Cargo reruns a script whose watched file does not exist on every build, so the directory is
-/// made and watched instead.
+/// Where xtask puts the object. Cargo reruns a script whose watched file does not exist on every
+/// build, so the directory is made and watched instead.
 fn well_known() -> io::Result<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ebpf");
     fs::create_dir_all(&directory)?;

@@ -1,5 +1,5 @@
-//! `portcullis check`: what manifests would do, without an agent or a cluster. The same reading and translation as `run`,
-//! printed instead of served.
+//! `portcullis check`: what manifests would do, without an agent or a cluster. The same reading and
+//! translation as `run`, printed instead of served.
 
 mod references;
 
@@ -56,14 +56,16 @@ fn with_status(manifest: &Manifest, statuses: &BTreeMap<ObjectKey, Status>) -> V
     object
 }
 
-/// The routes that delegation makes, and the grants they need when they are applied in place of parents and children.
+/// The routes that delegation makes, and the grants they need when they are applied in place of
+/// parents and children.
 fn ephemeral(outcome: &Outcome) -> Vec<Value> {
     let families = || outcome.ephemeral.values().flatten();
     let routes = families().flat_map(|family| family.objects());
     routes.chain(families().flat_map(|family| family.grants())).collect()
 }
 
-/// The objects that would be generated in a cluster, for every Gateway that is ours. Offline, Gateways have no UID yet.
+/// The objects that would be generated in a cluster, for every Gateway that is ours. Offline,
+/// Gateways have no UID yet.
 fn infra(translated: &Translated, settings: &Settings) -> Vec<Value> {
     let objects = translated.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
     let changes = objects.map(with_uid).map(Change::Set).collect();

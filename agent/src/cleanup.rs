@@ -1,5 +1,5 @@
-//! `portcullis cleanup`: takes away what agents leave behind on purpose, on a node that will have no agent any more, or in a
-//! cluster from which the agents were uninstalled.
+//! `portcullis cleanup`: takes away what agents leave behind on purpose, on a node that will have
+//! no agent any more, or in a cluster from which the agents were uninstalled.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +16,8 @@ use crate::state::StateDir;
 
 #[derive(Args)]
 pub(crate) struct CleanupArgs {
-    /// Not this node: the objects in the API server that agents made (generated Services, the XMesh, the Lease)
+    /// Not this node: the objects in the API server that agents made (generated Services, the
+    /// XMesh, the Lease)
     #[arg(long)]
     cluster: bool,
     /// Where kernel programs and maps are pinned
@@ -24,7 +25,8 @@ pub(crate) struct CleanupArgs {
     pin_dir: std::path::PathBuf,
     #[command(flatten)]
     state: StateDir,
-    /// The kubeconfig file for the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
+    /// The kubeconfig file for the API server [default: KUBECONFIG, ~/.kube/config, or the pod's
+    /// service account]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_KUBECONFIG")]
     kubeconfig: Option<std::path::PathBuf>,
     /// Namespace of the agents and their Lease [default: the pod's, or that of the kubeconfig]

@@ -38,13 +38,15 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Ask whether a running agent is ready; exit status 2 if not
     Ready(ReadyArgs),
-    /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a cluster
+    /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a
+    /// cluster
     Cleanup(CleanupArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// Directory of manifests (*.yaml, *.yml, recursively); edits take effect at once [default: a cluster]
+    /// Directory of manifests (*.yaml, *.yml, recursively); edits take effect at once [default: a
+    /// cluster]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
     pub config_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -52,14 +54,15 @@ pub(crate) struct RunArgs {
     /// The way connections find their listener: in the kernel, or by ordinary sockets
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_DATAPATH")]
     pub datapath: DatapathChoice,
-    /// Address of Gateways without spec.addresses; repeat for several [default: in a cluster, that of the generated Service;
-    /// else all addresses of this node]
+    /// Address of Gateways without spec.addresses; repeat for several [default: in a cluster, that
+    /// of the generated Service; else all addresses of this node]
     #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// Cores that serve traffic [default: all]
     #[arg(long, value_name = "N", env = "PORTCULLIS_CORES")]
     pub cores: Option<std::num::NonZeroUsize>,
-    /// Interface for the packet guard (XDP); repeat for several, "none" for no guard [default: uplinks]
+    /// Interface for the packet guard (XDP); repeat for several, "none" for no guard [default:
+    /// uplinks]
     #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
     pub interface: Vec<String>,
     /// Where kernel programs and maps are pinned
@@ -70,7 +73,8 @@ pub(crate) struct RunArgs {
     /// Also answer admin requests on this port of 127.0.0.1 (0: any free port)
     #[arg(long, value_name = "N", env = "PORTCULLIS_ADMIN_PORT")]
     pub admin_port: Option<u16>,
-    /// Where objects' statuses are written as files [default: <config-dir>/.status, in a cluster <state-dir>/status]
+    /// Where objects' statuses are written as files [default: <config-dir>/.status, in a cluster
+    /// <state-dir>/status]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_STATUS_DIR")]
     pub status_dir: Option<PathBuf>,
     /// GatewayClasses with this controllerName are served
@@ -78,8 +82,8 @@ pub(crate) struct RunArgs {
     pub controller_name: String,
     #[command(flatten)]
     pub limits: Limits,
-    /// Proxies in front of this one, load balancers for instance, whose X-Forwarded-For, -Proto and -Host are believed.
-    /// Every request must come through them: others could claim anything
+    /// Proxies in front of this one, load balancers for instance, whose X-Forwarded-For, -Proto and
+    /// -Host are believed. Every request must come through them: others could claim anything
     #[arg(long, value_name = "N", default_value_t = 0, env = "PORTCULLIS_TRUSTED_HOPS")]
     pub trusted_hops: usize,
     /// Time for connections to finish after SIGTERM, in seconds
@@ -199,7 +203,8 @@ pub(crate) struct Limits {
 
 #[derive(Args)]
 pub(crate) struct AdminSocket {
-    /// The agent's admin socket [default: /run/portcullis/admin.sock as root, else below $XDG_RUNTIME_DIR or /tmp]
+    /// The agent's admin socket [default: /run/portcullis/admin.sock as root, else below
+    /// $XDG_RUNTIME_DIR or /tmp]
     #[arg(long = "admin-socket", value_name = "PATH", env = "PORTCULLIS_ADMIN_SOCKET")]
     path: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! `portcullis run` in a cluster: everything that talks with the API server, next to the control loop.
+//! `portcullis run` in a cluster: everything that talks with the API server, next to the control
+//! loop.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub(crate) const LEASE: &str = "portcullis";
 
 #[derive(Args)]
 pub(crate) struct ClusterArgs {
-    /// The kubeconfig file for the API server [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
+    /// The kubeconfig file for the API server [default: KUBECONFIG, ~/.kube/config, or the pod's
+    /// service account]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_KUBECONFIG", conflicts_with = "config_dir")]
     kubeconfig: Option<PathBuf>,
     /// Namespace of the agents and their Lease [default: the pod's, or that of the kubeconfig]
@@ -38,12 +40,14 @@ pub(crate) struct ClusterArgs {
     /// This agent among all [default: the host's name]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_NODE_NAME")]
     node_name: Option<String>,
-    /// The DaemonSet of this agent: when it is gone or leaves the node out, the agent takes everything with it [default: leave it for the next agent]
+    /// The DaemonSet of this agent: when it is gone or leaves the node out, the agent takes
+    /// everything with it [default: leave it for the next agent]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_DAEMON_SET")]
     daemon_set: Option<String>,
     #[command(flatten)]
     pub state: StateDir,
-    /// Where Secrets outlive the process, for HTTPS to be served after a restart without API server; has to be a tmpfs [default: nowhere]
+    /// Where Secrets outlive the process, for HTTPS to be served after a restart without API
+    /// server; has to be a tmpfs [default: nowhere]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_SECRETS_DIR")]
     secrets_dir: Option<PathBuf>,
     /// Name of the XMesh that is ours: created if absent
@@ -52,13 +56,15 @@ pub(crate) struct ClusterArgs {
     /// Type of the Services that are generated for Gateways
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_SERVICE_TYPE")]
     service_type: ServiceTypeChoice,
-    /// This pod serves one Gateway, and nothing else; it writes nothing [default: all that are served on nodes]
+    /// This pod serves one Gateway, and nothing else; it writes nothing [default: all that are
+    /// served on nodes]
     #[arg(long, value_name = "NAMESPACE/NAME", env = "PORTCULLIS_GATEWAY", value_parser = object_name)]
     pub gateway: Option<ObjectName>,
     /// The agents' own image, for pods of Gateways in mode Dedicated [default: there are none]
     #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
     image: Option<String>,
-    /// Fields of those pods' spec, as JSON: nodeSelector, tolerations, imagePullSecrets, … [default: none]
+    /// Fields of those pods' spec, as JSON: nodeSelector, tolerations, imagePullSecrets, …
+    /// [default: none]
     #[arg(long, value_name = "JSON", env = "PORTCULLIS_DEDICATED_POD", value_parser = json_object)]
     dedicated_pod: Option<Map<String, Value>>,
     /// The ClusterRoleBinding by which those pods may read their configuration
@@ -96,7 +102,8 @@ pub(crate) struct Membership {
     pub provisioning: watch::Receiver<Provisioning>,
 }
 
-/// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops writing at once.
+/// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops
+/// writing at once.
 #[derive(Default)]
 pub(crate) struct Writers {
     tasks: JoinSet<()>,
@@ -228,7 +235,8 @@ impl Writers {
         }
     }
 
-    /// Stops writing and gives the Lease up, so that another agent writes at once. A second time does nothing.
+    /// Stops writing and gives the Lease up, so that another agent writes at once. A second time
+    /// does nothing.
     pub(crate) async fn resign(&mut self) {
         self.tasks.shutdown().await;
         if let Some((election, resign)) = self.election.take() {
@@ -237,7 +245,8 @@ impl Writers {
         }
     }
 
-    /// Were the agents uninstalled, here or everywhere? Then no agent takes over what this one leaves on the node.
+    /// Were the agents uninstalled, here or everywhere? Then no agent takes over what this one
+    /// leaves on the node.
     pub(crate) async fn are_uninstalled(&self) -> bool {
         match &self.succession {
             Some(succession) => succession.is_over().await,

@@ -1,4 +1,5 @@
-//! `portcullis dump`, `routes` and `explain`: asked of a running agent, or of manifests. The answers are the same.
+//! `portcullis dump`, `routes` and `explain`: asked of a running agent, or of manifests. The
+//! answers are the same.
 
 use std::borrow::Cow;
 use std::process::ExitCode;

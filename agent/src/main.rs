@@ -1,4 +1,5 @@
-//! The `portcullis` binary: command line, settings and wiring. Everything that decides anything is in the crates below.
+//! The `portcullis` binary: command line, settings and wiring. Everything that decides anything is
+//! in the crates below.
 
 mod admin;
 mod allocator;

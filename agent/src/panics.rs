@@ -1,6 +1,7 @@
-//! Panics are bugs, and each is logged and counted. What one takes with it depends on where it comes up: on a core's thread the
-//! connection, in translation the change. Anywhere else the missing part would go unnoticed, so the process ends; the
-//! next one takes over the kernel's programs.
+//! Panics are bugs, and each is logged and counted. What one takes with it depends on where it
+//! comes up: on a core's thread the connection, in translation the change. Anywhere else the
+//! missing part would go unnoticed, so the process ends; the next one takes over the kernel's
+//! programs.
 
 use std::backtrace::Backtrace;
 use std::panic::{self, PanicHookInfo};

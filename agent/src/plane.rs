@@ -1,4 +1,5 @@
-//! The data plane as the control side sees it: the node's addresses and kernel programs, and the proxy behind them.
+//! The data plane as the control side sees it: the node's addresses and kernel programs, and the
+//! proxy behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! `portcullis run`: puts source, translator, data plane, statuses and admin endpoints together, and takes signals.
+//! `portcullis run`: puts source, translator, data plane, statuses and admin endpoints together,
+//! and takes signals.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +23,8 @@ use crate::panics;
 use crate::plane::Plane;
 use crate::telemetry;
 
-/// Control work is light and must never wait for itself: admin requests are answered while a large directory loads.
+/// Control work is light and must never wait for itself: admin requests are answered while a large
+/// directory loads.
 const CONTROL_THREADS: usize = 2;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -77,7 +79,8 @@ async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Resu
     Ok(After::Another)
 }
 
-/// Statuses go to the API server if this agent leads, and always to files: those hold what this agent itself decided.
+/// Statuses go to the API server if this agent leads, and always to files: those hold what this
+/// agent itself decided.
 async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<After> {
     let Cluster { source, statuses, membership, mut writers } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
@@ -94,7 +97,8 @@ async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<After> {
     Ok(if writers.are_uninstalled().await { After::Nobody } else { After::Another })
 }
 
-/// Applies until a signal comes, then drains. It resigns at once: the agent that writes next must not wait for our clients.
+/// Applies until a signal comes, then drains. It resigns at once: the agent that writes next must
+/// not wait for our clients.
 async fn attend<S, W>(
     args: &RunArgs,
     admin: Admin,
@@ -150,8 +154,8 @@ fn check_directory(directory: &Path) -> Result<()> {
     }
 }
 
-/// Without an address of its own, a Gateway of a directory is served on all of the node's; one of a cluster waits for that
-/// of its Service.
+/// Without an address of its own, a Gateway of a directory is served on all of the node's; one of a
+/// cluster waits for that of its Service.
 fn settings(args: &RunArgs) -> Settings {
     let everywhere = || vec![[0_u8; 4].into(), [0_u16; 8].into()];
     let default_addresses = match &args.config_dir {

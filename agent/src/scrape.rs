@@ -1,4 +1,5 @@
-//! The values that a scrape shows, gathered from the parts that count; nothing is counted or named here.
+//! The values that a scrape shows, gathered from the parts that count; nothing is counted or named
+//! here.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -24,7 +24,8 @@ impl StateDir {
         self.state_dir.join("status")
     }
 
-    /// Removes all of it, and the directory if nothing else is in it. Statuses may be elsewhere. Returns what was there.
+    /// Removes all of it, and the directory if nothing else is in it. Statuses may be elsewhere.
+    /// Returns what was there.
     pub(crate) fn remove(&self, statuses: Option<&Path>) -> Result<Vec<String>> {
         let (last_good, own) = (self.last_good(), self.statuses());
         let mut removed = Vec::new();

@@ -7,8 +7,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::LogFormat;
 
-/// Crates that log each request that fails. The code that made the request logs it once and in words; `--log kube_runtime=warn`
-/// brings these lines back.
+/// Crates that log each request that fails. The code that made the request logs it once and in
+/// words; `--log kube_runtime=warn` brings these lines back.
 const QUIET: &str = "kube_client=off,kube_runtime=off";
 
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {

@@ -1,6 +1,6 @@
-//! `portcullis check` as operators call it: what it prints, what it complains about, and how it exits. Each case is a folder
-//! of `tests/check` with `in.yaml` and `out.yaml`, the command's arguments in `in.yaml`'s first line; `PORTCULLIS_BLESS=1`
-//! writes the expected output anew.
+//! `portcullis check` as operators call it: what it prints, what it complains about, and how it
+//! exits. Each case is a folder of `tests/check` with `in.yaml` and `out.yaml`, the command's
+//! arguments in `in.yaml`'s first line; `PORTCULLIS_BLESS=1` writes the expected output anew.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 

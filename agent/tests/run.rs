@@ -1,5 +1,5 @@
-//! The binary end to end, in user space: manifests in a directory become traffic, edits take effect, what is broken keeps
-//! serving, and SIGTERM drains.
+//! The binary end to end, in user space: manifests in a directory become traffic, edits take
+//! effect, what is broken keeps serving, and SIGTERM drains.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 

@@ -1,6 +1,8 @@
-//! Keys and values of the BPF maps: plain integers without padding, so that equal keys are equal bytes.
+//! Keys and values of the BPF maps: plain integers without padding, so that equal keys are equal
+//! bytes.
 
-/// An IP address as 16 bytes in network order; IPv4 in its IPv4-mapped form (RFC 4291, section 2.5.5.2).
+/// An IP address as 16 bytes in network order; IPv4 in its IPv4-mapped form (RFC 4291, section
+/// 2.5.5.2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address(pub [u8; 16]);
@@ -20,7 +22,8 @@ impl Address {
         Self(octets)
     }
 
-    /// The unspecified address (`0.0.0.0` or `::`) of the same family: "every address of the node" in a frontend key.
+    /// The unspecified address (`0.0.0.0` or `::`) of the same family: "every address of the node"
+    /// in a frontend key.
     #[inline(always)]
     pub fn wildcard(&self) -> Self {
         if self.is_v4() { Self::v4([0; 4]) } else { Self([0; 16]) }
@@ -79,14 +82,18 @@ const _: () = assert!(size_of::<Address>() == 16 && align_of::<Address>() == 1);
 const _: () = assert!(size_of::<FrontendKey>() == 20 && align_of::<FrontendKey>() == 2);
 const _: () = assert!(size_of::<Group>() == 8);
 
-/// Value of [`VIPS`]: nothing but Gateways lives on this address, so what no listener claims is dropped.
+/// Value of [`VIPS`]: nothing but Gateways lives on this address, so what no listener claims is
+/// dropped.
 pub const VIP_EXCLUSIVE: u32 = 1;
-/// Value of [`VIPS`]: the address is shared with the host or with others, so what no listener claims passes.
+/// Value of [`VIPS`]: the address is shared with the host or with others, so what no listener
+/// claims passes.
 pub const VIP_SHARED: u32 = 0;
 
-/// Listener groups: the index into [`GROUPS`] that a frontend names. All ports of all Gateways share group 0 today.
+/// Listener groups: the index into [`GROUPS`] that a frontend names. All ports of all Gateways
+/// share group 0 today.
 pub const MAX_GROUPS: u32 = 8;
-/// The group of a frontend that is going: packets of open connections pass, new connections are refused.
+/// The group of a frontend that is going: packets of open connections pass, new connections are
+/// refused.
 pub const NO_GROUP: u32 = u32::MAX;
 /// Sockets (one per core) of one family in one group.
 pub const MAX_CORES: u32 = 256;

@@ -1,6 +1,8 @@
-//! The agreement between the kernel programs and the agent: the layout of the maps, the named verdicts, and the decisions themselves.
-//! Everything here is `no_std` and free of pointers and syscalls, so that the code the verifier accepts is the code the host
-//! tests and fuzzers run. It must not know how a map is looked up or how a packet is mapped into memory: both come in as traits.
+//! The agreement between the kernel programs and the agent: the layout of the maps, the named
+//! verdicts, and the decisions themselves. Everything here is `no_std` and free of pointers and
+//! syscalls, so that the code the verifier accepts is the code the host tests and fuzzers run. It
+//! must not know how a map is looked up or how a packet is mapped into memory: both come in as
+//! traits.
 #![no_std]
 
 pub mod abi;
@@ -9,6 +11,7 @@ pub mod reason;
 pub mod steer;
 pub mod verdict;
 
-/// Version of the map layout and of the program set. Part of the pin directory: an agent adopts only what it understands.
-/// Raise it with every change of [`abi`] or of the order of [`reason::Reason`].
+/// Version of the map layout and of the program set. Part of the pin directory: an agent adopts
+/// only what it understands. Raise it with every change of [`abi`] or of the order of
+/// [`reason::Reason`].
 pub const ABI_VERSION: u32 = 1;

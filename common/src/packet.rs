@@ -1,11 +1,13 @@
-//! Ethernet, one VLAN tag, IPv4 and IPv6, TCP and UDP: as far as the destination port and no further.
+//! Ethernet, one VLAN tag, IPv4 and IPv6, TCP and UDP: as far as the destination port and no
+//! further.
 
 use crate::abi::{Address, FrontendKey, TCP, UDP};
 
-/// A frame whose bytes can be looked at. In the kernel each look is a bounds check the verifier sees.
+/// A frame whose bytes can be looked at. In the kernel each look is a bounds check the verifier
+/// sees.
 pub trait Frame {
-    /// `N` bytes at `offset`, if the frame is that long. `N` is at least 2: the compiler turns a one-byte check into a form
-    /// that proves nothing to the verifier.
+    /// `N` bytes at `offset`, if the frame is that long. `N` is at least 2: the compiler turns a
+    /// one-byte check into a form that proves nothing to the verifier.
     fn at<const N: usize>(&self, offset: usize) -> Option<&[u8; N]>;
 }
 
@@ -58,7 +60,8 @@ const ICMPV6: u8 = 58;
 /// The low 13 bits of the flags word (RFC 791, section 3.1).
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// The link and network headers. Nothing about ports yet: most frames are not for a VIP, and end here.
+/// The link and network headers. Nothing about ports yet: most frames are not for a VIP, and end
+/// here.
 #[inline(always)]
 pub fn parse(frame: &(impl Frame + ?Sized)) -> Headers {
     let Some((ethertype, offset)) = link(frame) else { return Headers::NotIp };

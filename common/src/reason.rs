@@ -1,5 +1,5 @@
-//! The reasons for the treatment of packets and connections: one table that is the counter's index, the metric's label and the row
-//! of `docs/datapath.md`.
+//! The reasons for the treatment of packets and connections: one table that is the counter's index,
+//! the metric's label and the row of `docs/datapath.md`.
 
 macro_rules! reasons {
     ($($name:ident $label:literal $description:literal)*) => {

@@ -2,8 +2,9 @@
 
 /// Spreads connections over `cores` by the client's address and port. `cores` must not be 0.
 ///
-/// A multiplicative hash, reduced by the high half of a product: no division, and no dependence on how the client picks its
-/// ports (Linux hands out even ones first, which a plain modulo would pile on half of the cores).
+/// A multiplicative hash, reduced by the high half of a product: no division, and no dependence on
+/// how the client picks its ports (Linux hands out even ones first, which a plain modulo would pile
+/// on half of the cores).
 #[inline(always)]
 pub const fn core_of(client: [u32; 4], port: u32, cores: u32) -> u32 {
     let mut hash = port.wrapping_mul(0x9e37_79b1);

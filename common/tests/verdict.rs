@@ -41,7 +41,8 @@ fn every_case_has_its_verdict() {
     }
 }
 
-/// Whatever is cut off, the answer is a reason; and what is not whole is never dropped for want of a listener.
+/// Whatever is cut off, the answer is a reason; and what is not whole is never dropped for want of
+/// a listener.
 #[test]
 fn truncated_frames_are_never_dropped_before_the_port_is_known() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! XDP: drops what is addressed to a VIP but to no listener, before the kernel spends anything on it.
+//! XDP: drops what is addressed to a VIP but to no listener, before the kernel spends anything on
+//! it.
 
 use aya_ebpf::bindings::xdp_action;
 use aya_ebpf::macros::xdp;
@@ -24,7 +25,8 @@ impl Frame for XdpFrame {
         if start + N > self.0.data_end() {
             return None;
         }
-        // SAFETY: the N bytes end before the frame does, and the frame lives as long as the context.
+        // SAFETY: the N bytes end before the frame does, and the frame lives as long as the
+        // context.
         Some(unsafe { &*(start as *const [u8; N]) })
     }
 }

@@ -1,4 +1,5 @@
-//! The kernel programs: entry points, maps and access to their contexts. What they decide is in `portcullis-common`.
+//! The kernel programs: entry points, maps and access to their contexts. What they decide is in
+//! `portcullis-common`.
 #![no_std]
 #![no_main]
 

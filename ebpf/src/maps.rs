@@ -21,7 +21,8 @@ static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Reason::COUNT,
 #[inline(always)]
 pub fn count(reason: Reason) {
     if let Some(counter) = COUNTERS.get_ptr_mut(reason as u32) {
-        // SAFETY: the slot belongs to this CPU, and programs are not preempted by each other while they run.
+        // SAFETY: the slot belongs to this CPU, and programs are not preempted by each other while
+        // they run.
         unsafe { *counter += 1 };
     }
 }
@@ -32,7 +33,8 @@ pub struct KernelTables;
 impl Tables for KernelTables {
     #[inline(always)]
     fn vip(&self, address: &Address) -> Option<u32> {
-        // SAFETY: an aligned u32 is read whole; an entry replaced meanwhile gives the old value or the new one.
+        // SAFETY: an aligned u32 is read whole; an entry replaced meanwhile gives the old value or
+        // the new one.
         unsafe { VIPS.get(address) }.copied()
     }
 

@@ -1,5 +1,6 @@
-//! sk_lookup: gives a new connection to the socket of a core, whatever port that socket is bound to, or refuses it. What is
-//! not a frontend is left untouched: the kernel looks for an ordinary listener as if this program were not there.
+//! sk_lookup: gives a new connection to the socket of a core, whatever port that socket is bound
+//! to, or refuses it. What is not a frontend is left untouched: the kernel looks for an ordinary
+//! listener as if this program were not there.
 
 use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, bpf_sk_lookup, sk_action};
 use aya_ebpf::macros::sk_lookup;
@@ -18,7 +19,8 @@ const ENOENT: i32 = 2;
 #[sk_lookup]
 pub fn steer(context: SkLookupContext) -> u32 {
     let connection = Connection::read(context.lookup);
-    // A UDP reply leaves from the port its socket is bound to, so UDP listeners bind their own ports.
+    // A UDP reply leaves from the port its socket is bound to, so UDP listeners bind their own
+    // ports.
     if connection.protocol != TCP as u32 {
         return sk_action::SK_PASS;
     }
@@ -28,13 +30,15 @@ pub fn steer(context: SkLookupContext) -> u32 {
     }
 }
 
-/// A port of a Gateway is no other program's, whether or not there is a socket for it: were the connection passed on without
-/// one, it would end at a program that listens on every address of the node. Another program's socket goes before this one's refusal.
+/// A port of a Gateway is no other program's, whether or not there is a socket for it: were the
+/// connection passed on without one, it would end at a program that listens on every address of the
+/// node. Another program's socket goes before this one's refusal.
 #[inline(always)]
 fn assign(context: &SkLookupContext, connection: &Connection, group: u32) -> u32 {
     let reason = match connection.socket(group) {
         None => Reason::SteerNoSocket,
-        // The core is chosen here: were the sockets in a reuseport group, the kernel would choose again.
+        // The core is chosen here: were the sockets in a reuseport group, the kernel would choose
+        // again.
         Some(index) => {
             match SOCKETS.redirect_sk_lookup(context, index, BPF_SK_LOOKUP_F_NO_REUSEPORT as u64) {
                 Ok(()) => Reason::Steered,
@@ -65,7 +69,8 @@ struct Connection {
 impl Connection {
     #[inline(always)]
     fn read(context: *mut bpf_sk_lookup) -> Self {
-        // SAFETY: the kernel passes a valid context; the verifier maps each field to the kernel's own.
+        // SAFETY: the kernel passes a valid context; the verifier maps each field to the kernel's
+        // own.
         unsafe {
             let v6 = field(&raw const (*context).family) == AF_INET6;
             Self {
@@ -113,7 +118,8 @@ impl Connection {
     }
 }
 
-/// Volatile, because two neighbouring loads merged into one of 8 bytes are an invalid context access.
+/// Volatile, because two neighbouring loads merged into one of 8 bytes are an invalid context
+/// access.
 #[inline(always)]
 unsafe fn field<T: Copy>(pointer: *const T) -> T {
     // SAFETY: the caller's.

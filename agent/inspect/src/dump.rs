@@ -1,4 +1,5 @@
-//! A snapshot as plain values in a stable order, for operators, golden files and the admin endpoint.
+//! A snapshot as plain values in a stable order, for operators, golden files and the admin
+//! endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The listener, rule and backend that take a request, and why not the others. The answer is that of the tables the data
-//! plane searches.
+//! The listener, rule and backend that take a request, and why not the others. The answer is that
+//! of the tables the data plane searches.
 
 mod candidates;
 pub(crate) mod request;
@@ -38,8 +38,8 @@ pub fn explain(
     Ok(text)
 }
 
-/// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL names a host, of one if it
-/// is an address.
+/// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL
+/// names a host, of one if it is an address.
 fn ports<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>, &'s Port)> {
     let mut ports: Vec<(Vec<FrontendKey>, &Arc<Port>)> = Vec::new();
     for (frontend, port) in snapshot.frontends.iter().filter(|(key, _)| request.may_arrive_at(key)) {
@@ -95,7 +95,8 @@ impl Answer<'_> {
         }
     }
 
-    /// As the data plane selects it: by host, and with TLS it must be the one that the server name chose.
+    /// As the data plane selects it: by host, and with TLS it must be the one that the server name
+    /// chose.
     fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Option<&'p Listener> {
         let host = self.request.host();
         for (_, listener) in listeners.sorted() {

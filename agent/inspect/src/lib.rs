@@ -1,9 +1,10 @@
-//! Answers to operators' questions about a configuration: the dump, the routes in the order they are matched, the rule that
-//! takes a request and why not the others, readiness, problems and metrics. Pure: values in, text or JSON out, so that the
-//! answer is the same from a running agent and from manifests.
+//! Answers to operators' questions about a configuration: the dump, the routes in the order they
+//! are matched, the rule that takes a request and why not the others, readiness, problems and
+//! metrics. Pure: values in, text or JSON out, so that the answer is the same from a running agent
+//! and from manifests.
 //!
-//! This crate does not know where a snapshot comes from or who asks, and decides nothing that the data plane decides:
-//! precedence and the choice of a listener are the model's.
+//! This crate does not know where a snapshot comes from or who asks, and decides nothing that the
+//! data plane decides: precedence and the choice of a listener are the model's.
 
 mod dump;
 mod explain;

@@ -1,5 +1,6 @@
-//! Prometheus text. Names follow OpenTelemetry's semantic conventions where those have one; `docs/metrics.md` is the list.
-//! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
+//! Prometheus text. Names follow OpenTelemetry's semantic conventions where those have one;
+//! `docs/metrics.md` is the list. Nothing is counted here: a scrape is given what data plane,
+//! kernel and control side know.
 
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ pub struct Traffic {
     pub accept_errors: u64,
     /// By cause.
     pub handshake_failures: Vec<(&'static str, u64)>,
-    /// Own answers because no listener or route took the request, or because it was refused at the edge.
+    /// Own answers because no listener or route took the request, or because it was refused at the
+    /// edge.
     pub unrouted: u64,
     /// By reason.
     pub own_answers: Vec<(&'static str, u64)>,

@@ -14,8 +14,8 @@ pub struct Progress {
     pub served: usize,
     /// The configuration was read from its source, not from what was kept on disk.
     pub is_current: bool,
-    /// Without a Gateway, traffic should not come here. An agent of a whole cluster waits for Gateways; one of a directory or of
-    /// a single Gateway has nothing to do without.
+    /// Without a Gateway, traffic should not come here. An agent of a whole cluster waits for
+    /// Gateways; one of a directory or of a single Gateway has nothing to do without.
     pub needs_gateway: bool,
 }
 
@@ -23,8 +23,8 @@ impl Progress {
     /// A line with the number of frontends that are served.
     ///
     /// # Errors
-    /// While the agent is not ready: a line with the reason. It never is before the configuration is read and applied; what was
-    /// kept on disk is served, but it may be out of date.
+    /// While the agent is not ready: a line with the reason. It never is before the configuration
+    /// is read and applied; what was kept on disk is served, but it may be out of date.
     pub fn readiness(&self) -> Result<String, String> {
         let missing = match self {
             Self { applied: 0, .. } => "the configuration is being read",
@@ -40,7 +40,8 @@ impl Progress {
     }
 }
 
-/// A line for each problem: of the input, of objects whose status cannot say it, and of frontends that are not served.
+/// A line for each problem: of the input, of objects whose status cannot say it, and of frontends
+/// that are not served.
 pub fn problems<'a>(
     input: impl IntoIterator<Item = impl Display>,
     objects: impl IntoIterator<Item = (impl Display, &'a Vec<String>)>,

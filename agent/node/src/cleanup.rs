@@ -1,5 +1,6 @@
-//! Takes away what agents leave on a node on purpose, so that the next one takes over: programs, maps, VIPs and nftables
-//! rules. For a node that will have no next one, or one that does without programs.
+//! Takes away what agents leave on a node on purpose, so that the next one takes over: programs,
+//! maps, VIPs and nftables rules. For a node that will have no next one, or one that does without
+//! programs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +16,8 @@ pub struct Cleaned {
     pub problems: Vec<String>,
 }
 
-/// Cleans this network namespace. Pins of other namespaces below the same directory stay. Must not run beside an agent.
+/// Cleans this network namespace. Pins of other namespaces below the same directory stay. Must not
+/// run beside an agent.
 pub fn clean(pin_dir: &Path) -> Cleaned {
     let mut cleaned = Cleaned::default();
     cleaned.remove_pins(pin_dir, |_| true);
@@ -25,8 +27,9 @@ pub fn clean(pin_dir: &Path) -> Cleaned {
     cleaned
 }
 
-/// Takes the programs of earlier agents, of any version, out of this network namespace: they would hear of no new ports,
-/// and drop packets to them. Those of an agent that runs stay, and are a problem.
+/// Takes the programs of earlier agents, of any version, out of this network namespace: they would
+/// hear of no new ports, and drop packets to them. Those of an agent that runs stay, and are a
+/// problem.
 pub fn detach(pin_dir: &Path) -> Cleaned {
     let mut cleaned = Cleaned::default();
     cleaned.remove_pins(pin_dir, |pins| !pins.are_in_use());

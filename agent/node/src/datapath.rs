@@ -1,5 +1,5 @@
-//! The kernel programs at work: opened once, given sockets and contents, and left to the next agent. It knows nothing of VIPs on
-//! loopback or of draining.
+//! The kernel programs at work: opened once, given sockets and contents, and left to the next
+//! agent. It knows nothing of VIPs on loopback or of draining.
 
 use std::path::PathBuf;
 
@@ -33,8 +33,8 @@ impl Default for Options {
     }
 }
 
-/// The programs at work in this network namespace. Dropping it leaves them there: traffic goes on until the next agent adopts
-/// them, or [`Datapath::remove`].
+/// The programs at work in this network namespace. Dropping it leaves them there: traffic goes on
+/// until the next agent adopts them, or [`Datapath::remove`].
 pub struct Datapath {
     kernel: Kernel,
     maps: Maps,
@@ -47,8 +47,9 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Loads, attaches or adopts, and pins everything. Maps that an earlier agent pinned keep their contents, so connections
-    /// are steered and guarded as before until the first [`Datapath::apply`].
+    /// Loads, attaches or adopts, and pins everything. Maps that an earlier agent pinned keep their
+    /// contents, so connections are steered and guarded as before until the first
+    /// [`Datapath::apply`].
     pub fn open(options: &Options) -> Result<Self, Unavailable> {
         probe(&options.pin_dir).check()?;
         let interfaces = options.interfaces.resolve()?;
@@ -73,14 +74,15 @@ impl Datapath {
         &self.attachments
     }
 
-    /// Gives the listening sockets of all cores to the steering program, in place of any it had. The sockets stay the
-    /// caller's: a closed socket leaves the map by itself.
+    /// Gives the listening sockets of all cores to the steering program, in place of any it had.
+    /// The sockets stay the caller's: a closed socket leaves the map by itself.
     pub fn set_sockets(&mut self, cores: &[CoreSockets<'_>]) -> Result<(), Error> {
         self.maps.set_sockets(GROUP, cores)
     }
 
-    /// Makes the maps hold what is desired and returns what had to be written. After an error the rest is not written; the
-    /// next call takes it up. Give the sockets first: what is desired is served from the moment it is written.
+    /// Makes the maps hold what is desired and returns what had to be written. After an error the
+    /// rest is not written; the next call takes it up. Give the sockets first: what is desired is
+    /// served from the moment it is written.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
         let ops = plan(&self.contents, &desired.contents());
         for op in &ops {
@@ -101,7 +103,8 @@ impl Datapath {
         self.maps.counters()
     }
 
-    /// Runs the loaded packet guard on one Ethernet frame, as the interface would, counters included.
+    /// Runs the loaded packet guard on one Ethernet frame, as the interface would, counters
+    /// included.
     pub fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {
         self.kernel.run_guard(frame)
     }

@@ -1,8 +1,9 @@
-//! The agent's work on its node: kernel programs that steer and guard connections, VIPs on loopback, connection tracking,
-//! ports and addresses that are still in use. The agent uses all of it through [`Node`]; each part works by itself, too.
+//! The agent's work on its node: kernel programs that steer and guard connections, VIPs on
+//! loopback, connection tracking, ports and addresses that are still in use. The agent uses all of
+//! it through [`Node`]; each part works by itself, too.
 //!
-//! It knows addresses and ports, not listeners, routes or Kubernetes. Whatever the kernel programs cannot do here is a typed
-//! [`Unavailable`], and the agent then serves from ordinary sockets.
+//! It knows addresses and ports, not listeners, routes or Kubernetes. Whatever the kernel programs
+//! cannot do here is a typed [`Unavailable`], and the agent then serves from ordinary sockets.
 //!
 //! ```text
 //! frontends ─▶ Desired ─▶ plan ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections

@@ -5,8 +5,8 @@
 pub(crate) struct LastLogged(Option<String>);
 
 impl LastLogged {
-    /// Takes the present message, and returns it if it has to be logged. `None` stands for nothing to log; after it, the same
-    /// message is new again.
+    /// Takes the present message, and returns it if it has to be logged. `None` stands for nothing
+    /// to log; after it, the same message is new again.
     pub(crate) fn update(&mut self, message: Option<String>) -> Option<&str> {
         if self.0 == message {
             return None;

@@ -1,5 +1,5 @@
-//! A netlink socket (netlink(7)) of this thread's network namespace: requests with their acknowledgement, and dumps. What is
-//! asked is in the rooms below; nothing here knows why.
+//! A netlink socket (netlink(7)) of this thread's network namespace: requests with their
+//! acknowledgement, and dumps. What is asked is in the rooms below; nothing here knows why.
 
 pub(crate) mod addresses;
 pub(crate) mod sockets;
@@ -45,7 +45,8 @@ where
         }
     }
 
-    /// Asks for a list and takes each of its messages. A list that the kernel cannot make ends with an error code.
+    /// Asks for a list and takes each of its messages. A list that the kernel cannot make ends with
+    /// an error code.
     pub(crate) fn dump(&mut self, message: M, mut take: impl FnMut(M)) -> io::Result<()> {
         self.send(message, NLM_F_DUMP)?;
         loop {

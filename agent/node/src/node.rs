@@ -1,5 +1,6 @@
-//! The node as the agent uses it: addresses before the proxy binds its sockets, kernel programs once it serves, and
-//! the chores that recur while nothing changes. It knows frontends, not listeners or routes.
+//! The node as the agent uses it: addresses before the proxy binds its sockets, kernel programs
+//! once it serves, and the chores that recur while nothing changes. It knows frontends, not
+//! listeners or routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ pub enum Choice {
     Sockets,
 }
 
-/// This network namespace with what the agent has changed in it. Dropping it leaves everything to the next agent.
+/// This network namespace with what the agent has changed in it. Dropping it leaves everything to
+/// the next agent.
 pub struct Node {
     steering: Option<Mutex<Steering>>,
     vips: Mutex<Vips>,
@@ -54,8 +56,8 @@ impl Node {
     /// Time between calls of [`Node::tend`].
     pub const TEND_INTERVAL: Duration = Duration::from_secs(1);
 
-    /// Opens the kernel programs if they are wanted and possible; else takes those of earlier agents away. Maps keep their
-    /// contents until the first [`Node::serve`].
+    /// Opens the kernel programs if they are wanted and possible; else takes those of earlier
+    /// agents away. Maps keep their contents until the first [`Node::serve`].
     ///
     /// # Errors
     /// When only the kernel programs will do, and they are not possible.
@@ -99,8 +101,8 @@ impl Node {
         self.steering.is_some()
     }
 
-    /// The number of cores that can serve: the kernel programs have room for the sockets of so many, and more than that would
-    /// get no connections.
+    /// The number of cores that can serve: the kernel programs have room for the sockets of so
+    /// many, and more than that would get no connections.
     pub fn usable_cores(&self, cores: usize) -> usize {
         let most = MAX_CORES as usize;
         if self.is_steered() && cores > most {
@@ -110,7 +112,8 @@ impl Node {
         cores
     }
 
-    /// Gives the cores' listening sockets to the steering program; without it there is nothing to do.
+    /// Gives the cores' listening sockets to the steering program; without it there is nothing to
+    /// do.
     ///
     /// # Errors
     /// When the maps cannot be written.
@@ -121,14 +124,15 @@ impl Node {
         }
     }
 
-    /// Makes the frontends' addresses local; to be done before anything is bound to them. Returns the frontends that have no
-    /// address.
+    /// Makes the frontends' addresses local; to be done before anything is bound to them. Returns
+    /// the frontends that have no address.
     pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>) -> Refused {
         lock(&self.vips).add(wanted, Instant::now())
     }
 
-    /// Has connections to these frontends steered, and no others, once the proxy serves them; then takes away addresses that are
-    /// not wanted any more. Returns the frontends that are not steered.
+    /// Has connections to these frontends steered, and no others, once the proxy serves them; then
+    /// takes away addresses that are not wanted any more. Returns the frontends that are not
+    /// steered.
     pub fn serve(&self, wanted: BTreeSet<FrontendKey>) -> Refused {
         let now = Instant::now();
         let refused = match &self.steering {
@@ -139,8 +143,8 @@ impl Node {
         refused
     }
 
-    /// Ends what has had its time to drain, and holds addresses and rules against programs that flush them. To be called every
-    /// [`Node::TEND_INTERVAL`].
+    /// Ends what has had its time to drain, and holds addresses and rules against programs that
+    /// flush them. To be called every [`Node::TEND_INTERVAL`].
     pub fn tend(&self) {
         let now = Instant::now();
         if let Some(steering) = &self.steering {
@@ -162,7 +166,8 @@ impl Node {
     }
 }
 
-/// Programs of an earlier agent refuse the frontends they know, and drop packets to others: they would hear of no change.
+/// Programs of an earlier agent refuse the frontends they know, and drop packets to others: they
+/// would hear of no change.
 fn detach_predecessors(pin_dir: &Path) {
     let detached = detach(pin_dir);
     for what in detached.removed {

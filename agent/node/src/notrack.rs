@@ -1,6 +1,6 @@
-//! Takes VIP traffic out of connection tracking, by an nftables table of our own. kube-proxy's nftables mode drops new
-//! connections from the node to Service addresses that it does not serve itself; what is not tracked is not new. And a flood
-//! to a VIP fills no table.
+//! Takes VIP traffic out of connection tracking, by an nftables table of our own. kube-proxy's
+//! nftables mode drops new connections from the node to Service addresses that it does not serve
+//! itself; what is not tracked is not new. And a flood to a VIP fills no table.
 //!
 //! ```text
 //! table ip portcullis {                                   # and the same as table ip6
@@ -12,7 +12,8 @@
 //! }
 //! ```
 //!
-//! Both tables are replaced as a whole, in one transaction: tracking has no state of ours that could be lost.
+//! Both tables are replaced as a whole, in one transaction: tracking has no state of ours that
+//! could be lost.
 
 mod message;
 
@@ -32,7 +33,8 @@ const CHUNK: usize = 1000;
 const HOOKS: [(&str, u32); 2] = [("prerouting", 0), ("output", 3)];
 const RAW: i32 = -300;
 
-/// The differences between the tables: the place of addresses in a packet, and nft's numbers for types of keys.
+/// The differences between the tables: the place of addresses in a packet, and nft's numbers for
+/// types of keys.
 #[derive(Clone, Copy)]
 struct Family {
     number: u8,
@@ -65,8 +67,8 @@ pub fn set(vips: &BTreeSet<IpAddr>) -> io::Result<()> {
     }
 }
 
-/// Are the rules for such VIPs there? A firewall that is loaded anew flushes those of all programs. The VIPs themselves are
-/// not compared.
+/// Are the rules for such VIPs there? A firewall that is loaded anew flushes those of all programs.
+/// The VIPs themselves are not compared.
 ///
 /// # Errors
 /// As [`set`].
@@ -111,7 +113,8 @@ impl Family {
 
     /// `NFTA_RULE_*`: table 1, chain 2, expressions 4.
     fn rule(self, chain: &str, offset: u32) -> Attributes {
-        // Payload: into register 1, of the network header (1), from here, that long. Lookup: of register 1 in the set.
+        // Payload: into register 1, of the network header (1), from here, that long. Lookup: of
+        // register 1 in the set.
         let load = Attributes::new().number(1, 1).number(2, 1).number(3, offset).number(4, self.length);
         let lookup = Attributes::new().text(1, SET).number(2, 1);
         let expressions = Attributes::new()
@@ -127,7 +130,8 @@ fn table() -> Attributes {
     Attributes::new().text(1, TABLE)
 }
 
-/// `NFTA_SET_ELEM_LIST_*`: table 1, set 2, elements 3; each an element (1) with a key (1) with a value (1).
+/// `NFTA_SET_ELEM_LIST_*`: table 1, set 2, elements 3; each an element (1) with a key (1) with a
+/// value (1).
 fn elements(vips: &[&IpAddr]) -> Attributes {
     let mut list = Attributes::new();
     for vip in vips {

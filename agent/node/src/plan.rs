@@ -1,4 +1,5 @@
-//! The pure difference of what the maps hold and what they should hold, in an order that leaves no gap.
+//! The pure difference of what the maps hold and what they should hold, in an order that leaves no
+//! gap.
 
 pub(crate) mod desired;
 pub(crate) mod table;
@@ -27,8 +28,8 @@ pub enum Op {
     Vip(Change<Address, u32>),
 }
 
-/// The writes to get from one to the other, in an order without gaps: frontends come before the VIP that would drop their
-/// packets, and go after it.
+/// The writes to get from one to the other, in an order without gaps: frontends come before the VIP
+/// that would drop their packets, and go after it.
 pub fn plan(observed: &Contents, desired: &Contents) -> Vec<Op> {
     let frontends = Difference::between(&observed.frontends, &desired.frontends);
     let vips = Difference::between(&observed.vips, &desired.vips);
@@ -101,8 +102,9 @@ mod tests {
             prop_assert_eq!(plan(&contents, &contents), vec![]);
         }
 
-        /// A frontend that is in both states is in every state between, and so is its VIP's protection from being dropped:
-        /// no exclusive VIP appears before the frontends it will have.
+        /// A frontend that is in both states is in every state between, and so is its VIP's
+        /// protection from being dropped: no exclusive VIP appears before the frontends it will
+        /// have.
         #[test]
         fn no_step_leaves_a_gap(observed in contents(), desired in contents()) {
             let mut now = observed.clone();

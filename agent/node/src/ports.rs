@@ -1,6 +1,7 @@
-//! Ports of the whole node. The kernel programs would take such a port from a process that listens on it already (sshd, the
-//! kubelet), so a frontend that an ordinary socket could not be bound to is refused here. Sockets of connections, whatever
-//! their local port, are in no frontend's way: they are found before the programs are asked.
+//! Ports of the whole node. The kernel programs would take such a port from a process that listens
+//! on it already (sshd, the kubelet), so a frontend that an ordinary socket could not be bound to
+//! is refused here. Sockets of connections, whatever their local port, are in no frontend's way:
+//! they are found before the programs are asked.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,8 +11,8 @@ use portcullis_model::{FrontendKey, L4Protocol};
 use crate::error::Refused;
 use crate::netlink::sockets::{self, Families, Listening};
 
-/// Those of the frontends on which another process listens, with what to do. Addresses of Gateways are not shared: only the
-/// unspecified ones can be in use.
+/// Those of the frontends on which another process listens, with what to do. Addresses of Gateways
+/// are not shared: only the unspecified ones can be in use.
 pub(crate) fn taken<'f>(frontends: impl Iterator<Item = &'f FrontendKey>) -> Refused {
     let mut shared = frontends
         .filter(|frontend| frontend.protocol == L4Protocol::Tcp && frontend.address.is_unspecified())
@@ -36,8 +37,9 @@ pub(crate) fn taken<'f>(frontends: impl Iterator<Item = &'f FrontendKey>) -> Ref
     }
 }
 
-/// As bind(2) decides for a socket on the frontend's unspecified address: on every address of its family, no other socket may
-/// listen. IPv6 sockets count for IPv4 if they accept it: bound to an IPv4-mapped address, or to `::` without `IPV6_V6ONLY`.
+/// As bind(2) decides for a socket on the frontend's unspecified address: on every address of its
+/// family, no other socket may listen. IPv6 sockets count for IPv4 if they accept it: bound to an
+/// IPv4-mapped address, or to `::` without `IPV6_V6ONLY`.
 fn conflicts(socket: &Listening, frontend: &FrontendKey) -> bool {
     socket.address.port() == frontend.port
         && match (frontend.address, socket.address.ip()) {

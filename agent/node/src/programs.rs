@@ -1,5 +1,5 @@
-//! The kernel programs from user space: what this node allows, loading, attaching, pinning, and their maps. What the maps
-//! should hold is decided elsewhere ([`crate::plan`]).
+//! The kernel programs from user space: what this node allows, loading, attaching, pinning, and
+//! their maps. What the maps should hold is decided elsewhere ([`crate::plan`]).
 
 pub(crate) mod attach;
 pub(crate) mod interfaces;

@@ -1,4 +1,5 @@
-//! The frontends that the kernel programs steer: which are served, which are closing, and until when.
+//! The frontends that the kernel programs steer: which are served, which are closing, and until
+//! when.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -52,15 +53,16 @@ impl Steering {
     /// Closes for good what has had its time.
     pub(crate) fn settle(&mut self, vips: &Vips, now: Instant) {
         if self.closing.is_due(now) {
-            // What is served is not refused, and a failed write is tried again with the next snapshot.
+            // What is served is not refused, and a failed write is tried again with the next
+            // snapshot.
             self.apply(self.served.clone(), vips, now);
         }
     }
 }
 
 impl Closing {
-    /// Takes up what was served and is not desired any more: the guard would drop the packets of its open connections. A VIP that
-    /// goes as a whole is none of the guard's business.
+    /// Takes up what was served and is not desired any more: the guard would drop the packets of
+    /// its open connections. A VIP that goes as a whole is none of the guard's business.
     fn update(&mut self, served: &BTreeSet<FrontendKey>, desired: &Desired, now: Instant) {
         let gone = served.difference(&desired.frontends).map(|frontend| (*frontend, now + self.drain));
         self.until.extend(gone);

@@ -1,5 +1,5 @@
-//! The addresses of this node's Gateways: made local, kept so, and in a cluster taken out of connection tracking. Which
-//! listeners they have is not known here.
+//! The addresses of this node's Gateways: made local, kept so, and in a cluster taken out of
+//! connection tracking. Which listeners they have is not known here.
 
 pub mod addresses;
 
@@ -35,7 +35,8 @@ pub(crate) struct Vips {
     local: Option<BTreeSet<IpAddr>>,
     /// Those that are local because of us: they are used by Gateways only.
     ours: BTreeSet<IpAddr>,
-    /// Set while addresses may be local that were wanted before; until then they stay if connections to them are open.
+    /// Set while addresses may be local that were wanted before; until then they stay if
+    /// connections to them are open.
     leaving: Option<Instant>,
     untracked: Option<BTreeSet<IpAddr>>,
     next_comparison: Instant,
@@ -44,7 +45,8 @@ pub(crate) struct Vips {
 }
 
 impl Vips {
-    /// Outside of a cluster several agents may share a node: one that never had a VIP leaves those of others alone.
+    /// Outside of a cluster several agents may share a node: one that never had a VIP leaves those
+    /// of others alone.
     pub(crate) fn new(tracking: Tracking, drain: Duration, now: Instant) -> Self {
         Self {
             tracking,
@@ -59,7 +61,8 @@ impl Vips {
         }
     }
 
-    /// Adds what is missing. Returns the frontends that have no address. Nothing happens while the addresses stay the same.
+    /// Adds what is missing. Returns the frontends that have no address. Nothing happens while the
+    /// addresses stay the same.
     pub(crate) fn add(&mut self, frontends: &BTreeSet<FrontendKey>, now: Instant) -> Refused {
         let addresses = frontends.iter().map(|frontend| frontend.address);
         let wanted: BTreeSet<_> = addresses.filter(|address| !address.is_unspecified()).collect();
@@ -74,7 +77,8 @@ impl Vips {
         missing.collect()
     }
 
-    /// Takes away what is not wanted any more, when the data plane serves what is, and open connections have ended.
+    /// Takes away what is not wanted any more, when the data plane serves what is, and open
+    /// connections have ended.
     pub(crate) fn remove_others(&mut self, now: Instant) {
         let (Some(local), Some(deadline)) = (&self.local, self.leaving) else { return };
         let busy = if now < deadline { sockets::local_addresses() } else { Ok(BTreeSet::new()) };
@@ -92,7 +96,8 @@ impl Vips {
         self.untrack(&kept | &self.ours);
     }
 
-    /// The recurring chores: takes away what is not in use any more and, less often, puts back what is missing.
+    /// The recurring chores: takes away what is not in use any more and, less often, puts back what
+    /// is missing.
     pub(crate) fn tend(&mut self, now: Instant) {
         self.remove_others(now);
         if now >= self.next_comparison {
@@ -174,7 +179,8 @@ impl Vips {
         }
     }
 
-    /// Sets rules that could not be set before, or that are not there any more. Returns what to log about these.
+    /// Sets rules that could not be set before, or that are not there any more. Returns what to log
+    /// about these.
     fn retrack(&mut self) -> Option<String> {
         let Some(vips) = self.untracked.clone() else {
             self.untrack(self.ours.clone());

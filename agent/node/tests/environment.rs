@@ -74,7 +74,8 @@ fn a_pin_directory_on_another_file_system_is_refused() {
     });
 }
 
-/// Also where the machine has no BPF file system yet: then it is mounted, here in the test's own mount namespace.
+/// Also where the machine has no BPF file system yet: then it is mounted, here in the test's own
+/// mount namespace.
 #[test]
 fn the_default_pin_directory_works() {
     isolated(|_| open(&options(Path::new(DEFAULT_PIN_DIR))).remove().unwrap());

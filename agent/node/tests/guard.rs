@@ -1,5 +1,5 @@
-//! The packet table on the loaded XDP program: frame in → verdict and counter. The same table runs on the host in
-//! `portcullis-common`.
+//! The packet table on the loaded XDP program: frame in → verdict and counter. The same table runs
+//! on the host in `portcullis-common`.
 #![cfg(test)]
 
 #[path = "../../../common/tests/packets/mod.rs"]

@@ -72,7 +72,8 @@ fn a_port_is_refused_where_an_ordinary_socket_would_be() {
     });
 }
 
-/// Their ports are chosen by the kernel: were they in the way, a port of a Gateway could be refused by chance.
+/// Their ports are chosen by the kernel: were they in the way, a port of a Gateway could be refused
+/// by chance.
 #[test]
 fn connections_are_in_no_ports_way() {
     isolated(|pin_dir| {

@@ -1,4 +1,5 @@
-//! VIP traffic past a rule that drops new connections to Services it does not know, as kube-proxy has one.
+//! VIP traffic past a rule that drops new connections to Services it does not know, as kube-proxy
+//! has one.
 #![cfg(test)]
 
 #[expect(dead_code, reason = "no datapath is needed")]

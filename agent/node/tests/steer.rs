@@ -275,7 +275,8 @@ fn client_with_vips() -> Client {
     client
 }
 
-/// With the guard on the client's veth: small packets only, so its cost to segmentation offload does not matter.
+/// With the guard on the client's veth: small packets only, so its cost to segmentation offload
+/// does not matter.
 fn guarded(pin_dir: &std::path::Path) -> Options {
     Options { interfaces: Interfaces::Named(vec!["node0".into()]), ..options(pin_dir) }
 }

@@ -1,4 +1,5 @@
-//! The answers of the admin endpoints: plain text for operators, the same for scripts. What they say is made elsewhere.
+//! The answers of the admin endpoints: plain text for operators, the same for scripts. What they
+//! say is made elsewhere.
 
 use std::path::PathBuf;
 

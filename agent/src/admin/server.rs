@@ -97,7 +97,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// Until the endpoints are closed. Connections end with it, idle ones above all: they would hold the data plane.
+/// Until the endpoints are closed. Connections end with it, idle ones above all: they would hold
+/// the data plane.
 async fn accept(listener: impl Listener, admin: Admin, mut closed: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {

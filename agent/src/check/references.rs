@@ -1,5 +1,6 @@
-//! A problem that only an offline check reports: a Gateway whose GatewayClass the input lacks. A cluster may hold it, and the
-//! status is not ours to write as long as that is unknown; but the author of a directory needs to know.
+//! A problem that only an offline check reports: a Gateway whose GatewayClass the input lacks. A
+//! cluster may hold it, and the status is not ours to write as long as that is unknown; but the
+//! author of a directory needs to know.
 
 use std::collections::BTreeSet;
 

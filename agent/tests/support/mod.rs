@@ -1,4 +1,5 @@
-//! The real agent as a child process on loopback addresses of its own, small HTTP backends, and a client. Needs no root.
+//! The real agent as a child process on loopback addresses of its own, small HTTP backends, and a
+//! client. Needs no root.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -33,7 +34,8 @@ pub(crate) struct Answer {
 }
 
 impl Agent {
-    /// Starts an agent on manifests in which `ADDRESS` stands for its address, and waits until it is ready.
+    /// Starts an agent on manifests in which `ADDRESS` stands for its address, and waits until it
+    /// is ready.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
         Self::start_with(&[], manifests)
     }
@@ -159,7 +161,8 @@ impl Drop for Agent {
     }
 }
 
-/// A backend that answers every request with its name; `/slow` after a second; `/head` with what it was sent.
+/// A backend that answers every request with its name; `/slow` after a second; `/head` with what it
+/// was sent.
 pub(crate) fn backend(name: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -200,7 +203,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A loopback address that no other test of any process uses at the same time: a listener on it is the claim.
+/// A loopback address that no other test of any process uses at the same time: a listener on it is
+/// the claim.
 fn own_address() -> Ipv4Addr {
     static NEXT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();

@@ -1,5 +1,6 @@
-//! The packet table: frame in, reason out, against one small world of VIPs and frontends. The host test of this crate runs it
-//! on `verdict` itself, the test of `portcullis-node` on the loaded XDP program.
+//! The packet table: frame in, reason out, against one small world of VIPs and frontends. The host
+//! test of this crate runs it on `verdict` itself, the test of `portcullis-node` on the loaded XDP
+//! program.
 #![cfg(test)]
 
 use std::net::IpAddr;

@@ -44,7 +44,8 @@ impl<'t> Candidates<'t> {
         self.list.iter().find(|candidate| matches!(candidate.verdict, Verdict::Chosen))
     }
 
-    /// Candidates that did not take the request; without `all` only those whose host and path match.
+    /// Candidates that did not take the request; without `all` only those whose host and path
+    /// match.
     pub(crate) fn others(&self, all: bool) -> Vec<&Candidate<'t>> {
         let passed = self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)));
         passed.filter(|candidate| all || candidate.is_near).collect()

@@ -16,7 +16,8 @@ use crate::netlink::Connection;
 const LOOPBACK: u32 = 1;
 /// The mark of addresses that Portcullis added. 0 to 3 are the kernel's own (linux/if_addr.h).
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(112);
-/// The same for IPv4 before Linux 5.18, and what `ip address` shows. At most 15 characters, beginning with the interface.
+/// The same for IPv4 before Linux 5.18, and what `ip address` shows. At most 15 characters,
+/// beginning with the interface.
 const LABEL: &str = "lo:portcullis";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,8 @@ impl Addresses {
     }
 }
 
-/// A whole-address prefix with no life beyond this host: never a source address the kernel picks by itself.
+/// A whole-address prefix with no life beyond this host: never a source address the kernel picks by
+/// itself.
 fn on_loopback(address: IpAddr) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.index = LOOPBACK;
@@ -77,7 +79,8 @@ fn on_loopback(address: IpAddr) -> AddressMessage {
     message
 }
 
-/// IPv6 has only `Address`; for IPv4 on a point-to-point link that is the peer, and `Local` is what is local.
+/// IPv6 has only `Address`; for IPv4 on a point-to-point link that is the peer, and `Local` is what
+/// is local.
 fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
     let find = |select: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(select);
     let local = find(|attribute| match attribute {

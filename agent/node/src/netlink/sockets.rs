@@ -1,5 +1,6 @@
-//! TCP sockets of this network namespace through sock_diag(7), the interface behind `ss`: which addresses have open
-//! connections, and what listens. The kernel filters by state, so that a node with many connections lists only what is asked.
+//! TCP sockets of this network namespace through sock_diag(7), the interface behind `ss`: which
+//! addresses have open connections, and what listens. The kernel filters by state, so that a node
+//! with many connections lists only what is asked.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,7 +34,8 @@ pub(crate) enum Families {
 /// The local addresses of connections that may still have bytes to send, IPv4-mapped ones as IPv4.
 ///
 /// # Errors
-/// When the kernel does not list sockets: it was built without `INET_DIAG`, or cannot load the module.
+/// When the kernel does not list sockets: it was built without `INET_DIAG`, or cannot load the
+/// module.
 pub(crate) fn local_addresses() -> io::Result<BTreeSet<IpAddr>> {
     // FIN_WAIT2 and TIME_WAIT have sent everything; SYN_SENT and SYN_RECV have not begun.
     let open = StateFlags::ESTABLISHED

@@ -1,5 +1,6 @@
-//! nf_tables' side of netlink (linux/netfilter/nfnetlink.h and nf_tables.h), as far as it is needed: messages of nested
-//! attributes, many of them one transaction. The numbers are the kernel's user-space interface and never change.
+//! nf_tables' side of netlink (linux/netfilter/nfnetlink.h and nf_tables.h), as far as it is
+//! needed: messages of nested attributes, many of them one transaction. The numbers are the
+//! kernel's user-space interface and never change.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! The difference of two tables, as writes of single entries. Every table that is kept equal to what is desired is compared
-//! here; in which order the writes of several tables go is for their owner to say.
+//! The difference of two tables, as writes of single entries. Every table that is kept equal to
+//! what is desired is compared here; in which order the writes of several tables go is for their
+//! owner to say.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Attaching is adopting where an earlier agent left a link: its program is replaced atomically, no packet sees a gap.
+//! Attaching is adopting where an earlier agent left a link: its program is replaced atomically, no
+//! packet sees a gap.
 
 use std::fmt;
 use std::fs::File;
@@ -61,7 +62,8 @@ pub(crate) fn steer(kernel: &mut Kernel, pins: &Pins) -> Result<Attachment, Unav
     Ok(Attachment { program: STEER, target: target(), how: How::Attached })
 }
 
-/// Attaches the packet guard to an interface: in the driver if it can, else in the kernel's generic hook.
+/// Attaches the packet guard to an interface: in the driver if it can, else in the kernel's generic
+/// hook.
 pub(crate) fn guard(
     kernel: &mut Kernel,
     pins: &Pins,
@@ -90,13 +92,14 @@ pub(crate) fn guard(
     Ok(Attachment { program: GUARD, target: interface.name.clone(), how })
 }
 
-/// The pin is named by index: an interface may be renamed, and names may hold dots, which the BPF file system reserves.
+/// The pin is named by index: an interface may be renamed, and names may hold dots, which the BPF
+/// file system reserves.
 pub(crate) fn guard_pin(interface: &Interface) -> String {
     format!("{GUARD}-{}", interface.index)
 }
 
-/// Puts the program into a pinned link. A link whose interface or namespace is gone cannot take it: its pin is removed and
-/// the program must be attached anew.
+/// Puts the program into a pinned link. A link whose interface or namespace is gone cannot take it:
+/// its pin is removed and the program must be attached anew.
 fn adopt(pin: &PathBuf, program: BorrowedFd<'_>) -> bool {
     let Ok(link) = sys::obj_get(pin) else { return false };
     let adopted = sys::link_update(link.as_fd(), program);

@@ -7,8 +7,8 @@ use rustix::net::netdevice::name_to_index;
 
 use crate::error::Unavailable;
 
-/// XDP switches segmentation offload off on veth (published: TCP falls from 45 to 8 Gb/s) and sees every local byte on
-/// loopback, so virtual interfaces are only attached to when they are named.
+/// XDP switches segmentation offload off on veth (published: TCP falls from 45 to 8 Gb/s) and sees
+/// every local byte on loopback, so virtual interfaces are only attached to when they are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Interfaces {
     /// No packet guard: connections are steered, nothing is dropped.
@@ -44,7 +44,8 @@ impl Interfaces {
     }
 }
 
-/// A file system shows the interfaces of the network namespace that it was mounted in, which need not be ours.
+/// A file system shows the interfaces of the network namespace that it was mounted in, which need
+/// not be ours.
 fn here((name, index): (String, u32)) -> Option<Interface> {
     interface(name).ok().filter(|interface| interface.index == index)
 }

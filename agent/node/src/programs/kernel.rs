@@ -80,8 +80,8 @@ fn refused(source: aya::EbpfError) -> Unavailable {
     Unavailable::Refused { kernel: kernel_release(), source: Box::new(source) }
 }
 
-/// Events of the kernel programs, for the `log` crate's logger. Nothing is logged per packet; a connection that is refused logs
-/// at level debug, one that is steered at level trace.
+/// Events of the kernel programs, for the `log` crate's logger. Nothing is logged per packet; a
+/// connection that is refused logs at level debug, one that is steered at level trace.
 pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
 
 /// As much as the filter of the agent's log lets through; `None` is nothing.

@@ -14,7 +14,8 @@ use crate::error::{Error, Unavailable};
 use crate::plan::table::Change;
 use crate::plan::{Contents, Op};
 
-/// The listening sockets of one core. They may be bound to any port; steered connections keep the port they came for.
+/// The listening sockets of one core. They may be bound to any port; steered connections keep the
+/// port they came for.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreSockets<'a> {
     pub v4: Option<BorrowedFd<'a>>,
@@ -57,8 +58,8 @@ impl Maps {
         written.map_err(unwritable(map, || op.to_string()))
     }
 
-    /// Replaces the sockets of a group without a gap: a connection finds an old socket or a new one. Sockets come before the
-    /// count that makes them eligible, and go after it.
+    /// Replaces the sockets of a group without a gap: a connection finds an old socket or a new
+    /// one. Sockets come before the count that makes them eligible, and go after it.
     pub(crate) fn set_sockets(&mut self, group: u32, cores: &[CoreSockets<'_>]) -> Result<(), Error> {
         let v4: Vec<_> = cores.iter().filter_map(|core| core.v4).collect();
         let v6: Vec<_> = cores.iter().filter_map(|core| core.v6).collect();
@@ -138,7 +139,8 @@ fn unwritable(map: &'static str, entry: impl Fn() -> String) -> impl Fn(MapError
 #[repr(transparent)]
 struct Raw<T>(T);
 
-// SAFETY: `repr(C)` integers without padding (`portcullis_common::abi` asserts the sizes); every bit pattern is a value.
+// SAFETY: `repr(C)` integers without padding (`portcullis_common::abi` asserts the sizes); every
+// bit pattern is a value.
 unsafe impl Pod for Raw<FrontendKey> {}
 // SAFETY: as above.
 unsafe impl Pod for Raw<Address> {}

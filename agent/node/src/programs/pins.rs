@@ -1,5 +1,6 @@
-//! Where links and maps are pinned: `<base>/v<ABI>/net-<inode of the network namespace>`. The ABI version keeps an agent from
-//! adopting maps it does not understand; the namespace keeps two agents on one machine, and two tests, apart.
+//! Where links and maps are pinned: `<base>/v<ABI>/net-<inode of the network namespace>`. The ABI
+//! version keeps an agent from adopting maps it does not understand; the namespace keeps two agents
+//! on one machine, and two tests, apart.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -30,12 +31,14 @@ pub(crate) const NETWORK_NAMESPACE: &str = "/proc/thread-self/ns/net";
 #[derive(Debug)]
 pub(crate) struct Pins {
     directory: PathBuf,
-    /// Locked for as long as an agent looks after what is pinned here; it ends with the agent, however that ends.
+    /// Locked for as long as an agent looks after what is pinned here; it ends with the agent,
+    /// however that ends.
     _in_use: Option<File>,
 }
 
 impl Pins {
-    /// Makes the directory, and mounts the BPF file system at its usual place if the machine has none.
+    /// Makes the directory, and mounts the BPF file system at its usual place if the machine has
+    /// none.
     pub(crate) fn open(base: &Path) -> Result<Self, Unavailable> {
         ensure_bpffs(base)?;
         let directory = base.join(format!("v{ABI_VERSION}")).join(namespace()?);
@@ -102,7 +105,8 @@ impl Pins {
         remove_file(path)
     }
 
-    /// Detaches and removes everything, links first, so that no program runs on maps that are going.
+    /// Detaches and removes everything, links first, so that no program runs on maps that are
+    /// going.
     pub(crate) fn remove(&self) -> Result<(), Error> {
         for link in self.links() {
             self.remove_link(&link)?;

@@ -1,4 +1,5 @@
-//! The abilities of this node, asked for before anything is loaded, so that a refusal has a reason an operator understands.
+//! The abilities of this node, asked for before anything is loaded, so that a refusal has a reason
+//! an operator understands.
 
 use std::path::Path;
 

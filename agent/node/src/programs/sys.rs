@@ -1,4 +1,5 @@
-//! The three `bpf(2)` commands aya has no call for: open a pinned link, replace its program, detach it.
+//! The three `bpf(2)` commands aya has no call for: open a pinned link, replace its program, detach
+//! it.
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper for these commands")]
 
 use std::ffi::CString;
@@ -49,7 +50,8 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<RawFd> {
-    // SAFETY: `attributes` is a prefix of `union bpf_attr` for this command and outlives the call, which only reads it.
+    // SAFETY: `attributes` is a prefix of `union bpf_attr` for this command and outlives the call,
+    // which only reads it.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
 }

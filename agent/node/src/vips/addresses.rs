@@ -1,6 +1,7 @@
-//! Makes VIPs local, so that the kernel accepts what is sent to them: `ip address add VIP/32 dev lo`. An address that the node
-//! has anyway is left alone, and what was added here is recognised later, by a later agent too: by its protocol number
-//! (`IFA_PROTO`, Linux 5.18) and, for IPv4, its label.
+//! Makes VIPs local, so that the kernel accepts what is sent to them: `ip address add VIP/32 dev
+//! lo`. An address that the node has anyway is left alone, and what was added here is recognised
+//! later, by a later agent too: by its protocol number (`IFA_PROTO`, Linux 5.18) and, for IPv4, its
+//! label.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -35,7 +36,8 @@ pub enum Problem {
     Remove { address: IpAddr, source: io::Error },
 }
 
-/// Makes these VIPs local. Others that were added here earlier stay: what is to replace them need not be served yet.
+/// Makes these VIPs local. Others that were added here earlier stay: what is to replace them need
+/// not be served yet.
 ///
 /// # Errors
 /// When the kernel does not list the node's addresses.

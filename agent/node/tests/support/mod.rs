@@ -1,5 +1,5 @@
-//! Namespaces for tests: each has its own network, its own BPF file system and nothing in common with the machine. They die
-//! with their thread, so a killed run leaves nothing behind.
+//! Namespaces for tests: each has its own network, its own BPF file system and nothing in common
+//! with the machine. They die with their thread, so a killed run leaves nothing behind.
 #![cfg(test)]
 
 use std::fs::File;
@@ -16,7 +16,8 @@ use portcullis_node::{CoreSockets, Datapath, Interfaces, Options};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-/// Runs a test in a network and mount namespace of its own. It is given the base of its pin directory.
+/// Runs a test in a network and mount namespace of its own. It is given the base of its pin
+/// directory.
 pub(crate) fn isolated(test: impl FnOnce(&Path) + Send) {
     assert!(rustix::process::geteuid().is_root(), "this test makes network namespaces: run it as root");
     let directory = tempfile::tempdir().unwrap();
@@ -42,8 +43,8 @@ pub(crate) fn open(options: &Options) -> Datapath {
     Datapath::open(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A client in a namespace of its own, on the other end of a veth pair. The node is 10.99.0.1 and fd99::1 on `node0`, and the
-/// client sends everything to it.
+/// A client in a namespace of its own, on the other end of a veth pair. The node is 10.99.0.1 and
+/// fd99::1 on `node0`, and the client sends everything to it.
 pub(crate) struct Client(File);
 
 impl Client {
