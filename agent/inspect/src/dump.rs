@@ -115,14 +115,18 @@ fn dump_match(matches: &RouteMatch) -> Map<String, Value> {
     if let Some(method) = &matches.method {
         value.insert("method".to_owned(), json!(method));
     }
-    for (name, conditions) in [("headers", &matches.headers), ("query", &matches.query)] {
-        if !conditions.is_empty() {
-            let conditions =
-                conditions.iter().map(|(name, value)| (name.to_string(), json!(dump_value_match(value))));
-            value.insert(name.to_owned(), Value::Object(conditions.collect()));
-        }
+    if !matches.headers.is_empty() {
+        value.insert("headers".to_owned(), dump_values(&matches.headers));
+    }
+    if !matches.query.is_empty() {
+        value.insert("query".to_owned(), dump_values(&matches.query));
     }
     value
+}
+
+fn dump_values<N: ToString>(conditions: &[(N, ValueMatch)]) -> Value {
+    let lines = conditions.iter().map(|(name, value)| (name.to_string(), json!(dump_value_match(value))));
+    Value::Object(lines.collect())
 }
 
 fn dump_value_match(value: &ValueMatch) -> String {
@@ -143,7 +147,7 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
     let (name, action) = match &rule.action {
         Action::Forward(split) => ("forward", dump_split(split)),
         Action::Redirect(redirect) => ("redirect", json!(redirect)),
-        Action::Fail(failure) => ("fail", json!(format!("{}: {}", failure.status, failure.reason))),
+        Action::Fail(failure) => ("fail", json!(failure.to_string())),
     };
     value.insert(name.to_owned(), action);
     value
@@ -158,9 +162,7 @@ fn dump_split(split: &Split) -> Value {
     let backend = |backend: &portcullis_model::WeightedBackend| {
         let (kind, target) = match &backend.target {
             BackendTarget::Known(name) => ("backend", json!(name)),
-            BackendTarget::Invalid(failure) => {
-                ("invalid", json!(format!("{}: {}", failure.status, failure.reason)))
-            }
+            BackendTarget::Invalid(failure) => ("invalid", json!(failure.to_string())),
         };
         let mut value = object([(kind, target), ("weight", json!(backend.weight))]);
         if !backend.filters.is_empty() {

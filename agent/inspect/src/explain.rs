@@ -160,7 +160,7 @@ impl Answer<'_> {
         for backend in split.backends() {
             let target = match &backend.target {
                 BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str())),
-                BackendTarget::Invalid(failure) => format!("{}: {}", failure.status, failure.reason),
+                BackendTarget::Invalid(failure) => failure.to_string(),
             };
             self.line("backend", &format!("{} of {total}: {target}", backend.weight));
         }

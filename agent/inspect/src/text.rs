@@ -6,10 +6,11 @@ use portcullis_model::{Action, BackendTarget, RouteMatch, Rule, ValueMatch};
 pub(crate) fn match_text(matches: &RouteMatch) -> String {
     let method = matches.method.as_ref().map(|method| format!("{method} ")).unwrap_or_default();
     let mut text = format!("{method}{}", matches.path);
-    for (what, conditions) in [("header", &matches.headers), ("query", &matches.query)] {
-        for (name, value) in conditions {
-            text += &format!(", {what} {name}{}", value_text(value));
-        }
+    for (name, value) in &matches.headers {
+        text += &format!(", header {name}{}", value_text(value));
+    }
+    for (name, value) in &matches.query {
+        text += &format!(", query {name}{}", value_text(value));
     }
     text
 }
@@ -24,8 +25,8 @@ pub(crate) fn value_text(value: &ValueMatch) -> String {
 /// `shop/cart:80 (90 of 100), …`
 pub(crate) fn action_text(rule: &Rule) -> String {
     match &rule.action {
-        Action::Redirect(redirect) => format!("redirect {}", redirect.status),
-        Action::Fail(failure) => format!("{}: {}", failure.status, failure.reason),
+        Action::Redirect(redirect) => format!("redirect {}", redirect.status.as_str()),
+        Action::Fail(failure) => failure.to_string(),
         Action::Forward(split) => {
             let total: u64 = split.backends().iter().map(|backend| u64::from(backend.weight)).sum();
             let share = |weight: u32| match split.backends() {
@@ -34,9 +35,7 @@ pub(crate) fn action_text(rule: &Rule) -> String {
             };
             let backends = split.backends().iter().map(|backend| match &backend.target {
                 BackendTarget::Known(name) => format!("{name}{}", share(backend.weight)),
-                BackendTarget::Invalid(failure) => {
-                    format!("{}: {}{}", failure.status, failure.reason, share(backend.weight))
-                }
+                BackendTarget::Invalid(failure) => format!("{failure}{}", share(backend.weight)),
             });
             backends.collect::<Vec<_>>().join(", ")
         }

@@ -1,6 +1,10 @@
-//! What a rule changes on the way through. Filters are compiled: names are lower case and valid, values are bytes.
+//! Changes that a rule makes on the way through. They are parsed once, at translation: the data plane
+//! applies them as they are.
 
-use serde::Serialize;
+use std::fmt;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde::{Serialize, Serializer};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Filter {
@@ -12,15 +16,19 @@ pub enum Filter {
 /// Applied in the order remove, set, add.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HeaderEdit {
-    pub set: Vec<(Box<str>, Box<str>)>,
-    pub add: Vec<(Box<str>, Box<str>)>,
-    pub remove: Vec<Box<str>>,
+    #[serde(serialize_with = "fields")]
+    pub set: Vec<(HeaderName, HeaderValue)>,
+    #[serde(serialize_with = "fields")]
+    pub add: Vec<(HeaderName, HeaderValue)>,
+    #[serde(serialize_with = "names")]
+    pub remove: Vec<HeaderName>,
 }
 
 /// `URLRewrite`: what the backend sees instead of the client's host and path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rewrite {
-    pub hostname: Option<Box<str>>,
+    #[serde(serialize_with = "value")]
+    pub hostname: Option<HeaderValue>,
     pub path: Option<PathRewrite>,
 }
 
@@ -28,20 +36,58 @@ pub struct Rewrite {
 pub enum PathRewrite {
     /// The whole path.
     Full(Box<str>),
-    /// The part that the rule's PathPrefix matched; the rest is kept, with exactly one `/` between both.
+    /// The part that the rule's PathPrefix matched; the rest is kept, with exactly one `/` between
+    /// both.
     Prefix(Box<str>),
 }
 
-/// `RequestRedirect`. Absent parts are taken from the request; an absent port follows the scheme as the API says.
+/// `RequestRedirect`. Absent parts are taken from the request; an absent port follows the scheme as
+/// the API says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Redirect {
-    pub scheme: Option<Box<str>>,
+    pub scheme: Option<Scheme>,
+    /// A DNS name in lower case.
     pub hostname: Option<Box<str>>,
     pub path: Option<PathRewrite>,
     pub port: Option<u16>,
     /// 301, 302, 303, 307 or 308.
-    pub status: u16,
+    #[serde(serialize_with = "status")]
+    pub status: StatusCode,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+// === impl Scheme ===
+
+impl Scheme {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// The port that a URL of the scheme leaves out.
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+// === impl PathRewrite ===
 
 impl PathRewrite {
     /// The new path for `path`, of which the rule's prefix `matched` matched.
@@ -57,6 +103,28 @@ fn replace_prefix(path: &str, matched: &str, prefix: &str) -> String {
     let rest = path.strip_prefix(matched.trim_end_matches('/')).unwrap_or(path);
     let head = prefix.trim_end_matches('/');
     if rest.is_empty() && head.is_empty() { "/".to_owned() } else { format!("{head}{rest}") }
+}
+
+// --- the form of snapshots ---
+
+fn fields<S: Serializer>(fields: &[(HeaderName, HeaderValue)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(fields.iter().map(|(name, value)| (name.as_str(), text(value))))
+}
+
+fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(names.iter().map(HeaderName::as_str))
+}
+
+fn value<S: Serializer>(value: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.as_ref().map(text).serialize(serializer)
+}
+
+fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}
+
+fn text(value: &HeaderValue) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(value.as_bytes())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod table;
 
 pub use backend::{Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
-pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
+pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme};
 pub use frontend::{FrontendKey, L4Protocol, PortKey};
 pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use hostname::{HostMap, HostPattern, HostnameError};

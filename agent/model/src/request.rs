@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use http::HeaderName;
+
 /// A parsed, normalised request head. Implementations may cache what they parse (the query, for example).
 pub trait RequestHead {
     fn method(&self) -> &str;
@@ -9,8 +11,8 @@ pub trait RequestHead {
     fn host(&self) -> &str;
     /// Absolute path without query, normalised once: what is matched is what is forwarded.
     fn path(&self) -> &str;
-    /// The header's value, by lower-case name; repeated headers are joined by `,` (RFC 9110 section 5.3).
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    /// The value of a header field; repeated fields are joined by `,` (RFC 9110 section 5.3).
+    fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>>;
     /// The first value of a query parameter, percent-decoded.
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>>;
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderName, StatusCode};
 use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
@@ -14,8 +15,8 @@ use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead};
 pub struct RouteMatch {
     pub path: PathMatch,
     pub method: Option<Box<str>>,
-    /// By lower-case header name; each name at most once.
-    pub headers: Vec<(Box<str>, ValueMatch)>,
+    /// Each name at most once.
+    pub headers: Vec<(HeaderName, ValueMatch)>,
     pub query: Vec<(Box<str>, ValueMatch)>,
 }
 
@@ -61,7 +62,8 @@ pub struct RuleId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Forward(Split),
-    Redirect(Redirect),
+    /// Boxed: few rules redirect, and there are tens of thousands of rules.
+    Redirect(Box<Redirect>),
     /// The rule is valid enough to own its traffic, but cannot serve it.
     Fail(Failure),
 }
@@ -69,7 +71,7 @@ pub enum Action {
 /// An answer of our own, with the reason for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    pub status: u16,
+    pub status: StatusCode,
     pub reason: Arc<str>,
 }
 
@@ -163,6 +165,15 @@ impl ValueMatch {
             Self::Exact(exact) => exact.as_bytes() == value,
             Self::Regex(regex) => regex.is_match(value),
         }
+    }
+}
+
+// === impl Failure ===
+
+/// `500: the rule has no backendRefs`
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.status.as_str(), self.reason)
     }
 }
 

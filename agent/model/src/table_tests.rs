@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use http::{HeaderName, StatusCode};
 use proptest::prelude::*;
 
 use super::*;
@@ -27,8 +28,8 @@ impl RequestHead for Request {
     fn path(&self) -> &str {
         &self.path
     }
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        self.headers.contains(&name).then_some(Cow::Borrowed(b"1"))
+    fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
+        self.headers.contains(&name.as_str()).then_some(Cow::Borrowed(b"1"))
     }
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
         self.query.contains(&name).then_some(Cow::Borrowed("1"))
@@ -75,14 +76,12 @@ fn route() -> impl Strategy<Value = Route> {
         (path_match(), prop::option::of(prop::sample::select(vec!["GET", "POST"])), names(), names());
     (host_pattern(), matched, 0..3_i64, 0..3_usize, 0..2_usize).prop_map(
         |(host, (path, method, headers, query), created, name, rule)| {
-            let values = |names: Vec<&str>| {
-                names.iter().map(|name| ((*name).into(), ValueMatch::Exact("1".into()))).collect::<Vec<_>>()
-            };
+            let one = || ValueMatch::Exact("1".into());
             let matches = RouteMatch {
                 path,
                 method: method.map(Into::into),
-                headers: values(headers),
-                query: values(query),
+                headers: headers.iter().map(|name| (HeaderName::from_static(name), one())).collect(),
+                query: query.iter().map(|name| ((*name).into(), one())).collect(),
             };
             (host, entry(matches, created, name, rule))
         },
@@ -94,7 +93,7 @@ fn entry(matches: RouteMatch, created: i64, name: usize, index: usize) -> Entry 
     let origin = RouteOrigin { created, name: route.clone() };
     let precedence = Precedence::of(&matches, &origin, index, 0);
     let id = RuleId { kind: "HTTPRoute", route, index, name: None, parent: None };
-    let action = Action::Fail(Failure { status: 500, reason: "test".into() });
+    let action = Action::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "test".into() });
     let rule = Rule { id, filters: Vec::new(), action, timeouts: Timeouts::default() };
     Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
 }

@@ -5,7 +5,8 @@
 
 mod support;
 
-use portcullis_model::{BackendProtocol, Filter, PathRewrite};
+use http::StatusCode;
+use portcullis_model::{BackendProtocol, Filter, PathRewrite, Scheme};
 use portcullis_proxy::Settings;
 use support::client::raw;
 use support::origin::Origin;
@@ -139,18 +140,19 @@ fn redirects() -> Vec<Row> {
         Row {
             request: "GET /a?q=1\nhost: any.test:99",
             got: (302, &["location: https://any.test/a?q=1"]),
-            ..row("to https", vec![rule().redirect(|it| it.scheme = Some("https".into()))])
+            ..row("to https", vec![rule().redirect(|it| it.scheme = Some(Scheme::Https))])
         },
         Row {
             got: (302, &["location: http://any.test/"]),
-            ..row("to http", vec![rule().redirect(|it| it.scheme = Some("http".into()))])
+            ..row("to http", vec![rule().redirect(|it| it.scheme = Some(Scheme::Http))])
         },
         Row {
             got: (301, &["location: https://any.test:8443/"]),
             ..row(
                 "to a port",
                 vec![rule().redirect(|it| {
-                    (it.scheme, it.port, it.status) = (Some("https".into()), Some(8443), 301);
+                    (it.scheme, it.port, it.status) =
+                        (Some(Scheme::Https), Some(8443), StatusCode::MOVED_PERMANENTLY);
                 })],
             )
         },
@@ -158,7 +160,7 @@ fn redirects() -> Vec<Row> {
             got: (302, &["location: http://any.test:443/"]),
             ..row(
                 "a port that is well-known for another scheme is named",
-                vec![rule().redirect(|it| (it.scheme, it.port) = (Some("http".into()), Some(443)))],
+                vec![rule().redirect(|it| (it.scheme, it.port) = (Some(Scheme::Http), Some(443)))],
             )
         },
         Row {
@@ -167,7 +169,7 @@ fn redirects() -> Vec<Row> {
             ..row(
                 "host and prefix",
                 vec![rule().prefix("/old").redirect(|it| {
-                    it.scheme = Some("https".into());
+                    it.scheme = Some(Scheme::Https);
                     it.hostname = Some("new.test".into());
                     it.path = Some(PathRewrite::Prefix("/new".into()));
                 })],
@@ -179,8 +181,8 @@ fn redirects() -> Vec<Row> {
                 "response filters apply to redirects",
                 vec![rule().filter(Filter::ResponseHeaders(edit(&[("x-set", "1")], &[], &[]))).redirect(
                     |it| {
-                        it.scheme = Some("https".into());
-                        it.status = 308;
+                        it.scheme = Some(Scheme::Https);
+                        it.status = StatusCode::PERMANENT_REDIRECT;
                         it.path = Some(PathRewrite::Full("/p".into()));
                     },
                 )],

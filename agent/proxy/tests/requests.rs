@@ -8,8 +8,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
-use portcullis_model::{Action, Failure, Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Timeouts};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
+use portcullis_model::{
+    Action, Failure, Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme, Timeouts,
+};
 use support::backend::Backend;
 use support::client::{self, Text, Transport};
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, forward};
@@ -46,18 +48,21 @@ fn closed() -> SocketAddr {
 }
 
 fn header_edit(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> HeaderEdit {
-    let fields = |fields: &[(&str, &str)]| fields.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+    let field = |(name, value): &(&str, &str)| -> (HeaderName, HeaderValue) {
+        (name.parse().unwrap(), value.parse().unwrap())
+    };
     HeaderEdit {
-        set: fields(set),
-        add: fields(add),
-        remove: remove.iter().map(|name| (*name).into()).collect(),
+        set: set.iter().map(field).collect(),
+        add: add.iter().map(field).collect(),
+        remove: remove.iter().map(|name| name.parse().unwrap()).collect(),
     }
 }
 
 fn redirect(change: impl FnOnce(&mut Redirect)) -> Action {
-    let mut redirect = Redirect { scheme: None, hostname: None, path: None, port: None, status: 302 };
+    let status = StatusCode::FOUND;
+    let mut redirect = Redirect { scheme: None, hostname: None, path: None, port: None, status };
     change(&mut redirect);
-    Action::Redirect(redirect)
+    Action::Redirect(Box::new(redirect))
 }
 
 #[tokio::test]
@@ -101,7 +106,7 @@ async fn filters_change_request_and_response() {
         let request = Filter::RequestHeaders(header_edit(&[("x-set", "s")], &[("x-add", "a")], &["x-gone"]));
         let response = Filter::ResponseHeaders(header_edit(&[("x-out", "o")], &[], &["x-backend"]));
         let rewrite = Rewrite {
-            hostname: Some("in.example.com".into()),
+            hostname: Some(HeaderValue::from_static("in.example.com")),
             path: Some(PathRewrite::Prefix("/new".into())),
         };
         let route = RouteSpec::to("/old", "app/echo:80")
@@ -126,7 +131,8 @@ async fn filters_change_request_and_response() {
 
 #[tokio::test]
 async fn statuses_of_our_own() {
-    let failure = Action::Fail(Failure { status: 500, reason: "no backend".into() });
+    let failure =
+        Action::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "no backend".into() });
     let slow = RouteSpec {
         timeouts: Timeouts { request: Some(Duration::from_millis(50)), backend_request: None },
         ..RouteSpec::action("/slow", forward("app/echo:80"))
@@ -152,7 +158,7 @@ async fn statuses_of_our_own() {
 async fn redirects_follow_the_port_rules() {
     let port = |location: &str| location.replace(|c: char| c.is_ascii_digit(), "#");
     for (action, target, location) in [
-        (redirect(|r| r.scheme = Some("https".into())), "/p?q=z", "https://a.example.com/p?q=z"),
+        (redirect(|r| r.scheme = Some(Scheme::Https)), "/p?q=z", "https://a.example.com/p?q=z"),
         (redirect(|r| r.hostname = Some("b.com".into())), "/p", "http://b.com:#####/p"),
         (redirect(|r| r.port = Some(80)), "/p", "http://a.example.com/p"),
         (redirect(|r| r.port = Some(8443)), "/p", "http://a.example.com:####/p"),

@@ -75,11 +75,8 @@ impl RequestHead for Get<'_> {
     fn path(&self) -> &str {
         self.path
     }
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        self.headers
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| Cow::Borrowed(value.as_bytes()))
+    fn header(&self, name: &http::HeaderName) -> Option<Cow<'_, [u8]>> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| Cow::Borrowed(value.as_bytes()))
     }
     fn query_param(&self, _: &str) -> Option<Cow<'_, str>> {
         None
@@ -122,11 +119,11 @@ pub(super) fn table<'r>(routes: impl IntoIterator<Item = &'r Arc<ParsedRoute>>, 
 pub(super) fn answer(table: &RouteTable, request: &Get<'_>) -> String {
     let Some(found) = table.find(request) else { return "404".to_owned() };
     match &found.rule.action {
-        Action::Fail(failure) => failure.status.to_string(),
-        Action::Redirect(redirect) => format!("redirect {}", redirect.status),
+        Action::Fail(failure) => failure.status.as_str().to_owned(),
+        Action::Redirect(redirect) => format!("redirect {}", redirect.status.as_str()),
         Action::Forward(split) => match &split.backends()[0].target {
             BackendTarget::Known(name) => name.to_string(),
-            BackendTarget::Invalid(failure) => failure.status.to_string(),
+            BackendTarget::Invalid(failure) => failure.status.as_str().to_owned(),
         },
     }
 }

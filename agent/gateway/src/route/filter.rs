@@ -2,11 +2,13 @@
 //! be resolved, the filter MUST NOT be skipped. Instead, requests that would have been processed by that filter MUST receive
 //! a HTTP error response" (HTTPRouteFilter): so every problem here fails the rule.
 
-use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite};
+use http::{HeaderName, HeaderValue, StatusCode};
+use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite, Scheme};
 
-use super::matches::{check_length, is_header_name, unknown_type};
+use super::matches::{check_length, unknown_type};
 use crate::api::shared::{
-    GrpcRouteFilter, HeaderModifier, HeaderValue, HttpRouteFilter, PathModifier, RequestRedirect, UrlRewrite,
+    GrpcRouteFilter, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter, PathModifier,
+    RequestRedirect, UrlRewrite,
 };
 use crate::{Fault, Reason};
 
@@ -128,9 +130,6 @@ fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
 
 // === headers ===
 
-/// Lower-case name, value.
-type NamedValue = (Box<str>, Box<str>);
-
 /// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the first entry of a name counts.
 fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Fault> {
     let edit = HeaderEdit {
@@ -148,20 +147,20 @@ fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Fault> {
     }
 }
 
-fn header_values(values: Option<&[HeaderValue]>) -> Result<Vec<NamedValue>, Fault> {
-    let mut compiled = Vec::<NamedValue>::new();
+fn header_values(values: Option<&[NamedValue]>) -> Result<Vec<(HeaderName, HeaderValue)>, Fault> {
+    let mut compiled = Vec::<(HeaderName, HeaderValue)>::new();
     for header in values.unwrap_or_default() {
         let name = header_name(&header.name)?;
-        let fine = check_length(&header.value, LONGEST_VALUE).and_then(|()| header_value(&header.value));
-        fine.map_err(|problem| problem.within(&name))?;
+        let value = check_length(&header.value, LONGEST_VALUE).and_then(|()| header_value(&header.value));
+        let value = value.map_err(|fault| fault.within(name.as_str()))?;
         if compiled.iter().all(|(known, _)| *known != name) {
-            compiled.push((name, header.value.as_str().into()));
+            compiled.push((name, value));
         }
     }
     Ok(compiled)
 }
 
-fn header_names(names: Option<&[String]>) -> Result<Vec<Box<str>>, Fault> {
+fn header_names(names: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
     let mut compiled = Vec::new();
     for name in names.unwrap_or_default() {
         let name = header_name(name)?;
@@ -172,22 +171,20 @@ fn header_names(names: Option<&[String]>) -> Result<Vec<Box<str>>, Fault> {
     Ok(compiled)
 }
 
-fn header_name(name: &str) -> Result<Box<str>, Fault> {
-    let lower = name.to_ascii_lowercase();
-    if !is_header_name(name) {
-        return Err(Fault::unsupported(format!("{name:?} is no header name")));
-    }
-    if FRAMING_HEADERS.contains(&lower.as_str()) {
+fn header_name(name: &str) -> Result<HeaderName, Fault> {
+    let parsed = HeaderName::from_bytes(name.as_bytes());
+    let name = parsed.map_err(|_| Fault::unsupported(format!("{name:?} is no header name")))?;
+    if FRAMING_HEADERS.contains(&name.as_str()) {
         return Err(Fault::unsupported(format!(
-            "header {lower} belongs to the connection and cannot be changed by a route"
+            "header {name} belongs to the connection and cannot be changed by a route"
         )));
     }
-    Ok(lower.into())
+    Ok(name)
 }
 
-fn header_value(value: &str) -> Result<(), Fault> {
-    let fine = value.bytes().all(|b| b == b'\t' || (b' '..=b'~').contains(&b) || b >= 0x80);
-    fine.then_some(()).ok_or_else(|| Fault::unsupported("the value has a control character"))
+fn header_value(value: &str) -> Result<HeaderValue, Fault> {
+    HeaderValue::from_bytes(value.as_bytes())
+        .map_err(|_| Fault::unsupported("the value has a control character"))
 }
 
 // === redirects and rewrites ===
@@ -204,20 +201,34 @@ fn redirect(filter: &RequestRedirect) -> Result<Redirect, Fault> {
 
 fn rewrite(filter: &UrlRewrite) -> Result<Rewrite, Fault> {
     Ok(Rewrite {
-        hostname: filter.hostname.as_deref().map(precise_hostname).transpose()?,
+        hostname: filter
+            .hostname
+            .as_deref()
+            .map(|name| precise_hostname(name).and_then(|name| header_value(&name)))
+            .transpose()?,
         path: filter.path.as_ref().map(path_rewrite).transpose()?,
     })
 }
 
-fn scheme(scheme: &str) -> Result<Box<str>, Fault> {
-    matches!(scheme, "http" | "https")
-        .then(|| scheme.into())
-        .ok_or_else(|| Fault::unsupported(format!("scheme {scheme:?} is unknown: use http or https")))
+fn scheme(scheme: &str) -> Result<Scheme, Fault> {
+    match scheme {
+        "http" => Ok(Scheme::Http),
+        "https" => Ok(Scheme::Https),
+        _ => Err(Fault::unsupported(format!("scheme {scheme:?} is unknown: use http or https"))),
+    }
 }
 
-fn redirect_status(status: i64) -> Result<u16, Fault> {
-    [301, 302, 303, 307, 308].into_iter().find(|known| i64::from(*known) == status).ok_or_else(|| {
-        Fault::unsupported(format!("statusCode {status} is no redirect: use 301, 302, 303, 307 or 308"))
+fn redirect_status(status: i64) -> Result<StatusCode, Fault> {
+    Ok(match status {
+        301 => StatusCode::MOVED_PERMANENTLY,
+        302 => StatusCode::FOUND,
+        303 => StatusCode::SEE_OTHER,
+        307 => StatusCode::TEMPORARY_REDIRECT,
+        308 => StatusCode::PERMANENT_REDIRECT,
+        _ => {
+            let message = format!("statusCode {status} is no redirect: use 301, 302, 303, 307 or 308");
+            return Err(Fault::unsupported(message));
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 //! Match conditions: what a request must look like. A condition that cannot be understood makes its alternative invalid; it
 //! never becomes a wider one.
 
+use http::HeaderName;
 use portcullis_model::{PathMatch, RouteMatch, ValueMatch};
 
 use super::pattern;
@@ -75,10 +76,10 @@ fn is_path_text(value: &str) -> bool {
     true
 }
 
-/// By lower-case name. Of entries with equivalent names only the first counts, says the API.
-pub(super) fn headers(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, Fault> {
+/// Of entries with equivalent names only the first counts, says the API.
+pub(super) fn headers(matches: Option<&[NamedMatch]>) -> Result<Vec<(HeaderName, ValueMatch)>, Fault> {
     named(matches, "header", |name| {
-        is_header_name(name).then(|| name.to_ascii_lowercase().into_boxed_str()).ok_or_else(|| {
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
             Fault::unsupported(format!("{name:?} is no header name: use letters, digits and !#$%&'*+-.^_`|~"))
         })
     })
@@ -88,12 +89,12 @@ fn query(matches: Option<&[NamedMatch]>) -> Result<Vec<(Box<str>, ValueMatch)>, 
     named(matches, "query parameter", |name| Ok(name.into()))
 }
 
-fn named(
+fn named<N: PartialEq>(
     matches: Option<&[NamedMatch]>,
     what: &str,
-    name_of: impl Fn(&str) -> Result<Box<str>, Fault>,
-) -> Result<Vec<(Box<str>, ValueMatch)>, Fault> {
-    let mut compiled = Vec::<(Box<str>, ValueMatch)>::new();
+    name_of: impl Fn(&str) -> Result<N, Fault>,
+) -> Result<Vec<(N, ValueMatch)>, Fault> {
+    let mut compiled = Vec::<(N, ValueMatch)>::new();
     for matched in matches.unwrap_or_default() {
         let place = || format!("{what} {}", matched.name);
         let name = name_of(&matched.name).map_err(|problem| problem.within(what))?;
@@ -111,11 +112,6 @@ fn value(matched: &NamedMatch) -> Result<ValueMatch, Fault> {
         "RegularExpression" => pattern::octets(&matched.value).map(ValueMatch::Regex),
         other => Err(unknown_type(other, "Exact or RegularExpression")),
     }
-}
-
-/// A token of RFC 9110 section 5.6.2.
-pub(super) fn is_header_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
 pub(super) fn check_length(value: &str, longest: usize) -> Result<(), Fault> {

@@ -36,7 +36,7 @@ fn of_equal_names_the_first_wins() {
         "queryParams": [{"name": "q", "value": "1"}, {"name": "Q", "value": "2"}, {"name": "q", "value": "3"}]}));
     let matched = matched.unwrap();
     assert_eq!(matched.headers.len(), 1);
-    assert!(matched.headers[0].0.as_ref() == "version" && matched.headers[0].1.matches(b"1"));
+    assert!(matched.headers[0].0 == "version" && matched.headers[0].1.matches(b"1"));
     assert_eq!(matched.query.len(), 2);
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use http::StatusCode;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_model::{
-    Action, BackendTarget, Failure, ObjectName, Redirect, RouteMatch, Rule, Split, WeightedBackend,
+    Action, BackendTarget, Failure, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::reference::ParsedBackendRef;
@@ -97,7 +98,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             return Action::Fail(self.failure(&problem.message));
         }
         if let Some(redirect) = &rule.filters.redirect {
-            return Action::Redirect(Redirect::clone(redirect));
+            return Action::Redirect(redirect.clone());
         }
         let reason = match (&rule.delegation, backends.is_empty()) {
             (Some(_), _) => "no child route is bound to the rule",
@@ -149,7 +150,10 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     /// "500 status codes MUST be returned" for HTTPRoutes, "`UNAVAILABLE`" for GRPCRoutes, which 503 stands for in gRPC's
     /// mapping of HTTP statuses.
     fn failure(&self, reason: &str) -> Failure {
-        let status = if self.kind == Kind::GrpcRoute { 503 } else { 500 };
+        let status = match self.kind {
+            Kind::GrpcRoute => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
         Failure { status, reason: reason.into() }
     }
 }

@@ -89,7 +89,7 @@ fn mismatch(matches: &RouteMatch, request: &Request) -> Option<String> {
     }
     let headers = matches.headers.iter().find_map(|(name, wanted)| {
         let actual = request.header(name).map(|value| value.into_owned());
-        condition("header", name, wanted, actual)
+        condition("header", name.as_str(), wanted, actual)
     });
     let query = || {
         matches.query.iter().find_map(|(name, wanted)| {

@@ -164,8 +164,8 @@ impl RequestHead for Request {
         self.path.as_deref().unwrap_or("/")
     }
 
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        self.headers.get(name).map(|value| Cow::Borrowed(value.as_bytes()))
+    fn header(&self, name: &http::HeaderName) -> Option<Cow<'_, [u8]>> {
+        self.headers.get(name.as_str()).map(|value| Cow::Borrowed(value.as_bytes()))
     }
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {

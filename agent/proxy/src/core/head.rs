@@ -42,8 +42,8 @@ pub(crate) trait Fields {
     fn names(&self) -> impl Iterator<Item = &Self::Name>;
     /// The first value.
     fn get(&self, name: &HeaderName) -> Option<&[u8]>;
-    /// All values, by lower-case name.
-    fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]>;
+    /// All values.
+    fn get_all(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]>;
     /// A copy of the first value; without cost where the parser counts references.
     fn copy(&self, name: &HeaderName) -> Option<HeaderValue>;
 }
@@ -129,7 +129,7 @@ impl Fields for HeaderMap {
         self.get(name).map(HeaderValue::as_bytes)
     }
 
-    fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+    fn get_all(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]> {
         self.get_all(name).iter().map(HeaderValue::as_bytes)
     }
 

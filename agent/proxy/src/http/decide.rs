@@ -5,15 +5,16 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, Port, Redirect,
-    RequestHead, Rewrite, RouteTable, Rule, RuleId, Selected, WeightedBackend,
+    RequestHead, Rewrite, RouteTable, Rule, RuleId, Scheme, Selected, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
+use crate::http::headers;
 use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
@@ -62,8 +63,8 @@ pub(crate) struct Arrival<'r> {
 }
 
 impl Arrival<'_> {
-    fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+    fn scheme(&self) -> Scheme {
+        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
     }
 }
 
@@ -148,9 +149,8 @@ fn route<'s>(
 }
 
 fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
-    tracing::debug!(%rule, reason = %failure.reason, status = failure.status, "the rule cannot serve");
-    let status = StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Decision::Answer(Reason::Rule, status)
+    tracing::debug!(%rule, reason = %failure.reason, status = failure.status.as_u16(), "the rule cannot serve");
+    Decision::Answer(Reason::Rule, failure.status)
 }
 
 fn forward<'s>(
@@ -168,9 +168,9 @@ fn forward<'s>(
         if let Some(change) = &rewrite.path {
             path = Some(change.apply(&request.target.path, found.prefix).into_owned());
         }
-        host = rewrite.hostname.as_deref().or(host);
+        host = rewrite.hostname.as_ref().or(host);
     }
-    let host = host.and_then(|host| HeaderValue::from_str(host).ok());
+    let host = host.map(headers::copy_value);
     ForwardPlan { rule: found.rule, backend, name, authority: authority(request.head), path, host }
 }
 
@@ -195,26 +195,21 @@ fn redirected<'s>(
     redirect: &Redirect,
 ) -> Decision<'s> {
     let path = &request.target.path;
-    let scheme = redirect.scheme.as_deref().unwrap_or(request.arrival.scheme());
+    let scheme = redirect.scheme.unwrap_or(request.arrival.scheme());
     let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);
     let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |it| it.apply(path, found.prefix));
     let port = redirect_port(redirect, scheme, request.port).map_or_else(String::new, |it| format!(":{it}"));
     let query = request.head.query().map_or_else(String::new, |query| format!("?{query}"));
-    let status = StatusCode::from_u16(redirect.status).unwrap_or(StatusCode::FOUND);
-    Decision::Redirect { rule: found.rule, status, location: format!("{scheme}://{host}{port}{path}{query}") }
+    let location = format!("{scheme}://{host}{port}{path}{query}");
+    Decision::Redirect { rule: found.rule, status: redirect.status, location }
 }
 
 /// "If no port is specified, the redirect port MUST be derived": from an explicit scheme its well-known port, else the
 /// listener's. A scheme's well-known port is left out of `Location`.
-fn redirect_port(redirect: &Redirect, scheme: &str, port: u16) -> Option<u16> {
-    let well_known = match scheme {
-        "http" => Some(80),
-        "https" => Some(443),
-        _ => None,
-    };
-    let implied = if redirect.scheme.is_some() { well_known } else { None };
+fn redirect_port(redirect: &Redirect, scheme: Scheme, port: u16) -> Option<u16> {
+    let implied = redirect.scheme.map(Scheme::default_port);
     let port = redirect.port.or(implied).unwrap_or(port);
-    (Some(port) != well_known).then_some(port)
+    (port != scheme.default_port()).then_some(port)
 }
 
 // --- the head as routes see it ---
@@ -238,7 +233,7 @@ impl<H: Head> RequestHead for RoutedHead<'_, H> {
         &self.target.path
     }
 
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+    fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
         let mut values = self.head.fields().get_all(name);
         let first = values.next()?;
         Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value].join(&b','))))

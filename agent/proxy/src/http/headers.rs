@@ -79,7 +79,7 @@ pub(crate) fn upgrade(fields: &impl Fields) -> Option<HeaderValue> {
 
 /// The names that `Connection` lists.
 fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
-    let values = fields.get_all(header::CONNECTION.as_str()).filter(|value| value.is_ascii());
+    let values = fields.get_all(&header::CONNECTION).filter(|value| value.is_ascii());
     let names = values.flat_map(|value| value.split(|byte| *byte == b','));
     names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
 }
@@ -114,7 +114,7 @@ pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderV
     if trusted_hops == 0 {
         return None;
     }
-    let listed = fields.get_all(X_FORWARDED_FOR.as_str()).collect::<Vec<_>>().join(&b',');
+    let listed = fields.get_all(&X_FORWARDED_FOR).collect::<Vec<_>>().join(&b',');
     let addresses = listed.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
     let mut chain: Vec<_> = addresses.take(trusted_hops).collect();
     if chain.is_empty() {
@@ -130,27 +130,28 @@ fn looks_forwarded(name: &[u8]) -> bool {
     name.len() > start.len() && name.iter().zip(start).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
 }
 
-/// Applies a header filter; names and values were checked when it was compiled.
+/// Applies a header filter.
 pub(crate) fn edit(fields: &mut impl FieldsMut, edit: &HeaderEdit) {
     for name in &edit.remove {
-        if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
-            fields.remove(&name);
-        }
+        fields.remove(name);
     }
     for (name, value) in &edit.set {
-        if let Some((name, value)) = field(name, value) {
-            fields.insert(name, value);
-        }
+        fields.insert(copy_name(name), copy_value(value));
     }
     for (name, value) in &edit.add {
-        if let Some((name, value)) = field(name, value) {
-            fields.append(name, value);
-        }
+        fields.append(copy_name(name), copy_value(value));
     }
 }
 
-fn field(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
-    Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
+/// A copy of a name of the configuration. A clone would count references in memory that all cores
+/// share.
+fn copy_name(name: &HeaderName) -> HeaderName {
+    HeaderName::from_lowercase(name.as_str().as_bytes()).unwrap_or_else(|_| name.clone())
+}
+
+/// A copy of a value of the configuration, for the same reason.
+pub(crate) fn copy_value(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
 #[cfg(test)]

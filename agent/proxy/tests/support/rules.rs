@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
     PathMatch, PathRewrite, PathTable, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RouteTable,
@@ -53,7 +54,7 @@ impl RuleSpec {
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.matches.headers.push((name.into(), ValueMatch::Exact(value.into())));
+        self.matches.headers.push((name.parse().unwrap(), ValueMatch::Exact(value.into())));
         self
     }
 
@@ -68,7 +69,7 @@ impl RuleSpec {
     }
 
     pub fn rewrite(self, hostname: Option<&str>, path: Option<PathRewrite>) -> Self {
-        self.filter(Filter::Rewrite(Rewrite { hostname: hostname.map(Into::into), path }))
+        self.filter(Filter::Rewrite(Rewrite { hostname: hostname.map(|name| name.parse().unwrap()), path }))
     }
 
     pub fn to(self, name: &str) -> Self {
@@ -80,18 +81,20 @@ impl RuleSpec {
     }
 
     pub fn invalid_backend(self) -> Self {
-        let failure = Failure { status: 500, reason: "no such Service".into() };
+        let failure = Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "no such Service".into() };
         Self { action: Action::Forward(split(vec![(1, BackendTarget::Invalid(failure), vec![])])), ..self }
     }
 
     pub fn fail(self, status: u16) -> Self {
+        let status = StatusCode::from_u16(status).unwrap();
         Self { action: Action::Fail(Failure { status, reason: "test".into() }), ..self }
     }
 
     pub fn redirect(self, change: impl FnOnce(&mut Redirect)) -> Self {
-        let mut redirect = Redirect { scheme: None, hostname: None, path: None, port: None, status: 302 };
+        let status = StatusCode::FOUND;
+        let mut redirect = Redirect { scheme: None, hostname: None, path: None, port: None, status };
         change(&mut redirect);
-        Self { action: Action::Redirect(redirect), ..self }
+        Self { action: Action::Redirect(Box::new(redirect)), ..self }
     }
 
     pub fn request_timeout(mut self, milliseconds: u64) -> Self {
@@ -106,11 +109,13 @@ impl RuleSpec {
 }
 
 pub fn edit(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> HeaderEdit {
-    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+    let field = |(name, value): &(&str, &str)| -> (HeaderName, HeaderValue) {
+        (name.parse().unwrap(), value.parse().unwrap())
+    };
     HeaderEdit {
-        set: pairs(set),
-        add: pairs(add),
-        remove: remove.iter().map(|name| (*name).into()).collect(),
+        set: set.iter().map(field).collect(),
+        add: add.iter().map(field).collect(),
+        remove: remove.iter().map(|name| name.parse().unwrap()).collect(),
     }
 }
 

@@ -77,11 +77,11 @@ impl Fields for PlainFields {
     }
 
     fn get(&self, name: &HeaderName) -> Option<&[u8]> {
-        self.get_all(name.as_str()).next()
+        self.get_all(name).next()
     }
 
-    fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        self.iter().filter(move |(known, _)| known.0 == name).map(|(_, value)| value)
+    fn get_all(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]> {
+        self.iter().filter(move |(known, _)| known.0 == name.as_str()).map(|(_, value)| value)
     }
 
     fn copy(&self, name: &HeaderName) -> Option<HeaderValue> {
