@@ -148,7 +148,6 @@ impl Cluster {
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let board = Board::new(controller_name);
         let options = SourceOptions {
-            controller_name: controller_name.to_owned(),
             only: args.gateway.clone(),
             last_good: Some(args.last_good()),
             patience: PATIENCE,

@@ -66,6 +66,8 @@ pub struct Applier<S, T, D, W> {
     is_from_scratch: bool,
     /// The source has said everything; the sink hears of it with the next outcome.
     is_complete: bool,
+    /// What was translated last is to be neither served nor reported.
+    is_draft: bool,
 }
 
 impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, T, D, W> {
@@ -79,6 +81,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             provisioning: None,
             is_from_scratch: true,
             is_complete: false,
+            is_draft: false,
         }
     }
 
@@ -97,7 +100,9 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         let update = self.source.next().await;
         self.step(update).await;
         loop {
-            self.reporter.start();
+            if !self.is_draft {
+                self.reporter.start();
+            }
             let refused = !self.state.borrow().refused.is_empty();
             tokio::select! {
                 update = self.source.next() => self.step(update).await,
@@ -116,6 +121,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             self.is_from_scratch = true;
             return self.note_problems(update.problems);
         };
+        if let Some(needs) = outcome.needs.take() {
+            self.source.need(needs);
+        }
+        self.is_draft = update.is_draft;
+        if self.is_draft {
+            return self.hand_out(outcome);
+        }
         let translated = started.elapsed();
         let snapshot = outcome.snapshot.clone();
         let answer = self.serve(&snapshot).await;

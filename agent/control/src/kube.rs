@@ -24,7 +24,6 @@ mod merge;
 mod mesh;
 mod pace;
 mod pods;
-mod references;
 mod said;
 mod served;
 mod source;

@@ -6,9 +6,10 @@ pub mod dir;
 pub mod document;
 pub mod problem;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 
-use portcullis_gateway::Change;
+use portcullis_api::{Change, ObjectKey};
 
 pub use batch::Batch;
 pub use dir::{DirSource, MAX_FILE_SIZE};
@@ -22,9 +23,16 @@ pub struct Update {
     pub problems: Option<Vec<Problem>>,
     /// With this, everything was said that there is now. Before, it may have been a part, or what was remembered.
     pub is_complete: bool,
+    /// What the objects refer to is still being read: they are to be translated, so that it is known what that is, but
+    /// neither served nor reported yet.
+    pub is_draft: bool,
 }
 
 pub trait Source: Send {
     /// Everything there is on the first call, then what changed since; waits until something did. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Update> + Send;
+
+    /// Takes note of all objects whose contents translation needs ([`portcullis_gateway::Outcome::needs`]). A source that
+    /// reads everything has no use for it.
+    fn need(&mut self, _needs: BTreeSet<ObjectKey>) {}
 }

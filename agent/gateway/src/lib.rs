@@ -19,7 +19,6 @@ mod node;
 mod policy;
 mod reason;
 pub mod route;
-mod secrets;
 mod selector;
 mod settings;
 mod status;
@@ -37,7 +36,6 @@ pub use portcullis_api::{
     SelectorError, created, generation, types as api,
 };
 pub use reason::{ConditionStatus, ConditionType, Polarity, Reason, condition};
-pub use secrets::secrets_of;
 pub use selector::{NamespaceRule, Namespaces};
 pub use settings::{CONTROLLER_NAME, Serves, Settings};
 pub use status::Status;

@@ -134,6 +134,11 @@ impl Fetcher {
             && !self.failed.contains(key)
     }
 
+    /// Whether it is wanted, and there was no answer yet.
+    pub(super) fn is_awaited(&self, key: &ObjectKey) -> bool {
+        self.readings.get(key).is_some_and(|reading| !reading.is_settled)
+    }
+
     /// Whether there was an answer for everything that is wanted.
     pub(super) fn is_settled(&self) -> bool {
         self.readings.values().all(|reading| reading.is_settled)

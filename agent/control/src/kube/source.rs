@@ -23,7 +23,6 @@ use super::fetch::{Answer, Fetched, Fetcher};
 use super::last_good::{LastGood, Written};
 use super::listings::Listings;
 use super::manifest::{key_of, strip, version_of};
-use super::references::{is_referrer, referred};
 use super::watch::{Delta, watch};
 use crate::source::{Source, Update};
 
@@ -34,8 +33,7 @@ const POLL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct SourceOptions {
-    pub controller_name: String,
-    /// Whose Secrets are read, if not every Gateway's: by a pod that may read these one by one, and watch none.
+    /// The Gateway that this pod serves, if it serves one: it has less to read, and may watch none of what may be secret.
     pub only: Option<ObjectName>,
     pub last_good: Option<LastGood>,
     /// How long to wait for the API server at the start before the last good configuration is used.
@@ -44,8 +42,6 @@ pub struct SourceOptions {
 
 /// Must be made, and polled, within a tokio runtime.
 pub struct KubeSource {
-    controller_name: String,
-    only: Option<ObjectName>,
     /// When to ask again for what no watch tells of.
     poll: Option<Instant>,
     board: Arc<Board>,
@@ -77,6 +73,8 @@ enum Phase {
     Reading(Instant),
     /// The last good configuration was said, if there is any.
     Remembering,
+    /// A draft was said, and what it refers to is being read. At this time, patience ends, unless it has before.
+    Following(Option<Instant>),
     /// Everything that we may read was read, and said.
     Said,
 }
@@ -92,9 +90,7 @@ impl KubeSource {
             watches.spawn(watch(client.clone(), *kind, to.clone()));
         }
         Self {
-            controller_name: options.controller_name,
             poll: options.only.is_some().then(|| Instant::now() + POLL),
-            only: options.only,
             board,
             deltas,
             received: Vec::new(),
@@ -123,17 +119,31 @@ impl KubeSource {
         if !self.is_due() {
             return None;
         }
-        if self.phase != Phase::Said {
-            self.phase = Phase::Said;
-            self.forget_unreferred();
+        match self.phase {
+            Phase::Reading(until) => return Some(self.draft(Some(until))),
+            Phase::Remembering => return Some(self.draft(None)),
+            Phase::Following(_) => {
+                self.phase = Phase::Said;
+                self.forget_unreferred();
+            }
+            Phase::Said => {}
         }
         if let Some(last_good) = &mut self.last_good {
             last_good.changed();
         }
         let is_complete = self.becomes_complete();
         self.is_complete |= is_complete;
-        let changes = std::mem::take(&mut self.pending).into_values().collect();
-        Some(Update { changes, problems: None, is_complete })
+        Some(Update { changes: self.take_pending(), is_complete, ..Update::default() })
+    }
+
+    /// Only translation knows what has to be read besides.
+    fn draft(&mut self, patience: Option<Instant>) -> Update {
+        self.phase = Phase::Following(patience);
+        Update { changes: self.take_pending(), is_draft: true, ..Update::default() }
+    }
+
+    fn take_pending(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.pending).into_values().collect()
     }
 
     fn becomes_complete(&self) -> bool {
@@ -142,12 +152,12 @@ impl KubeSource {
 
     fn is_due(&self) -> bool {
         match self.phase {
-            Phase::Reading(_) => self.listings.are_read() && self.fetcher.is_settled(),
+            Phase::Reading(_) => self.listings.are_read(),
             // What may not be read is as it was.
             Phase::Remembering => {
-                (self.listings.are_read() || (self.listings.are_settled() && self.reading.is_empty()))
-                    && self.fetcher.is_settled()
+                self.listings.are_read() || (self.listings.are_settled() && self.reading.is_empty())
             }
+            Phase::Following(_) => self.fetcher.is_settled(),
             Phase::Said => !self.pending.is_empty() || self.becomes_complete(),
         }
     }
@@ -157,7 +167,8 @@ impl KubeSource {
     async fn hear(&mut self) {
         let patience = match self.phase {
             Phase::Reading(until) => Some(until),
-            _ => None,
+            Phase::Following(until) => until,
+            Phase::Remembering | Phase::Said => None,
         };
         let keep = self.last_good.as_ref().and_then(LastGood::due);
         tokio::select! {
@@ -178,46 +189,37 @@ impl KubeSource {
     }
 
     fn take_received(&mut self) {
-        let mut refer = false;
         for delta in std::mem::take(&mut self.received) {
-            refer |= self.take(delta);
-        }
-        if refer {
-            self.follow_references();
+            self.take(delta);
         }
     }
 
-    /// Returns whether it may change what is referred to.
-    fn take(&mut self, delta: Delta) -> bool {
+    fn take(&mut self, delta: Delta) {
         match delta {
             Delta::Set(kind, manifest) if kind.reading() == Reading::OnDemand => self.touch(kind, &manifest),
-            Delta::Set(kind, manifest) => return self.set(kind, *manifest) && self.is_referrer(kind),
-            Delta::Deleted(key) => {
-                self.delete(&key);
-                return self.is_referrer(key.kind);
-            }
+            Delta::Set(kind, manifest) => self.set(kind, *manifest),
+            Delta::Deleted(key) => self.delete(&key),
             Delta::Begin(kind) => self.listings.begin(kind),
             Delta::Done(kind) => {
                 if let Some(listed) = self.listings.done(kind) {
                     self.retain(kind, &listed);
                 }
-                return true;
             }
             Delta::Denied(kind) => {
                 self.listings.give_up(kind);
                 self.stop_waiting();
-                return true;
             }
             Delta::Unreachable => self.stop_waiting(),
         }
-        false
     }
 
-    fn set(&mut self, kind: Kind, mut manifest: Value) -> bool {
-        let Some(key) = key_of(kind, &manifest) else { return false };
+    fn set(&mut self, kind: Kind, mut manifest: Value) {
+        let Some(key) = key_of(kind, &manifest) else { return };
         self.note(&key, &manifest);
         strip(kind, &mut manifest);
-        self.parse(&key, manifest).is_some_and(|object| self.put(object))
+        if let Some(object) = self.parse(&key, manifest) {
+            self.put(object);
+        }
     }
 
     fn parse(&self, key: &ObjectKey, manifest: Value) -> Option<Object> {
@@ -228,30 +230,23 @@ impl KubeSource {
         Object::from_json(manifest).inspect_err(complain).ok().flatten()
     }
 
-    /// Returns whether anything but bookkeeping changed.
-    fn put(&mut self, object: Object) -> bool {
+    fn put(&mut self, object: Object) {
         let key = object.key();
-        let object = match key.kind {
-            Kind::Gateway => {
-                self.gateways.insert(key.name.clone(), object);
-                return self.put_gateway(&key.name);
-            }
-            _ => object,
-        };
-        if !self.say(Change::Set(object.clone())) {
-            return false;
+        if key.kind == Kind::Gateway {
+            self.gateways.insert(key.name.clone(), object);
+            self.put_gateway(&key.name);
+        } else if self.say(Change::Set(object.clone())) {
+            self.readdress(&object);
         }
-        self.readdress(&object);
-        true
     }
 
     /// The addresses that the cluster assigned to a Gateway's Service are the Gateway's.
-    fn put_gateway(&mut self, name: &ObjectName) -> bool {
-        let Some(Object::Gateway(gateway)) = self.gateways.get(name) else { return false };
+    fn put_gateway(&mut self, name: &ObjectName) {
+        let Some(Object::Gateway(gateway)) = self.gateways.get(name) else { return };
         let service = infra::generated_name(&name.name, &gateway.spec.gateway_class_name);
         let service = self.objects.services.get(&ObjectName::new(&*name.namespace, service));
         let addressed = infra::with_assigned_addresses(gateway, service.map(Arc::as_ref));
-        self.say(Change::Set(Object::Gateway(addressed)))
+        self.say(Change::Set(Object::Gateway(addressed)));
     }
 
     fn readdress(&mut self, object: &Object) {
@@ -307,17 +302,6 @@ impl KubeSource {
         }
     }
 
-    fn follow_references(&mut self) {
-        let referred = referred(&self.objects, &self.controller_name, self.only.as_ref());
-        for key in self.fetcher.want(referred) {
-            self.say(Change::Delete(key));
-        }
-    }
-
-    fn is_referrer(&self, kind: Kind) -> bool {
-        is_referrer(kind, self.only.as_ref())
-    }
-
     fn ask_again(&mut self) {
         self.fetcher.ask_again();
         self.poll = Some(Instant::now() + POLL);
@@ -347,21 +331,32 @@ impl KubeSource {
 
     /// What the last good configuration has, until everything is known.
     fn stop_waiting(&mut self) {
-        if let Phase::Reading(_) = self.phase {
-            self.phase = Phase::Remembering;
-            self.reading.extend(self.last_good.as_ref().map(LastGood::read));
-        }
+        self.phase = match self.phase {
+            Phase::Reading(_) => Phase::Remembering,
+            Phase::Following(Some(_)) => Phase::Following(None),
+            Phase::Remembering | Phase::Following(None) | Phase::Said => return,
+        };
+        self.reading.extend(self.last_good.as_ref().map(LastGood::read));
     }
 
     /// What was heard meanwhile follows when all was.
-    fn remember(&mut self, kept: Vec<Change>) {
-        if kept.is_empty() || self.phase != Phase::Remembering {
+    fn remember(&mut self, mut kept: Vec<Change>) {
+        if kept.is_empty() || self.phase == Phase::Said {
             return;
         }
         tracing::warn!(
             objects = kept.len(),
             "not everything could be read from the API server so far: serving the last good configuration"
         );
+        if let Phase::Following(_) = self.phase {
+            // The rest of the configuration is known; what it refers to is as it was.
+            let is_missing =
+                |key: &ObjectKey| self.fetcher.is_awaited(key) && self.objects.get(key).is_none();
+            kept.retain(|change| is_missing(&change.key()));
+            kept.iter().for_each(|change| drop(self.objects.apply(change.clone())));
+            self.remembered = Some(kept);
+            return;
+        }
         let heard = std::mem::take(&mut self.objects);
         for change in &kept {
             self.objects.apply(change.clone());
@@ -376,9 +371,6 @@ impl KubeSource {
         }
         self.forget_absent(&kept, &heard);
         self.remembered = Some(kept);
-        if self.listings.are_settled() {
-            self.follow_references();
-        }
     }
 
     /// Lists that come to an end later remove what is not in them by themselves.
@@ -413,6 +405,12 @@ impl Source for KubeSource {
                 return update;
             }
             self.hear().await;
+        }
+    }
+
+    fn need(&mut self, needs: BTreeSet<ObjectKey>) {
+        for key in self.fetcher.want(needs) {
+            self.say(Change::Delete(key));
         }
     }
 }

@@ -105,7 +105,7 @@ impl DirSource {
         let looks = self.look_at(&paths.into_iter().collect::<Vec<_>>());
         let changes = looks.into_iter().flat_map(|look| self.accept(look)).collect();
         self.report_ignored();
-        Update { changes, problems: self.new_problems(), is_complete: false }
+        Update { changes, problems: self.new_problems(), ..Update::default() }
     }
 
     /// What differs between the disk and what we know of it. New directories are watched first, then listed again: what

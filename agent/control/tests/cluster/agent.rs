@@ -83,12 +83,7 @@ impl Agent {
         let client = || fixture.client.clone();
         let board = Board::new(&fixture.controller_name);
         let controller_name = fixture.controller_name.clone();
-        let options = SourceOptions {
-            controller_name: controller_name.clone(),
-            only: None,
-            last_good,
-            patience: Duration::from_secs(2),
-        };
+        let options = SourceOptions { only: None, last_good, patience: Duration::from_secs(2) };
         let source = KubeSource::new(client(), board.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);

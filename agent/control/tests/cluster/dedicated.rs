@@ -35,12 +35,8 @@ impl Pod {
         let (board, controller_name) =
             (Board::new(&account.controller_name), account.controller_name.clone());
         let gateway = ObjectName::new(account.name.as_str(), gateway);
-        let options = SourceOptions {
-            controller_name: controller_name.clone(),
-            only: Some(gateway.clone()),
-            last_good: None,
-            patience: Duration::from_secs(2),
-        };
+        let options =
+            SourceOptions { only: Some(gateway.clone()), last_good: None, patience: Duration::from_secs(2) };
         let source = KubeSource::new(account.client.clone(), board.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let serves = Serves::Dedicated(gateway);

@@ -70,12 +70,7 @@ impl Provider {
     fn start_on(gate: Gate, fixture: &Fixture) -> Self {
         let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
         let board = Board::new(&controller_name);
-        let options = SourceOptions {
-            controller_name: controller_name.clone(),
-            only: None,
-            last_good: None,
-            patience: Duration::from_secs(2),
-        };
+        let options = SourceOptions { only: None, last_good: None, patience: Duration::from_secs(2) };
         let source = KubeSource::new(client(), board.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
+use portcullis_api::{Change, Kind, Object};
 use portcullis_control::kube::{Board, KubeSource, LastGood, SourceOptions};
 use portcullis_control::source::Source;
-use portcullis_gateway::{Change, Kind};
+use portcullis_gateway::{Settings, Translator};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -14,13 +15,8 @@ use crate::crds;
 use crate::fixture::{DEADLINE, Fixture, condition};
 use crate::process::Process;
 
-fn options(fixture: &Fixture, last_good: Option<LastGood>) -> SourceOptions {
-    SourceOptions {
-        controller_name: fixture.controller_name.clone(),
-        only: None,
-        last_good,
-        patience: Duration::from_millis(300),
-    }
+fn options(last_good: Option<LastGood>) -> SourceOptions {
+    SourceOptions { only: None, last_good, patience: Duration::from_millis(300) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,38 +71,56 @@ async fn changes_are_heard_as_soon_as_a_bare_watch_hears_them() {
 async fn only_secrets_that_are_referred_to_are_read_and_they_are_followed() {
     let fixture = Fixture::new().await;
     let board = Board::new(&fixture.controller_name);
-    let mut source = KubeSource::new(fixture.client.clone(), board, options(&fixture, None));
+    let source = KubeSource::new(fixture.client.clone(), board, options(None));
+    let settings = Settings { controller_name: fixture.controller_name.clone(), ..Settings::default() };
+    let mut reader = Reader { source, translator: Translator::new(settings) };
     fixture.create("Secret", "unrelated", json!({"data": {"a": "MQ=="}})).await;
     let listeners = json!([{"name": "tls", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "wanted"}]}}]);
     fixture.gateway("web", json!({"listeners": listeners})).await;
-    source.next().await;
+    reader.next().await;
     fixture.create("Secret", "wanted", json!({"data": {"tls.crt": "MQ=="}})).await;
-    assert_eq!(secret(&mut source, &fixture).await, Some(("wanted".to_owned(), b"1".to_vec())));
+    assert_eq!(reader.secret(&fixture).await, Some(("wanted".to_owned(), b"1".to_vec())));
     fixture.patch("Secret", "wanted", json!({"data": {"tls.crt": "Mg=="}})).await;
-    assert_eq!(secret(&mut source, &fixture).await, Some(("wanted".to_owned(), b"2".to_vec())));
+    assert_eq!(reader.secret(&fixture).await, Some(("wanted".to_owned(), b"2".to_vec())));
     fixture.delete("Secret", "wanted").await;
-    assert_eq!(secret(&mut source, &fixture).await, None);
+    assert_eq!(reader.secret(&fixture).await, None);
     fixture.remove().await;
 }
 
-/// The next word about a Secret of the test's namespace; `None`: it is gone.
-async fn secret(source: &mut KubeSource, fixture: &Fixture) -> Option<(String, Vec<u8>)> {
-    let heard = async {
-        loop {
-            for change in source.next().await.changes {
-                let key = change.key();
-                if key.kind == Kind::Secret && *key.name.namespace == *fixture.name {
-                    return change;
+/// A source that is told what the objects it says refer to.
+struct Reader {
+    source: KubeSource,
+    translator: Translator,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Vec<Change> {
+        let changes = self.source.next().await.changes;
+        if let Some(needs) = self.translator.apply(changes.clone()).needs {
+            self.source.need(needs);
+        }
+        changes
+    }
+
+    /// The next word about a Secret of the test's namespace; `None`: it is gone.
+    async fn secret(&mut self, fixture: &Fixture) -> Option<(String, Vec<u8>)> {
+        let heard = async {
+            loop {
+                for change in self.next().await {
+                    let key = change.key();
+                    if key.kind == Kind::Secret && *key.name.namespace == *fixture.name {
+                        return change;
+                    }
                 }
             }
+        };
+        match tokio::time::timeout(DEADLINE, heard).await.unwrap() {
+            Change::Set(Object::Secret(secret)) => {
+                let data = secret.data.as_ref()?.get("tls.crt")?.0.clone();
+                Some((secret.metadata.name.clone()?, data))
+            }
+            _ => None,
         }
-    };
-    match tokio::time::timeout(DEADLINE, heard).await.unwrap() {
-        Change::Set(portcullis_gateway::Object::Secret(secret)) => {
-            let data = secret.data.as_ref()?.get("tls.crt")?.0.clone();
-            Some((secret.metadata.name.clone()?, data))
-        }
-        _ => None,
     }
 }
 

@@ -39,24 +39,18 @@ pub(super) struct Sources<'s> {
 impl Generated {
     pub(super) fn update(
         &mut self,
-        changed: &ChangedObjects,
-        listeners: &ChangedListeners,
-        frontends: &ChangedFrontends,
+        affected: &BTreeSet<ObjectName>,
         sources: Sources<'_>,
     ) -> ChangedGenerated {
-        let mut affected: BTreeSet<_> =
-            frontends.claimants.iter().chain(changed.of(Kind::Gateway)).cloned().collect();
-        let gateways = listeners.secrets.iter().filter_map(|key| sources.hierarchy.gateway_of(key));
-        affected.extend(gateways.cloned());
         let mut now_changed = ChangedGenerated::new();
         for name in affected {
-            let now = sources.wanted(&name);
+            let now = sources.wanted(name);
             let before = match &now {
                 Some(wanted) => self.wanted.insert(name.clone(), wanted.clone()),
-                None => self.wanted.remove(&name),
+                None => self.wanted.remove(name),
             };
             if before != now {
-                now_changed.insert(name, now);
+                now_changed.insert(name.clone(), now);
             }
         }
         now_changed
@@ -64,6 +58,26 @@ impl Generated {
 }
 
 impl Sources<'_> {
+    /// The Gateways that may want something else, or need something else to be read.
+    pub(super) fn affected(
+        self,
+        changed: &ChangedObjects,
+        listeners: &ChangedListeners,
+        frontends: &ChangedFrontends,
+    ) -> BTreeSet<ObjectName> {
+        let mut affected: BTreeSet<_> =
+            frontends.claimants.iter().chain(changed.of(Kind::Gateway)).cloned().collect();
+        let gateway_of = |key: &ParentKey| self.hierarchy.gateway_of(key).cloned();
+        affected.extend(listeners.secrets.iter().filter_map(gateway_of));
+        let gateways = changed.of(Kind::Gateway).cloned();
+        let gateways = gateways.map(|name| ParentKey { kind: ParentKind::Gateway, name });
+        affected.extend(gateways.filter_map(|key| gateway_of(&key)));
+        if changed.any_of(Kind::ReferenceGrant) {
+            affected.extend(self.gateways.names().cloned());
+        }
+        affected
+    }
+
     fn wanted(self, name: &ObjectName) -> Option<Wanted> {
         let (merged, gateway) = (self.gateways.get(name)?, self.objects.gateways.get(name)?);
         match &merged.refusal {
@@ -78,8 +92,8 @@ impl Sources<'_> {
         Merged { ports: self.ports.of(name).collect(), secrets: self.secrets(name) }
     }
 
-    /// Those that its own listeners and its children's refer to with permission; [`crate::secrets_of`] says the same.
-    fn secrets(self, name: &ObjectName) -> BTreeSet<ObjectName> {
+    /// Those that its own listeners and its children's refer to with permission.
+    pub(super) fn secrets(self, name: &ObjectName) -> BTreeSet<ObjectName> {
         let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
         let members = std::iter::once(&own).chain(self.hierarchy.children(name));
         let declared = members.filter_map(|key| self.listeners.get(key));

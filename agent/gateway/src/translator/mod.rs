@@ -13,6 +13,7 @@ mod generated;
 mod hierarchy;
 mod hosts;
 mod listeners;
+mod needs;
 mod parsed;
 mod published;
 mod relation;
@@ -42,6 +43,7 @@ use gateways::Gateways;
 use generated::Generated;
 use hierarchy::Hierarchy;
 use listeners::Listeners;
+use needs::Needs;
 use parsed::ParsedRoutes;
 use routes::Routes;
 use serve::Ports;
@@ -65,6 +67,9 @@ pub struct Outcome {
     pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
     /// What is to be generated in a cluster for a Gateway, if different from before. `None`: nothing any more.
     pub generated: BTreeMap<ObjectName, Option<Wanted>>,
+    /// All objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents translation needs, if different
+    /// from before.
+    pub needs: Option<BTreeSet<ObjectKey>>,
     /// What no status can say, if different from before; an empty list: all is well now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
 }
@@ -81,6 +86,7 @@ pub struct Translator {
     observations: Observations,
     statuses: Statuses,
     generated: Generated,
+    needs: Needs,
 }
 
 /// The state of the stages, in their order.
@@ -165,7 +171,9 @@ impl Translator {
 
         let Stages { listeners, hierarchy, gateways, routes, ports, .. } = &self.stages;
         let sources = generated::Sources { listeners, hierarchy, gateways, ports, objects, settings };
-        let generated = self.generated.update(&changed, &judged, &claimed, sources);
+        let affected = sources.affected(&changed, &judged, &claimed);
+        let generated = self.generated.update(&affected, sources);
+        let needs = self.needs.update(&affected, sources);
         let ephemeral = routed.families.into_iter();
         Outcome {
             snapshot: self.snapshot.clone(),
@@ -175,6 +183,7 @@ impl Translator {
             problems: told.problems,
             ephemeral: ephemeral.map(|parent| (parent.clone(), routes.family(&parent))).collect(),
             generated,
+            needs,
         }
     }
 

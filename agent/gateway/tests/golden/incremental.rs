@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_gateway::infra::{GeneratedKind, Wanted};
 use portcullis_gateway::{
-    Change, Kind, Object, ObjectKey, Objects, Outcome, Translator, dump_status, secrets_of,
+    Change, Kind, Object, ObjectKey, Objects, Outcome, Serves, Settings, Translator, dump_status,
 };
 use portcullis_inspect::dump_snapshot;
 use portcullis_model::ObjectName;
@@ -26,6 +26,7 @@ proptest! {
         let mut translator = Translator::new(support::settings());
         let mut told = Map::new();
         let mut wanted = BTreeMap::new();
+        let mut needs = BTreeSet::new();
         let mut objects = Objects::default();
         for change in support::base().into_iter().map(Change::Set) {
             objects.apply(change.clone());
@@ -43,12 +44,14 @@ proptest! {
                 told.insert(key.to_string(), dump_status(status));
             }
             follow(&mut wanted, outcome.generated);
+            needs = outcome.needs.unwrap_or(needs);
             let (scratch, all) = from_scratch(&objects);
+            prop_assert_eq!(&needs, &all.needs.unwrap_or_default());
             let mut wanted_now = BTreeMap::new();
             follow(&mut wanted_now, all.generated);
             prop_assert_eq!(&wanted, &wanted_now);
             for wanted in wanted_now.values().filter(|wanted| wanted.object(GeneratedKind::Deployment).is_some()) {
-                prop_assert_eq!(readable(wanted), secrets_of(&wanted.gateway, &objects));
+                prop_assert_eq!(readable(wanted), needed_by_pods(&wanted.gateway, &objects));
             }
             prop_assert_eq!(text(&view(&translator)), text(&view(&scratch)));
             // Who only listens to the changes knows as much.
@@ -73,6 +76,14 @@ fn follow(wanted: &mut BTreeMap<ObjectName, Wanted>, changed: BTreeMap<ObjectNam
             None => drop(wanted.remove(&gateway)),
         }
     }
+}
+
+/// The Secrets that a pod of the Gateway asks for.
+fn needed_by_pods(gateway: &ObjectName, objects: &Objects) -> BTreeSet<ObjectName> {
+    let serves = Serves::Dedicated(gateway.clone());
+    let mut translator = Translator::new(Settings { serves, ..support::settings() });
+    let needs = translator.apply(objects.iter().map(Change::Set).collect()).needs.unwrap_or_default();
+    needs.into_iter().filter(|key| key.kind == Kind::Secret).map(|key| key.name).collect()
 }
 
 /// The Secrets that the generated Roles name.
