@@ -125,6 +125,11 @@ impl Kind {
         self.role() == Role::Route
     }
 
+    /// The kinds of routes.
+    pub fn routes() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|kind| kind.is_route())
+    }
+
     pub fn reading(self) -> Reading {
         self.row().reading
     }

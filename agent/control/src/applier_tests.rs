@@ -274,3 +274,15 @@ async fn everything_is_told_only_after_the_statuses_of_everything_that_could_be_
     let (recorded, _) = start_saying(translator, updates.into(), Reluctant::default());
     assert_eq!(recorded.completed().await, 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_draft_is_translated_and_neither_served_nor_reported() {
+    let draft =
+        Update { changes: vec![class(), gateway("g", "192.0.2.1")], is_draft: true, ..Update::default() };
+    let rest = Update { is_complete: true, ..Update::default() };
+    let translator = Translator::new(Settings::default());
+    let (recorded, state) = start_saying(translator, [draft, rest].into(), Reluctant::default());
+    assert_eq!(recorded.completed().await, 1, "one report, of all of it");
+    assert_eq!(recorded.write(0).await.len(), 2);
+    assert_eq!((state.borrow().snapshot.frontends.len(), state.borrow().applied), (1, 1));
+}

@@ -353,7 +353,9 @@ impl KubeSource {
             let is_missing =
                 |key: &ObjectKey| self.fetcher.is_awaited(key) && self.objects.get(key).is_none();
             kept.retain(|change| is_missing(&change.key()));
-            kept.iter().for_each(|change| drop(self.objects.apply(change.clone())));
+            for change in &kept {
+                self.objects.apply(change.clone());
+            }
             self.remembered = Some(kept);
             return;
         }

@@ -1,15 +1,15 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Object;
 use crate::api::httproutes::HttpRouteRule;
 use crate::delegate::draft::drafts;
-use crate::route::RouteSource;
 
 fn draft(rule: Value) -> Draft {
     let rule: HttpRouteRule = serde_json::from_value(rule).unwrap();
     let spec = crate::api::httproutes::HttpRouteSpec { rules: Some(vec![rule]), ..Default::default() };
     let route = crate::api::httproutes::HttpRoute::new("r", spec);
-    drafts(&RouteSource::Http(crate::Packed::new(&route))).remove(0)
+    drafts(&Object::HttpRoute(crate::Packed::new(&route))).remove(0)
 }
 
 fn matched(parent: Value, child: Value) -> Result<Value, CombineErrorKind> {

@@ -1,12 +1,12 @@
 //! A rule as its owner wrote it, for either route kind: what delegation combines, and what it prints. HTTPRoute's types serve
 //! for both kinds, since GRPCRoute's are a subset but for the method match.
 
+use crate::Object;
 use crate::api::grpcroutes::{GrpcBackendReference, GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule};
 use crate::api::httproutes::{
     HttpBackendReference, HttpPathMatch, HttpRouteMatch, HttpRouteRetry, HttpRouteRule, HttpRouteTimeouts,
 };
 use crate::api::shared::{GrpcRouteFilter, HttpRouteFilter, NamedMatch, SessionPersistence};
-use crate::route::RouteSource;
 use crate::route::filter::of_grpc;
 
 /// One rule; who may attach to it is left out.
@@ -33,9 +33,9 @@ pub(super) struct DraftMatch {
 }
 
 /// The rules of a route, as drafts.
-pub(super) fn drafts(source: &RouteSource) -> Vec<Draft> {
+pub(super) fn drafts(source: &Object) -> Vec<Draft> {
     match source {
-        RouteSource::Http(route) => {
+        Object::HttpRoute(route) => {
             let route = route.unpack();
             let rules = route.spec.rules.as_deref().unwrap_or_default();
             // The CRD's default, as parsing has it: one rule that matches everything.
@@ -45,7 +45,9 @@ pub(super) fn drafts(source: &RouteSource) -> Vec<Draft> {
                 rules.iter().map(Draft::of_http).collect()
             }
         }
-        RouteSource::Grpc(route) => route.unpack().spec.rules.iter().flatten().map(Draft::of_grpc).collect(),
+        Object::GrpcRoute(route) => route.unpack().spec.rules.iter().flatten().map(Draft::of_grpc).collect(),
+        // "Parent and child routes" are HTTPRoutes, or GRPCRoutes (GEP-1058).
+        _ => Vec::new(),
     }
 }
 

@@ -8,7 +8,7 @@ use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, Rou
 use serde_json::{Value, json};
 
 use super::*;
-use crate::route::{Resolver, parse_http, resolve, table_entries};
+use crate::route::{Resolver, parse, resolve, table_entries};
 use crate::{ConditionType, Fault, Object, Reason};
 
 /// Every Service exists; references across namespaces are as `grants` says.
@@ -89,7 +89,7 @@ pub(super) fn get(path: &str) -> Get<'_> {
 
 pub(super) fn parsed(manifest: Value) -> Arc<ParsedRoute> {
     match Object::from_json(manifest) {
-        Ok(Some(Object::HttpRoute(route))) => Arc::new(parse_http(&route)),
+        Ok(Some(object)) => Arc::new(parse(&object).unwrap()),
         other => panic!("{other:?}"),
     }
 }

@@ -72,7 +72,8 @@ impl Ephemeral {
             "annotations": {SOURCES_ANNOTATION: sources},
         });
         // Age decides between routes with equal matches.
-        if let (Some(created), Some(fields)) = (parent.source.creation_timestamp(), metadata.as_object_mut())
+        if let (Some(created), Some(fields)) =
+            (parent.source.metadata().creation_timestamp.clone(), metadata.as_object_mut())
         {
             fields.insert("creationTimestamp".to_owned(), json!(created));
         }

@@ -1,35 +1,53 @@
-//! GRPCRoute → [`ParsedRoute`]. A gRPC method is the path `/service/method` of an HTTP/2 request, so its conditions become
+//! GRPCRoute: its rules, parsed. A gRPC method is the path `/service/method` of an HTTP/2 request, so its conditions become
 //! path matches and everything after is HTTPRoute's code.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::{PathMatch, RouteMatch, RuleId, Timeouts};
 
-use super::envelope::Envelope;
 use super::filter::{RuleFilters, of_grpc};
+use super::kind::RouteKind;
 use super::matches::{check_length, headers, unknown_type};
 use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
-use super::{ParsedRoute, ParsedRule, RouteSource, pattern};
+use super::{ParsedRule, pattern};
 use crate::api::grpcroutes::{
     GrpcBackendReference, GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule,
 };
-use crate::api::shared::{GrpcRouteFilter, HttpRouteFilter};
-use crate::{Fault, Kind, Packed};
+use crate::api::shared::{GrpcRouteFilter, HttpRouteFilter, ParentReference};
+use crate::{Fault, Kind};
 
 const LONGEST_NAME: usize = 1024;
 
-/// Everything the route object says by itself.
-pub fn parse_grpc(packed: &Packed<GrpcRoute>) -> ParsedRoute {
-    let route = packed.unpack();
-    let spec = &route.spec;
-    let envelope = Envelope {
-        kind: Kind::GrpcRoute,
-        metadata: &route.metadata,
-        hostnames: spec.hostnames.as_deref().unwrap_or_default(),
-        parent_refs: spec.parent_refs.as_deref().unwrap_or_default(),
-    };
-    let rules = spec.rules.as_deref().unwrap_or_default();
-    envelope.fill(RouteSource::Grpc(packed.clone()), rules, parse_rule, |rule| rule.name.as_deref())
+impl RouteKind for GrpcRoute {
+    const KIND: Kind = Kind::GrpcRoute;
+
+    type Rule = GrpcRouteRule;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn hostnames(&self) -> &[String] {
+        self.spec.hostnames.as_deref().unwrap_or_default()
+    }
+
+    fn parent_refs(&self) -> &[ParentReference] {
+        self.spec.parent_refs.as_deref().unwrap_or_default()
+    }
+
+    fn rules(&self) -> Cow<'_, [GrpcRouteRule]> {
+        Cow::Borrowed(self.spec.rules.as_deref().unwrap_or_default())
+    }
+
+    fn rule_name(rule: &GrpcRouteRule) -> Option<&str> {
+        rule.name.as_deref()
+    }
+
+    fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {
+        parse_rule(rule, id)
+    }
 }
 
 pub(crate) fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Fault;
+use crate::{Fault, Object};
 
 fn paths(method: Value) -> Result<PathMatch, Fault> {
     let method: GrpcMethodMatch = serde_json::from_value(method).unwrap();
@@ -47,6 +47,8 @@ fn methods_that_name_nothing_or_nonsense_are_refused() {
 
 #[test]
 fn a_route_without_rules_matches_nothing() {
-    let route = json!({"metadata": {"name": "r"}, "spec": {}});
-    assert!(parse_grpc(&Packed::new(&serde_json::from_value(route).unwrap())).rules.is_empty());
+    let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GRPCRoute",
+        "metadata": {"name": "r"}, "spec": {}});
+    let route = crate::route::parse(&Object::from_json(route).unwrap().unwrap()).unwrap();
+    assert!(route.rules.is_empty());
 }

@@ -1,33 +1,54 @@
-//! HTTPRoute → [`ParsedRoute`].
+//! HTTPRoute: its rules, parsed.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::{RouteMatch, RuleId, Timeouts};
 
-use super::envelope::Envelope;
 use super::filter::RuleFilters;
+use super::kind::RouteKind;
 use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
-use super::{ParsedRoute, ParsedRule, RouteSource, duration, matches};
+use super::{ParsedRule, duration, matches};
 use crate::api::httproutes::{
     HttpBackendReference, HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts,
 };
-use crate::{Fault, Kind, Packed};
+use crate::api::shared::ParentReference;
+use crate::{Fault, Kind};
 
-/// Everything the route object says by itself.
-pub fn parse_http(packed: &Packed<HttpRoute>) -> ParsedRoute {
-    let route = packed.unpack();
-    let spec = &route.spec;
-    let envelope = Envelope {
-        kind: Kind::HttpRoute,
-        metadata: &route.metadata,
-        hostnames: spec.hostnames.as_deref().unwrap_or_default(),
-        parent_refs: spec.parent_refs.as_deref().unwrap_or_default(),
-    };
-    // The CRD's default: one rule that matches everything.
-    let default = [HttpRouteRule::default()];
-    let rules = spec.rules.as_deref().filter(|rules| !rules.is_empty()).unwrap_or(&default);
-    envelope.fill(RouteSource::Http(packed.clone()), rules, parse_rule, |rule| rule.name.as_deref())
+impl RouteKind for HttpRoute {
+    const KIND: Kind = Kind::HttpRoute;
+
+    type Rule = HttpRouteRule;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn hostnames(&self) -> &[String] {
+        self.spec.hostnames.as_deref().unwrap_or_default()
+    }
+
+    fn parent_refs(&self) -> &[ParentReference] {
+        self.spec.parent_refs.as_deref().unwrap_or_default()
+    }
+
+    /// By default one rule that matches everything.
+    fn rules(&self) -> Cow<'_, [HttpRouteRule]> {
+        match self.spec.rules.as_deref() {
+            None | Some([]) => Cow::Owned(vec![HttpRouteRule::default()]),
+            Some(rules) => Cow::Borrowed(rules),
+        }
+    }
+
+    fn rule_name(rule: &HttpRouteRule) -> Option<&str> {
+        rule.name.as_deref()
+    }
+
+    fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
+        parse_rule(rule, id)
+    }
 }
 
 pub(crate) fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {

@@ -2,12 +2,13 @@ use portcullis_model::HostPattern;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Reason;
+use crate::route::ParsedRoute;
+use crate::{Object, Reason};
 
 fn parse(spec: Value) -> ParsedRoute {
     let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
         "metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
-    parse_http(&Packed::new(&serde_json::from_value(route).unwrap()))
+    crate::route::parse(&Object::from_json(route).unwrap().unwrap()).unwrap()
 }
 
 fn rule(rule: Value) -> ParsedRule {

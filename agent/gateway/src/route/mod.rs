@@ -5,10 +5,10 @@
 
 mod backend;
 mod duration;
-mod envelope;
 pub(crate) mod filter;
 pub(crate) mod grpc;
 pub(crate) mod http;
+mod kind;
 mod matches;
 pub(crate) mod pattern;
 mod reference;
@@ -17,19 +17,15 @@ mod table;
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portcullis_model::{HostPattern, RouteMatch, RouteOrigin, RuleId, Timeouts};
 
-use crate::api::grpcroutes::GrpcRoute;
-use crate::api::httproutes::HttpRoute;
 use crate::api::shared::ParentReference;
-use crate::{Fault, ObjectKey, Packed};
+use crate::{Fault, Object, ObjectKey};
 
 pub use backend::{BackendUse, backend};
 pub use duration::{DurationError, parse_duration};
 pub use filter::RuleFilters;
-pub use grpc::parse_grpc;
-pub use http::parse_http;
+pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};
 pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
 pub use table::table_entries;
@@ -40,7 +36,8 @@ pub struct ParsedRoute {
     pub key: ObjectKey,
     pub generation: i64,
     pub origin: RouteOrigin,
-    pub source: RouteSource,
+    /// The object it was parsed from.
+    pub source: Object,
     /// Never "no hostnames means any": a route for any name says [`HostPattern::Any`], an empty list matches nothing.
     pub hostnames: Vec<HostPattern>,
     /// In the order of `spec.parentRefs`, with group, kind and namespace filled in.
@@ -50,13 +47,6 @@ pub struct ParsedRoute {
     pub rules: Vec<ParsedRule>,
     /// What makes the whole route unacceptable; then there are no rules.
     pub problems: Vec<Fault>,
-}
-
-/// The object a route was parsed from.
-#[derive(Clone, Debug)]
-pub enum RouteSource {
-    Http(Packed<HttpRoute>),
-    Grpc(Packed<GrpcRoute>),
 }
 
 #[derive(Clone, Debug)]
@@ -71,17 +61,6 @@ pub struct ParsedRule {
     pub timeouts: Timeouts,
     /// What makes the rule invalid; its traffic is answered with an error.
     pub problems: Vec<Fault>,
-}
-
-// === impl RouteSource ===
-
-impl RouteSource {
-    pub(crate) fn creation_timestamp(&self) -> Option<Time> {
-        match self {
-            Self::Http(route) => route.unpack().metadata.creation_timestamp,
-            Self::Grpc(route) => route.unpack().metadata.creation_timestamp,
-        }
-    }
 }
 
 // === impl ParsedRoute ===
@@ -119,10 +98,7 @@ impl ParsedRoute {
 
     /// A parentRef as its owner wrote it, for the status entry that answers it.
     pub fn written_parent_ref(&self, index: usize) -> Option<ParentReference> {
-        match &self.source {
-            RouteSource::Http(route) => route.unpack().spec.parent_refs?.get(index).cloned(),
-            RouteSource::Grpc(route) => route.unpack().spec.parent_refs?.get(index).cloned(),
-        }
+        kind::written_parent_ref(&self.source, index)
     }
 
     /// A parentRef for a status, which has to repeat it as its owner wrote it.

@@ -48,7 +48,7 @@ impl ChangedObjects {
     }
 
     pub(super) fn routes(&self) -> impl Iterator<Item = &ObjectKey> {
-        self.keys.iter().filter(|key| matches!(key.kind, Kind::HttpRoute | Kind::GrpcRoute))
+        self.keys.iter().filter(|key| key.kind.is_route())
     }
 
     /// The namespaces with another ReferenceGrant: references into them may be permitted now, or no longer.

@@ -7,7 +7,7 @@ use portcullis_model::ObjectName;
 
 use super::relation::Relation;
 use crate::api::shared::ParentReference;
-use crate::route::{Delegation, ParsedRoute, ParsedRule, RouteSource, parse_grpc, parse_http};
+use crate::route::{self, Delegation, ParsedRoute, ParsedRule};
 use crate::selector::NamespaceRule;
 use crate::{Kind, ObjectKey, Objects};
 
@@ -65,7 +65,7 @@ impl ParsedRoutes {
 
     /// Routes whose backendRefs name routes of a namespace.
     pub(super) fn listers_in(&self, namespace: &str) -> impl Iterator<Item = &ObjectKey> {
-        [Kind::HttpRoute, Kind::GrpcRoute].into_iter().flat_map(move |kind| {
+        Kind::routes().flat_map(move |kind| {
             let first = ObjectKey { kind, name: ObjectName::new(namespace, "") };
             let is_there =
                 move |target: &ObjectKey| target.kind == kind && *target.name.namespace == *namespace;
@@ -75,7 +75,7 @@ impl ParsedRoutes {
 
     /// All routes of a namespace.
     pub(super) fn in_namespace<'n>(&'n self, namespace: &'n str) -> impl Iterator<Item = &'n ObjectKey> {
-        [Kind::HttpRoute, Kind::GrpcRoute].into_iter().flat_map(move |kind| self.of_kind_in(kind, namespace))
+        Kind::routes().flat_map(move |kind| self.of_kind_in(kind, namespace))
     }
 
     fn of_kind_in<'n>(&'n self, kind: Kind, namespace: &'n str) -> impl Iterator<Item = &'n ObjectKey> {
@@ -113,18 +113,10 @@ impl ParsedRoutes {
 
 /// Parsed once per version of the object.
 fn parse(key: &ObjectKey, before: Option<&Arc<ParsedRoute>>, objects: &Objects) -> Option<Arc<ParsedRoute>> {
-    match key.kind {
-        Kind::HttpRoute => {
-            let object = objects.http_routes.get(&key.name)?;
-            let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Http(source) if source.is(object));
-            Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_http(object))))
-        }
-        Kind::GrpcRoute => {
-            let object = objects.grpc_routes.get(&key.name)?;
-            let same = |parsed: &&Arc<ParsedRoute>| matches!(&parsed.source, RouteSource::Grpc(source) if source.is(object));
-            Some(before.filter(same).cloned().unwrap_or_else(|| Arc::new(parse_grpc(object))))
-        }
-        _ => None,
+    let object = objects.get(key)?;
+    match before.filter(|parsed| parsed.source.is(&object)) {
+        Some(parsed) => Some(parsed.clone()),
+        None => route::parse(&object).map(Arc::new),
     }
 }
 

@@ -61,7 +61,7 @@ impl<'s> View<'s> {
             }
             Kind::Gateway => self.gateway_status(&key.name),
             Kind::ListenerSet => self.listener_set_status(&key.name),
-            Kind::HttpRoute | Kind::GrpcRoute => {
+            kind if kind.is_route() => {
                 let state = self.routes.get(key)?;
                 Some(Status::Route(self.route_status(key, state)))
             }
@@ -94,7 +94,7 @@ impl<'s> View<'s> {
                 let missing = missing.map(|gateway| format!("parentRef: there is no Gateway {gateway}"));
                 missing.chain(self.duplicates(&set)).collect()
             }
-            Kind::HttpRoute | Kind::GrpcRoute => self.route_problems(key),
+            kind if kind.is_route() => self.route_problems(key),
             _ => Vec::new(),
         }
     }

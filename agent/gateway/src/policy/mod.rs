@@ -1,6 +1,10 @@
-//! Which policies apply to a listener. Asked here and nowhere else, whatever the policy: those attached to a parent apply to
+//! Policies that apply to a listener, found here and nowhere else, whatever the policy: those attached to a parent apply to
 //! all listeners merged into it, those attached to a child apply to the child's own listeners and to no others (GEP-1713
 //! and its first revision, "Policy attachment").
+//!
+//! So far, policies are fields of Gateways. Policies that are objects (`targetRefs`) belong here as well: their targets, the
+//! order in which those of a Gateway, a ListenerSet, a listener, a route and a rule are merged, and the ancestors by which
+//! their statuses tell of it. Nothing here knows what a policy is about.
 
 use crate::api::gateways::{Gateway, GatewayTlsFrontend};
 use crate::api::shared::FrontendTlsValidation;
