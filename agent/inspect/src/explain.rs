@@ -116,7 +116,7 @@ impl Answer<'_> {
                 let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);
                 self.line("answer", &why);
             }
-            Selected::Nobody => {
+            Selected::NoListener => {
                 self.line("answer", &format!("404: no listener of this port has the hostname {host}"));
             }
         }

@@ -1,4 +1,4 @@
-//! Where requests go: one [`Backend`] per Service port, with the addresses of its ready endpoints.
+//! Destinations of requests: one [`Backend`] per Service port, with the addresses of its ready endpoints.
 
 use std::fmt;
 use std::net::SocketAddr;

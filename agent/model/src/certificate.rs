@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::sign::CertifiedKey;
 
-/// Compared by the digest of chain and key, so that "did this listener's certificate change?" costs nothing.
+/// Compared by the digest of chain and key, so that finding out whether a listener's certificate changed costs nothing.
 #[derive(Clone)]
 pub struct Certificate {
     /// SHA-256 over chain and key.

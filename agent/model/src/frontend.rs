@@ -1,4 +1,4 @@
-//! Where traffic enters: a port, and the virtual address that it is served on.
+//! Entry points of traffic: a port, and the virtual address that it is served on.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -68,7 +68,7 @@ impl FrontendKey {
         Self { protocol: port.protocol, address, port: port.number }
     }
 
-    /// Where a TCP socket with this local address listens.
+    /// The frontend of a TCP socket with this local address.
     pub const fn tcp(local: SocketAddr) -> Self {
         Self { protocol: L4Protocol::Tcp, address: local.ip(), port: local.port() }
     }

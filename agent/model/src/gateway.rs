@@ -1,4 +1,4 @@
-//! A Gateway as a whole, as far as it matters to traffic: what holds on each of its ports.
+//! A Gateway as a whole, as far as it matters to traffic: the settings that hold on each of its ports.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::ObjectName;
 
-/// The Gateway whose addresses are served: after merging, the parent. What is attached to it is held to its limits.
+/// The Gateway whose addresses are served: after merging, the parent. Listeners attached to it are held to its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
     pub name: ObjectName,
@@ -14,7 +14,7 @@ pub struct Gateway {
     pub access_log: Option<AccessLog>,
 }
 
-/// What is logged of a Gateway's requests.
+/// The requests of a Gateway that are logged, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccessLog {
@@ -32,7 +32,7 @@ pub enum LogFormat {
     Text,
 }
 
-/// What a Gateway allows its clients. The defaults are safe at the edge.
+/// Limits that a Gateway sets its clients. The defaults are safe at the edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections open at a time, on all cores of the agent together.

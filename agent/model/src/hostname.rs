@@ -59,7 +59,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether a lower-case host name without port matches.
+    /// True if a lower-case host name without port matches.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => **name == *host,
@@ -68,7 +68,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether every name that `other` matches is matched by `self`, too.
+    /// True if every name that `other` matches is matched by `self`, too.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,

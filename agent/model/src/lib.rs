@@ -1,5 +1,5 @@
-//! What the data plane runs, and nothing else: the immutable [`Snapshot`] with its listeners, route tables, matchers,
-//! filters, backends and certificates.
+//! The configuration that the data plane runs, and nothing else: the immutable [`Snapshot`] with its ports, listeners,
+//! route tables, matchers, filters, backends and certificates.
 //!
 //! This crate knows neither Kubernetes nor I/O nor async. The control side (`portcullis-gateway`) builds these values, the
 //! data side (`portcullis-proxy`, `portcullis-node`) reads them. Values are immutable once in a snapshot; the next

@@ -1,4 +1,4 @@
-//! Listeners after merging, and what they serve. Those that share a port are a [`Port`](crate::Port).
+//! Listeners after merging, with the service that each gives. Those that share a port are a [`Port`](crate::Port).
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Listener {
     pub serves: Serves,
 }
 
-/// What becomes of the traffic that a listener takes.
+/// The service that a listener gives to the traffic it takes.
 #[derive(Clone, Debug)]
 pub enum Serves {
     Http(Arc<RouteTable>),
@@ -47,7 +47,7 @@ pub enum Serves {
         tls: TlsTermination,
         routes: Arc<RouteTable>,
     },
-    /// TLS ends here; what was inside goes to a backend as it is.
+    /// TLS ends here; the bytes inside go to a backend as they are.
     TlsTerminated {
         tls: TlsTermination,
         backends: Arc<ServerNames>,

@@ -49,8 +49,8 @@ impl PortListeners {
         }
     }
 
-    /// With one more listener, in the place of one with the same hostname. A listener that is found in another way than
-    /// those of the port is left out.
+    /// With one more listener, in the place of one with the same hostname. A listener that does not go with those of the
+    /// port is left out.
     #[must_use]
     pub fn with(mut self, listener: Arc<Listener>) -> Self {
         match (&mut self, Self::of(listener)) {

@@ -1,4 +1,4 @@
-//! Rules of routes, compiled: what a request must look like, what happens to it, where it goes.
+//! Rules of routes, compiled: the conditions of a match, the changes to the request, and its destination.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Rule {
     pub timeouts: Timeouts,
 }
 
-/// Where a rule comes from, for logs, metrics and `explain`.
+/// Origin of a rule, for logs, metrics and `explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RuleId {
     /// `HTTPRoute` or another route kind.

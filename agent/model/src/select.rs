@@ -1,15 +1,16 @@
-//! Which of a port's listeners takes a connection and a request. Decided here once, for the data plane and for `explain`.
+//! The choice among a port's listeners, for a connection and for a request. It is made here once, for the data plane and
+//! for `explain`.
 
 use crate::HostMap;
 
-/// What becomes of a request on a connection that was accepted for some listener.
+/// The outcome for a request on a connection that was accepted for some listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selected<'m, V> {
     Listener(&'m V),
     /// The host belongs to this listener, but the connection was opened for another: 421 (RFC 9110 section 15.5.20).
     Misdirected(&'m V),
     /// No listener of the port serves the host: 404.
-    Nobody,
+    NoListener,
 }
 
 impl<V> HostMap<V> {
@@ -19,17 +20,17 @@ impl<V> HostMap<V> {
         self.most_specific(name.unwrap_or_default())
     }
 
-    /// The listener that a request is for, by its (lower-case) host. `is_connections` says whether a listener is the one
+    /// The listener that a request is for, by its (lower-case) host. `is_connections` tells a listener that is the one
     /// that the connection was opened for; on ports without TLS that is every listener.
     ///
     /// GEP-3567's rule has three parts: another listener is more specific for the host, or the connection's listener does
-    /// not match it and another does: misdirected; none matches: nobody. As the listeners of a port are distinct and the
+    /// not match it and another does: misdirected; none matches: no listener. As the listeners of a port are distinct and the
     /// most specific one wins, all three follow from whether that one is the connection's.
     pub fn for_request(&self, host: &str, is_connections: impl FnOnce(&V) -> bool) -> Selected<'_, V> {
         match self.most_specific(host) {
             Some(listener) if is_connections(listener) => Selected::Listener(listener),
             Some(other) => Selected::Misdirected(other),
-            None => Selected::Nobody,
+            None => Selected::NoListener,
         }
     }
 }
@@ -61,7 +62,7 @@ mod tests {
             ("*.a.com", "y.a.com", Selected::Listener(&"*.a.com")),
             ("*.a.com", "x.a.com", Selected::Misdirected(&"x.a.com")),
             ("*.a.com", "b.com", Selected::Misdirected(&"b.com")),
-            ("*.a.com", "c.com", Selected::Nobody),
+            ("*.a.com", "c.com", Selected::NoListener),
         ] {
             assert_eq!(port.for_request(host, |listener| *listener == connection), selected, "{host}");
         }

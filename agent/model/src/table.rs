@@ -2,7 +2,8 @@
 //!
 //! A listener has one [`RouteTable`]: host pattern → [`PathTable`]. In a path table an exact path is one hash look-up, a
 //! prefix one look-up per path element (never more than the deepest prefix has), regular expressions are tried in order.
-//! What shares a path is ordered by [`Precedence`]; so the first entry that matches is the one the specification wants.
+//! Entries that share a path are ordered by [`Precedence`]; so the first one that matches is the one that the
+//! specification wants.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -121,7 +121,7 @@ fn listener<'p>(
             Ok((listener, routes))
         }
         Selected::Misdirected(_) => Err(Reason::Misdirected),
-        Selected::Nobody => Err(Reason::NoListener),
+        Selected::NoListener => Err(Reason::NoListener),
     }
 }
 
