@@ -1,4 +1,5 @@
-//! Destinations of requests: one [`Backend`] per Service port, with the addresses of its ready endpoints.
+//! Destinations of requests: one [`Backend`] per Service port, with the addresses of its ready
+//! endpoints.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-/// `namespace/service:port`. Rules name their backends; the data plane looks endpoints and connection pools up by name,
-/// so that an endpoint that comes or goes touches no route table.
+/// `namespace/service:port`. Rules name their backends; the data plane looks endpoints and
+/// connection pools up by name, so that an endpoint that comes or goes touches no route table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct BackendName(pub Arc<str>);
 

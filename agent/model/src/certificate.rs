@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use rustls::sign::CertifiedKey;
 
-/// Compared by the digest of chain and key, so that finding out whether a listener's certificate changed costs nothing.
+/// Compared by the digest of chain and key, so that finding out whether a listener's certificate
+/// changed costs nothing.
 #[derive(Clone)]
 pub struct Certificate {
     /// SHA-256 over chain and key.
     pub fingerprint: [u8; 32],
-    /// The DNS names of the leaf (subject alternative names), lower case, for display and overlap checks.
+    /// The DNS names of the leaf (subject alternative names), lower case, for display and overlap
+    /// checks.
     pub names: Arc<[Box<str>]>,
     /// End of validity, Unix seconds.
     pub not_after: i64,

@@ -1,5 +1,5 @@
-//! Changes that a rule makes on the way through. They are parsed once, at translation: the data plane
-//! applies them as they are.
+//! Changes that a rule makes on the way through. They are parsed once, at translation: the data
+//! plane applies them as they are.
 
 use std::fmt;
 

@@ -19,7 +19,8 @@ pub struct PortKey {
     pub protocol: L4Protocol,
 }
 
-/// One entry point of a Gateway. The unspecified address (`0.0.0.0`, `::`) stands for every address of the node.
+/// One entry point of a Gateway. The unspecified address (`0.0.0.0`, `::`) stands for every address
+/// of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct FrontendKey {
     pub protocol: L4Protocol,

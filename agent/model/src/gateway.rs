@@ -1,4 +1,5 @@
-//! A Gateway as a whole, as far as it matters to traffic: the settings that hold on each of its ports.
+//! A Gateway as a whole, as far as it matters to traffic: the settings that hold on each of its
+//! ports.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use serde::Serialize;
 
 use crate::ObjectName;
 
-/// The Gateway whose addresses are served: after merging, the parent. Listeners attached to it are held to its limits.
+/// The Gateway whose addresses are served: after merging, the parent. Listeners attached to it are
+/// held to its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
     pub name: ObjectName,
@@ -41,9 +43,11 @@ pub struct Limits {
     pub tls_handshake_timeout: Duration,
     /// Time for the request head, from the connection or from the head's first byte.
     pub header_timeout: Duration,
-    /// Time between requests on an HTTP/1 connection, and for the client to go on with one or with its response.
+    /// Time between requests on an HTTP/1 connection, and for the client to go on with one or with
+    /// its response.
     pub idle_timeout: Duration,
-    /// Time without streams on an HTTP/2 connection, and for the client to go on with its responses.
+    /// Time without streams on an HTTP/2 connection, and for the client to go on with its
+    /// responses.
     pub http2_idle_timeout: Duration,
     /// Streams at a time on an HTTP/2 connection.
     pub http2_streams: u32,

@@ -1,5 +1,6 @@
-//! Host names as listeners and routes write them: absent (any), exact, or with a leading wildcard label. `*.example.com`
-//! matches `a.example.com` and `a.b.example.com`, never `example.com` (Gateway API, `Hostname`).
+//! Host names as listeners and routes write them: absent (any), exact, or with a leading wildcard
+//! label. `*.example.com` matches `a.example.com` and `a.b.example.com`, never `example.com`
+//! (Gateway API, `Hostname`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use serde::{Serialize, Serializer};
 
 use crate::ShardMap;
 
-/// One host pattern. Ordered from the most to the least specific, as route precedence wants it: exact names first, then
-/// wildcards with more characters, then "any".
+/// One host pattern. Ordered from the most to the least specific, as route precedence wants it:
+/// exact names first, then wildcards with more characters, then "any".
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     Exact(Arc<str>),
@@ -79,7 +80,8 @@ impl HostPattern {
         }
     }
 
-    /// The names that both patterns match, as a pattern. Two patterns either contain one another or share nothing.
+    /// The names that both patterns match, as a pattern. Two patterns either contain one another or
+    /// share nothing.
     pub fn intersect(&self, other: &Self) -> Option<Self> {
         if self.covers(other) {
             Some(other.clone())

@@ -1,9 +1,10 @@
-//! The configuration that the data plane runs, and nothing else: the immutable [`Snapshot`] with its ports, listeners,
-//! route tables, matchers, filters, backends and certificates.
+//! The configuration that the data plane runs, and nothing else: the immutable [`Snapshot`] with
+//! its ports, listeners, route tables, matchers, filters, backends and certificates.
 //!
-//! This crate knows neither Kubernetes nor I/O nor async. The control side (`portcullis-gateway`) builds these values, the
-//! data side (`portcullis-proxy`, `portcullis-node`) reads them. Values are immutable once in a snapshot; the next
-//! snapshot shares what did not change, by `Arc`, so that an unrelated change restarts nothing.
+//! This crate knows neither Kubernetes nor I/O nor async. The control side (`portcullis-gateway`)
+//! builds these values, the data side (`portcullis-proxy`, `portcullis-node`) reads them. Values
+//! are immutable once in a snapshot; the next snapshot shares what did not change, by `Arc`, so
+//! that an unrelated change restarts nothing.
 
 mod backend;
 mod certificate;

@@ -1,4 +1,5 @@
-//! Listeners after merging, with the service that each gives. Those that share a port are a [`Port`](crate::Port).
+//! Listeners after merging, with the service that each gives. Those that share a port are a
+//! [`Port`](crate::Port).
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub struct ListenerId {
     /// The Gateway whose addresses the listener is served on: after merging, the parent.
     pub gateway: ObjectName,
     pub kind: ParentKind,
-    /// The object that defines the listener: that Gateway itself, an attached Gateway, or a ListenerSet.
+    /// The object that defines the listener: that Gateway itself, an attached Gateway, or a
+    /// ListenerSet.
     pub parent: ObjectName,
     pub name: Arc<str>,
 }
@@ -63,7 +65,8 @@ pub type ServerNames = HostMap<Arc<Split>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsTermination {
-    /// In the order of `certificateRefs`; the longest matching name wins, then the first. Never empty.
+    /// In the order of `certificateRefs`; the longest matching name wins, then the first. Never
+    /// empty.
     pub certificates: Arc<[Certificate]>,
 }
 

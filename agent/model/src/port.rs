@@ -1,5 +1,5 @@
-//! A port of a Gateway: the listeners that share it, and how each of them is found. Listeners that cannot be told apart do
-//! not come this far: merging has refused them.
+//! A port of a Gateway: the listeners that share it, and how each of them is found. Listeners that
+//! cannot be told apart do not come this far: merging has refused them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub struct Port {
 /// The accepted listeners of a port. It is never without one.
 #[derive(Clone, Debug)]
 pub enum PortListeners {
-    /// Requests find their listener by host. A request belongs to the listener with the most specific hostname that
-    /// matches, and to no other (listener isolation).
+    /// Requests find their listener by host. A request belongs to the listener with the most
+    /// specific hostname that matches, and to no other (listener isolation).
     Http(HostMap<Arc<Listener>>),
-    /// Connections find their listener by the server name of the ClientHello: HTTPS, terminated TLS and TLS that is
-    /// passed through share the table.
+    /// Connections find their listener by the server name of the ClientHello: HTTPS, terminated TLS
+    /// and TLS that is passed through share the table.
     Tls(HostMap<Arc<Listener>>),
     /// Connections can only be for the one listener.
     Tcp(Arc<Listener>),
@@ -49,8 +49,8 @@ impl PortListeners {
         }
     }
 
-    /// With one more listener, in the place of one with the same hostname. A listener that does not go with those of the
-    /// port is left out.
+    /// With one more listener, in the place of one with the same hostname. A listener that does not
+    /// go with those of the port is left out.
     #[must_use]
     pub fn with(mut self, listener: Arc<Listener>) -> Self {
         match (&mut self, Self::of(listener)) {

@@ -1,9 +1,10 @@
 //! Route precedence, the one place that decides which of several matching rules takes a request.
 //!
-//! HTTPRoute's documentation orders matches by: hostname (more specific first; [`crate::HostMap`] walks in that order), then
-//! exact path, then longest prefix, then method, then the number of header matches, then the number of query parameter
-//! matches; ties go to the oldest route, then to `namespace/name`, then to the first rule. Where regular expressions stand
-//! is left to implementations: here between exact paths and prefixes, longer expressions first.
+//! HTTPRoute's documentation orders matches by: hostname (more specific first; [`crate::HostMap`]
+//! walks in that order), then exact path, then longest prefix, then method, then the number of
+//! header matches, then the number of query parameter matches; ties go to the oldest route, then to
+//! `namespace/name`, then to the first rule. Where regular expressions stand is left to
+//! implementations: here between exact paths and prefixes, longer expressions first.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -22,8 +23,9 @@ pub struct Precedence {
     alternative: u32,
 }
 
-/// A step of the order, as HTTPRoute's documentation lists them; the first one that tells two matches apart decides. The
-/// hostname, which comes before all of them, is not part of a [`Precedence`].
+/// A step of the order, as HTTPRoute's documentation lists them; the first one that tells two
+/// matches apart decides. The hostname, which comes before all of them, is not part of a
+/// [`Precedence`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// An exact path, the longer expression, the longer prefix.
@@ -51,7 +53,8 @@ pub struct RouteOrigin {
 // === impl Precedence ===
 
 impl Precedence {
-    /// The rank of alternative `alternative` (index in `matches`) of rule `rule` (index in `rules`).
+    /// The rank of alternative `alternative` (index in `matches`) of rule `rule` (index in
+    /// `rules`).
     pub fn of(matched: &RouteMatch, origin: &RouteOrigin, rule: usize, alternative: usize) -> Self {
         Self {
             path: path_rank(&matched.path),
@@ -148,7 +151,8 @@ mod tests {
         assert!(origin("a", "b") < origin("a", "c"));
     }
 
-    /// Each differs from the one before in one step more, and the steps behind would say the opposite.
+    /// Each differs from the one before in one step more, and the steps behind would say the
+    /// opposite.
     #[test]
     fn the_first_step_that_differs_decides() {
         let of =

@@ -1,10 +1,12 @@
-//! The request head as routes and filters see it: borrowed, and independent of the HTTP library that parsed it.
+//! The request head as routes and filters see it: borrowed, and independent of the HTTP library
+//! that parsed it.
 
 use std::borrow::Cow;
 
 use http::HeaderName;
 
-/// A parsed, normalised request head. Implementations may cache what they parse (the query, for example).
+/// A parsed, normalised request head. Implementations may cache what they parse (the query, for
+/// example).
 pub trait RequestHead {
     fn method(&self) -> &str;
     /// Lower-case host without port; empty if the request names none.

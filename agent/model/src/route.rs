@@ -1,4 +1,5 @@
-//! Rules of routes, compiled: the conditions of a match, the changes to the request, and its destination.
+//! Rules of routes, compiled: the conditions of a match, the changes to the request, and its
+//! destination.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ pub struct RouteMatch {
 #[derive(Clone, Debug)]
 pub enum PathMatch {
     Exact(Box<str>),
-    /// By path elements: `/foo` matches `/foo`, `/foo/` and `/foo/bar`, not `/foobar`. Stored without trailing slash; the
-    /// root is the empty string.
+    /// By path elements: `/foo` matches `/foo`, `/foo/` and `/foo/bar`, not `/foobar`. Stored
+    /// without trailing slash; the root is the empty string.
     Prefix(Box<str>),
     /// Anchored at both ends.
     Regex(Regex),

@@ -1,6 +1,6 @@
-//! A string-keyed hash map whose copies share structure: copying costs one `Arc` a shard, changing an entry copies one
-//! shard. A snapshot with 10,000 names is thereby derived from the one before in microseconds, while look-ups stay those
-//! of a plain hash map.
+//! A string-keyed hash map whose copies share structure: copying costs one `Arc` a shard, changing
+//! an entry copies one shard. A snapshot with 10,000 names is thereby derived from the one before
+//! in microseconds, while look-ups stay those of a plain hash map.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};

@@ -1,9 +1,9 @@
 //! Route tables: from a request to its rule at a cost that does not grow with the number of routes.
 //!
-//! A listener has one [`RouteTable`]: host pattern → [`PathTable`]. In a path table an exact path is one hash look-up, a
-//! prefix one look-up per path element (never more than the deepest prefix has), regular expressions are tried in order.
-//! Entries that share a path are ordered by [`Precedence`]; so the first one that matches is the one that the
-//! specification wants.
+//! A listener has one [`RouteTable`]: host pattern → [`PathTable`]. In a path table an exact path
+//! is one hash look-up, a prefix one look-up per path element (never more than the deepest prefix
+//! has), regular expressions are tried in order. Entries that share a path are ordered by
+//! [`Precedence`]; so the first one that matches is the one that the specification wants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'t> {
     pub rule: &'t Arc<Rule>,
-    /// The path prefix that matched (for `ReplacePrefixMatch`); empty for the root and for other kinds of path match.
+    /// The path prefix that matched (for `ReplacePrefixMatch`); empty for the root and for other
+    /// kinds of path match.
     pub prefix: &'t str,
 }
 
@@ -147,7 +148,8 @@ fn elements(prefix: &str) -> usize {
     prefix.bytes().filter(|b| *b == b'/').count()
 }
 
-/// The element-wise prefixes of a path with at most `depth` elements, longest first, down to the empty one.
+/// The element-wise prefixes of a path with at most `depth` elements, longest first, down to the
+/// empty one.
 fn prefixes(path: &str, depth: usize) -> impl Iterator<Item = &str> {
     let mut ends = path.bytes().enumerate().filter(|(at, b)| *b == b'/' && *at > 0).map(|(at, _)| at);
     let longest = match ends.nth(depth.saturating_sub(1)) {

@@ -1,5 +1,5 @@
-//! The first match in the table must be the one that the specification's precedence picks: compared with a plain arg-max
-//! over all entries, for random rules and requests.
+//! The first match in the table must be the one that the specification's precedence picks: compared
+//! with a plain arg-max over all entries, for random rules and requests.
 
 use std::borrow::Cow;
 
