@@ -187,7 +187,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_model::L4Protocol;
+    use portcullis_model::PortKey;
 
     use super::*;
 
@@ -209,7 +209,7 @@ mod tests {
         assert!(!node.is_steered() && node.counters().is_empty() && node.kernel_log().is_none());
         assert_eq!(node.usable_cores(300), 300, "sockets have room for any number of cores");
         node.set_sockets(&[]).unwrap();
-        let frontend = FrontendKey { protocol: L4Protocol::Tcp, address: [0; 4].into(), port: 80 };
+        let frontend = FrontendKey::new([0; 4].into(), PortKey::tcp(80));
         assert!(node.prepare(&BTreeSet::from([frontend])).is_empty());
         assert!(node.serve(BTreeSet::from([frontend])).is_empty(), "binding it is the proxy's part");
     }

@@ -61,6 +61,8 @@ fn in_use(port: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_model::PortKey;
+
     use super::*;
 
     fn listening(address: &str, families: Families) -> Listening {
@@ -82,7 +84,7 @@ mod tests {
         ] {
             let socket = listening(address, families);
             for (unspecified, expected) in [(IpAddr::from([0; 4]), v4), (IpAddr::from([0_u16; 8]), v6)] {
-                let frontend = FrontendKey { protocol: L4Protocol::Tcp, address: unspecified, port: 80 };
+                let frontend = FrontendKey::new(unspecified, PortKey::tcp(80));
                 assert_eq!(conflicts(&socket, &frontend), expected, "{frontend} and {socket:?}");
             }
         }
@@ -91,7 +93,7 @@ mod tests {
     #[test]
     fn only_tcp_on_unspecified_addresses_is_looked_up() {
         let udp = FrontendKey { protocol: L4Protocol::Udp, address: [0; 4].into(), port: 80 };
-        let own = FrontendKey { protocol: L4Protocol::Tcp, address: [10, 0, 0, 1].into(), port: 80 };
+        let own = FrontendKey::new([10, 0, 0, 1].into(), PortKey::tcp(80));
         assert!(taken([udp, own].iter()).is_empty());
     }
 }

@@ -82,7 +82,7 @@ impl Closing {
 mod tests {
     use std::net::IpAddr;
 
-    use portcullis_model::L4Protocol;
+    use portcullis_model::PortKey;
 
     use super::*;
     use crate::plan::desired::Sharing;
@@ -91,7 +91,7 @@ mod tests {
     const VIP: [u8; 4] = [10, 50, 0, 1];
 
     fn frontend(port: u16) -> FrontendKey {
-        FrontendKey { protocol: L4Protocol::Tcp, address: VIP.into(), port }
+        FrontendKey::new(VIP.into(), PortKey::tcp(port))
     }
 
     fn desired(ports: &[u16]) -> Desired {

@@ -205,7 +205,7 @@ fn restored(Changes { added, problems, .. }: &Changes) -> Option<String> {
 mod tests {
     use std::io;
 
-    use portcullis_model::L4Protocol;
+    use portcullis_model::PortKey;
 
     use super::*;
 
@@ -242,7 +242,7 @@ mod tests {
     /// An agent without addresses of its own does not ask the kernel for any.
     #[test]
     fn the_unspecified_address_is_no_vip() {
-        let everywhere = FrontendKey { protocol: L4Protocol::Tcp, address: [0; 4].into(), port: 80 };
+        let everywhere = FrontendKey::new([0; 4].into(), PortKey::tcp(80));
         let mut vips = Vips::new(Tracking::On, Duration::ZERO, Instant::now());
         assert!(vips.add(&BTreeSet::from([everywhere]), Instant::now()).is_empty());
         assert!(vips.leaving.is_none());

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_model::{FrontendKey, PortKey};
 use portcullis_node::vips::Tracking;
 use portcullis_node::{Choice, Interfaces, Node, Settings};
 use socket2::{Domain, Socket, Type};
@@ -24,11 +24,8 @@ fn open(steering: Choice, pin_dir: &Path, drain: Duration) -> Node {
 }
 
 fn everywhere(port: u16) -> [FrontendKey; 2] {
-    [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)].map(|address| FrontendKey {
-        protocol: L4Protocol::Tcp,
-        address,
-        port,
-    })
+    [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)]
+        .map(|address| FrontendKey::new(address, PortKey::tcp(port)))
 }
 
 /// A socket as ordinary servers bind them, and as the proxy does without kernel programs.

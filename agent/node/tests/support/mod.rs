@@ -11,7 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_model::FrontendKey;
 use portcullis_node::{CoreSockets, Datapath, Interfaces, Options};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
@@ -119,8 +119,7 @@ impl Cores {
 }
 
 pub(crate) fn tcp(address: &str) -> FrontendKey {
-    let address: SocketAddr = address.parse().unwrap();
-    FrontendKey { protocol: L4Protocol::Tcp, address: address.ip(), port: address.port() }
+    FrontendKey::tcp(address.parse().unwrap())
 }
 
 /// Runs `ip` in this thread's network namespace.
