@@ -11,6 +11,7 @@ use portcullis_node::vips::Tracking;
 
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
+use crate::output::Format;
 
 /// A Kubernetes Gateway API gateway that steers traffic with eBPF.
 #[derive(Parser)]
@@ -224,13 +225,6 @@ pub(crate) enum DatapathChoice {
 pub(crate) enum LogFormat {
     #[default]
     Text,
-    Json,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    #[default]
-    Yaml,
     Json,
 }
 

@@ -3,9 +3,16 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
+use clap::ValueEnum;
 use serde_json::Value;
 
-use crate::cli::Format;
+/// Format of objects.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Yaml,
+    Json,
+}
 
 pub(crate) fn text(text: &str) {
     // Nothing can be done about a closed pipe.
