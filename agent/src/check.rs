@@ -1,15 +1,14 @@
 //! `portcullis check`: what manifests would do, without an agent or a cluster. The same reading and
 //! translation as `run`, printed instead of served.
 
-mod references;
-
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
 use portcullis_control::source::batch::Manifest;
-use portcullis_control::status::is_problem;
+use portcullis_control::source::built_in::{gateways_without_class, with_built_in};
+use portcullis_control::status::has_problem;
 use portcullis_gateway::{Change, Object, ObjectKey, Outcome, Settings, Status, Translator};
 use portcullis_inspect::dump_snapshot;
 use serde_json::{Value, json};
@@ -33,7 +32,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     };
     output::objects(&shown, args.output)?;
     report_unsaid(&translated.outcome);
-    let dangling = references::dangling(&translated.batch);
+    let dangling = gateways_without_class(&translated.batch);
     dangling.iter().for_each(|line| output::error(line));
     Ok(ExitCode::from(verdict(&translated, dangling.is_empty())))
 }
@@ -69,7 +68,7 @@ fn ephemeral(outcome: &Outcome) -> Vec<Value> {
 fn infra(translated: &Translated, settings: &Settings) -> Vec<Value> {
     let objects = translated.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
     let changes = objects.map(with_uid).map(Change::Set).collect();
-    let outcome = Translator::new(settings.clone()).apply(offline::with_built_in(changes));
+    let outcome = Translator::new(settings.clone()).apply(with_built_in(changes));
     let wanted = outcome.generated.values().flatten();
     wanted.flat_map(|wanted| wanted.objects()).map(|object| object.manifest.clone()).collect()
 }
@@ -101,16 +100,4 @@ fn verdict(translated: &Translated, is_complete: bool) -> u8 {
         && outcome.problems.values().all(Vec::is_empty)
         && outcome.statuses.values().map(Status::to_json).all(|status| !has_problem(&status));
     if is_well { ALL_IS_WELL } else { PROBLEMS }
-}
-
-/// Does any condition in a status, of the object, a listener or a parent, report a problem?
-fn has_problem(status: &Value) -> bool {
-    match status {
-        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
-            ("conditions", Value::Array(conditions)) => conditions.iter().any(is_problem),
-            (_, value) => has_problem(value),
-        }),
-        Value::Array(items) => items.iter().any(has_problem),
-        _ => false,
-    }
 }

@@ -4,27 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use portcullis_control::source::Batch;
+use portcullis_control::source::built_in::with_built_in;
 use portcullis_gateway::infra::{Parameters, Pods};
-use portcullis_gateway::{Change, Object, Outcome, Settings, Translator};
+use portcullis_gateway::{Outcome, Settings, Translator};
 
 use crate::cli::Offline;
 use crate::output;
 
 /// Image of pods of mode Dedicated; offline none is given.
 const IMAGE: &str = concat!("portcullis.dev/portcullis:", env!("CARGO_PKG_VERSION"));
-
-/// The name of the class below.
-pub(crate) const BUILT_IN_CLASS: &str = "portcullis";
-
-/// Taken for granted in directories and offline, where no chart installs it.
-pub(crate) const BUILT_IN: &str = "\
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata:
-  name: portcullis
-spec:
-  controllerName: portcullis.dev/gateway
-";
 
 /// The input and its outcome.
 pub(crate) struct Translated {
@@ -53,13 +41,6 @@ pub(crate) fn translate_readable(paths: &[PathBuf], offline: &Offline) -> Result
         bail!("the input cannot be read");
     }
     Ok(translated.outcome)
-}
-
-/// The changes of the input after those of the built-in objects, which they replace.
-pub(crate) fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
-    let built_in =
-        serde_saphyr::from_str(BUILT_IN).ok().and_then(|manifest| Object::from_json(manifest).ok()?);
-    built_in.map(Change::Set).into_iter().chain(changes).collect()
 }
 
 pub(crate) fn settings(offline: &Offline) -> Settings {

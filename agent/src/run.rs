@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
+use portcullis_control::source::built_in::BUILT_IN;
 use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink, Statuses};
 use portcullis_gateway::{ObjectKey, Settings, Translator};
@@ -18,7 +19,6 @@ use crate::admin::server;
 use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
-use crate::offline::BUILT_IN;
 use crate::panics;
 use crate::plane::Plane;
 use crate::telemetry;

@@ -1,11 +1,11 @@
 //! The files that an agent of a cluster keeps on its node's disk.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use portcullis_control::kube::LastGood;
 use portcullis_control::status::remove_statuses;
 
 #[derive(Args)]
@@ -28,12 +28,9 @@ impl StateDir {
     /// Returns what was there.
     pub(crate) fn remove(&self, statuses: Option<&Path>) -> Result<Vec<String>> {
         let (last_good, own) = (self.last_good(), self.statuses());
-        let mut removed = Vec::new();
-        for file in [&last_good, &last_good.with_extension("tmp")] {
-            if remove_file(file).with_context(|| format!("cannot remove {}", file.display()))? {
-                removed.push(file.display().to_string());
-            }
-        }
+        let removed = LastGood::new(last_good.clone()).remove();
+        let removed = removed.with_context(|| format!("cannot remove {}", last_good.display()))?;
+        let mut removed: Vec<_> = removed.iter().map(|file| file.display().to_string()).collect();
         let statuses = statuses.unwrap_or(&own);
         if remove_statuses(statuses).with_context(|| format!("cannot remove {}", statuses.display()))? {
             removed.push(format!("statuses in {}", statuses.display()));
@@ -41,15 +38,6 @@ impl StateDir {
         // A volume is not the agent's, nor is a directory with files of others.
         let _ = fs::remove_dir(&self.state_dir);
         Ok(removed)
-    }
-}
-
-/// Returns `true` if it was there.
-fn remove_file(path: &Path) -> io::Result<bool> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

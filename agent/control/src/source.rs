@@ -2,6 +2,7 @@
 //! it knows nothing of what objects mean beyond what an API server would check.
 
 pub mod batch;
+pub mod built_in;
 pub mod dir;
 pub mod document;
 pub mod problem;

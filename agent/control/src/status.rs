@@ -12,7 +12,7 @@ use portcullis_gateway::Status;
 use portcullis_gateway::infra::Wanted;
 use portcullis_model::ObjectName;
 
-pub use complaints::{Complaints, Summary, is_problem, parent_name, summary};
+pub use complaints::{Complaints, Summary, has_problem, parent_name, summary};
 pub use files::{FileStatuses, read_statuses, remove_statuses};
 
 /// Planned statuses by object; `None` for an object that is gone.

@@ -73,6 +73,23 @@ impl LastGood {
         })
     }
 
+    /// Removes the file of the configuration, and one that was being written. Secrets go with their
+    /// memory. Returns those that were there.
+    ///
+    /// # Errors
+    /// When one that is there cannot be removed.
+    pub fn remove(&self) -> io::Result<Vec<PathBuf>> {
+        let mut removed = Vec::new();
+        for path in [self.path.clone(), temporary(&self.path)] {
+            match std::fs::remove_file(&path) {
+                Ok(()) => removed.push(path),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
     pub(super) fn changed(&mut self) {
         self.due.get_or_insert_with(|| Instant::now() + self.pause);
     }
@@ -128,6 +145,11 @@ fn read(path: &Path) -> Vec<Object> {
     manifests.filter_map(|manifest| Object::from_json(manifest).ok().flatten()).collect()
 }
 
+/// The file beside it that is written before it takes its place.
+fn temporary(path: &Path) -> PathBuf {
+    path.with_extension("tmp")
+}
+
 fn is_memory(directory: &Path) -> io::Result<bool> {
     std::fs::create_dir_all(directory)?;
     Ok(statfs(directory)?.f_type == TMPFS)
@@ -137,7 +159,7 @@ fn write(path: &Path, objects: &Objects, place: Place) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let temporary = path.with_extension("tmp");
+    let temporary = temporary(path);
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     let mut file = BufWriter::new(file);

@@ -139,8 +139,20 @@ fn summarise<'c>(conditions: impl Iterator<Item = Stated<'c>>) -> Option<Summary
     (!bad.is_empty()).then(|| Summary { state, message: messages.join("; ") })
 }
 
+/// Does any condition in a status, of the object, a listener or a parent, report a problem?
+pub fn has_problem(status: &Value) -> bool {
+    match status {
+        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
+            ("conditions", Value::Array(conditions)) => conditions.iter().any(is_problem),
+            (_, value) => has_problem(value),
+        }),
+        Value::Array(items) => items.iter().any(has_problem),
+        _ => false,
+    }
+}
+
 /// Whether a condition says that something is wrong.
-pub fn is_problem(condition: &Value) -> bool {
+fn is_problem(condition: &Value) -> bool {
     Stated::from(condition).is_fault()
 }
 

@@ -1,0 +1,60 @@
+//! The GatewayClass that is taken for granted in directories and offline, where no chart installs
+//! it, and Gateways whose class is missing all the same.
+
+use std::collections::BTreeSet;
+
+use portcullis_gateway::{Change, Kind, Object, ObjectKey};
+use portcullis_model::ObjectName;
+
+use super::Batch;
+
+const CLASS: &str = "portcullis";
+
+/// The manifest of the built-in class.
+pub const BUILT_IN: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata:
+  name: portcullis
+spec:
+  controllerName: portcullis.dev/gateway
+";
+
+/// The changes of an input after those of the built-in objects, which they replace.
+pub fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
+    let built_in =
+        serde_saphyr::from_str(BUILT_IN).ok().and_then(|manifest| Object::from_json(manifest).ok()?);
+    built_in.map(Change::Set).into_iter().chain(changes).collect()
+}
+
+/// A line for each Gateway whose GatewayClass the input lacks. A cluster may hold the class, and the
+/// status is not ours to write as long as that is unknown; but the author of a directory needs to
+/// know.
+pub fn gateways_without_class(batch: &Batch) -> Vec<String> {
+    let objects: Vec<_> = batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref()).collect();
+    let present: BTreeSet<_> = objects.iter().map(|object| object.key()).chain([class(CLASS)]).collect();
+    let classes = objects.iter().filter_map(|object| match object {
+        Object::Gateway(gateway) => Some((object.key(), class(&gateway.spec.gateway_class_name))),
+        _ => None,
+    });
+    classes
+        .filter(|(_, class)| !present.contains(class))
+        .map(|(gateway, class)| format!("{gateway}: {class} is not in the input: nothing is served there"))
+        .collect()
+}
+
+fn class(name: &str) -> ObjectKey {
+    ObjectKey::new(Kind::GatewayClass, ObjectName::new("", name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_class_comes_first_and_has_the_name() {
+        let changes = with_built_in(Vec::new());
+        let [Change::Set(object)] = &changes[..] else { panic!("{changes:?}") };
+        assert_eq!(object.key(), class(CLASS));
+    }
+}
