@@ -1,14 +1,17 @@
 //! From a request head to what is done with it: which listener, which rule, which backend. Nothing
 //! here waits, or knows which parser the head comes from.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, Port, Redirect,
-    RequestHead, Rewrite, RouteTable, Rule, RuleId, Scheme, Selected, WeightedBackend,
+    RequestHead, RouteTable, Rule, RuleId, Scheme, Selected, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head};
@@ -85,22 +88,33 @@ pub(crate) fn decide<'s>(
         Err(reason) => return (reason.into(), None),
     };
     let Some(port) = port else { return (Reason::NoListener.into(), None) };
-    match listener(port, arrival.tls, &target.host) {
-        Ok((listener, routes)) => {
-            let request = AdmittedRequest { arrival, head, target: &target, port: port.key.number };
-            (route(&request, listener, routes), Some(listener))
+    let (listener, routes) = match listener(port, arrival.tls, &target.host) {
+        Ok(found) => found,
+        Err(reason) => return (reason.into(), None),
+    };
+    let request = RoutedHead { head, target: &target, query: OnceCell::new() };
+    let Some(found) = routes.find(&request) else {
+        tracing::debug!(
+            listener = %listener.id, host = request.host(), path = request.path(), "no rule matches"
+        );
+        return (Reason::NoRoute.into(), Some(listener));
+    };
+    let decision = match &found.rule.action {
+        Action::Redirect(redirect) => Decision::Redirect {
+            rule: found.rule,
+            status: redirect.status,
+            location: location(redirect, &request, found.prefix, arrival.scheme(), port.key.number),
+        },
+        Action::Fail(failure) => failed(&found.rule.id, failure),
+        Action::Forward(split) => {
+            let backend = split.pick(fastrand::u64(..));
+            match &backend.target {
+                BackendTarget::Invalid(failure) => failed(&found.rule.id, failure),
+                BackendTarget::Known(name) => Decision::Forward(forward(&request, found, backend, name)),
+            }
         }
-        Err(reason) => (reason.into(), None),
-    }
-}
-
-/// A request that passed the edge and has a listener.
-struct AdmittedRequest<'r, H> {
-    arrival: Arrival<'r>,
-    head: &'r H,
-    target: &'r Target<'r>,
-    /// The listener's.
-    port: u16,
+    };
+    (decision, Some(listener))
 }
 
 /// The listener a request belongs to, with its routes; with TLS it must also be the one that the
@@ -110,12 +124,11 @@ fn listener<'p>(
     opened_for: Option<&Arc<Listener>>,
     host: &str,
 ) -> Result<(&'p Arc<Listener>, &'p RouteTable), Reason> {
-    let is_connections = |best: &Arc<Listener>| match opened_for {
-        Some(listener) => Arc::ptr_eq(listener, best) || listener.id == best.id,
-        None => true,
-    };
     let listeners = port.listeners.by_name().ok_or(Reason::NoListener)?;
-    match listeners.for_request(host, is_connections) {
+    let selected = listeners.for_request(host, |best| {
+        opened_for.is_none_or(|listener| Arc::ptr_eq(listener, best) || listener.id == best.id)
+    });
+    match selected {
         Selected::Listener(listener) => {
             let routes = listener.serves.routes().ok_or(Reason::NoListener)?;
             Ok((listener, routes))
@@ -125,36 +138,13 @@ fn listener<'p>(
     }
 }
 
-fn route<'s>(
-    request: &AdmittedRequest<'_, impl Head>,
-    listener: &Listener,
-    routes: &'s RouteTable,
-) -> Decision<'s> {
-    let head = RoutedHead { head: request.head, target: request.target, query: OnceCell::new() };
-    let Some(found) = routes.find(&head) else {
-        tracing::debug!(listener = %listener.id, host = head.host(), path = head.path(), "no rule matches");
-        return Reason::NoRoute.into();
-    };
-    match &found.rule.action {
-        Action::Redirect(redirect) => redirected(request, found, redirect),
-        Action::Fail(failure) => failed(&found.rule.id, failure),
-        Action::Forward(split) => {
-            let backend = split.pick(fastrand::u64(..));
-            match &backend.target {
-                BackendTarget::Invalid(failure) => failed(&found.rule.id, failure),
-                BackendTarget::Known(name) => Decision::Forward(forward(request, found, backend, name)),
-            }
-        }
-    }
-}
-
 fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
     tracing::debug!(%rule, reason = %failure.reason, status = failure.status.as_u16(), "the rule cannot serve");
     Decision::Answer(Reason::Rule, failure.status)
 }
 
 fn forward<'s>(
-    request: &AdmittedRequest<'_, impl Head>,
+    request: &RoutedHead<'_, impl Head>,
     found: Found<'s>,
     backend: &'s WeightedBackend,
     name: &'s BackendName,
@@ -164,56 +154,44 @@ fn forward<'s>(
         Cow::Owned(normal) => Some(normal.clone()),
     };
     let mut host = None;
-    for rewrite in rewrites(found.rule, backend) {
+    for filter in found.rule.filters.iter().chain(&backend.filters) {
+        let rewrite = match filter {
+            Filter::Rewrite(rewrite) => rewrite,
+            Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) => continue,
+        };
         if let Some(change) = &rewrite.path {
             path = Some(change.apply(&request.target.path, found.prefix).into_owned());
         }
         host = rewrite.hostname.as_ref().or(host);
     }
     let host = host.map(headers::copy_value);
-    ForwardPlan { rule: found.rule, backend, name, authority: authority(request.head), path, host }
+    let named = request.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
+    let authority = named.or_else(|| request.head.fields().copy(&header::HOST));
+    let authority = authority.unwrap_or(HeaderValue::from_static(""));
+    ForwardPlan { rule: found.rule, backend, name, authority, path, host }
 }
 
-fn rewrites<'r>(rule: &'r Rule, backend: &'r WeightedBackend) -> impl Iterator<Item = &'r Rewrite> {
-    rule.filters.iter().chain(&backend.filters).filter_map(|filter| match filter {
-        Filter::Rewrite(rewrite) => Some(rewrite),
-        Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) => None,
-    })
-}
-
-fn authority(head: &impl Head) -> HeaderValue {
-    let from_target = head.authority().and_then(|it| HeaderValue::from_str(it).ok());
-    let host = from_target.or_else(|| head.fields().copy(&http::header::HOST));
-    host.unwrap_or(HeaderValue::from_static(""))
-}
-
-// --- redirects ---
-
-fn redirected<'s>(
-    request: &AdmittedRequest<'_, impl Head>,
-    found: Found<'s>,
+/// The `Location` of a redirect.
+fn location(
     redirect: &Redirect,
-) -> Decision<'s> {
-    let path = &request.target.path;
-    let scheme = redirect.scheme.unwrap_or(request.arrival.scheme());
+    request: &RoutedHead<'_, impl Head>,
+    prefix: &str,
+    scheme: Scheme,
+    port: u16,
+) -> String {
+    let scheme = redirect.scheme.unwrap_or(scheme);
     let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);
-    let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |it| it.apply(path, found.prefix));
-    let port = redirect_port(redirect, scheme, request.port).map_or_else(String::new, |it| format!(":{it}"));
+    let path = &request.target.path;
+    let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |change| change.apply(path, prefix));
+    // "If no port is specified, the redirect port MUST be derived": from an explicit scheme its
+    // well-known port, else the listener's. A scheme's well-known port is left out of `Location`.
+    let port = redirect.port.or(redirect.scheme.map(Scheme::default_port)).unwrap_or(port);
+    let port = if port == scheme.default_port() { String::new() } else { format!(":{port}") };
     let query = request.head.query().map_or_else(String::new, |query| format!("?{query}"));
-    let location = format!("{scheme}://{host}{port}{path}{query}");
-    Decision::Redirect { rule: found.rule, status: redirect.status, location }
+    format!("{scheme}://{host}{port}{path}{query}")
 }
 
-/// "If no port is specified, the redirect port MUST be derived": from an explicit scheme its well-known port, else the
-/// listener's. A scheme's well-known port is left out of `Location`.
-fn redirect_port(redirect: &Redirect, scheme: Scheme, port: u16) -> Option<u16> {
-    let implied = redirect.scheme.map(Scheme::default_port);
-    let port = redirect.port.or(implied).unwrap_or(port);
-    (port != scheme.default_port()).then_some(port)
-}
-
-// --- the head as routes see it ---
-
+/// The head as routes see it.
 struct RoutedHead<'r, H> {
     head: &'r H,
     target: &'r Target<'r>,
@@ -240,8 +218,9 @@ impl<H: Head> RequestHead for RoutedHead<'_, H> {
     }
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
-        let parse = || form_urlencoded::parse(self.head.query().unwrap_or_default().as_bytes()).collect();
-        let pairs = self.query.get_or_init(parse);
+        let pairs = self.query.get_or_init(|| {
+            form_urlencoded::parse(self.head.query().unwrap_or_default().as_bytes()).collect()
+        });
         pairs.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(&**value))
     }
 }

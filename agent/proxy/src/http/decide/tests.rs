@@ -1,0 +1,147 @@
+//! Decisions about a head that no HTTP library knows.
+
+use std::sync::Arc;
+
+use http::Method;
+use portcullis_model::{
+    Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite, PathTable,
+    PortKey, PortListeners, Precedence, Rewrite, RouteMatch, RouteOrigin, Serves, Split, Timeouts,
+    TlsTermination, ValueMatch,
+};
+
+use super::*;
+use crate::core::head::plain::{PlainHead, get};
+
+const HOST: (&str, &str) = ("host", "a.com:8080");
+
+fn rule(name: &'static str, matches: RouteMatch, filters: Vec<Filter>, action: Action) -> Entry {
+    let route = Arc::new(ObjectName::new("test", name));
+    let origin = RouteOrigin { created: 0, name: route.clone() };
+    let id = RuleId { kind: "HTTPRoute", route, index: 0, name: None, parent: None };
+    let precedence = Precedence::of(&matches, &origin, 0, 0);
+    let rule = Arc::new(Rule { id, filters, action, timeouts: Timeouts::default() });
+    Entry { precedence, matches: Arc::new(matches), rule }
+}
+
+fn under(path: &str) -> RouteMatch {
+    RouteMatch { path: PathMatch::prefix(path), ..RouteMatch::default() }
+}
+
+fn to_echo() -> Action {
+    let target = BackendTarget::Known(BackendName::new("test", "echo", 80));
+    Action::Forward(Split::new(vec![WeightedBackend { weight: 1, target, filters: Vec::new() }]).unwrap())
+}
+
+fn listener(name: &str, serves: Serves) -> Arc<Listener> {
+    let gateway = ObjectName::new("test", "gateway");
+    let id = ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: name.into() };
+    Arc::new(Listener { id, hostname: HostPattern::parse(name).unwrap(), serves })
+}
+
+fn port(listeners: PortListeners) -> Port {
+    let gateway = Arc::new(Gateway::new(ObjectName::new("test", "gateway")));
+    Port { gateway, key: PortKey::tcp(8080), listeners }
+}
+
+/// A port whose listener for `a.com` has these rules.
+fn serving(entries: Vec<Entry>) -> Port {
+    let mut table = RouteTable::default();
+    table.insert(&HostPattern::Any, Arc::new(PathTable::new(entries)));
+    port(PortListeners::of(listener("a.com", Serves::Http(Arc::new(table)))))
+}
+
+fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
+    let limits = Limits::default();
+    let (decision, listener) = decide(Arrival { limits: &limits, tls }, Some(port), head);
+    let decision = match decision {
+        Decision::Forward(plan) => {
+            let (authority, path, host) = (plan.authority, plan.path, plan.host);
+            format!("{} {authority:?} {path:?} {host:?}", plan.rule.id.route.name)
+        }
+        Decision::Redirect { status, location, .. } => format!("{} {location}", status.as_u16()),
+        Decision::Answer(reason, status) => format!("{} {}", status.as_u16(), reason.name()),
+    };
+    let listener = listener.map_or("none", |listener| &*listener.id.name);
+    format!("{listener}: {decision}")
+}
+
+#[test]
+fn rules_see_every_part_of_a_head() {
+    let exactly = |value: &str| ValueMatch::Exact(value.into());
+    let port = serving(vec![
+        rule("path", under("/a"), Vec::new(), to_echo()),
+        rule("method", RouteMatch { method: Some("POST".into()), ..under("/m") }, Vec::new(), to_echo()),
+        rule(
+            "field",
+            RouteMatch { headers: vec![(HeaderName::from_static("x"), exactly("1,2"))], ..under("/f") },
+            Vec::new(),
+            to_echo(),
+        ),
+        rule(
+            "query",
+            RouteMatch { query: vec![("q".into(), exactly("a b"))], ..under("/q") },
+            Vec::new(),
+            to_echo(),
+        ),
+    ]);
+    let unchanged = r#""a.com:8080" None None"#;
+    for (head, expected) in [
+        (get("/a/b", &[HOST]), format!("path {unchanged}")),
+        (get("/a/../a", &[HOST]), r#"path "a.com:8080" Some("/a") None"#.to_owned()),
+        (PlainHead { method: Method::POST, ..get("/m", &[HOST]) }, format!("method {unchanged}")),
+        (get("/m", &[HOST]), "404 no_route".to_owned()),
+        (get("/f", &[HOST, ("X", "1"), ("x", "2")]), format!("field {unchanged}")),
+        (get("/f", &[HOST, ("x", "1")]), "404 no_route".to_owned()),
+        (get("/q?p=1&q=a+b&q=c", &[HOST]), format!("query {unchanged}")),
+        (get("/q?q=c", &[HOST]), "404 no_route".to_owned()),
+    ] {
+        let path = head.path;
+        assert_eq!(shown(&port, None, &head), format!("a.com: {expected}"), "{path}");
+    }
+    assert_eq!(shown(&port, None, &get("/a", &[("host", "b.com")])), "none: 404 no_listener");
+    assert_eq!(shown(&port, None, &get("/a", &[])), "none: 400 no_host");
+}
+
+#[test]
+fn rules_rewrite_redirect_and_fail() {
+    let rewrite = Rewrite {
+        hostname: Some(HeaderValue::from_static("b.com")),
+        path: Some(PathRewrite::Prefix("/new".into())),
+    };
+    let redirect = |scheme, port, path| {
+        let status = StatusCode::FOUND;
+        Action::Redirect(Box::new(Redirect { scheme, hostname: None, path, port, status }))
+    };
+    let moved = Some(PathRewrite::Full("/new".into()));
+    let port = serving(vec![
+        rule("rewrite", under("/w"), vec![Filter::Rewrite(rewrite)], to_echo()),
+        rule("same", under("/s"), Vec::new(), redirect(None, None, None)),
+        rule("scheme", under("/https"), Vec::new(), redirect(Some(Scheme::Https), None, moved)),
+        rule("port", under("/port"), Vec::new(), redirect(None, Some(80), None)),
+        rule(
+            "fail",
+            under("/no"),
+            Vec::new(),
+            Action::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "test".into() }),
+        ),
+    ]);
+    for (path, expected) in [
+        ("/w/x", r#"rewrite "a.com:8080" Some("/new/x") Some("b.com")"#),
+        ("/s?q=1", "302 http://a.com:8080/s?q=1"),
+        ("/https?q=1", "302 https://a.com/new?q=1"),
+        ("/port", "302 http://a.com/port"),
+        ("/no", "500 rule"),
+    ] {
+        assert_eq!(shown(&port, None, &get(path, &[HOST])), format!("a.com: {expected}"));
+    }
+}
+
+#[test]
+fn a_tls_connection_keeps_to_its_listener() {
+    let https =
+        |name| listener(name, Serves::Https { tls: TlsTermination::default(), routes: Arc::default() });
+    let (a, b) = (https("a.com"), https("b.com"));
+    let port = port(PortListeners::of(a.clone()).with(b));
+    assert_eq!(shown(&port, Some(&a), &get("/", &[("host", "a.com")])), "a.com: 404 no_route");
+    assert_eq!(shown(&port, Some(&a), &get("/", &[("host", "b.com")])), "none: 421 misdirected");
+}
