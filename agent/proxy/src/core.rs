@@ -4,6 +4,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod head;
+pub(crate) mod log_limit;
 pub(crate) mod reason;
 pub(crate) mod settings;
 pub(crate) mod snapshot;

@@ -20,7 +20,7 @@ use crate::core::task::or_abort;
 use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Unbound};
 
-/// What the names of the threads that serve connections begin with. A panic there ends the connection it came up in, or else
+/// The beginning of the names of the threads that serve connections. A panic there ends the connection it came up in, or else
 /// the process, by itself.
 pub const CORE_THREAD: &str = "core-";
 
@@ -87,7 +87,7 @@ impl Proxy {
 
     /// Stops accepting, lets open connections finish within the drain time-out, then stops.
     pub async fn drain(mut self) {
-        // They are the cores' own once more: the kernel would go on taking connections that nobody accepts.
+        // They are the cores' own once more: the kernel would go on taking connections that no core accepts.
         self.sockets.clear();
         self.ask(Command::Drain).await;
         self.cores.clear();

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::client::accept::accept_forever;
-use crate::client::clients::{Client, Clients};
+use crate::client::clients::Clients;
 use crate::client::connection::Opener;
 use crate::client::connection_limit::{ConnectionLimits, SharedCounts};
 use crate::client::listener::Listeners;
@@ -57,7 +57,7 @@ struct Core {
     server: Rc<Server>,
 }
 
-/// What every connection passes.
+/// The parts that every connection passes.
 struct Server {
     opener: Opener,
     clients: Rc<Clients>,
@@ -72,7 +72,7 @@ struct Acceptors {
     bound: BTreeMap<FrontendKey, JoinHandle<()>>,
 }
 
-/// The body of a core's thread: serves until told to drain, or until the proxy is dropped.
+/// The body of a core's thread: serves until it drains, or until the proxy is dropped.
 pub(crate) async fn run(
     settings: Arc<Settings>,
     tls: TlsFactory,
@@ -157,14 +157,13 @@ impl Core {
             SocketMode::Bound => unbound.extend(acceptors.follow(self, &snapshot)),
         }
         self.snapshot.store(snapshot);
-        self.clients.finish(|client| !self.serves(client));
+        // Connections whose listener is gone have served their last request.
+        let current = self.snapshot.load();
+        self.clients.finish(|client| {
+            client.tls.as_ref().is_some_and(|listener| !listener.is_served())
+                || current.port(client.local).is_none()
+        });
         unbound
-    }
-
-    /// Whether the listener that a connection was opened for is still there.
-    fn serves(&self, client: &Client) -> bool {
-        client.tls.as_ref().is_none_or(|listener_state| listener_state.is_served())
-            && self.snapshot.load().port(client.local).is_some()
     }
 
     fn read(&self) -> Stats {
@@ -221,8 +220,8 @@ impl Acceptors {
         Self { waiting: steered, steered: Vec::new(), bound: BTreeMap::new() }
     }
 
-    /// Accepts what is steered here. Kernel programs that outlived an agent steer to the next one's sockets before it knows
-    /// any listener; those connections wait.
+    /// Accepts the connections that are steered here. Kernel programs that outlived an agent steer to
+    /// the next one's sockets before it knows any listener; those connections wait.
     fn open(&mut self, core: &Core) {
         self.steered.extend(self.waiting.drain(..).map(|listener| core.accept(listener)));
     }

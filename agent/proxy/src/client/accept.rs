@@ -1,12 +1,13 @@
 //! Accept loops: one task per listening socket and core.
 
-use std::io;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::core::log_limit::LogLimit;
 use crate::core::stats::CoreCounters;
 
 /// Out of descriptors or memory: give connections time to close.
@@ -18,24 +19,29 @@ pub(crate) async fn accept_forever(
     counters: Rc<CoreCounters>,
     serve: impl Fn(TcpStream, SocketAddr),
 ) {
+    let logged = LogLimit::default();
     loop {
-        match listener.accept().await {
+        let error = match listener.accept().await {
             Ok((stream, peer)) => {
                 counters.accepted.increment();
                 serve(stream, peer);
+                continue;
             }
-            Err(error) => {
-                counters.accept_errors.increment();
-                if !concerns_one_connection(&error) {
+            Err(error) => error,
+        };
+        counters.accept_errors.increment();
+        match error.kind() {
+            // These concern one connection.
+            ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::Interrupted => {}
+            _ => {
+                if logged.is_due() {
                     tracing::warn!(%error, "cannot accept connections: raise the limit of open files (ulimit -n)");
-                    tokio::time::sleep(EXHAUSTED).await;
                 }
+                tokio::time::sleep(EXHAUSTED).await;
             }
         }
     }
-}
-
-fn concerns_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

@@ -1,5 +1,6 @@
-//! The open client connections of a core, and what they are told: to finish because their listener is gone or the core
-//! drains, or to go because they keep us waiting. Connections are swept by a clock instead of holding timers each.
+//! The open client connections of a core, and the orders they get: to finish because their listener is
+//! gone or the core drains, or to end because the client takes too long. One sweep by the core's clock
+//! takes the place of a timer per connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -7,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -24,11 +25,11 @@ use crate::core::stats::Refusal;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
-/// What it may take at most until requests of aborted connections are over, and how often to look.
+/// The time until requests of aborted connections must be over, and the pause between looks.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 const ABORT_POLL: Duration = Duration::from_millis(1);
 
-/// What all requests of a connection have in common.
+/// A client connection as its requests see it.
 pub(crate) struct Client {
     pub peer: SocketAddr,
     /// The peer's address as header fields show it.
@@ -46,7 +47,7 @@ pub(crate) struct Client {
     waker: RefCell<Option<Waker>>,
 }
 
-/// How long the client may do nothing where it is its turn, and the limit that says so.
+/// The time that a client may do nothing where it is its turn, and the limit that says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleLimit {
     ticks: u32,
@@ -120,12 +121,16 @@ impl Client {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Polls the connection to its end, obeying orders; `finish` tells it to end gracefully.
+    /// Polls the connection to its end, obeying orders; `finish` makes it end gracefully.
     pub(crate) async fn drive<C: Future>(&self, connection: C, finish: fn(Pin<&mut C>)) -> Option<C::Output> {
         let mut connection = std::pin::pin!(connection);
         let mut finishing = false;
         std::future::poll_fn(|cx| {
-            self.watch(cx);
+            let mut waker = self.waker.borrow_mut();
+            if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+            drop(waker);
             if self.phase.get() == Phase::Abort {
                 return Poll::Ready(None);
             }
@@ -139,13 +144,6 @@ impl Client {
             polled
         })
         .await
-    }
-
-    fn watch(&self, cx: &Context<'_>) {
-        let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
-        }
     }
 
     fn enter(&self, phase: Phase) {
@@ -172,7 +170,7 @@ impl Client {
         self.enter(Phase::Abort);
     }
 
-    /// For how many ticks nothing has happened because of the client.
+    /// Ticks for which nothing has happened because of the client.
     fn stalled(&self) -> u32 {
         let since = match self.stalled_since.get() {
             _ if !self.is_up_to_client() || self.progress.take_moved() => 0,
@@ -186,7 +184,8 @@ impl Client {
         since.checked_sub(1).map_or(0, |since| clock::now() - since)
     }
 
-    /// One that was told to finish, and has nothing to finish, ends unless its client keeps it from that.
+    /// A connection that is to finish, and has nothing to finish, ends unless its client keeps it from
+    /// that.
     fn is_up_to_client(&self) -> bool {
         match self.progress.exchanges() {
             0 => self.phase.get() == Phase::Finish,
@@ -232,7 +231,7 @@ impl Clients {
         self.finish(|_| true);
     }
 
-    /// Ends all connections, and waits until what is to be said of their requests has been said.
+    /// Ends all connections, and waits until their requests have been logged.
     pub(crate) async fn abort_all(&self) {
         let clients: Vec<_> = self.open.borrow().values().map(|open| open.client.clone()).collect();
         clients.iter().for_each(|client| client.enter(Phase::Abort));
@@ -245,19 +244,13 @@ impl Clients {
     }
 
     pub(crate) fn sweep(&self) {
-        self.open.borrow().values().for_each(Open::sweep);
-    }
-}
-
-// === impl Open ===
-
-impl Open {
-    fn sweep(&self) {
-        self.client.sweep();
-        if let Some(write_buffer) = &self.write_buffer
-            && self.client.progress.idle_age() == Some(SHRINK_AFTER)
-        {
-            write_buffer.shrink();
+        for open in self.open.borrow().values() {
+            open.client.sweep();
+            if let Some(buffer) = &open.write_buffer
+                && open.client.progress.idle_age() == Some(SHRINK_AFTER)
+            {
+                buffer.shrink();
+            }
         }
     }
 }

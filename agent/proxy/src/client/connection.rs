@@ -1,5 +1,5 @@
 //! The beginning of a client connection: which port it came to, whether its Gateway has room for it,
-//! TLS if the port speaks it, and which version of HTTP follows. Who serves it then is not known here.
+//! TLS if the port speaks it, and which version of HTTP follows. Nothing here knows how it is served then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::listener::{ListenerState, Listeners};
@@ -23,7 +23,7 @@ use crate::core::stats::{CoreCounters, Refusal};
 
 /// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What the first read of a plain connection takes: most request heads whole.
+/// Bytes of the first read of a plain connection: most request heads whole.
 const FIRST_READ: usize = 2048;
 
 type Handshaken = (TlsStream<TcpStream>, Rc<ListenerState>);
@@ -103,11 +103,11 @@ impl Opener {
 
     async fn start_tls(&self, port: &Port, limits: &Limits, stream: TcpStream) -> Option<Negotiated> {
         match timeout(limits.tls_handshake_timeout, self.handshake(port, stream)).await {
-            Ok(Some((stream, listener_state))) => {
+            Ok(Some((stream, state))) => {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let version = if http2 { Version::Http2 } else { Version::Http1 };
                 let transport = Transport::Tls(Box::new(stream));
-                Some(Negotiated { transport, replay: Vec::new(), version, tls: Some(listener_state) })
+                Some(Negotiated { transport, replay: Vec::new(), version, tls: Some(state) })
             }
             Ok(None) => None,
             Err(_) => {
@@ -122,17 +122,22 @@ impl Opener {
             Ok(start) => start,
             Err(error) => return self.refused(&error),
         };
-        let name = start.client_hello().server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
+        let name = start.client_hello().server_name().map(str::to_ascii_lowercase);
         let listener = port.listeners.by_name().and_then(|listeners| listeners.for_sni(name.as_deref()));
         let Some(listener) = listener.filter(|listener| unserved(listener).is_none()) else {
-            return self.refuse_name(start, name.as_deref()).await;
+            self.counters.unknown_name.increment();
+            tracing::debug!(name, "no listener of the port has this server name");
+            let mut stream = start.io;
+            let _ = stream.write_all(&UNRECOGNIZED_NAME).await;
+            let _ = stream.shutdown().await;
+            return None;
         };
-        let listener_state = self.listeners.get(listener);
-        let config = self.listeners.server_config(&listener_state)?;
+        let state = self.listeners.get(listener);
+        let config = self.listeners.server_config(&state)?;
         match start.into_stream(config).await {
             Ok(stream) => {
-                listener_state.counters().connections.increment();
-                Some((stream, listener_state))
+                state.counters().connections.increment();
+                Some((stream, state))
             }
             Err(error) => self.refused(&error),
         }
@@ -143,20 +148,14 @@ impl Opener {
         tracing::debug!(%error, "TLS handshake failed");
         None
     }
-
-    async fn refuse_name(&self, start: StartHandshake<TcpStream>, name: Option<&str>) -> Option<Handshaken> {
-        self.counters.unknown_name.increment();
-        tracing::debug!(name, "no listener of the port has this server name");
-        let mut stream = start.io;
-        let _ = stream.write_all(&UNRECOGNIZED_NAME).await;
-        let _ = stream.shutdown().await;
-        None
-    }
 }
 
 async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Negotiated> {
-    let start = timeout(permit.limits().header_timeout, first_bytes(&stream)).await;
-    let replay = start.inspect_err(|_| permit.refused(Refusal::HeaderTimeout)).ok()?.ok()?;
+    let Ok(first) = timeout(permit.limits().header_timeout, first_bytes(&stream)).await else {
+        permit.refused(Refusal::HeaderTimeout);
+        return None;
+    };
+    let replay = first.ok()?;
     let version = if replay.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
     Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None })
 }

@@ -1,6 +1,7 @@
-//! Budgets for HTTP/2 frames that cost the sender nothing and the receiver work. The HTTP library bounds streams, header lists
-//! and empty DATA; it acknowledges any number of PING, SETTINGS and PRIORITY frames, and takes any number of requests that are
-//! reset once they are under way (CVE-2023-44487).
+//! Budgets for HTTP/2 frames that cost the sender nothing and the receiver work. The HTTP library
+//! bounds streams, header lists and empty DATA; it acknowledges any number of PING, SETTINGS and
+//! PRIORITY frames, and takes any number of requests that are reset once they are under way
+//! (CVE-2023-44487).
 
 use crate::core::clock;
 
@@ -14,10 +15,12 @@ const PING: u8 = 6;
 /// Control frames a client may send at once, and on top of that every second.
 const BURST: u32 = 1000;
 const PER_SECOND: u32 = 10;
-/// Requests a client may reset at once, and on top of that every second and for every response that it let come to its end.
+/// Requests a client may reset at once, and on top of that every second and for every response that it
+/// let come to its end.
 const RESETS: u32 = 500;
 const RESETS_PER_SECOND: u32 = 10;
-/// gRPC clients probe the bandwidth with a PING per round trip while data flows to them: such data earns PINGs.
+/// gRPC clients probe the bandwidth with a PING per round trip while data flows to them: such data
+/// earns PINGs.
 const PER_WRITE: u32 = 8;
 /// Bytes that only a response explains.
 pub(crate) const BIG_WRITE: usize = 1024;
@@ -67,7 +70,7 @@ impl FrameBudget {
         Ok(())
     }
 
-    /// Whether the preface and the head of a frame have come.
+    /// True once the preface and the head of a frame have come.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun
     }
@@ -87,25 +90,18 @@ impl FrameBudget {
         self.begun = true;
         let [a, b, c, kind, ..] = self.head;
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        if matches!(kind, PRIORITY | SETTINGS | PING | RST_STREAM) {
+            let seconds = (clock::now() - self.since) / clock::PER_SECOND;
+            self.since += seconds * clock::PER_SECOND;
+            self.control = self.control.saturating_add(seconds.saturating_mul(PER_SECOND)).min(BURST);
+            self.resets = self.resets.saturating_add(seconds.saturating_mul(RESETS_PER_SECOND)).min(RESETS);
+        }
         match kind {
-            PRIORITY | SETTINGS | PING => {
-                self.refill();
-                self.control = self.control.checked_sub(1).ok_or(Flood)?;
-            }
-            RST_STREAM => {
-                self.refill();
-                self.resets = self.resets.checked_sub(1).ok_or(Flood)?;
-            }
+            PRIORITY | SETTINGS | PING => self.control = self.control.checked_sub(1).ok_or(Flood)?,
+            RST_STREAM => self.resets = self.resets.checked_sub(1).ok_or(Flood)?,
             _ => {}
         }
         Ok(())
-    }
-
-    fn refill(&mut self) {
-        let seconds = (clock::now() - self.since) / clock::PER_SECOND;
-        self.since += seconds * clock::PER_SECOND;
-        self.control = self.control.saturating_add(seconds.saturating_mul(PER_SECOND)).min(BURST);
-        self.resets = self.resets.saturating_add(seconds.saturating_mul(RESETS_PER_SECOND)).min(RESETS);
     }
 }
 

@@ -1,9 +1,11 @@
-//! The framing of HTTP/1 requests, read along with the bytes before the HTTP library sees them. The library is lenient
-//! where another hop may read the same bytes differently: it takes a bare LF for a line end, lets Transfer-Encoding
-//! override Content-Length and repeats of Content-Length pass. All of these are request smuggling in waiting, and none is
-//! visible in the parsed request any more, so they are caught here (RFC 9112 sections 2.2, 6.3 and 7.1).
+//! The framing of HTTP/1 requests, read along with the bytes before the HTTP library sees them. The
+//! library is lenient where another hop may read the same bytes differently: it takes a bare LF for a
+//! line end, lets Transfer-Encoding override Content-Length and repeats of Content-Length pass. All of
+//! these are request smuggling in waiting, and none is visible in the parsed request any more, so they
+//! are caught here (RFC 9112 sections 2.2, 6.3 and 7.1).
 //!
-//! This is not a parser: it follows lines and body lengths only, and leaves every other judgement to the library.
+//! This is not a parser: it follows lines and body lengths only, and leaves every other judgement to
+//! the library.
 
 use memchr::memchr;
 
@@ -26,7 +28,8 @@ pub(crate) struct Framing {
 /// Bytes that do not frame a request unambiguously.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    /// Of a head: the byte at this index ends the offending line, and with a NUL in its place the library answers 400.
+    /// Of a head: the byte at this index ends the offending line, and with a NUL in its place the
+    /// library answers 400.
     Head(usize),
     /// Of a body: what precedes this index is fine, nothing after it can be read.
     Body(usize),
@@ -41,11 +44,11 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailers,
-    /// The connection is lost, or somebody else's.
+    /// The connection is lost, or carries another protocol.
     Stopped,
 }
 
-/// What the head read so far says of its body.
+/// The part of a head that says how long its body is, as far as it is read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     started: bool,
@@ -64,13 +67,13 @@ struct Malformed;
 // === impl Framing ===
 
 impl Framing {
-    /// Whether a request head has begun and not ended; the first one begins with the connection, whatever empty lines
-    /// precede it.
+    /// True once a request head has begun, until it ends; the first one begins with the connection,
+    /// whatever empty lines precede it.
     pub(crate) fn in_head(&self) -> bool {
         self.state == State::Head && (!self.begun || self.head.started || !self.line.is_empty())
     }
 
-    /// Whether a request body has begun and not ended.
+    /// True once a request body has begun, until it ends.
     pub(crate) fn in_body(&self) -> bool {
         !matches!(self.state, State::Head | State::Stopped)
     }
@@ -142,10 +145,20 @@ impl Framing {
     fn take_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
         let line = line.strip_suffix(b"\r\n").ok_or(Malformed)?;
         match self.state {
-            State::Head if line.is_empty() => self.end_head(),
+            State::Head if line.is_empty() => {
+                let head = std::mem::take(&mut self.head);
+                // An empty line before the request line is no head (RFC 9112 section 2.2).
+                self.begun |= head.started;
+                self.state = match (head.coding, head.length) {
+                    (Some(Coding::Chunked), _) => State::ChunkSize,
+                    (_, Some(length)) if length > 0 => State::Body(length),
+                    _ => State::Head,
+                };
+            }
             State::Head => return self.head.take_line(line),
             State::ChunkSize => {
-                self.state = match chunk_size(line)? {
+                let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
+                self.state = match number(size, 16)? {
                     0 => State::Trailers,
                     size => State::Chunk(size),
                 };
@@ -156,17 +169,6 @@ impl Framing {
             State::ChunkEnd | State::Body(_) | State::Chunk(_) | State::Stopped => return Err(Malformed),
         }
         Ok(())
-    }
-
-    /// An empty line before the request line is no head (RFC 9112 section 2.2).
-    fn end_head(&mut self) {
-        let head = std::mem::take(&mut self.head);
-        self.begun |= head.started;
-        self.state = match (head.coding, head.length) {
-            (Some(Coding::Chunked), _) => State::ChunkSize,
-            (_, Some(length)) if length > 0 => State::Body(length),
-            _ => State::Head,
-        };
     }
 }
 
@@ -210,11 +212,6 @@ impl Head {
 fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let (start, value) = line.split_at_checked(name.len())?;
     start.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
-}
-
-fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
-    let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
-    number(size, 16)
 }
 
 /// Digits only: no sign, no prefix, no space.

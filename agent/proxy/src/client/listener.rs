@@ -1,5 +1,6 @@
-//! Listeners as one core serves them: their TLS state and their counters. They are made when a listener first sees
-//! traffic; what must outlive a changed listener (counters, TLS sessions) hangs on the listener's identity.
+//! Listeners as one core serves them: their TLS state and their counters. They are made when a listener
+//! first sees traffic; what must outlive a changed listener (counters, TLS sessions) hangs on the
+//! listener's identity.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -25,7 +26,7 @@ pub(crate) struct Listeners {
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
 }
 
-/// What a listener's successive versions share.
+/// The state that a listener's successive versions share.
 #[derive(Default)]
 struct SharedState {
     served: Cell<bool>,
@@ -36,7 +37,7 @@ struct SharedState {
 // === impl ListenerState ===
 
 impl ListenerState {
-    /// Whether the latest snapshot has the listener, in this version or another.
+    /// True if the latest snapshot has the listener, in this version or another.
     pub(crate) fn is_served(&self) -> bool {
         self.shared.served.get()
     }
@@ -55,7 +56,13 @@ impl Listeners {
 
     pub(crate) fn get(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
         let mut listeners = self.listeners.borrow_mut();
-        listeners.entry(Arc::as_ptr(listener) as usize).or_insert_with(|| self.make(listener)).clone()
+        let key = Arc::as_ptr(listener) as usize;
+        let state = listeners.entry(key).or_insert_with(|| {
+            let shared = self.shared.borrow_mut().entry(listener.id.clone()).or_default().clone();
+            shared.served.set(true);
+            Rc::new(ListenerState { listener: listener.clone(), shared })
+        });
+        state.clone()
     }
 
     /// `None` for a listener that does not terminate TLS. Unless its certificates changed, a listener keeps its
@@ -91,11 +98,5 @@ impl Listeners {
     pub(crate) fn read_into(&self, stats: &mut Stats) {
         let shared = self.shared.borrow();
         stats.listeners.extend(shared.iter().map(|(id, shared)| (id.clone(), shared.counters.read())));
-    }
-
-    fn make(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
-        let shared = self.shared.borrow_mut().entry(listener.id.clone()).or_default().clone();
-        shared.served.set(true);
-        Rc::new(ListenerState { listener: listener.clone(), shared })
     }
 }

@@ -1,6 +1,7 @@
-//! How a client connection is getting on: what its requests wait for, and what its bytes say. The connection and its requests
-//! leave marks here; the core's sweeper ([`Clients`](crate::client::clients::Clients)) looks at them now and then and draws the
-//! conclusions, so that no connection holds a timer.
+//! The progress of a client connection: what its requests wait for, and what its bytes say. The
+//! connection and its requests leave marks here, which the sweep of
+//! [`Clients`](crate::client::clients::Clients) looks at now and then, so that no connection holds a
+//! timer.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -9,7 +10,7 @@ use crate::core::clock;
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection must be `Send`.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// How many exchanges wait for each [`Awaited`].
+    /// The number of exchanges that wait for each [`Awaited`].
     exchanges: [AtomicU32; 3],
     /// When the last exchange ended.
     idle_since: AtomicU32,
@@ -19,11 +20,11 @@ pub(crate) struct Progress {
     body_wanted: AtomicBool,
     /// Bytes came or went since the sweeper looked.
     moved: AtomicBool,
-    /// Responses that came to their end since somebody asked.
+    /// Responses that came to their end since they were last taken.
     completed: AtomicU32,
 }
 
-/// What an exchange waits for.
+/// The thing that an exchange waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// The response to begin; for that, perhaps, the rest of the request.
@@ -73,18 +74,26 @@ impl Progress {
         self.completed.store(self.completed.load(Relaxed).saturating_add(1), Relaxed);
     }
 
-    /// Whether the client has yet to send a head, or the rest of one, before it may take its time.
-    pub(crate) fn head(&self, overdue: bool) {
-        let since = match (overdue, self.head_since.load(Relaxed)) {
-            (false, _) => 0,
-            (true, 0) => clock::now() + 1,
-            (true, since) => since,
-        };
-        self.head_since.store(since, Relaxed);
+    /// The client has yet to send a head, or the rest of one, before it may take its time.
+    pub(crate) fn head_is_due(&self) {
+        if self.head_since.load(Relaxed) == 0 {
+            self.head_since.store(clock::now() + 1, Relaxed);
+        }
     }
 
-    pub(crate) fn body_wanted(&self, wanted: bool) {
-        self.body_wanted.store(wanted, Relaxed);
+    pub(crate) fn head_is_complete(&self) {
+        self.head_since.store(0, Relaxed);
+    }
+
+    /// Bytes of an HTTP/1 request came.
+    pub(crate) fn received(&self) {
+        self.body_wanted.store(false, Relaxed);
+        self.moved();
+    }
+
+    /// More of an HTTP/1 request's body would be read if it were there.
+    pub(crate) fn wants_body(&self) {
+        self.body_wanted.store(true, Relaxed);
     }
 
     pub(crate) fn moved(&self) {
@@ -93,14 +102,14 @@ impl Progress {
 
     // --- conclusions ---
 
-    /// For how many ticks the current request head has been on its way. One that was sent behind another request is not read
-    /// before that is answered (RFC 9112 section 9.3.2), so its time begins then.
+    /// Ticks for which the current request head has been on its way. One that was sent behind another
+    /// request is not read before that is answered (RFC 9112 section 9.3.2), so its time begins then.
     pub(crate) fn head_age(&self) -> Option<u32> {
         let since = self.head_since.load(Relaxed).checked_sub(1)?;
         (self.exchanges() == 0).then(|| clock::now() - since.max(self.idle_since.load(Relaxed)))
     }
 
-    /// For how many ticks nothing has been asked.
+    /// Ticks for which there has been no request.
     pub(crate) fn idle_age(&self) -> Option<u32> {
         let idle = self.exchanges() == 0 && self.head_since.load(Relaxed) == 0;
         idle.then(|| clock::now() - self.idle_since.load(Relaxed))
@@ -110,8 +119,8 @@ impl Progress {
         self.exchanges.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Whether all exchanges would go on if the client did its part. Responses that the backend is slow with, and
-    /// streams that have nothing to say, are none of its business.
+    /// True if all exchanges would go on once the client did its part. It is not to blame for responses
+    /// that the backend is slow with, or streams that have nothing to say.
     pub(crate) fn is_up_to_client(&self) -> bool {
         let [response, backend, client] = self.exchanges.each_ref().map(|count| count.load(Relaxed));
         backend == 0 && if response > 0 { self.body_wanted.load(Relaxed) } else { client > 0 }

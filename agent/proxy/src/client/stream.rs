@@ -1,5 +1,5 @@
-//! The bytes of a client connection, on their way to the HTTP library: replayed where the start was read already, checked
-//! against the edge policy, and timed.
+//! The bytes of a client connection, on their way to the HTTP library: replayed where the start was
+//! read already, checked against the edge policy, and timed.
 
 use std::io;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ pub(crate) struct CheckedStream {
     /// Bytes that were read before the protocol was known; emptied first.
     replay: Vec<u8>,
     check: ProtocolCheck,
-    /// Why nothing more is read.
+    /// The reason why nothing more is read.
     refused: Option<&'static str>,
     progress: Arc<Progress>,
 }
@@ -60,9 +60,12 @@ impl CheckedStream {
         match &mut self.check {
             ProtocolCheck::Http1(framing) => {
                 let verdict = framing.follow(bytes);
-                self.progress.head(framing.in_head());
-                self.progress.body_wanted(false);
-                self.progress.moved();
+                if framing.in_head() {
+                    self.progress.head_is_due();
+                } else {
+                    self.progress.head_is_complete();
+                }
+                self.progress.received();
                 match verdict {
                     Ok(()) => {}
                     Err(Violation::Head(at)) => bytes[at] = 0,
@@ -75,7 +78,11 @@ impl CheckedStream {
             ProtocolCheck::Http2(budget) => {
                 budget.earn(self.progress.take_completed());
                 let verdict = budget.follow(bytes);
-                self.progress.head(!budget.has_begun());
+                if budget.has_begun() {
+                    self.progress.head_is_complete();
+                } else {
+                    self.progress.head_is_due();
+                }
                 if verdict.is_err() {
                     self.refused = Some("too many control frames or resets");
                     return 0;
@@ -85,16 +92,7 @@ impl CheckedStream {
         bytes.len()
     }
 
-    /// The HTTP library reads bodies only as far as somebody wants them.
-    fn is_left_waiting(&self) {
-        if let ProtocolCheck::Http1(framing) = &self.check
-            && framing.in_body()
-        {
-            self.progress.body_wanted(true);
-        }
-    }
-
-    /// What moves on HTTP/2 may be mere bookkeeping, unless it is much.
+    /// On HTTP/2 a write may be mere bookkeeping, unless it is large.
     fn wrote(&mut self, bytes: usize) {
         match &mut self.check {
             ProtocolCheck::Http1(_) => self.progress.moved(),
@@ -122,8 +120,12 @@ impl AsyncRead for CheckedStream {
         let before = buffer.filled().len();
         if this.replay.is_empty() {
             let read = Pin::new(&mut this.transport).poll_read(cx, buffer);
-            if read.is_pending() {
-                this.is_left_waiting();
+            // The HTTP library reads bodies only as far as the backend takes them.
+            if read.is_pending()
+                && let ProtocolCheck::Http1(framing) = &this.check
+                && framing.in_body()
+            {
+                this.progress.wants_body();
             }
             ready!(read)?;
         } else {

@@ -1,5 +1,6 @@
-//! What an HTTP/2 connection writes, gathered while it has anything to say. The library flushes after every DATA frame; each of
-//! these would be a TLS record, a system call and a wake-up of the client, though the next response is often ready, too.
+//! A buffer for what an HTTP/2 connection writes, as long as it has anything to say. The library
+//! flushes after every DATA frame; each of these would be a TLS record, a system call and a wake-up of
+//! the client, though the next response is often ready, too.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,10 +10,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most that is gathered: a TLS record.
+/// The largest write: a TLS record.
 const LIMIT: usize = 16 << 10;
 
-/// A stream whose writes wait for a flush by [`FlushAfterPoll`]; what the library calls a flush does nothing.
+/// A stream whose writes wait for a flush by [`FlushAfterPoll`]; the library's own flushes do nothing.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer<S>(Rc<RefCell<Shared<S>>>);
 
@@ -20,11 +21,12 @@ pub(crate) struct WriteBuffer<S>(Rc<RefCell<Shared<S>>>);
 struct Shared<S> {
     stream: S,
     bytes: Vec<u8>,
-    /// How many of the bytes are written.
+    /// The number of bytes that are written.
     sent: usize,
 }
 
-/// A connection over a [`WriteBuffer`], which is flushed whenever the connection has done what it can for now.
+/// A connection over a [`WriteBuffer`], which is flushed whenever the connection has done what it can
+/// for now.
 pub(crate) struct FlushAfterPoll<C, S> {
     connection: Pin<Box<C>>,
     buffer: WriteBuffer<S>,

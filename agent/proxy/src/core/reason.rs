@@ -1,4 +1,4 @@
-//! Why the gateway answered a request itself. One table: the status, the words for the client, and the name for logs, metrics
+//! The reasons why the gateway answers a request itself. One table: the status, the words for the client, and the name for logs, metrics
 //! and `docs/proxy.md`.
 
 use http::StatusCode;
@@ -24,7 +24,7 @@ macro_rules! reasons {
                 match self { $(Self::$reason => StatusCode::$status,)* }
             }
 
-            /// What the client is told: what is wrong, nothing of what is configured.
+            /// The text for the client: what is wrong, nothing of what is configured.
             pub fn words(self) -> &'static str {
                 match self { $(Self::$reason => concat!($words, "\n"),)* }
             }
@@ -35,7 +35,7 @@ macro_rules! reasons {
 // === impl Reason ===
 
 impl Reason {
-    /// What a gRPC client is told instead of the HTTP status: the code of gRPC's own mapping from HTTP
+    /// The code that a gRPC client gets instead of the HTTP status: that of gRPC's own mapping from HTTP
     /// (`http-grpc-status-mapping.md`), but for a time-out of the rule, which is no reason to try again elsewhere. `None` where
     /// the request is not fit to be taken for gRPC, or is for another connection: then HTTP has to say it.
     pub(crate) fn grpc_code(self) -> Option<GrpcCode> {

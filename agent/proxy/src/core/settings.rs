@@ -12,7 +12,7 @@ pub struct Settings {
     pub upstream: Upstream,
     /// Where access logs go.
     pub access_log: LogOutput,
-    /// How long open connections may finish after a drain began.
+    /// The time that open connections have to finish after a drain began.
     pub drain: Duration,
     /// Proxies that every request passes before this one, and who are believed: as many addresses of `X-Forwarded-For` are
     /// kept. 0: whatever it says is replaced.
@@ -38,7 +38,7 @@ pub enum LogOutput {
 #[derive(Clone, Debug)]
 pub struct Upstream {
     pub connect: Duration,
-    /// How long a peer may leave us without any sign of life before its connection counts as broken.
+    /// The time without any sign of life of a peer after which its connection counts as broken.
     pub vanished: Duration,
     /// Idle connections per endpoint and core.
     pub idle_connections: usize,

@@ -50,7 +50,7 @@ impl Current {
     }
 }
 
-/// Whether connections to the port are accepted, be it for some of its listeners only.
+/// True if connections to the port are accepted, be it for some of its listeners only.
 pub(crate) fn is_accepting(port: &Port) -> bool {
     match &port.listeners {
         PortListeners::Http(_) | PortListeners::Tls(_) => true,
@@ -58,7 +58,7 @@ pub(crate) fn is_accepting(port: &Port) -> bool {
     }
 }
 
-/// Why the traffic of a listener is refused; `None` if it is served.
+/// The reason why the traffic of a listener is refused; `None` if it is served.
 pub(crate) fn unserved(listener: &Listener) -> Option<String> {
     match &listener.serves {
         Serves::Http(_) | Serves::Https { .. } => None,

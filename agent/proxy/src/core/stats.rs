@@ -7,7 +7,7 @@ use portcullis_model::{ListenerId, ObjectName};
 
 use crate::core::reason::Reason;
 
-/// Why a TLS handshake did not complete.
+/// The reason why a TLS handshake did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HandshakeFailure {
     /// The client named a server that no listener of the port has.
@@ -17,7 +17,7 @@ pub enum HandshakeFailure {
     Timeout,
 }
 
-/// Which limit of its Gateway ended a connection, or kept it out.
+/// The limit of its Gateway that ended a connection, or kept it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     Connections,
@@ -41,7 +41,7 @@ pub struct Stats {
     pub unrouted: u64,
     /// Answers of ours, by reason; those that never happened are missing.
     pub answers: BTreeMap<Reason, u64>,
-    /// Lines of access logs that nobody took in time.
+    /// Lines of access logs that were not read in time.
     pub access_log_lost: u64,
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
@@ -178,12 +178,8 @@ impl CoreCounters {
         self.answers[reason as usize].increment();
     }
 
-    fn answers(&self) -> BTreeMap<Reason, u64> {
-        let counts = Reason::ALL.iter().map(|reason| (*reason, self.answers[*reason as usize].get()));
-        counts.filter(|(_, count)| *count > 0).collect()
-    }
-
     pub(crate) fn read(&self) -> Stats {
+        let answers = Reason::ALL.iter().map(|reason| (*reason, self.answers[*reason as usize].get()));
         Stats {
             gateways: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -195,7 +191,7 @@ impl CoreCounters {
                 (HandshakeFailure::Timeout, self.handshake_timeout.get()),
             ]),
             unrouted: self.unrouted.get(),
-            answers: self.answers(),
+            answers: answers.filter(|(_, count)| *count > 0).collect(),
             access_log_lost: 0,
             upstream_connects: self.connects.get(),
             upstream_connect_failures: self.connect_failures.get(),

@@ -74,7 +74,8 @@ impl Body {
         body
     }
 
-    /// What there is of it is the library's until it asks for more, which it does when the client has taken enough.
+    /// Marks the progress: a frame is with the HTTP library until it asks for more, which it does when
+    /// the client has taken enough.
     fn went_on(&mut self, awaited: Awaited) {
         let complete = self.is_end_stream();
         if let Some(exchange) = &mut self.exchange {

@@ -24,10 +24,10 @@ use crate::http::service::Service;
 /// The HTTP library takes no smaller limit for a head; what is left of it is ours to enforce.
 const SMALLEST_BUFFER: usize = 8 << 10;
 
-/// What HTTP/2 counts for a field besides its bytes (RFC 9113 section 6.5.2).
+/// Bytes that HTTP/2 counts for a field besides its own (RFC 9113 section 6.5.2).
 const HTTP2_FIELD: u32 = 32;
 
-/// HTTP/2 flow control: what a client may send before we have passed it on.
+/// HTTP/2 flow control: bytes that a client may send before we have passed them on.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
@@ -82,7 +82,7 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
     builder
 }
 
-/// What the HTTP library may take in before we look at target and fields on their own.
+/// Bytes that the HTTP library may take in before we look at target and fields on their own.
 fn head_bytes(limits: &Limits) -> usize {
     limits.target_bytes as usize + limits.header_bytes as usize
 }

@@ -27,7 +27,7 @@ pub(crate) enum Decision<'s> {
         status: StatusCode,
         location: String,
     },
-    /// An answer of ours; the status is the reason's own but for rules that say theirs.
+    /// An answer of our own; the status is the reason's but for rules that say theirs.
     Answer(Reason, StatusCode),
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn decide<'s>(
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
                 BackendTarget::Invalid(failure) => failed(&found.rule.id, failure),
-                BackendTarget::Known(name) => Decision::Forward(forward(&request, found, backend, name)),
+                BackendTarget::Known(name) => Decision::Forward(plan(&request, found, backend, name)),
             }
         }
     };
@@ -143,7 +143,7 @@ fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
     Decision::Answer(Reason::Rule, failure.status)
 }
 
-fn forward<'s>(
+fn plan<'s>(
     request: &RoutedHead<'_, impl Head>,
     found: Found<'s>,
     backend: &'s WeightedBackend,

@@ -4,6 +4,7 @@
 //! forwarded and logged. Nothing here knows which parser a head comes from.
 
 use std::borrow::Cow;
+use std::net::Ipv6Addr;
 
 use http::{Method, Version, header};
 use portcullis_model::Limits;
@@ -88,11 +89,13 @@ fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<(), Reason> {
 }
 
 /// Fields that no `Connection` option may take away from the backend.
-pub(crate) fn is_end_to_end(name: &[u8]) -> bool {
+fn is_end_to_end(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 4] = [b"host", b"authorization", b"cookie", b"forwarded"];
     const PREFIXES: [&[u8]; 2] = [b"content-", b"x-forwarded-"];
-    let begins = |prefix: &&[u8]| name.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name)) || PREFIXES.iter().any(begins)
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+        || PREFIXES
+            .iter()
+            .any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
 }
 
 // --- host ---
@@ -117,8 +120,18 @@ fn host(head: &impl Head) -> Result<Cow<'_, str>, Reason> {
 }
 
 fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
-    let (name, port) = split_port(authority);
-    if port.is_some_and(|port| port.parse::<u16>().is_err() && !port.is_empty()) || !is_host(name) {
+    let (name, port) = match authority.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, port),
+        _ => (authority, ""),
+    };
+    let is_host = match name.strip_prefix('[') {
+        Some(literal) => literal.strip_suffix(']').is_some_and(|it| it.parse::<Ipv6Addr>().is_ok()),
+        None => {
+            !name.is_empty()
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+        }
+    };
+    if !is_host || !port.is_empty() && port.parse::<u16>().is_err() {
         return Err(Reason::BadHost);
     }
     let name = name.strip_suffix('.').unwrap_or(name);
@@ -127,23 +140,6 @@ fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
     } else {
         Cow::Borrowed(name)
     })
-}
-
-fn split_port(authority: &str) -> (&str, Option<&str>) {
-    match authority.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
-        _ => (authority, None),
-    }
-}
-
-fn is_host(name: &str) -> bool {
-    match name.strip_prefix('[') {
-        Some(literal) => literal.strip_suffix(']').is_some_and(|it| it.parse::<std::net::Ipv6Addr>().is_ok()),
-        None => {
-            !name.is_empty()
-                && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Forwarding: the request as the backend gets it, time-outs, the response as the client gets it.
+//! Forwarding: the request as the backend gets it, time-outs, the response as the client gets it. Which
+//! backend that is has been decided before.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::header;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{StatusCode, Uri, Version};
+use http::{StatusCode, Version};
 use portcullis_model::{Filter, Rule, WeightedBackend};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::TaskTracker;
@@ -19,7 +19,7 @@ use crate::http::body::Body;
 use crate::http::decide::ForwardPlan;
 use crate::http::headers;
 use crate::http::upgrade;
-use crate::upstream::attempt::{self, UpstreamResponse};
+use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{Outgoing, Upload};
 
@@ -32,7 +32,8 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Sends the request where the plan says and returns what the client gets and from which endpoint, or why there is nothing.
+    /// Sends the request where the plan says; returns the response for the client and the endpoint that
+    /// it came from, or why there is none.
     pub(crate) async fn forward(
         &self,
         client: &Rc<Client>,
@@ -46,19 +47,21 @@ impl Forwarder {
             Upload::Empty => upgrade::Pending::take(&mut outgoing.parts),
             Upload::Client { .. } => None,
         };
-        let deadlines = Deadlines::new(plan.rule);
+        // Until then the response must be complete. The clock is read only for rules that limit something.
+        let timeouts = [plan.rule.timeouts.request, plan.rule.timeouts.backend_request];
+        let deadline = timeouts.into_iter().flatten().min().map(|limit| Instant::now() + limit);
         self.prepare(client, plan, &mut outgoing.parts, switch.as_ref());
-        let sent = match deadlines.head() {
-            None => Ok(attempt::send(&self.pools, plan.name, outgoing).await),
+        let sent = match deadline {
+            None => attempt::send(&self.pools, plan.name, outgoing).await,
             // Boxed: most requests have no time-out, and this future is moved for each of them.
             Some(deadline) => {
-                Box::pin(timeout_at(deadline, attempt::send(&self.pools, plan.name, outgoing))).await
+                let sending = timeout_at(deadline, attempt::send(&self.pools, plan.name, outgoing));
+                Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout))
             }
         };
         match sent {
-            Ok(Ok(answered)) => self.respond(client, plan, answered, &deadlines, switch),
-            Ok(Err(trouble)) => Err(failed(plan, trouble.reason(), &trouble)),
-            Err(_) => Err(failed(plan, Reason::Timeout, &"the rule's time-out")),
+            Ok(answered) => self.respond(client, plan, answered, deadline, switch),
+            Err(error) => Err(failed(plan, error.reason(), &error)),
         }
     }
 
@@ -69,7 +72,15 @@ impl Forwarder {
         parts: &mut Parts,
         switch: Option<&upgrade::Pending>,
     ) {
-        set_path(&mut parts.uri, plan.path.as_deref());
+        // Origin form: path and query only, as nearly every request has it already.
+        if plan.path.is_some() || parts.uri.authority().is_some() {
+            let target = match (&plan.path, parts.uri.query()) {
+                (None, _) => parts.uri.path_and_query().cloned(),
+                (Some(path), None) => PathAndQuery::try_from(path.as_str()).ok(),
+                (Some(path), Some(query)) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
+            };
+            parts.uri = target.unwrap_or_else(|| PathAndQuery::from_static("/")).into();
+        }
         let fields = &mut parts.headers;
         headers::request_hop_by_hop(fields);
         if let Some(switch) = switch {
@@ -94,7 +105,7 @@ impl Forwarder {
         client: &Rc<Client>,
         plan: &ForwardPlan<'_>,
         (mut response, lease): UpstreamResponse,
-        deadlines: &Deadlines,
+        deadline: Option<Instant>,
         switch: Option<upgrade::Pending>,
     ) -> Result<(Response, SocketAddr), Reason> {
         let tunnel = match switch {
@@ -116,40 +127,10 @@ impl Forwarder {
                 headers::edit(&mut parts.headers, edit);
             }
         }
-        let deadline = deadlines.head().map(|deadline| Box::pin(sleep_until(deadline)));
+        let deadline = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
         let endpoint = lease.endpoint();
         Ok((http::Response::from_parts(parts, Body::upstream(incoming, lease, deadline)), endpoint))
     }
-}
-
-// --- time-outs ---
-
-/// Until when the response must be complete. The clock is read only for rules that limit something.
-struct Deadlines {
-    request: Option<Instant>,
-    backend: Option<Instant>,
-}
-
-impl Deadlines {
-    fn new(rule: &Rule) -> Self {
-        let after = |limit: Option<Duration>| limit.map(|limit| Instant::now() + limit);
-        Self { request: after(rule.timeouts.request), backend: after(rule.timeouts.backend_request) }
-    }
-
-    fn head(&self) -> Option<Instant> {
-        [self.request, self.backend].into_iter().flatten().min()
-    }
-}
-
-/// Origin form: path and query only.
-fn set_path(uri: &mut Uri, path: Option<&str>) {
-    let target = match (path, uri.query()) {
-        (None, _) if uri.authority().is_none() => return,
-        (None, _) => uri.path_and_query().cloned(),
-        (Some(path), None) => PathAndQuery::try_from(path).ok(),
-        (Some(path), Some(query)) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
-    };
-    *uri = target.unwrap_or_else(|| PathAndQuery::from_static("/")).into();
 }
 
 fn filters<'p>(rule: &'p Rule, backend: &'p WeightedBackend) -> impl Iterator<Item = &'p Filter> {

@@ -6,6 +6,7 @@ use portcullis_model::HeaderEdit;
 
 use crate::core::head::{FieldName, Fields, FieldsMut, KnownField};
 
+const X_FORWARDED: &[u8] = b"x-forwarded-";
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -21,7 +22,7 @@ static HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
     (KnownField::Http2Settings, HeaderName::from_static("http2-settings")),
 ];
 
-/// Who sent a request, and how.
+/// The sender of a request, and the way it came.
 pub(crate) struct Forwarded<'r> {
     /// The address that the client connected from.
     pub address: &'r HeaderValue,
@@ -54,7 +55,7 @@ pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut) {
     }
 }
 
-fn bit(field: KnownField) -> u16 {
+const fn bit(field: KnownField) -> u16 {
     1 << field as u16
 }
 
@@ -84,8 +85,8 @@ fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
     names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
 }
 
-/// Tells the backend who the client is. Unless proxies in front are trusted, what the client says
-/// about it is dropped.
+/// Lets the backend know the client. Unless proxies in front are trusted, what the client says about
+/// itself is dropped.
 pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, trusted_hops: usize) {
     let chain = chain(fields, trusted_hops, client.address);
     // `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI);
@@ -93,7 +94,11 @@ pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, tru
     fields.remove_if(|name| {
         let name = name.as_str().as_bytes();
         match name.first() {
-            Some(b'x') => (chain.is_none() || name.contains(&b'_')) && looks_forwarded(name),
+            Some(b'x') => {
+                let claims = name.len() > X_FORWARDED.len()
+                    && name.iter().zip(X_FORWARDED).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'));
+                claims && (chain.is_none() || name.contains(&b'_'))
+            }
             Some(b'f') => name == b"forwarded",
             _ => false,
         }
@@ -107,9 +112,9 @@ pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, tru
     fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
 }
 
-/// What trusted proxies say of the addresses that a request came from, each of the one before it, and
-/// the address that came to us. What stands before that can be written by any client. `None` if they
-/// say nothing: then the request came past them.
+/// The addresses that a request came from: as trusted proxies say, each of the one before it, then the
+/// one that came to us. Any client can write what stands before them. `None` if they say nothing: then
+/// the request came past them.
 pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
     if trusted_hops == 0 {
         return None;
@@ -123,11 +128,6 @@ pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderV
     chain.reverse();
     chain.push(address.as_bytes());
     HeaderValue::from_bytes(&chain.join(&b", "[..])).ok()
-}
-
-fn looks_forwarded(name: &[u8]) -> bool {
-    let start = b"x-forwarded-";
-    name.len() > start.len() && name.iter().zip(start).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
 }
 
 /// Applies a header filter.

@@ -1,15 +1,16 @@
-//! Request paths: normalised once, so that what is matched, forwarded and logged is the same; refused where servers are
-//! known to read the same path differently.
+//! Request paths: normalised once, so that the same path is matched, forwarded and logged; refused
+//! where servers are known to read the same path differently.
 
 use std::borrow::Cow;
 
 use crate::core::reason::Reason;
 
-/// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges slashes, as most
-/// backends read them: a rule cannot be evaded by an empty segment. A path that is in order already, nearly every one, is borrowed.
+/// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges
+/// slashes, as most backends read them: a rule cannot be evaded by an empty segment. A path that is in
+/// order already, nearly every one, is borrowed.
 ///
 /// # Errors
-/// Why the path is refused, with 400.
+/// The reason why the path is refused, with 400.
 pub fn normalise(path: &str) -> Result<Cow<'_, str>, Reason> {
     if !path.starts_with('/') {
         return Err(Reason::PathNotAbsolute);
@@ -20,7 +21,7 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, Reason> {
     resolve(&unescape(path)?).map(Cow::Owned)
 }
 
-/// Nothing in it could call for a change or a refusal.
+/// True if nothing in it could call for a change or a refusal.
 fn is_plain(path: &[u8]) -> bool {
     let mut previous = 0;
     for byte in path {
@@ -43,7 +44,10 @@ fn unescape(path: &str) -> Result<String, Reason> {
             b'\\' => return Err(Reason::PathBackslash),
             _ => return Err(Reason::PathCharacter),
         };
-        match decode(&escape[1..])? {
+        let digits = Some(&escape[1..]).filter(|digits| !digits.starts_with('+'));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or(Reason::PathEscape)? {
+            0 => return Err(Reason::PathNul),
+            b'/' | b'\\' => return Err(Reason::PathEncodedSlash),
             byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => plain.push(char::from(byte)),
             _ => plain.push_str(escape),
         }
@@ -51,15 +55,6 @@ fn unescape(path: &str) -> Result<String, Reason> {
     }
     plain.push_str(rest);
     Ok(plain)
-}
-
-fn decode(digits: &str) -> Result<u8, Reason> {
-    let byte = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
-    match byte.ok_or(Reason::PathEscape)? {
-        0 => Err(Reason::PathNul),
-        b'/' | b'\\' => Err(Reason::PathEncodedSlash),
-        byte => Ok(byte),
-    }
 }
 
 fn resolve(path: &str) -> Result<String, Reason> {

@@ -1,4 +1,5 @@
-//! Answers one request. It cannot fail: whatever goes wrong becomes a status and a line in the log.
+//! The service that answers requests. It cannot fail: anything that goes wrong becomes a status and a
+//! line in the log.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -109,7 +110,7 @@ impl Service {
             return answer::of_grpc(reason, code, content_type.clone());
         }
         let mut response = answer::of(reason, status);
-        // What follows a malformed HTTP/1 request on the same connection cannot be trusted.
+        // Bytes that follow a malformed HTTP/1 request on the same connection cannot be trusted.
         let spoilt = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
         if spoilt && summary.version < Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -118,7 +119,7 @@ impl Service {
     }
 }
 
-/// What an answer of our own depends on when the request is no longer at hand.
+/// The parts of a request that an answer of our own depends on, when the request is gone.
 struct RequestSummary {
     version: Version,
     method: Method,

@@ -1,5 +1,5 @@
-//! Protocol upgrades (WebSocket and others). The tunnel opens only after the backend has answered 101, so no byte of a
-//! refused upgrade can pass for a request.
+//! Protocol upgrades (WebSocket and others). The tunnel opens only after the backend has answered 101,
+//! so no byte of a refused upgrade can pass for a request.
 
 use std::rc::Rc;
 
@@ -7,12 +7,12 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Response, Version};
 use hyper::body::Incoming;
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
-use crate::client::stream::{CheckedStream, Transport};
+use crate::client::stream::CheckedStream;
 use crate::http::headers;
 use crate::l4::tunnel;
 
@@ -62,21 +62,16 @@ impl Protocol {
     }
 }
 
-/// The client's stream without the checks that are for HTTP. What the client sent before it could know that the backend
-/// agrees was written for somebody else, perhaps to look like a request: then there is no tunnel.
-fn bare(client: Upgraded) -> Option<Transport> {
-    let parts = client.downcast::<TokioIo<CheckedStream>>().ok()?;
-    if !parts.read_buf.is_empty() {
-        tracing::debug!("no tunnel: the client sent data before the protocol was switched");
-        return None;
-    }
-    Some(parts.io.into_inner().into_transport())
-}
-
 /// The tunnel counts as the connection that it was.
 async fn join(client: OnUpgrade, backend: OnUpgrade, _counted: Rc<Client>) {
     let Ok((client, backend)) = tokio::try_join!(client, backend) else { return };
-    if let Some(client) = bare(client) {
-        tunnel::join(client, TokioIo::new(backend)).await;
+    let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
+    // Bytes that the client sent before it could know that the backend agrees were written for another
+    // reader, perhaps to look like a request.
+    if !client.read_buf.is_empty() {
+        tracing::debug!("no tunnel: the client sent data before the protocol was switched");
+        return;
     }
+    // The checks of the client's stream are for HTTP.
+    tunnel::join(client.io.into_inner().into_transport(), TokioIo::new(backend)).await;
 }

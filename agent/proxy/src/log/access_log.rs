@@ -1,26 +1,27 @@
-//! The access log: a line per answered request of the Gateways that want it. A core gathers lines and hands them over a few
-//! times a second to a thread that writes them, so that a request never waits for whoever reads the log. Who reads too slowly
-//! loses lines, which are counted.
+//! The access log: a line per answered request of the Gateways that want it. A core gathers lines and
+//! hands them over a few times a second to a thread that writes them, so that a request never waits for
+//! the reader of the log. A reader that is too slow loses lines, which are counted.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::core::log_limit::LogLimit;
 use crate::core::settings::LogOutput;
 use crate::core::stats::Counter;
 
-/// What a core gathers at most before it hands it over.
+/// Bytes that a core gathers at most before it hands them over.
 const BATCH: usize = 32 << 10;
-/// What may wait to be written, of all cores together.
+/// Batches that may wait to be written, of all cores together.
 const BATCHES: usize = 128;
-/// How long an agent that stops waits for whoever reads the log.
+/// The time that an agent that stops waits for the reader of the log.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A core's part.
@@ -77,10 +78,17 @@ impl LogWriter {
             LogOutput::Stdout => Arc::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
             LogOutput::File(file) => file.clone(),
         };
-        let (lines, to_write) = sync_channel(BATCHES);
+        let (lines, to_write) = sync_channel::<Vec<u8>>(BATCHES);
         let (end, ended) = oneshot::channel();
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
-            write_all(&to_write, &output);
+            let logged = LogLimit::default();
+            for batch in to_write {
+                if let Err(error) = (&*output).write_all(&batch)
+                    && logged.is_due()
+                {
+                    tracing::error!(%error, "cannot write the access log: its lines are lost");
+                }
+            }
             let _ = end.send(());
         })?;
         Ok(Self { lines, ended })
@@ -94,18 +102,7 @@ impl LogWriter {
     pub(crate) async fn finish(self) {
         drop(self.lines);
         if timeout(FINISH_TIMEOUT, self.ended).await.is_err() {
-            tracing::warn!("the end of the access log is lost: whoever reads it does not keep up");
-        }
-    }
-}
-
-fn write_all(lines: &Receiver<Vec<u8>>, mut output: &File) {
-    let mut complained = false;
-    for batch in lines {
-        if let Err(error) = output.write_all(&batch)
-            && !std::mem::replace(&mut complained, true)
-        {
-            tracing::error!(%error, "cannot write the access log: its lines are lost");
+            tracing::warn!("the end of the access log is lost: its reader does not keep up");
         }
     }
 }

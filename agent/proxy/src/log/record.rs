@@ -16,7 +16,7 @@ use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::log::access_log::AccessLog;
 
-/// What a line says of the request, taken before the request is changed and sent on.
+/// The part of a line about the request, taken before the request is changed and sent on.
 pub(crate) struct LoggedRequest {
     log: LogSettings,
     at: Timestamp,
@@ -27,11 +27,11 @@ pub(crate) struct LoggedRequest {
     host: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     user_agent: Option<HeaderValue>,
-    /// What trusted proxies say of whom it came from.
+    /// The addresses that it came from, as trusted proxies say.
     forwarded_for: Option<HeaderValue>,
 }
 
-/// What became of it.
+/// The outcome of the request.
 pub(crate) struct Outcome<'a> {
     pub client: SocketAddr,
     pub scheme: &'static str,
@@ -56,12 +56,12 @@ pub(crate) struct Record {
     log: Rc<AccessLog>,
     format: LogFormat,
     line: String,
-    /// What comes after the bytes of the body, where a format has more than time and end there.
+    /// The text after the bytes of the body, where a format has more than time and end there.
     rest: String,
     begun: Instant,
     /// Bytes of the response's body.
     pub sent: u64,
-    /// Whether the response came to its end.
+    /// True if the response came to its end.
     pub complete: bool,
 }
 
@@ -213,7 +213,7 @@ impl Line<'_> {
         (head, rest)
     }
 
-    /// What the Combined Log Format has no place for.
+    /// Names and values that the Combined Log Format has no place for.
     fn more(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fields = [
             ("gateway", Some(self.gateway.to_string())),

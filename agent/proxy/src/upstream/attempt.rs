@@ -10,13 +10,13 @@ use hyper::body::Incoming;
 use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
-use crate::upstream::endpoint::{Connection, Freshness, Lease, SendFailure};
+use crate::upstream::endpoint::{Freshness, Lease, SendFailure};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 
 const ATTEMPTS: usize = 3;
 
-/// Why no response came.
+/// The reason why no response came.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttemptError {
     #[error("the Service has no ready endpoint")]
@@ -25,6 +25,8 @@ pub(crate) enum AttemptError {
     Connect(SocketAddr, io::Error),
     #[error("{0} gave no valid response: {1}")]
     Broken(SocketAddr, hyper::Error),
+    #[error("the rule's time-out")]
+    Timeout,
     #[error("the client's request body is malformed or broke off")]
     Client,
     #[error("the client's request body is larger than the Gateway's limits.bodyBytes")]
@@ -33,8 +35,9 @@ pub(crate) enum AttemptError {
 
 pub(crate) type UpstreamResponse = (http::Response<Incoming>, Lease);
 
-/// Tries again where that is safe: no connection could be made; or a kept connection turned out to be closed, and either
-/// nothing of the request was sent or it may be sent twice (RFC 9110 section 9.2.2).
+/// Tries again where that is safe: no connection could be made; or a kept connection turned out to be
+/// closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
+/// 9.2.2).
 pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
@@ -57,7 +60,11 @@ pub(crate) async fn send(
             }
         };
         let resend = if connection.reused { Resend::of(&outgoing) } else { None };
-        adapt(&mut outgoing, &connection);
+        if connection.is_http2() {
+            to_http2(&mut outgoing.parts, connection.endpoint());
+        } else {
+            to_http1(&mut outgoing.parts, &outgoing.upload);
+        }
         match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
             Err(SendFailure { error, unsent }) => {
@@ -75,8 +82,8 @@ pub(crate) async fn send(
     Err(failure)
 }
 
-/// What it takes to send a request again. Nearly every request has one made and none needs it, so it is a list of fields,
-/// which costs less than a map of them.
+/// A copy of a request, to send it again. Nearly every request has one made and none needs it, so it
+/// is a list of fields, which costs less than a map of them.
 struct Resend {
     method: Method,
     uri: Uri,
@@ -104,15 +111,8 @@ impl Resend {
     }
 }
 
-fn adapt(Outgoing { parts, upload }: &mut Outgoing, connection: &Connection) {
-    if connection.is_http2() {
-        to_http2(parts, connection.endpoint());
-    } else {
-        to_http1(parts, upload);
-    }
-}
-
-/// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the endpoint's address.
+/// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the
+/// endpoint's address.
 fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.version = Version::HTTP_2;
     let Some(host) = parts.headers.remove(header::HOST) else { return };
@@ -124,8 +124,8 @@ fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
-/// HTTP/1 says how long a body is, or that it is chunked: the HTTP library would take GET and HEAD for requests without any. And
-/// it has one `Cookie` field (RFC 9113 section 8.2.3).
+/// HTTP/1 says how long a body is, or that it is chunked: the HTTP library would take GET and HEAD for
+/// requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
     if matches!(upload, Upload::Client { .. }) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
@@ -148,6 +148,7 @@ impl AttemptError {
             Self::Client => Reason::ClientBody,
             Self::TooLarge => Reason::BodyTooLarge,
             Self::NoEndpoint => Reason::NoEndpoint,
+            Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(..) => Reason::ConnectFailed,
             Self::Broken(..) => Reason::BackendBroken,

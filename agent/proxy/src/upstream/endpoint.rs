@@ -1,5 +1,6 @@
-//! Connections to one endpoint, kept per core. HTTP/1 connections are reused last in, first out, so that few stay warm and
-//! the rest age out; HTTP/2 connections are shared, and one is enough unless the peer takes fewer requests at once than come.
+//! Connections to one endpoint, kept per core. HTTP/1 connections are reused last in, first out, so
+//! that few stay warm and the rest age out; HTTP/2 connections are shared, and one is enough unless the
+//! peer takes fewer requests at once than come.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -37,7 +38,7 @@ pub(crate) struct Endpoint {
     /// Held while a shared connection is made, so that a burst of requests makes one.
     connecting: tokio::sync::Mutex<()>,
     in_flight: Cell<usize>,
-    /// How often no connection could be made, and why the last time.
+    /// The number of connections that could not be made, and why the last one could not.
     failures: Cell<(u32, io::ErrorKind)>,
     /// By the core's clock.
     failed: Cell<Option<u32>>,
@@ -55,7 +56,7 @@ pub(crate) struct Connection {
     pub reused: bool,
 }
 
-/// What remains checked out while the response body streams.
+/// The part of it that remains checked out while the response body streams.
 pub(crate) struct Lease {
     kind: Kind,
     in_flight: InFlight,
@@ -68,14 +69,14 @@ enum Kind {
 
 struct InFlight(Rc<Endpoint>);
 
-/// Why a request got no response head.
+/// The reason why a request got no response head.
 pub(crate) struct SendFailure {
     pub error: hyper::Error,
     /// The request, if nothing of it was sent.
     pub unsent: Option<Box<Outgoing>>,
 }
 
-/// Whether a kept connection will do.
+/// Which connections will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     Any,
@@ -116,7 +117,13 @@ impl Endpoint {
         let in_flight = InFlight::new(self);
         let kept = match self.protocol {
             BackendProtocol::Http1 if freshness == Freshness::New => None,
-            BackendProtocol::Http1 => self.take_idle().map(Kind::Http1),
+            BackendProtocol::Http1 => {
+                let mut idle = self.idle.borrow_mut();
+                // The youngest that is ready. One that is about to be (its response has been read, its
+                // task has not run since) is kept for later.
+                let ready = idle.iter().rposition(|it| it.sender.is_ready());
+                ready.map(|ready| Kind::Http1(idle.remove(ready).sender))
+            }
             BackendProtocol::H2c => self.stream().map(Kind::Http2),
         };
         if let Some(kind) = kept {
@@ -133,25 +140,16 @@ impl Endpoint {
         Ok(Connection { lease: Lease { kind, in_flight }, reused: false })
     }
 
-    /// Drops what nobody used for too long, or the peer has closed.
+    /// Drops connections that were idle for too long, or that the peer has closed.
     pub(crate) fn sweep(&self) {
         let limit = clock::ticks(self.settings.idle);
-        let live = |it: &Idle| !it.sender.is_closed() && clock::now() - it.since <= limit;
-        self.idle.borrow_mut().retain(live);
+        self.idle.borrow_mut().retain(|it| !it.sender.is_closed() && clock::now() - it.since <= limit);
         let mut first = true;
         self.shared.borrow_mut().retain(|it| {
             let needed = !it.is_closed() && (first || !it.is_idle());
             first &= !needed;
             needed
         });
-    }
-
-    /// The youngest connection that is ready. One that is about to be (its response has been read, its task has not run
-    /// since) is kept for later.
-    fn take_idle(&self) -> Option<http1::SendRequest<Upload>> {
-        let mut idle = self.idle.borrow_mut();
-        let ready = idle.iter().rposition(|it| it.sender.is_ready())?;
-        Some(idle.remove(ready).sender)
     }
 
     /// A place on a shared connection.
@@ -178,8 +176,9 @@ impl Endpoint {
             return Err(why.into());
         }
         let stream = self.dial(counters).await?;
-        // What is sent stays unacknowledged for a quarter of an hour before the kernel gives a peer up. Not by PING frames:
-        // gRPC servers close a connection whose client sends them more often than every five minutes.
+        // By default the kernel waits a quarter of an hour for acknowledgements before it gives a peer
+        // up. PING frames are no way: gRPC servers close a connection whose client sends them more often
+        // than every five minutes.
         SockRef::from(&stream).set_tcp_user_timeout(Some(self.settings.vanished))?;
         let connection = Multiplexed::open(stream).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
@@ -187,7 +186,7 @@ impl Endpoint {
         Ok(place)
     }
 
-    /// Probes tell of a peer that vanished while nothing is sent: behind a tunnel or a long poll nobody else would notice.
+    /// Probes tell of a peer that vanished while nothing is sent, as in a tunnel or a long poll.
     async fn dial(&self, counters: &CoreCounters) -> io::Result<TcpStream> {
         counters.connects.increment();
         let stream = TcpStream::connect(self.address).await?;
@@ -197,13 +196,6 @@ impl Endpoint {
         SockRef::from(&stream).set_tcp_keepalive(&probing)?;
         self.failed.set(None);
         Ok(stream)
-    }
-
-    fn put_back(&self, sender: http1::SendRequest<Upload>) {
-        let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.settings.idle_connections && !sender.is_closed() {
-            idle.push(Idle { sender, since: clock::now() });
-        }
     }
 }
 
@@ -258,7 +250,11 @@ impl Lease {
     /// The response is complete: the connection may serve the next request.
     pub(crate) fn release(self) {
         if let Self { kind: Kind::Http1(sender), in_flight } = self {
-            in_flight.0.put_back(sender);
+            let endpoint = &in_flight.0;
+            let mut idle = endpoint.idle.borrow_mut();
+            if idle.len() < endpoint.settings.idle_connections && !sender.is_closed() {
+                idle.push(Idle { sender, since: clock::now() });
+            }
         }
     }
 }

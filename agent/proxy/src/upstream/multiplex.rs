@@ -1,5 +1,6 @@
-//! A connection that many requests share: HTTP/2 to one endpoint. The peer says how many at once; what comes above that would
-//! wait in the HTTP library without end, so it is counted here, and the endpoint opens one more connection.
+//! A connection that many requests share: HTTP/2 to one endpoint. The peer says how many at once; more
+//! would wait in the HTTP library without end, so they are counted here, and the endpoint opens one
+//! more connection.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -58,7 +59,11 @@ impl Multiplexed {
     /// A place for one more request, if there is one.
     pub(crate) fn stream(self: &Rc<Self>) -> Option<Stream> {
         let has_room = self.streams.get() < self.limit.get().max(1);
-        (has_room && self.sender.borrow().is_ready()).then(|| Stream::new(self))
+        if !has_room || !self.sender.borrow().is_ready() {
+            return None;
+        }
+        self.streams.set(self.streams.get() + 1);
+        Some(Stream(self.clone()))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -73,11 +78,6 @@ impl Multiplexed {
 // === impl Stream ===
 
 impl Stream {
-    fn new(connection: &Rc<Multiplexed>) -> Self {
-        connection.streams.set(connection.streams.get() + 1);
-        Self(connection.clone())
-    }
-
     pub(crate) async fn send(
         &self,
         request: Request<Upload>,

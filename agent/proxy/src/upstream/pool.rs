@@ -1,4 +1,5 @@
-//! The endpoints of backends, per core, as the current snapshot has them, and which of them takes the next request.
+//! The endpoints of backends, per core, as the current snapshot has them, and the choice of the one
+//! that takes the next request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -46,9 +47,9 @@ impl Pools {
         }
     }
 
-    /// The endpoint for the next request: of two at random, the one with fewer requests in flight; of all, if the last
-    /// attempt failed or those two lately did. `None` if the backend has no endpoint; the one to avoid is taken if there is
-    /// no other.
+    /// The endpoint for the next request: of two at random, the one with fewer requests in flight; of
+    /// all, if the last attempt failed or those two lately did. `None` if the backend has no endpoint;
+    /// the one to avoid is taken if there is no other.
     pub(crate) fn pick(&self, name: &BackendName, avoid: Option<SocketAddr>) -> Option<Rc<Endpoint>> {
         let pool = self.current(name)?;
         let endpoints = pool.endpoints.as_slice();
@@ -115,6 +116,5 @@ fn least<'e>(
     endpoints: impl IntoIterator<Item = &'e Rc<Endpoint>>,
     avoid: Option<SocketAddr>,
 ) -> Option<&'e Rc<Endpoint>> {
-    let cost = |it: &&Rc<Endpoint>| (Some(it.address) == avoid, it.failed_lately(), it.in_flight());
-    endpoints.into_iter().min_by_key(cost)
+    endpoints.into_iter().min_by_key(|it| (Some(it.address) == avoid, it.failed_lately(), it.in_flight()))
 }

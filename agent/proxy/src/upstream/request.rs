@@ -30,7 +30,7 @@ pub(crate) enum Upload {
     },
 }
 
-/// What is wrong with the client's body, if anything; shared with whoever waits for the response.
+/// The fault of the client's body, if it has one; shared with the task that waits for the response.
 #[derive(Clone, Default)]
 pub(crate) struct SharedFault(Rc<Cell<Option<BodyFault>>>);
 
@@ -78,7 +78,7 @@ impl Upload {
         Self::Client { incoming, left: limit.unwrap_or(u64::MAX), fault: SharedFault::default() }
     }
 
-    /// Whether the body is longer than it may be, as far as it says so.
+    /// True if the body says that it is longer than it may be.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
             Self::Empty => false,
@@ -104,9 +104,16 @@ impl Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Self::Client { incoming, left, fault } = &mut *self else { return Poll::Ready(None) };
         let Some(frame) = ready!(Pin::new(incoming).poll_frame(cx)) else { return Poll::Ready(None) };
-        let frame = frame.map_err(UploadError::from).and_then(|frame| within(left, frame));
+        let frame = frame.map_err(UploadError::from).and_then(|frame| {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            *left = left.checked_sub(bytes).ok_or(UploadError::TooLarge)?;
+            Ok(frame)
+        });
         if let Err(error) = &frame {
-            fault.0.set(Some(error.fault()));
+            fault.0.set(Some(match error {
+                UploadError::Client(_) => BodyFault::Malformed,
+                UploadError::TooLarge => BodyFault::TooLarge,
+            }));
         }
         Poll::Ready(Some(frame))
     }
@@ -122,23 +129,6 @@ impl Body for Upload {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Client { incoming, .. } => incoming.size_hint(),
-        }
-    }
-}
-
-fn within(left: &mut u64, frame: Frame<Bytes>) -> Result<Frame<Bytes>, UploadError> {
-    let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-    *left = left.checked_sub(bytes).ok_or(UploadError::TooLarge)?;
-    Ok(frame)
-}
-
-// === impl UploadError ===
-
-impl UploadError {
-    fn fault(&self) -> BodyFault {
-        match self {
-            Self::Client(_) => BodyFault::Malformed,
-            Self::TooLarge => BodyFault::TooLarge,
         }
     }
 }
