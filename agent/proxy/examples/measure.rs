@@ -1,6 +1,7 @@
-//! What the data plane costs: the gateway, a bare proxy on the same HTTP library that does the least a gateway must, and an
-//! origin behind either. Both speak HTTP/1 and HTTP/2, plain on the address given and TLS on the port after it. Load comes from
-//! outside (`wrk`, `h2load`); CPU time per request is read from `/proc/PID/stat`.
+//! What the data plane costs: the gateway, a bare proxy on the same HTTP library that does the
+//! least a gateway must, and an origin behind either. Both speak HTTP/1 and HTTP/2, plain on the
+//! address given and TLS on the port after it. Load comes from outside (`wrk`, `h2load`); CPU time
+//! per request is read from `/proc/PID/stat`.
 //!
 //! ```text
 //! measure origin 127.0.0.1:9000

@@ -1,5 +1,5 @@
-//! Client connections: how they are accepted, the limits they are held to, TLS, the checks of their bytes, and how long they
-//! may stay idle.
+//! Client connections: how they are accepted, the limits they are held to, TLS, the checks of their
+//! bytes, and how long they may stay idle.
 
 pub(crate) mod accept;
 pub(crate) mod clients;

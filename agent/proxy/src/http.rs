@@ -1,5 +1,5 @@
-//! HTTP requests, from their head to the last byte of the response: the edge policy, the decision, the way to a backend or
-//! an answer of the gateway's own.
+//! HTTP requests, from their head to the last byte of the response: the edge policy, the decision,
+//! the way to a backend or an answer of the gateway's own.
 
 pub(crate) mod answer;
 pub(crate) mod body;

@@ -2,10 +2,10 @@
 //!
 //! One OS thread per core, each with its own single-threaded runtime, its own listening sockets,
 //! connection pools and counters. A core learns of the world through the
-//! [`Snapshot`](portcullis_model::Snapshot)s it is given and never shares mutable state with another
-//! core, so nothing on the request path takes a lock. This crate knows neither Kubernetes nor eBPF: in
-//! [`SocketMode::Steered`] kernel programs bring the connections of every port to the sockets of
-//! [`Proxy::sockets`].
+//! [`Snapshot`](portcullis_model::Snapshot)s it is given and never shares mutable state with
+//! another core, so nothing on the request path takes a lock. This crate knows neither Kubernetes
+//! nor eBPF: in [`SocketMode::Steered`] kernel programs bring the connections of every port to the
+//! sockets of [`Proxy::sockets`].
 //!
 //! The folders are layers; each uses those below it only, and no file is part of an import circle:
 //!

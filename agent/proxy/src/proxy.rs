@@ -20,8 +20,8 @@ use crate::core::task::or_abort;
 use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Unbound};
 
-/// The beginning of the names of the threads that serve connections. A panic there ends the connection it came up in, or else
-/// the process, by itself.
+/// The beginning of the names of the threads that serve connections. A panic there ends the
+/// connection it came up in, or else the process, by itself.
 pub const CORE_THREAD: &str = "core-";
 
 /// Dropping it stops the data plane at once; [`Proxy::drain`] is the polite way.
@@ -87,7 +87,8 @@ impl Proxy {
 
     /// Stops accepting, lets open connections finish within the drain time-out, then stops.
     pub async fn drain(mut self) {
-        // They are the cores' own once more: the kernel would go on taking connections that no core accepts.
+        // They are the cores' own once more: the kernel would go on taking connections that no core
+        // accepts.
         self.sockets.clear();
         self.ask(Command::Drain).await;
         self.cores.clear();
@@ -139,8 +140,8 @@ impl Proxy {
     }
 }
 
-/// Returns once the core has what it takes, or cannot have it: a core that is missing goes unnoticed, but its share of the
-/// connections is lost.
+/// Returns once the core has what it takes, or cannot have it: a core that is missing goes
+/// unnoticed, but its share of the connections is lost.
 fn start_thread<F: Future<Output = ()>>(
     core: usize,
     sockets: Option<CoreSockets>,

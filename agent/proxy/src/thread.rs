@@ -220,8 +220,8 @@ impl Acceptors {
         Self { waiting: steered, steered: Vec::new(), bound: BTreeMap::new() }
     }
 
-    /// Accepts the connections that are steered here. Kernel programs that outlived an agent steer to
-    /// the next one's sockets before it knows any listener; those connections wait.
+    /// Accepts the connections that are steered here. Kernel programs that outlived an agent steer
+    /// to the next one's sockets before it knows any listener; those connections wait.
     fn open(&mut self, core: &Core) {
         self.steered.extend(self.waiting.drain(..).map(|listener| core.accept(listener)));
     }

@@ -20,7 +20,8 @@ use support::world::{World, eventually};
 
 const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: 100 };
 
-/// Gateway `logged` on the plain port, Gateway `quiet` on the TLS port, both echoing; and the end of a pipe into which the log goes.
+/// Gateway `logged` on the plain port, Gateway `quiet` on the TLS port, both echoing; and the end
+/// of a pipe into which the log goes.
 async fn world(log: AccessLog) -> (World, Origin, PipeReader) {
     world_behind(0, log).await
 }
@@ -197,7 +198,8 @@ async fn open_connections_follow_changes() {
     assert_eq!(lines.iter().map(|line| &line["target"]).collect::<Vec<_>>(), ["/1", "/3"]);
 }
 
-/// Nobody reads: requests are answered, lines are lost, the loss is counted, and the data plane ends all the same.
+/// Nobody reads: requests are answered, lines are lost, the loss is counted, and the data plane
+/// ends all the same.
 #[tokio::test]
 async fn a_log_that_nobody_reads_holds_nothing_up() {
     let (world, _origin, reader) = world(ALL).await;

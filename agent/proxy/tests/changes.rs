@@ -117,7 +117,8 @@ async fn everything_changes_under_load_and_nothing_fails() {
     }
 }
 
-/// Sessions are resumed on whichever core and after whichever change; only the certificate's own change may cost one.
+/// Sessions are resumed on whichever core and after whichever change; only the certificate's own
+/// change may cost one.
 #[tokio::test]
 async fn sessions_outlive_changes_of_other_listeners() {
     let (mut world, _origin) = two_tenants().await;

@@ -1,5 +1,5 @@
-//! The table: a request, what the backend saw of it, what the client got. Every row runs over HTTP/1.1 and HTTP/2, with
-//! and without TLS, and to an HTTP/1.1 and an HTTP/2 backend.
+//! The table: a request, what the backend saw of it, what the client got. Every row runs over
+//! HTTP/1.1 and HTTP/2, with and without TLS, and to an HTTP/1.1 and an HTTP/2 backend.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
@@ -18,7 +18,8 @@ struct Row {
     name: &'static str,
     rules: Vec<RuleSpec>,
     request: &'static str,
-    /// Lines of what the backend saw; a leading `!` says that no line starts so. Empty: it saw nothing.
+    /// Lines of what the backend saw; a leading `!` says that no line starts so. Empty: it saw
+    /// nothing.
     saw: &'static [&'static str],
     /// Status, then lines of the response's header in the same way.
     got: (u16, &'static [&'static str]),

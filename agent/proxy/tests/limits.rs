@@ -1,4 +1,5 @@
-//! What a Gateway's limits do to its clients, and that they do nothing to those of another Gateway of the same agent.
+//! What a Gateway's limits do to its clients, and that they do nothing to those of another Gateway
+//! of the same agent.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

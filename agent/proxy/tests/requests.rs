@@ -1,4 +1,5 @@
-//! Tables: request → what the backend saw → what the client got, over HTTP/1, HTTP/1 over TLS and HTTP/2 over TLS.
+//! Tables: request → what the backend saw → what the client got, over HTTP/1, HTTP/1 over TLS and
+//! HTTP/2 over TLS.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

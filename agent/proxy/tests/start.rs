@@ -29,7 +29,8 @@ async fn is_served(address: SocketAddr) -> bool {
     timeout(Duration::from_secs(5), stream.read_to_end(&mut Vec::new())).await.is_ok()
 }
 
-/// Whatever cannot be opened: a core that was missing would go unnoticed, with its share of the connections.
+/// Whatever cannot be opened: a core that was missing would go unnoticed, with its share of the
+/// connections.
 #[tokio::test]
 async fn without_descriptors_it_does_not_start() {
     let mut command = Command::new("prlimit");

@@ -1,5 +1,5 @@
-//! Connections to backends: kept, shared, replaced when they turn out closed; and what happens when a backend does not do
-//! its part.
+//! Connections to backends: kept, shared, replaced when they turn out closed; and what happens when
+//! a backend does not do its part.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
@@ -52,7 +52,8 @@ async fn a_burst_shares_one_http2_connection() {
     assert_eq!((origin.connections(), origin.requests()), (1, 20));
 }
 
-/// What a peer does not take at once would wait until something else ends; of watches, nothing does.
+/// What a peer does not take at once would wait until something else ends; of watches, nothing
+/// does.
 #[tokio::test]
 async fn what_one_http2_connection_has_no_room_for_gets_another() {
     let origin = Origin::h2c_with(3).await;
@@ -109,7 +110,8 @@ async fn nobody_waits_for_a_connection_longer_than_the_time_out() {
     }
 }
 
-/// The backend closes after every response without saying so; every second request meets a closed connection.
+/// The backend closes after every response without saying so; every second request meets a closed
+/// connection.
 #[tokio::test]
 async fn a_kept_connection_that_was_closed_costs_no_request() {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -173,7 +175,8 @@ async fn what_is_no_response_is_a_bad_gateway() {
     }
 }
 
-/// `Content-Length: 5` would cut ten bytes in half and pass them off as whole (RFC 9112 section 6.3).
+/// `Content-Length: 5` would cut ten bytes in half and pass them off as whole (RFC 9112 section
+/// 6.3).
 #[tokio::test]
 async fn transfer_encoding_overrides_content_length() {
     let answer =

@@ -1,5 +1,5 @@
-//! A backend whose node is gone: no reset, no answer, nothing. It has an address that can be taken away, so this runs in a
-//! network namespace of its own, which needs root or user namespaces.
+//! A backend whose node is gone: no reset, no answer, nothing. It has an address that can be taken
+//! away, so this runs in a network namespace of its own, which needs root or user namespaces.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
@@ -52,7 +52,8 @@ async fn world(protocol: BackendProtocol, origin: &Origin) -> World {
     world
 }
 
-/// All requests of an HTTP/2 connection would wait until the kernel gives up sending, for a quarter of an hour.
+/// All requests of an HTTP/2 connection would wait until the kernel gives up sending, for a quarter
+/// of an hour.
 #[test]
 fn requests_do_not_wait_for_a_backend_that_vanished() {
     isolated("requests_do_not_wait_for_a_backend_that_vanished", async {

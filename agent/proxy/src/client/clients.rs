@@ -1,6 +1,6 @@
-//! The open client connections of a core, and the orders they get: to finish because their listener is
-//! gone or the core drains, or to end because the client takes too long. One sweep by the core's clock
-//! takes the place of a timer per connection.
+//! The open client connections of a core, and the orders they get: to finish because their listener
+//! is gone or the core drains, or to end because the client takes too long. One sweep by the core's
+//! clock takes the place of a timer per connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,7 +41,8 @@ pub(crate) struct Client {
     pub progress: Arc<Progress>,
     permit: ConnectionPermit,
     idle_limit: IdleLimit,
-    /// Since when it has been up to the client alone that something happens, plus one; 0 if it is not.
+    /// Since when it has been up to the client alone that something happens, plus one; 0 if it is
+    /// not.
     stalled_since: Cell<u32>,
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
@@ -184,8 +185,8 @@ impl Client {
         since.checked_sub(1).map_or(0, |since| clock::now() - since)
     }
 
-    /// A connection that is to finish, and has nothing to finish, ends unless its client keeps it from
-    /// that.
+    /// A connection that is to finish, and has nothing to finish, ends unless its client keeps it
+    /// from that.
     fn is_up_to_client(&self) -> bool {
         match self.progress.exchanges() {
             0 => self.phase.get() == Phase::Finish,

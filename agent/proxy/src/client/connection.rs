@@ -1,5 +1,6 @@
-//! The beginning of a client connection: which port it came to, whether its Gateway has room for it,
-//! TLS if the port speaks it, and which version of HTTP follows. Nothing here knows how it is served then.
+//! The beginning of a client connection: which port it came to, whether its Gateway has room for
+//! it, TLS if the port speaks it, and which version of HTTP follows. Nothing here knows how it is
+//! served then.
 
 use std::io;
 use std::net::SocketAddr;

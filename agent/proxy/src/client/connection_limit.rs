@@ -1,6 +1,6 @@
-//! The number of connections that a Gateway may have: its limits on one core, and a count that all cores
-//! share. What must outlive changed limits (the number of connections, the counters of refusals) hangs
-//! on the Gateway's name.
+//! The number of connections that a Gateway may have: its limits on one core, and a count that all
+//! cores share. What must outlive changed limits (the number of connections, the counters of
+//! refusals) hangs on the Gateway's name.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -20,18 +20,21 @@ struct GatewayLimit {
     counts: Rc<GatewayCounts>,
 }
 
-/// A connection that was let in. As long as it lasts it counts, and is held to the limits that it began with.
+/// A connection that was let in. As long as it lasts it counts, and is held to the limits that it
+/// began with.
 pub(crate) struct ConnectionPermit(Rc<GatewayLimit>);
 
-/// The limits of a core, by the address of their Gateway (which they keep alive, so it is not reused).
+/// The limits of a core, by the address of their Gateway (which they keep alive, so it is not
+/// reused).
 pub(crate) struct ConnectionLimits {
     shared_counts: SharedCounts,
     gateways: RefCell<HashMap<usize, Rc<GatewayLimit>, RandomState>>,
     counts: RefCell<HashMap<ObjectName, Rc<GatewayCounts>, RandomState>>,
 }
 
-/// The number of connections each Gateway has on all cores together. Cores share the number, which a connection changes when it
-/// comes and when it goes; the lock is for finding it, once per core and version of a Gateway.
+/// The number of connections each Gateway has on all cores together. Cores share the number, which
+/// a connection changes when it comes and when it goes; the lock is for finding it, once per core
+/// and version of a Gateway.
 #[derive(Clone, Default)]
 pub(crate) struct SharedCounts(Arc<Mutex<HashMap<ObjectName, Weak<AtomicU32>>>>);
 

@@ -15,8 +15,8 @@ const PING: u8 = 6;
 /// Control frames a client may send at once, and on top of that every second.
 const BURST: u32 = 1000;
 const PER_SECOND: u32 = 10;
-/// Requests a client may reset at once, and on top of that every second and for every response that it
-/// let come to its end.
+/// Requests a client may reset at once, and on top of that every second and for every response that
+/// it let come to its end.
 const RESETS: u32 = 500;
 const RESETS_PER_SECOND: u32 = 10;
 /// gRPC clients probe the bandwidth with a PING per round trip while data flows to them: such data

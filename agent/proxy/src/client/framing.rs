@@ -1,11 +1,11 @@
 //! The framing of HTTP/1 requests, read along with the bytes before the HTTP library sees them. The
-//! library is lenient where another hop may read the same bytes differently: it takes a bare LF for a
-//! line end, lets Transfer-Encoding override Content-Length and repeats of Content-Length pass. All of
-//! these are request smuggling in waiting, and none is visible in the parsed request any more, so they
-//! are caught here (RFC 9112 sections 2.2, 6.3 and 7.1).
+//! library is lenient where another hop may read the same bytes differently: it takes a bare LF for
+//! a line end, lets Transfer-Encoding override Content-Length and repeats of Content-Length pass.
+//! All of these are request smuggling in waiting, and none is visible in the parsed request any
+//! more, so they are caught here (RFC 9112 sections 2.2, 6.3 and 7.1).
 //!
-//! This is not a parser: it follows lines and body lengths only, and leaves every other judgement to
-//! the library.
+//! This is not a parser: it follows lines and body lengths only, and leaves every other judgement
+//! to the library.
 
 use memchr::memchr;
 

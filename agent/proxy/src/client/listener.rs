@@ -1,6 +1,6 @@
-//! Listeners as one core serves them: their TLS state and their counters. They are made when a listener
-//! first sees traffic; what must outlive a changed listener (counters, TLS sessions) hangs on the
-//! listener's identity.
+//! Listeners as one core serves them: their TLS state and their counters. They are made when a
+//! listener first sees traffic; what must outlive a changed listener (counters, TLS sessions) hangs
+//! on the listener's identity.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,8 @@ pub(crate) struct ListenerState {
     shared: Rc<SharedState>,
 }
 
-/// The listeners of a core, by the address of the model's (which they keep alive, so it is not reused).
+/// The listeners of a core, by the address of the model's (which they keep alive, so it is not
+/// reused).
 pub(crate) struct Listeners {
     tls: TlsFactory,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
@@ -65,8 +66,8 @@ impl Listeners {
         state.clone()
     }
 
-    /// `None` for a listener that does not terminate TLS. Unless its certificates changed, a listener keeps its
-    /// configuration, and with it its sessions.
+    /// `None` for a listener that does not terminate TLS. Unless its certificates changed, a
+    /// listener keeps its configuration, and with it its sessions.
     pub(crate) fn server_config(&self, listener_state: &ListenerState) -> Option<Arc<ServerConfig>> {
         let termination = listener_state.listener.serves.tls()?;
         let mut current = listener_state.shared.tls.borrow_mut();

@@ -1,13 +1,14 @@
 //! The progress of a client connection: what its requests wait for, and what its bytes say. The
 //! connection and its requests leave marks here, which the sweep of
-//! [`Clients`](crate::client::clients::Clients) looks at now and then, so that no connection holds a
-//! timer.
+//! [`Clients`](crate::client::clients::Clients) looks at now and then, so that no connection holds
+//! a timer.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::core::clock;
 
-/// Only the connection's core touches it; it is atomic because the stream of an upgraded connection must be `Send`.
+/// Only the connection's core touches it; it is atomic because the stream of an upgraded connection
+/// must be `Send`.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// The number of exchanges that wait for each [`Awaited`].
@@ -102,8 +103,9 @@ impl Progress {
 
     // --- conclusions ---
 
-    /// Ticks for which the current request head has been on its way. One that was sent behind another
-    /// request is not read before that is answered (RFC 9112 section 9.3.2), so its time begins then.
+    /// Ticks for which the current request head has been on its way. One that was sent behind
+    /// another request is not read before that is answered (RFC 9112 section 9.3.2), so its time
+    /// begins then.
     pub(crate) fn head_age(&self) -> Option<u32> {
         let since = self.head_since.load(Relaxed).checked_sub(1)?;
         (self.exchanges() == 0).then(|| clock::now() - since.max(self.idle_since.load(Relaxed)))
@@ -119,8 +121,8 @@ impl Progress {
         self.exchanges.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// True if all exchanges would go on once the client did its part. It is not to blame for responses
-    /// that the backend is slow with, or streams that have nothing to say.
+    /// True if all exchanges would go on once the client did its part. It is not to blame for
+    /// responses that the backend is slow with, or streams that have nothing to say.
     pub(crate) fn is_up_to_client(&self) -> bool {
         let [response, backend, client] = self.exchanges.each_ref().map(|count| count.load(Relaxed));
         backend == 0 && if response > 0 { self.body_wanted.load(Relaxed) } else { client > 0 }

@@ -1,4 +1,5 @@
-//! TLS termination: from a listener's certificates to a rustls configuration, and from a client hello to a listener.
+//! TLS termination: from a listener's certificates to a rustls configuration, and from a client
+//! hello to a listener.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use rustls::{ServerConfig, version};
 /// TLS 1.3 tickets a handshake hands out. Each costs CPU, and every resumption earns a new one.
 const TICKETS: usize = 1;
 
-/// A fatal `unrecognized_name` alert in plain text, as it is before keys exist (RFC 8446 section 6, RFC 6066 section 3).
+/// A fatal `unrecognized_name` alert in plain text, as it is before keys exist (RFC 8446 section 6,
+/// RFC 6066 section 3).
 pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// Makes configurations; all cores of a process share the key that session tickets are sealed with.
@@ -54,8 +56,9 @@ impl TlsFactory {
     }
 }
 
-/// The library's choice of algorithms, AES-128 first. What most clients ask for first, AES-256 with SHA-384, makes the key
-/// schedule of a handshake dearer than its signature: CPUs have instructions for SHA-256, not for SHA-384.
+/// The library's choice of algorithms, AES-128 first. What most clients ask for first, AES-256 with
+/// SHA-384, makes the key schedule of a handshake dearer than its signature: CPUs have instructions
+/// for SHA-256, not for SHA-384.
 fn provider() -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     let is_dear = |suite: &rustls::SupportedCipherSuite| {
@@ -82,8 +85,8 @@ impl ResolvesServerCert for CertificateChoice {
     }
 }
 
-/// The certificate with the longest name that matches ("the GatewayClass MUST use the longest matching SNI out of all
-/// available certificates"); the first of equals.
+/// The certificate with the longest name that matches ("the GatewayClass MUST use the longest
+/// matching SNI out of all available certificates"); the first of equals.
 fn longest_match<'c>(certificates: &'c [Certificate], server_name: &str) -> Option<&'c Certificate> {
     let matched = |certificate: &Certificate| {
         let names = certificate.names.iter().filter(|name| covers(name, server_name));

@@ -1,6 +1,6 @@
 //! A buffer for what an HTTP/2 connection writes, as long as it has anything to say. The library
-//! flushes after every DATA frame; each of these would be a TLS record, a system call and a wake-up of
-//! the client, though the next response is often ready, too.
+//! flushes after every DATA frame; each of these would be a TLS record, a system call and a wake-up
+//! of the client, though the next response is often ready, too.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The largest write: a TLS record.
 const LIMIT: usize = 16 << 10;
 
-/// A stream whose writes wait for a flush by [`FlushAfterPoll`]; the library's own flushes do nothing.
+/// A stream whose writes wait for a flush by [`FlushAfterPoll`]; the library's own flushes do
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer<S>(Rc<RefCell<Shared<S>>>);
 
@@ -25,8 +26,8 @@ struct Shared<S> {
     sent: usize,
 }
 
-/// A connection over a [`WriteBuffer`], which is flushed whenever the connection has done what it can
-/// for now.
+/// A connection over a [`WriteBuffer`], which is flushed whenever the connection has done what it
+/// can for now.
 pub(crate) struct FlushAfterPoll<C, S> {
     connection: Pin<Box<C>>,
     buffer: WriteBuffer<S>,

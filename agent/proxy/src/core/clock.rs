@@ -1,4 +1,5 @@
-//! A coarse clock per core: what needs no better resolution reads a cell instead of asking the kernel.
+//! A coarse clock per core: what needs no better resolution reads a cell instead of asking the
+//! kernel.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Heads of messages as the edge policy, the decision, the header filters and the access log use them,
-//! whichever parser they come from. The traits are implemented for the HTTP library's types here; calls
-//! are static, so that no parser pays for another one.
+//! Heads of messages as the edge policy, the decision, the header filters and the access log use
+//! them, whichever parser they come from. The traits are implemented for the HTTP library's types
+//! here; calls are static, so that no parser pays for another one.
 
 #[cfg(test)]
 pub(crate) mod plain;

@@ -1,5 +1,5 @@
-//! The reasons why the gateway answers a request itself. One table: the status, the words for the client, and the name for logs, metrics
-//! and `docs/proxy.md`.
+//! The reasons why the gateway answers a request itself. One table: the status, the words for the
+//! client, and the name for logs, metrics and `docs/proxy.md`.
 
 use http::StatusCode;
 
@@ -35,9 +35,10 @@ macro_rules! reasons {
 // === impl Reason ===
 
 impl Reason {
-    /// The code that a gRPC client gets instead of the HTTP status: that of gRPC's own mapping from HTTP
-    /// (`http-grpc-status-mapping.md`), but for a time-out of the rule, which is no reason to try again elsewhere. `None` where
-    /// the request is not fit to be taken for gRPC, or is for another connection: then HTTP has to say it.
+    /// The code that a gRPC client gets instead of the HTTP status: that of gRPC's own mapping from
+    /// HTTP (`http-grpc-status-mapping.md`), but for a time-out of the rule, which is no reason to
+    /// try again elsewhere. `None` where the request is not fit to be taken for gRPC, or is for
+    /// another connection: then HTTP has to say it.
     pub(crate) fn grpc_code(self) -> Option<GrpcCode> {
         match self {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
@@ -118,7 +119,8 @@ reasons! {
     Timeout = GATEWAY_TIMEOUT "timeout" "the backend took too long",
     /// Found while the request was being forwarded.
     ClientBody = BAD_REQUEST "client_body" "the request body is malformed or broke off",
-    /// Of more bytes than the Gateway allows; if the length is not declared, found while the request was being forwarded.
+    /// Of more bytes than the Gateway allows; if the length is not declared, found while the
+    /// request was being forwarded.
     BodyTooLarge = PAYLOAD_TOO_LARGE "body_too_large" "the request body is too large",
 }
 

@@ -14,8 +14,8 @@ pub struct Settings {
     pub access_log: LogOutput,
     /// The time that open connections have to finish after a drain began.
     pub drain: Duration,
-    /// Proxies that every request passes before this one, and who are believed: as many addresses of `X-Forwarded-For` are
-    /// kept. 0: whatever it says is replaced.
+    /// Proxies that every request passes before this one, and who are believed: as many addresses
+    /// of `X-Forwarded-For` are kept. 0: whatever it says is replaced.
     pub trusted_hops: usize,
 }
 

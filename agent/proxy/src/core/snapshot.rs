@@ -1,5 +1,5 @@
-//! The snapshot that a core serves. Requests hold it by this core's own count, so that they share no
-//! cache line with other cores.
+//! The snapshot that a core serves. Requests hold it by this core's own count, so that they share
+//! no cache line with other cores.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Listening sockets: a pair on loopback that the kernel steers connections to, or one per frontend.
+//! Listening sockets: a pair on loopback that the kernel steers connections to, or one per
+//! frontend.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -8,8 +9,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 const BACKLOG: i32 = 4096;
-/// A client that is gone without a word is noticed after two minutes. Tunnels and streams may be silent for longer, and what
-/// is between forgets silent connections, too.
+/// A client that is gone without a word is noticed after two minutes. Tunnels and streams may be
+/// silent for longer, and what is between forgets silent connections, too.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(15))
@@ -41,8 +42,8 @@ impl CoreSockets {
     }
 }
 
-/// A non-blocking listener that other cores may bind, too. `::` does not take IPv4 connections, so that both
-/// unspecified addresses can be frontends.
+/// A non-blocking listener that other cores may bind, too. `::` does not take IPv4 connections, so
+/// that both unspecified addresses can be frontends.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

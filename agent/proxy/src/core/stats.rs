@@ -1,4 +1,5 @@
-//! Counters. Each core counts in plain cells; a scrape asks every core for its numbers and adds them up.
+//! Counters. Each core counts in plain cells; a scrape asks every core for its numbers and adds
+//! them up.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ pub struct Stats {
     pub accepted: u64,
     pub accept_errors: u64,
     pub handshake_failures: BTreeMap<HandshakeFailure, u64>,
-    /// Answers of ours because no listener or route took the request, or because it was refused at the edge.
+    /// Answers of ours because no listener or route took the request, or because it was refused at
+    /// the edge.
     pub unrouted: u64,
     /// Answers of ours, by reason; those that never happened are missing.
     pub answers: BTreeMap<Reason, u64>,

@@ -1,4 +1,5 @@
-//! Answers of our own: short, plain, and saying what is wrong without saying what the configuration holds.
+//! Answers of our own: short, plain, and saying what is wrong without saying what the configuration
+//! holds.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
@@ -12,7 +13,8 @@ use crate::http::headers;
 
 pub(crate) type Response = http::Response<Body>;
 
-/// The registered methods that are not refused; others pass as well. RFC 9110 section 15.5.6 wants to have them said.
+/// The registered methods that are not refused; others pass as well. RFC 9110 section 15.5.6 wants
+/// to have them said.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
 /// A line of words for the client.
@@ -26,7 +28,8 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Response {
     response
 }
 
-/// The same for a gRPC client, who looks for trailers and not at the status: "Trailers-Only", which is a head that says it all.
+/// The same for a gRPC client, who looks for trailers and not at the status: "Trailers-Only", which
+/// is a head that says it all.
 pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue) -> Response {
     let mut response = http::Response::new(Body::empty());
     let fields = response.headers_mut();
@@ -36,7 +39,8 @@ pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue)
     response
 }
 
-/// `application/grpc`, `application/grpc+proto`, `application/grpc-web`, …, if that is what a request carries.
+/// `application/grpc`, `application/grpc+proto`, `application/grpc-web`, …, if that is what a
+/// request carries.
 pub(crate) fn grpc_type(fields: &impl Fields) -> Option<HeaderValue> {
     const PREFIX: &[u8] = b"application/grpc";
     let (begin, rest) = fields.get(&CONTENT_TYPE)?.split_at_checked(PREFIX.len())?;

@@ -1,4 +1,5 @@
-//! Response bodies: nothing, a line of our own, or what the backend sends, passed on frame by frame.
+//! Response bodies: nothing, a line of our own, or what the backend sends, passed on frame by
+//! frame.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -74,8 +75,8 @@ impl Body {
         body
     }
 
-    /// Marks the progress: a frame is with the HTTP library until it asks for more, which it does when
-    /// the client has taken enough.
+    /// Marks the progress: a frame is with the HTTP library until it asks for more, which it does
+    /// when the client has taken enough.
     fn went_on(&mut self, awaited: Awaited) {
         let complete = self.is_end_stream();
         if let Some(exchange) = &mut self.exchange {

@@ -31,8 +31,8 @@ const HTTP2_FIELD: u32 = 32;
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
-/// Resets a client may have pending, and those it may provoke, before the connection ends (CVE-2023-44487, CVE-2025-8671);
-/// those of requests under way are counted in [`FrameBudget`].
+/// Resets a client may have pending, and those it may provoke, before the connection ends
+/// (CVE-2023-44487, CVE-2025-8671); those of requests under way are counted in [`FrameBudget`].
 const PENDING_RESETS: usize = 20;
 const PROVOKED_RESETS: usize = 200;
 const PING_EVERY: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
-//! The edge policy: what must hold for a request before it is routed. HTTP libraries let some ambiguous
-//! requests through; a gateway must not, because the next hop may read them differently (request
-//! smuggling, path confusion). Host and path are normalised here, once: the same form is matched,
-//! forwarded and logged. Nothing here knows which parser a head comes from.
+//! The edge policy: what must hold for a request before it is routed. HTTP libraries let some
+//! ambiguous requests through; a gateway must not, because the next hop may read them differently
+//! (request smuggling, path confusion). Host and path are normalised here, once: the same form is
+//! matched, forwarded and logged. Nothing here knows which parser a head comes from.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -13,7 +13,8 @@ use crate::core::head::{FieldName, Fields, Head, KnownField};
 use crate::core::reason::Reason;
 use crate::http::path;
 
-/// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two (CVE-2026-49975).
+/// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two
+/// (CVE-2026-49975).
 const CRUMBS: usize = 64;
 /// Bytes that HTTP/1 has of a field besides name and value.
 const SEPARATORS: usize = ": \r\n".len();

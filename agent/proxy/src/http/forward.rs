@@ -1,5 +1,5 @@
-//! Forwarding: the request as the backend gets it, time-outs, the response as the client gets it. Which
-//! backend that is has been decided before.
+//! Forwarding: the request as the backend gets it, time-outs, the response as the client gets it.
+//! Which backend that is has been decided before.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -32,8 +32,8 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Sends the request where the plan says; returns the response for the client and the endpoint that
-    /// it came from, or why there is none.
+    /// Sends the request where the plan says; returns the response for the client and the endpoint
+    /// that it came from, or why there is none.
     pub(crate) async fn forward(
         &self,
         client: &Rc<Client>,
@@ -47,7 +47,8 @@ impl Forwarder {
             Upload::Empty => upgrade::Pending::take(&mut outgoing.parts),
             Upload::Client { .. } => None,
         };
-        // Until then the response must be complete. The clock is read only for rules that limit something.
+        // Until then the response must be complete. The clock is read only for rules that limit
+        // something.
         let timeouts = [plan.rule.timeouts.request, plan.rule.timeouts.backend_request];
         let deadline = timeouts.into_iter().flatten().min().map(|limit| Instant::now() + limit);
         self.prepare(client, plan, &mut outgoing.parts, switch.as_ref());
@@ -116,7 +117,8 @@ impl Forwarder {
             }
         };
         let (mut parts, incoming) = response.into_parts();
-        // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section 2.3).
+        // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section
+        // 2.3).
         parts.version = Version::HTTP_11;
         headers::remove_hop_by_hop(&mut parts.headers);
         if let Some(protocol) = tunnel {

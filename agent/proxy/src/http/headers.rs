@@ -70,7 +70,8 @@ pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut) {
     }
 }
 
-/// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge only.
+/// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge
+/// only.
 pub(crate) fn upgrade(fields: &impl Fields) -> Option<HeaderValue> {
     let protocol = fields.get(&header::UPGRADE)?;
     let wanted =
@@ -85,11 +86,12 @@ fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
     names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
 }
 
-/// Lets the backend know the client. Unless proxies in front are trusted, what the client says about
-/// itself is dropped.
+/// Lets the backend know the client. Unless proxies in front are trusted, what the client says
+/// about itself is dropped.
 pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, trusted_hops: usize) {
     let chain = chain(fields, trusted_hops, client.address);
-    // `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI);
+    // `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI,
+    // WSGI);
     // `Forwarded` (RFC 7239) passes proxies that do not know it.
     fields.remove_if(|name| {
         let name = name.as_str().as_bytes();
@@ -112,9 +114,9 @@ pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, tru
     fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
 }
 
-/// The addresses that a request came from: as trusted proxies say, each of the one before it, then the
-/// one that came to us. Any client can write what stands before them. `None` if they say nothing: then
-/// the request came past them.
+/// The addresses that a request came from: as trusted proxies say, each of the one before it, then
+/// the one that came to us. Any client can write what stands before them. `None` if they say
+/// nothing: then the request came past them.
 pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
     if trusted_hops == 0 {
         return None;

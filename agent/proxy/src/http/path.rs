@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use crate::core::reason::Reason;
 
-/// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and merges
-/// slashes, as most backends read them: a rule cannot be evaded by an empty segment. A path that is in
-/// order already, nearly every one, is borrowed.
+/// Resolves dot segments and escapes of characters that need none (RFC 3986 section 6.2.2), and
+/// merges slashes, as most backends read them: a rule cannot be evaded by an empty segment. A path
+/// that is in order already, nearly every one, is borrowed.
 ///
 /// # Errors
 /// The reason why the path is refused, with 400.

@@ -1,5 +1,5 @@
-//! The service that answers requests. It cannot fail: anything that goes wrong becomes a status and a
-//! line in the log.
+//! The service that answers requests. It cannot fail: anything that goes wrong becomes a status and
+//! a line in the log.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -34,8 +34,8 @@ pub(crate) struct Service {
 // === impl Service ===
 
 impl Service {
-    /// The request is put on the heap before anything waits: the future of every request is moved, and
-    /// would hold it several times.
+    /// The request is put on the heap before anything waits: the future of every request is moved,
+    /// and would hold it several times.
     pub(crate) fn answer(
         self: Rc<Self>,
         client: Rc<Client>,

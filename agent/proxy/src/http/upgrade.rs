@@ -1,5 +1,5 @@
-//! Protocol upgrades (WebSocket and others). The tunnel opens only after the backend has answered 101,
-//! so no byte of a refused upgrade can pass for a request.
+//! Protocol upgrades (WebSocket and others). The tunnel opens only after the backend has answered
+//! 101, so no byte of a refused upgrade can pass for a request.
 
 use std::rc::Rc;
 
@@ -66,8 +66,8 @@ impl Protocol {
 async fn join(client: OnUpgrade, backend: OnUpgrade, _counted: Rc<Client>) {
     let Ok((client, backend)) = tokio::try_join!(client, backend) else { return };
     let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
-    // Bytes that the client sent before it could know that the backend agrees were written for another
-    // reader, perhaps to look like a request.
+    // Bytes that the client sent before it could know that the backend agrees were written for
+    // another reader, perhaps to look like a request.
     if !client.read_buf.is_empty() {
         tracing::debug!("no tunnel: the client sent data before the protocol was switched");
         return;

@@ -198,7 +198,8 @@ impl Line<'_> {
         json
     }
 
-    /// The Combined Log Format, in which the bytes of the body come in between, then `name="value"`.
+    /// The Combined Log Format, in which the bytes of the body come in between, then
+    /// `name="value"`.
     fn text(&self) -> (String, String) {
         let time = self.time.strftime("%d/%b/%Y:%H:%M:%S +0000");
         let (method, target, version) = (self.method, self.target.to_string(), self.protocol);

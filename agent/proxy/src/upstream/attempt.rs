@@ -1,4 +1,5 @@
-//! Attempts at getting a response: which endpoint, over which connection, and when it is safe to try again.
+//! Attempts at getting a response: which endpoint, over which connection, and when it is safe to
+//! try again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,8 +36,8 @@ pub(crate) enum AttemptError {
 
 pub(crate) type UpstreamResponse = (http::Response<Incoming>, Lease);
 
-/// Tries again where that is safe: no connection could be made; or a kept connection turned out to be
-/// closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
+/// Tries again where that is safe: no connection could be made; or a kept connection turned out to
+/// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
 /// 9.2.2).
 pub(crate) async fn send(
     pools: &Pools,
@@ -82,8 +83,8 @@ pub(crate) async fn send(
     Err(failure)
 }
 
-/// A copy of a request, to send it again. Nearly every request has one made and none needs it, so it
-/// is a list of fields, which costs less than a map of them.
+/// A copy of a request, to send it again. Nearly every request has one made and none needs it, so
+/// it is a list of fields, which costs less than a map of them.
 struct Resend {
     method: Method,
     uri: Uri,
@@ -124,8 +125,8 @@ fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
-/// HTTP/1 says how long a body is, or that it is chunked: the HTTP library would take GET and HEAD for
-/// requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
+/// HTTP/1 says how long a body is, or that it is chunked: the HTTP library would take GET and HEAD
+/// for requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
     if matches!(upload, Upload::Client { .. }) && !parts.headers.contains_key(header::CONTENT_LENGTH) {

@@ -1,6 +1,6 @@
 //! Connections to one endpoint, kept per core. HTTP/1 connections are reused last in, first out, so
-//! that few stay warm and the rest age out; HTTP/2 connections are shared, and one is enough unless the
-//! peer takes fewer requests at once than come.
+//! that few stay warm and the rest age out; HTTP/2 connections are shared, and one is enough unless
+//! the peer takes fewer requests at once than come.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -119,8 +119,8 @@ impl Endpoint {
             BackendProtocol::Http1 if freshness == Freshness::New => None,
             BackendProtocol::Http1 => {
                 let mut idle = self.idle.borrow_mut();
-                // The youngest that is ready. One that is about to be (its response has been read, its
-                // task has not run since) is kept for later.
+                // The youngest that is ready. One that is about to be (its response has been read,
+                // its task has not run since) is kept for later.
                 let ready = idle.iter().rposition(|it| it.sender.is_ready());
                 ready.map(|ready| Kind::Http1(idle.remove(ready).sender))
             }
@@ -164,7 +164,8 @@ impl Endpoint {
         }
     }
 
-    /// Requests that waited for a connection share its fate, so that none waits for a second one to fail.
+    /// Requests that waited for a connection share its fate, so that none waits for a second one to
+    /// fail.
     async fn connect_shared(&self, counters: &CoreCounters) -> io::Result<Stream> {
         let (before, _) = self.failures.get();
         let _only = self.connecting.lock().await;
@@ -176,9 +177,9 @@ impl Endpoint {
             return Err(why.into());
         }
         let stream = self.dial(counters).await?;
-        // By default the kernel waits a quarter of an hour for acknowledgements before it gives a peer
-        // up. PING frames are no way: gRPC servers close a connection whose client sends them more often
-        // than every five minutes.
+        // By default the kernel waits a quarter of an hour for acknowledgements before it gives a
+        // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
+        // more often than every five minutes.
         SockRef::from(&stream).set_tcp_user_timeout(Some(self.settings.vanished))?;
         let connection = Multiplexed::open(stream).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;

@@ -1,6 +1,6 @@
-//! A connection that many requests share: HTTP/2 to one endpoint. The peer says how many at once; more
-//! would wait in the HTTP library without end, so they are counted here, and the endpoint opens one
-//! more connection.
+//! A connection that many requests share: HTTP/2 to one endpoint. The peer says how many at once;
+//! more would wait in the HTTP library without end, so they are counted here, and the endpoint
+//! opens one more connection.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

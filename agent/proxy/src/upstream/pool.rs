@@ -47,9 +47,9 @@ impl Pools {
         }
     }
 
-    /// The endpoint for the next request: of two at random, the one with fewer requests in flight; of
-    /// all, if the last attempt failed or those two lately did. `None` if the backend has no endpoint;
-    /// the one to avoid is taken if there is no other.
+    /// The endpoint for the next request: of two at random, the one with fewer requests in flight;
+    /// of all, if the last attempt failed or those two lately did. `None` if the backend has no
+    /// endpoint; the one to avoid is taken if there is no other.
     pub(crate) fn pick(&self, name: &BackendName, avoid: Option<SocketAddr>) -> Option<Rc<Endpoint>> {
         let pool = self.current(name)?;
         let endpoints = pool.endpoints.as_slice();
@@ -67,7 +67,8 @@ impl Pools {
         Some(chosen.clone())
     }
 
-    /// The pool of a backend as the current snapshot has it; endpoints that stay keep their connections.
+    /// The pool of a backend as the current snapshot has it; endpoints that stay keep their
+    /// connections.
     fn current(&self, name: &BackendName) -> Option<Rc<Pool>> {
         let known = self.backends.borrow().get(name).cloned();
         if let Some(pool) = &known

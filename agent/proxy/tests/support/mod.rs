@@ -1,5 +1,5 @@
-//! A gateway under test with real sockets on loopback: fixtures, an echoing backend, and clients for HTTP/1, HTTP/1 over
-//! TLS and HTTP/2 over TLS.
+//! A gateway under test with real sockets on loopback: fixtures, an echoing backend, and clients
+//! for HTTP/1, HTTP/1 over TLS and HTTP/2 over TLS.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 pub mod backend;

@@ -1,5 +1,6 @@
-//! Backends that answer with what they saw. Query parameters choose how they behave: `status`, `delay` (milliseconds
-//! before the response head), `stall` (head at once, body never), `trailers`, `size` (bytes of body), `cookie`.
+//! Backends that answer with what they saw. Query parameters choose how they behave: `status`,
+//! `delay` (milliseconds before the response head), `stall` (head at once, body never), `trailers`,
+//! `size` (bytes of body), `cookie`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

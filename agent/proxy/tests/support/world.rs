@@ -1,5 +1,5 @@
-//! A data plane between real clients and real backends on loopback. A test says which listeners and rules there are, sends
-//! requests, and compares what the backend saw and what the client got.
+//! A data plane between real clients and real backends on loopback. A test says which listeners and
+//! rules there are, sends requests, and compares what the backend saw and what the client got.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,7 +67,8 @@ impl World {
         self.backends.push(Backend { name, protocol, endpoints: endpoints.to_vec() });
     }
 
-    /// One echo backend `echo`, and the same rules on a listener for any host, with and without TLS.
+    /// One echo backend `echo`, and the same rules on a listener for any host, with and without
+    /// TLS.
     pub async fn echo(rules: Vec<RuleSpec>) -> (Self, Origin) {
         let mut world = Self::new();
         let backend = Origin::http1().await;
