@@ -244,8 +244,8 @@ impl Writers {
         }
     }
 
-    /// Were the agents uninstalled, here or everywhere? Then no agent takes over what this one
-    /// leaves on the node.
+    /// Returns `true` if the agents were uninstalled, here or everywhere. Then no agent takes over
+    /// what this one leaves on the node.
     pub(crate) async fn are_uninstalled(&self) -> bool {
         match &self.succession {
             Some(succession) => succession.is_over().await,

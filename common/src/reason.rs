@@ -46,7 +46,7 @@ reasons! {
 impl Reason {
     pub const COUNT: u32 = Self::ALL.len() as u32;
 
-    /// Does the packet guard drop a packet for this reason?
+    /// Returns `true` if the packet guard drops a packet for this reason.
     #[inline(always)]
     pub const fn drops(self) -> bool {
         matches!(self, Reason::DroppedNoListener)

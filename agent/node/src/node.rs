@@ -96,7 +96,7 @@ impl Node {
         &self.description
     }
 
-    /// Are connections steered by the kernel programs?
+    /// Returns `true` if the kernel programs steer connections.
     pub fn is_steered(&self) -> bool {
         self.steering.is_some()
     }
@@ -130,7 +130,7 @@ impl Node {
         lock(&self.vips).add(wanted, Instant::now())
     }
 
-    /// Has connections to these frontends steered, and no others, once the proxy serves them; then
+    /// Steers connections to these frontends, and to no others, once the proxy serves them; then
     /// takes away addresses that are not wanted any more. Returns the frontends that are not
     /// steered.
     pub fn serve(&self, wanted: BTreeSet<FrontendKey>) -> Refused {

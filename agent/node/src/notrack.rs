@@ -67,8 +67,8 @@ pub fn set(vips: &BTreeSet<IpAddr>) -> io::Result<()> {
     }
 }
 
-/// Are the rules for such VIPs there? A firewall that is loaded anew flushes those of all programs.
-/// The VIPs themselves are not compared.
+/// Returns `true` if the rules for such VIPs are there. A firewall that is loaded anew flushes
+/// those of all programs. The VIPs themselves are not compared.
 ///
 /// # Errors
 /// As [`set`].

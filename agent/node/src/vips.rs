@@ -20,7 +20,7 @@ use addresses::{Changes, Problem, Unlisted};
 /// Time between looks at whether addresses and rules are still what they should be.
 const COMPARISON_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Does the node's connection tracking see connections to VIPs?
+/// Connection tracking of VIP traffic on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
     On,

@@ -91,7 +91,7 @@ impl Request {
         self.path.as_ref().err().copied()
     }
 
-    /// Do routes see another path than the one asked for?
+    /// Returns `true` if routes see another path than the one asked for.
     pub(crate) fn is_rewritten(&self) -> bool {
         self.path.as_ref().is_ok_and(|path| *path != self.target)
     }

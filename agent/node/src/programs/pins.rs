@@ -60,7 +60,7 @@ impl Pins {
         Self { directory, _in_use: None }
     }
 
-    /// Does a running agent look after them?
+    /// Returns `true` if a running agent looks after them.
     pub(crate) fn are_in_use(&self) -> bool {
         let lock = lock(&self.directory, FlockOperation::NonBlockingLockExclusive);
         lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -158,7 +158,7 @@ fn ensure_bpffs(base: &Path) -> Result<(), Unavailable> {
     mounted.map_err(|source| Unavailable::NoBpffs { path: base.to_owned(), source })
 }
 
-/// Is the directory, or where it will be made, on a BPF file system?
+/// Returns `true` if the directory, or its place, is on a BPF file system.
 pub(crate) fn is_bpffs(directory: &Path) -> bool {
     let mut places = directory.ancestors().filter_map(|place| rustix::fs::statfs(place).ok());
     places.next().is_some_and(|place| place.f_type as u32 == BPFFS_MAGIC)

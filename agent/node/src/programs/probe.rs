@@ -14,11 +14,11 @@ use crate::programs::pins::is_bpffs;
 pub struct Environment {
     /// The kernel's release.
     pub kernel: String,
-    /// Were the kernel programs built into this agent?
+    /// The kernel programs were built into this agent.
     pub object: bool,
-    /// Does the kernel carry type information (BTF)? The programs of today do without.
+    /// The kernel carries type information (BTF). The programs of today do without.
     pub btf: bool,
-    /// Is the pin directory on a BPF file system? If not, opening tries to mount one.
+    /// The pin directory is on a BPF file system. If not, opening tries to mount one.
     pub bpffs: bool,
     /// Those of BPF, NET_ADMIN and PERFMON that are missing.
     pub missing_capabilities: Vec<&'static str>,
@@ -36,7 +36,7 @@ pub fn probe(pin_dir: &Path) -> Environment {
 }
 
 impl Environment {
-    /// Is there a reason not to try?
+    /// Refuses where there is a reason not to try.
     pub fn check(&self) -> Result<(), Unavailable> {
         if !self.object {
             return Err(Unavailable::NotBuilt);
