@@ -1,4 +1,4 @@
-//! How long translation takes at scale: `cargo run --release --example scale -p portcullis-gateway [sets] [routes-per-set]`.
+//! Measures how long translation takes at scale: `cargo run --release --example scale -p portcullis-gateway [sets] [routes-per-set]`.
 //! One Gateway, per tenant a ListenerSet with its own certificate, routes and Services.
 
 use std::time::{Duration, Instant};

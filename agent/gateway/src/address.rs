@@ -1,4 +1,4 @@
-//! Where a Gateway is served: `spec.addresses`, or the addresses that the agent was told to use; and what its status says of that.
+//! The addresses of a Gateway: `spec.addresses`, or those that the agent was told to use; and what its status says of that.
 
 use std::net::IpAddr;
 
@@ -12,9 +12,9 @@ const MOST_PUBLISHED: usize = 16;
 /// The addresses of a Gateway, with what is wrong with those asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
-    /// Where it is served.
+    /// The addresses it is served on.
     pub(crate) usable: Vec<IpAddr>,
-    /// What clients are told. Behind a load balancer that is where it is reached, not the cluster's address behind it.
+    /// The addresses that clients are told. Behind a load balancer they are where it is reached, not the cluster's address behind it.
     published: Vec<Ingress>,
     /// An address of a type that is not supported: the Gateway is not accepted.
     pub(crate) unsupported: Option<Fault>,
@@ -22,7 +22,7 @@ pub(crate) struct Addresses {
     pub(crate) unusable: Option<Fault>,
 }
 
-/// What the requests come to, one after the other.
+/// The outcome of the requests so far.
 #[derive(Default)]
 struct Draft {
     usable: Vec<IpAddr>,

@@ -11,12 +11,12 @@ use crate::route::ParsedRoute;
 use crate::selector::Namespaces;
 use crate::{Fault, Kind, Reason};
 
-/// How one parentRef of a route fares.
+/// The outcome of one parentRef of a route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RouteAttachment {
     /// By index in the parent's listeners: the names that both the route and the listener are for.
     pub(crate) listeners: Vec<(usize, BTreeSet<HostPattern>)>,
-    /// Why the route is not accepted by this parent.
+    /// The fault for which this parent does not accept the route.
     pub(crate) refusal: Option<Fault>,
 }
 

@@ -1,4 +1,4 @@
-//! Which release of the Gateway API is installed: what its CRDs say of themselves, against the releases that this agent was made
+//! The installed release of the Gateway API: what its CRDs say of themselves, against the releases that this agent was made
 //! for and tested with.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ const SUPPORTED: &[&str] = &["v1.6", "v1.7"];
 /// The standard kinds, and the experimental ones.
 const GROUPS: &[&str] = &[".gateway.networking.k8s.io", ".gateway.networking.x-k8s.io"];
 
-/// Whether all CRDs of the Gateway API are of a release we know; `None` if there is none, as without an API server.
+/// The judgement on the release of the installed CRDs; `None` if there is none, as without an API server.
 pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Fault>> {
     let installed = objects.definitions.iter().filter(|(name, _)| is_gateway_api(&name.name));
     let mut unknown = BTreeMap::<_, BTreeSet<_>>::new();

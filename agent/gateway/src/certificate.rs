@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 const TLS_SECRET: &str = "kubernetes.io/tls";
 
-/// Why a Secret is no certificate. The texts complete "Secret ns/name …" and never quote what the Secret holds.
+/// The reason why a Secret is no certificate. The texts complete "Secret ns/name …" and never quote what the Secret holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateError {
     #[error("is of type {0:?}; type kubernetes.io/tls is needed")]
@@ -82,7 +82,7 @@ fn fingerprint(chain: &[u8], key: &[u8]) -> [u8; 32] {
     fingerprint
 }
 
-/// What we need of the first certificate of a chain.
+/// The fields needed of the first certificate of a chain.
 struct Leaf {
     public_key: Vec<u8>,
     names: Arc<[Box<str>]>,

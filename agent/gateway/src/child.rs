@@ -19,7 +19,7 @@ pub(crate) fn parent_of_set(set: &ListenerSet) -> Option<ObjectName> {
     is_gateway(reference).then(|| name_of(reference, set.metadata.namespace.as_deref().unwrap_or_default()))
 }
 
-/// What a Gateway asks to be attached to.
+/// The object that a Gateway asks to be attached to.
 pub(crate) enum AttachTo {
     /// It has addresses of its own.
     Nothing,
@@ -70,7 +70,7 @@ pub(crate) fn allowed_sets(gateway: &Gateway) -> NamespaceRule {
     NamespaceRule::new(allowed, NamespaceRule::None)
 }
 
-/// Why a ListenerSet may not attach to its parent.
+/// The fault for which a ListenerSet may not attach to its parent.
 pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespaces<'_>) -> Option<Fault> {
     let to = parent.metadata.namespace.as_deref().unwrap_or_default();
     if is_child(parent) {
@@ -82,7 +82,7 @@ pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespac
     (!admitted).then(|| not_allowed("does not allow ListenerSets of this namespace (spec.allowedListeners)"))
 }
 
-/// Why a Gateway may not attach to its parent. `parent` is `None` if there is none of ours.
+/// The fault for which a Gateway may not attach to its parent. `parent` is `None` if there is none of ours.
 pub(crate) fn refuse_gateway(
     child: &Gateway,
     parent: Option<&Gateway>,
@@ -149,7 +149,7 @@ fn rule_of_annotation(text: &str) -> Result<NamespaceRule, SelectorError> {
     }
 }
 
-/// Whether a Gateway asks to be attached to something.
+/// True if a Gateway asks to be attached to something.
 fn is_child(gateway: &Gateway) -> bool {
     !matches!(parent_of_gateway(gateway), AttachTo::Nothing)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with an object, as one condition tells it: to the object's owner in full, to the owners of other objects
+//! Faults of objects, as one condition reports each: to the object's owner in full, to the owners of other objects
 //! nothing unless it is said what. Nothing here knows where faults come from or how statuses are laid out.
 
 use crate::{ConditionType, Reason};
@@ -6,13 +6,13 @@ use crate::{ConditionType, Reason};
 /// Something wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The condition that tells it first; others may repeat it ([`Fault::under`]).
+    /// The condition that reports it first; others may repeat it ([`Fault::under`]).
     pub condition: ConditionType,
     pub reason: Reason,
-    /// For the owner of the object and nobody else: it may name what others must not see.
+    /// For the owner of the object only: it may name what others must not see.
     pub message: String,
     /// For the owners of objects that the fault concerns as well, in words that give nothing of the owner's away.
-    for_others: Option<Box<str>>,
+    public_message: Option<Box<str>>,
 }
 
 /// Faults listed in one message. Further ones are counted: messages are limited in length, and have to stay readable.
@@ -21,9 +21,9 @@ const IN_ONE_MESSAGE: usize = 8;
 // === impl Fault ===
 
 impl Fault {
-    /// A fault that only the object's owner is told.
+    /// A fault that only the object's owner learns of.
     pub fn new(condition: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
-        Self { condition, reason, message: message.into(), for_others: None }
+        Self { condition, reason, message: message.into(), public_message: None }
     }
 
     /// The object, or a part of it, cannot be served.
@@ -51,19 +51,24 @@ impl Fault {
         Self::not_accepted(Reason::IncompatibleFilters, message)
     }
 
-    /// Tells the owners of other objects, too; in these words, which must not give away anything of this one.
+    /// GatewayParameters that cannot be followed.
+    pub fn invalid_parameters(message: impl Into<String>) -> Self {
+        Self::not_accepted(Reason::InvalidParameters, message)
+    }
+
+    /// Reports it to the owners of other objects, too; in these words, which must not give away anything of this one.
     #[must_use]
-    pub fn with_others_told(mut self, message: impl Into<Box<str>>) -> Self {
-        self.for_others = Some(message.into());
+    pub fn with_public_message(mut self, message: impl Into<Box<str>>) -> Self {
+        self.public_message = Some(message.into());
         self
     }
 
-    /// What the owners of other objects may read; `None` if it is none of their business.
-    pub fn for_others(&self) -> Option<&str> {
-        self.for_others.as_deref()
+    /// The words that the owners of other objects may read; `None` if it is none of their business.
+    pub fn public_message(&self) -> Option<&str> {
+        self.public_message.as_deref()
     }
 
-    /// The same fault, told by another condition.
+    /// The same fault, reported by another condition.
     #[must_use]
     pub fn under(self, condition: ConditionType) -> Self {
         Self { condition, ..self }
@@ -82,7 +87,7 @@ impl Fault {
         self
     }
 
-    /// Whether what has the fault cannot be served, as opposed to be served with an answer in place of what is missing.
+    /// True if what has the fault cannot be served, as opposed to being served with an answer in place of what is missing.
     pub fn is_unacceptable(&self) -> bool {
         self.condition == ConditionType::Accepted
     }
@@ -113,12 +118,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_told_nothing_unless_it_is_said_what() {
+    fn others_learn_nothing_unless_it_is_said_what() {
         let fault = Fault::unsupported("value \"secret\" is unknown");
-        assert_eq!(fault.for_others(), None);
-        assert_eq!(fault.clone().within("rule 0").under(ConditionType::Programmed).for_others(), None);
+        assert_eq!(fault.public_message(), None);
+        assert_eq!(fault.clone().within("rule 0").under(ConditionType::Programmed).public_message(), None);
         assert_eq!(
-            fault.with_others_told("the route is not valid").for_others(),
+            fault.with_public_message("the route is not valid").public_message(),
             Some("the route is not valid")
         );
     }

@@ -22,7 +22,7 @@ pub enum Feedback {
 pub(crate) struct Observations {
     unserved: BTreeMap<FrontendKey, String>,
     unprovisioned: BTreeMap<ObjectName, Fault>,
-    /// What is not served, by the Gateway that the snapshot has for the frontend.
+    /// The frontends that are not served, by the Gateway that the snapshot has for the frontend.
     by_gateway: BTreeMap<ObjectName, BTreeMap<FrontendKey, String>>,
     /// Gateways of which something else was observed since [`Self::assign`].
     changed: BTreeSet<ObjectName>,
@@ -41,7 +41,7 @@ impl Observations {
         }
     }
 
-    /// What is known, for a translation from scratch.
+    /// The same observations, for a translation from scratch.
     pub(crate) fn restart(self) -> Self {
         Self { by_gateway: BTreeMap::new(), changed: BTreeSet::new(), ..self }
     }
@@ -69,7 +69,7 @@ impl Observations {
         frontends.map(|(frontend, why)| (frontend, format!("{frontend}: {why}")))
     }
 
-    /// Why a Gateway did not get what is generated for it.
+    /// The reason why a Gateway did not get what is generated for it.
     pub(crate) fn unprovisioned(&self, gateway: &ObjectName) -> Option<&Fault> {
         self.unprovisioned.get(gateway)
     }

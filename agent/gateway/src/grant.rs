@@ -26,7 +26,7 @@ impl<'o> Grants<'o> {
         Self { by_name: &objects.reference_grants }
     }
 
-    /// Whether an object of a kind and namespace may refer to another object. Within a namespace everything may.
+    /// True if an object of a kind and namespace may refer to another object. Within a namespace everything may.
     pub fn permits(
         &self,
         from_kind: Kind,

@@ -1,4 +1,4 @@
-//! What is generated in the cluster for a Gateway (GEP-1762): pure. [`plan`] says what a Gateway wants, [`diff`] what to do
+//! Objects generated in the cluster for a Gateway (GEP-1762): pure. [`plan`] says what a Gateway wants, [`diff`] what to do
 //! about what is there. Nothing here talks with an API server, and nothing decides what the Gateway serves.
 
 mod address;
@@ -32,15 +32,15 @@ pub use pods::Pods;
 /// "MUST label all generated resources (Service, Deployment, etc)".
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 pub const GATEWAY_CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
-/// Tells kube-proxy and its replacements that somebody else serves the addresses of a Service: the agents do.
+/// Tells kube-proxy and its replacements that the addresses of a Service are not theirs to serve: the agents do.
 pub const SERVICE_PROXY_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 /// An annotation of our own: the controller whose GatewayClass it was generated for. Several may run in a cluster.
 pub const CONTROLLER_ANNOTATION: &str = "portcullis.dev/controller";
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// What generated objects say about who made them, and the field manager of server-side apply.
+/// The manager that generated objects name, and the field manager of server-side apply.
 pub const MANAGER: &str = "portcullis";
 
-/// What a Gateway comes to, together with what is attached to it.
+/// The ports and Secrets of a Gateway and of what is attached to it.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
     /// Its ListenerSets' included.
@@ -49,7 +49,7 @@ pub struct Merged {
     pub secrets: BTreeSet<ObjectName>,
 }
 
-/// What a Gateway wants to be there.
+/// The objects that are to be there for a Gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     pub gateway: ObjectName,
@@ -58,7 +58,7 @@ pub struct Wanted {
     /// In the order in which they are made. Absent while the Gateway has no port, for a Service needs one, or is not
     /// accepted, for whatever reason: what is there already stays as it is, and with it the address.
     pub objects: Option<Vec<Generated>>,
-    /// Rights that stay without objects. All others go: the reason may be that somebody took his permission back.
+    /// Rights that stay without objects. All others go: the reason may be that a permission was taken back.
     pub rights: Vec<Generated>,
 }
 
@@ -67,7 +67,7 @@ impl Wanted {
         self.objects.as_deref().unwrap_or_default()
     }
 
-    /// Whether an object that was generated for the Gateway has its place still. A Gateway of which it is not known what it wants
+    /// True if an object that was generated for the Gateway has its place still. A Gateway of which it is not known what it wants
     /// keeps what it has, but of rights only those that it would get.
     pub fn keeps(&self, object: &Generated) -> bool {
         let is_it = |other: &Generated| other.kind == object.kind && other.name() == object.name();
@@ -159,7 +159,7 @@ fn owner(gateway: &Gateway) -> OwnerReference {
 }
 
 /// Infrastructure labels ("If Labels is set on the GatewayClass as well, the labels are merged with the Gateway's labels taking
-/// precedence"), with those that identify the object on top: nobody can relabel an object into another Gateway's.
+/// precedence"), with those that identify the object on top: no tenant can relabel an object into another Gateway's.
 fn labels(gateway: &Gateway, parameters: &Parameters) -> BTreeMap<String, String> {
     let infrastructure = gateway.spec.infrastructure.as_ref();
     let mut labels = parameters.labels.clone();

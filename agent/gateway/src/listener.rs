@@ -32,9 +32,9 @@ pub(crate) struct Listener {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) namespaces: NamespaceRule,
     pub(crate) certificates: Arc<[Certificate]>,
-    /// Why `ResolvedRefs` is false; the listener may work with what was resolved.
+    /// The faults that make `ResolvedRefs` false; the listener may work with what was resolved.
     pub(crate) unresolved: Vec<Fault>,
-    /// Why the listener cannot be served, whatever the others are.
+    /// The fault for which the listener cannot be served, whatever the others are.
     pub(crate) refusal: Option<Fault>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Declared {
     pub(crate) foreign: BTreeSet<ObjectName>,
 }
 
-/// What judging a listener looks things up in.
+/// The Secrets that certificateRefs are looked up in.
 pub(crate) trait Certificates {
     /// `None`: there is no such Secret.
     fn certificate(&mut self, secret: &Granted<ObjectName>) -> Option<Result<Certificate, CertificateError>>;
@@ -170,7 +170,7 @@ fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Faul
     }
 }
 
-/// What the CRD's validation rules exclude; in a directory of files nobody has checked them.
+/// The fault of a listener that the CRD's validation rules exclude; files in a directory were never checked.
 fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     let filtered =
@@ -245,7 +245,7 @@ impl Protocol {
         matches!(self, Self::Http | Self::Https | Self::Tls)
     }
 
-    /// What carries it: listeners over TCP and over UDP do not meet on the same port number.
+    /// The transport that carries it: listeners over TCP and over UDP do not meet on the same port number.
     fn transport(self) -> L4Protocol {
         match self {
             Self::Udp => L4Protocol::Udp,

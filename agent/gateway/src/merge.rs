@@ -50,14 +50,14 @@ pub(crate) struct Merge {
     objects: usize,
 }
 
-/// Whether the hostname a listener asks for is another's on the port.
+/// The hostname a listener asks for: still free on the port, or another listener's.
 #[derive(Clone, Copy)]
 enum Hostname {
     Free,
     Taken,
 }
 
-/// Where an object's listeners stand in the merged list.
+/// The owner of listeners in the merged list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Parent,
@@ -152,7 +152,7 @@ fn collision(listener: &Listener, other: &Listener) -> Option<Reason> {
     (listener.port == other.port).then(|| reason(other.protocol, listener, hostname))?
 }
 
-/// What is wrong with a listener on a port where `protocol` is spoken. "Implementations should prioritize surfacing the
+/// The conflict of a listener on a port where `protocol` is spoken. "Implementations should prioritize surfacing the
 /// most specific conflict reason": where the protocol differs and a hostname that was asked for is taken, both.
 fn reason(protocol: Protocol, listener: &Listener, hostname: Hostname) -> Option<Reason> {
     match (protocol == listener.protocol, hostname) {

@@ -1,5 +1,5 @@
 //! The Mesh resource (GEP-3949): which one is ours, and what its status says. A pure plan of at most one step, taken from
-//! what is observed; whoever executes it observes again and asks for the next, so that changes, deletion and re-creation of
+//! what is observed; the executor observes again and asks for the next, so that changes, deletion and re-creation of
 //! the resource need no restart. Nothing here modifies a `spec`: the only one ever written is that of a resource that
 //! did not exist.
 
@@ -27,21 +27,21 @@ const SUPPORTED_FEATURES: &[&str] = &[];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshSettings {
-    /// Which resource to look for; "SHOULD allow overriding this name at install time".
+    /// The resource to look for; "SHOULD allow overriding this name at install time".
     pub name: String,
     pub controller_name: String,
 }
 
-/// Who claims the resource: "human-readable information in the `Accepted` condition about which mesh instance".
+/// The claimant of the resource: "human-readable information in the `Accepted` condition about which mesh instance".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     pub version: String,
     pub namespace: String,
-    /// How many agents run, if known.
+    /// The number of running agents, if known.
     pub agents: Option<usize>,
 }
 
-/// What a parameters ConfigMap can say. Also in force when no Mesh resource is ours: "optional configuration MUST remain in
+/// The settings of a parameters ConfigMap. Also in force when no Mesh resource is ours: "optional configuration MUST remain in
 /// its default state".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshParameters {
@@ -85,7 +85,7 @@ pub fn plan<'c>(
 }
 
 /// The status of a resource of another name, if it is ours to write: "Implementations MUST populate status on all Mesh resources
-/// which specify their controller name". Only while nobody has decided about its current generation, so that installations which
+/// which specify their controller name". Only while its current generation is undecided, so that installations which
 /// expect different names never undo each other's words.
 pub fn plan_unexpected(mesh: &XMesh, instance: &Instance, settings: &MeshSettings) -> Option<ClassStatus> {
     if mesh.spec.controller_name != settings.controller_name || is_decided(mesh) {
@@ -171,7 +171,7 @@ fn accepted(mesh: &XMesh, read: Result<&MeshParameters, &String>, instance: &Ins
 }
 
 /// Ours first, then what others added. The `Programmed` condition that the CRD sets to Unknown by default is none that the
-/// specification knows, and nobody would ever resolve it: it goes.
+/// specification knows, and no controller would ever resolve it: it goes.
 fn conditions(mesh: &XMesh, accepted: Condition) -> Vec<Condition> {
     let observed = mesh.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let others = observed.filter(|other| other.type_ != accepted.type_ && !is_stray_default(other));
@@ -182,7 +182,7 @@ fn is_stray_default(condition: &Condition) -> bool {
     condition.type_ == ConditionType::Programmed.as_str() && condition.status == "Unknown"
 }
 
-/// Whether nothing but time differs.
+/// True if nothing but time differs.
 fn says_the_same(observed: Option<&ClassStatus>, planned: &ClassStatus) -> bool {
     let timeless = |status: &ClassStatus| {
         let mut status = status.clone();

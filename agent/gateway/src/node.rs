@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use crate::Objects;
 
-/// Whether traffic to an address of a Service does not arrive with that address: it is a node's, or "the destination set to the
+/// True if traffic to an address of a Service does not arrive with that address: it is a node's, or "the destination set to the
 /// node's IP and node port or the pod's IP" (`ipMode: Proxy`).
 pub(crate) fn is_delivered_otherwise(address: &IpAddr, service: &Service, objects: &Objects) -> bool {
     let nodes = objects.nodes.values();

@@ -174,7 +174,7 @@ impl ConditionType {
         }
     }
 
-    /// Whether a condition of the type says that something is wrong. `Unknown` counts as False: what is not known to be
+    /// True if a condition of the type says that something is wrong. `Unknown` counts as False: what is not known to be
     /// good is not.
     pub fn is_fault(self, status: &str, reason: &str) -> bool {
         let holds = status == ConditionStatus::True.as_str();
@@ -197,7 +197,7 @@ impl ConditionStatus {
 }
 
 impl Reason {
-    /// Whether something is wrong though the condition has its good status: GEP-1058 has two such reasons.
+    /// True if something is wrong though the condition has its good status: GEP-1058 has two such reasons.
     pub fn is_partial(self) -> bool {
         matches!(self, Self::GrandparentConfigError | Self::PartiallyAttached)
     }
@@ -206,7 +206,7 @@ impl Reason {
 /// Characters of a message. The API's limit is 32,768; a status of many entries has to stay readable, and small.
 const LONGEST_MESSAGE: usize = 4096;
 
-/// A condition of the plan. When it became so is decided by whoever writes it (translation has no clock); the time here is
+/// A condition of the plan. Its writer decides when it became so (translation has no clock); the time here is
 /// the epoch.
 pub fn condition(
     r#type: ConditionType,

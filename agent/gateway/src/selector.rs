@@ -1,4 +1,4 @@
-//! Which namespaces may attach: None, Same, Selector or All. One type for all places that ask: routes to listeners,
+//! The namespaces that may attach: None, Same, Selector or All. One type for all places that ask: routes to listeners,
 //! ListenerSets to Gateways (`allowedListeners`), Gateways to Gateways (`allowedChildren`), routes to route rules.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Namespaces<'o> {
 // === impl NamespaceRule ===
 
 impl NamespaceRule {
-    /// Values of `from` that we do not know admit nobody.
+    /// Unknown values of `from` admit no namespace.
     pub fn new(allowed: Option<&AllowedNamespaces>, default: Self) -> Self {
         let Some(allowed) = allowed else { return default };
         match allowed.from.as_deref() {
@@ -43,7 +43,7 @@ impl NamespaceRule {
         }
     }
 
-    /// Whether objects of namespace `from` may attach to an object of namespace `to`.
+    /// True if objects of namespace `from` may attach to an object of namespace `to`.
     pub fn admits(&self, to: &str, from: &str, namespaces: Namespaces<'_>) -> bool {
         match self {
             Self::None => false,

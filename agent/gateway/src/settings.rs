@@ -1,4 +1,4 @@
-//! What the operator of the agent decides, as opposed to what Gateway API objects say.
+//! The decisions of the agent's operator, as opposed to what Gateway API objects say.
 
 use std::net::IpAddr;
 
@@ -13,14 +13,14 @@ pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
 pub struct Settings {
     /// GatewayClasses with this `controllerName` are ours; route statuses are written under it.
     pub controller_name: String,
-    /// Where Gateways without usable `spec.addresses` are served. The unspecified address stands for every address of the node.
+    /// The addresses of Gateways without usable `spec.addresses`. The unspecified address stands for every address of the node.
     pub default_addresses: Vec<IpAddr>,
-    /// How Gateways are provided that say nothing about it.
+    /// The parameters of Gateways that say nothing about them.
     pub generated: infra::Parameters,
     pub serves: Serves,
 }
 
-/// Which Gateways are put into the snapshot. Statuses are planned for all.
+/// The Gateways that are put into the snapshot. Statuses are planned for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Serves {
     /// An agent on a node: all but those that have pods of their own.

@@ -1,5 +1,5 @@
 //! Binding: one transaction per (parent, child) pair, in series, the oldest child first (then by name). What fails leaves the
-//! ephemeral route as it is and blocks nobody else.
+//! ephemeral route as it is and blocks no other child.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ impl<'p> Binding<'p> {
     }
 }
 
-/// What every rule of the parent amounts to without children.
+/// The items that the parent's rules amount to without children.
 fn own_items(parent: &Parent<'_>) -> Vec<Arc<Item>> {
     let hostnames: Arc<[HostPattern]> = parent.route.hostnames.as_slice().into();
     let own = |(rule, draft): (&ParsedRule, &_)| match &rule.delegation {

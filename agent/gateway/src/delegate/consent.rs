@@ -1,4 +1,4 @@
-//! Who may bind to which rules. Both sides have to agree: the parent by a rule's `allowedRoutes` or by naming the child in
+//! The consent of parents and children: which rules a child may bind to. Both sides have to agree: the parent by a rule's `allowedRoutes` or by naming the child in
 //! `backendRefs`, the child by naming the parent in `parentRefs`. A child that the parent names needs no parentRef within a
 //! namespace; from another namespace a ReferenceGrant agrees for it, unless it names parent routes of its own choice.
 
@@ -11,7 +11,7 @@ use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule};
 use crate::selector::NamespaceRule;
 use crate::{Fault, Reason};
 
-/// What a child asks of a parent, and which of it both agree to.
+/// The attempts of a child to bind to a parent, and the rules that both agree to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Agreement {
     pub(super) attempts: Vec<Attempt>,
@@ -70,7 +70,7 @@ fn rules_for(
     if allowing.is_empty() { Err(sides.not_allowed()) } else { Ok(allowing) }
 }
 
-/// Whether a rule agrees to a child that names the parent.
+/// True if a rule agrees to a child that names the parent.
 fn allows(sides: Sides<'_>, rule: &ParsedRule, surroundings: &dyn Surroundings) -> bool {
     match &rule.delegation {
         None => false,
@@ -100,7 +100,7 @@ fn is_child(listed: &ChildReference, child: &ParsedRoute) -> bool {
 
 /// The rules that name a child which does not name the parent.
 fn adopting_rules(sides: Sides<'_>, surroundings: &dyn Surroundings) -> Vec<usize> {
-    // A child that chose parent routes is nobody else's, and no route is its own child.
+    // A child that chose parent routes is no other parent's, and no route is its own child.
     if sides.child.parent_routes().next().is_some() || sides.child.key == sides.parent.key {
         return Vec::new();
     }
@@ -126,7 +126,7 @@ fn agrees_to(sides: Sides<'_>, listed: &ChildReference, surroundings: &dyn Surro
     }
 }
 
-/// What a reference to a child by name leads to.
+/// The target of a reference to a child by name.
 pub(super) enum Candidate {
     Missing,
     /// It has nothing to do with the parent: it names other parents.

@@ -101,7 +101,7 @@ impl Draft {
         }
     }
 
-    /// What owns the same traffic and serves none of it.
+    /// A draft that owns the same traffic and serves none of it.
     pub(super) fn without_backends(&self) -> Self {
         Self { name: self.name.clone(), matches: self.matches.clone(), ..Self::default() }
     }

@@ -17,7 +17,7 @@ pub(super) struct World {
     service: Service,
 }
 
-/// Which references across namespaces ReferenceGrants allow.
+/// The references across namespaces that ReferenceGrants allow.
 #[derive(PartialEq)]
 pub(super) enum Granting {
     All,
@@ -231,7 +231,7 @@ fn a_failed_binding_leaves_the_ephemeral_route_and_guards_its_traffic() {
     assert_eq!((refusal.condition, refusal.reason), (ConditionType::Conflicted, Reason::Conflicted));
     assert!(refusal.message.contains("rule 1 of HTTPRoute shop/bad"), "{}", refusal.message);
     assert!(
-        !refusal.message.contains("gw/parent") && !refusal.for_others().unwrap().contains("shop"),
+        !refusal.message.contains("gw/parent") && !refusal.public_message().unwrap().contains("shop"),
         "{refusal:?}"
     );
 }
@@ -247,7 +247,7 @@ fn within_a_namespace_both_sides_are_named() {
         "rules": [{"matches": [{"headers": [{"name": "X", "value": "2"}]}], "backendRefs": to("app")}]}),
     );
     let family = bind_all(&parent, &[child]);
-    let message = refusal(&family, "child").for_others().unwrap();
+    let message = refusal(&family, "child").public_message().unwrap();
     assert_eq!(
         message,
         "no request can meet both: headers x Exact \"1\" in rule 0 (a) of HTTPRoute gw/parent, and headers X Exact \"2\" in \

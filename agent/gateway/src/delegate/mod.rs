@@ -34,11 +34,11 @@ pub use report::{Grandparent, Mismatch, Verdict, foreign_parent_conditions, miss
 use assemble::Item;
 use pair::Pair;
 
-/// What binding needs to know beyond the routes.
+/// The questions that binding asks beyond the routes.
 pub trait Surroundings {
-    /// Whether `rule`, written in namespace `parent`, admits routes of namespace `child`.
+    /// True if `rule`, written in namespace `parent`, admits routes of namespace `child`.
     fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool;
-    /// Whether a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to` of the same kind.
+    /// True if a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to` of the same kind.
     fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool;
     /// Another number whenever one of these answers may be another for children of the namespace.
     fn version(&self, child: &str) -> u64;
@@ -48,7 +48,7 @@ pub trait Surroundings {
 #[derive(Debug)]
 pub struct Family {
     pub parent: Arc<ParsedRoute>,
-    /// What is served in place of the parent, in order of precedence: one route, or several when children have hostnames of
+    /// The routes served in place of the parent, in order of precedence: one route, or several when children have hostnames of
     /// their own or there are more rules than an HTTPRoute can have.
     pub ephemeral: Vec<Arc<Ephemeral>>,
     /// Answer for the traffic of children that could not be bound, so that it falls to no other rule. Not part of the
@@ -73,7 +73,7 @@ pub struct Ephemeral {
     items: Vec<Arc<Item>>,
 }
 
-/// How one child fared.
+/// The outcome of binding for one child.
 #[derive(Clone, Debug)]
 pub struct ChildReport {
     pub child: ObjectKey,

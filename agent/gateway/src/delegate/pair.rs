@@ -23,7 +23,7 @@ pub(super) struct Parent<'p> {
     pub(super) drafts: Vec<Draft>,
 }
 
-/// How a child and a parent get on.
+/// A child and a parent, and what came of their combination.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) child: Arc<ParsedRoute>,
@@ -35,7 +35,7 @@ pub(super) struct Pair {
     pub(super) report: Option<Arc<ChildReport>>,
 }
 
-/// What a child adds to the ephemeral route.
+/// The items that a child adds to the ephemeral route.
 #[derive(Debug, Default)]
 pub(super) struct Contribution {
     hostnames: Vec<HostPattern>,
@@ -60,7 +60,7 @@ impl Pair {
             return same.clone();
         }
         let agreement = agree(Sides { parent: parent.route, child }, surroundings);
-        // The same agreement counts as the same pair, so that nobody has to be told; it is only looked at once more next time.
+        // The same agreement counts as the same pair, so that no status has to be planned again; it is only looked at once more next time.
         match before {
             Some(same) if same.agreement == agreement => same.clone(),
             _ => Arc::new(Self::reconciled(parent, child, agreement, version)),
@@ -298,7 +298,7 @@ impl Parent<'_> {
         Contribution { guards, ..Contribution::default() }
     }
 
-    /// What is valid of a child's invalid rule fails its traffic, as it would in a route of its own.
+    /// Guards for a child's invalid rules: what is valid of one fails its traffic, as it would in a route of its own.
     fn for_invalid_rules(
         &self,
         sides: Sides<'_>,
@@ -334,7 +334,7 @@ fn guard(
     Some(Arc::new(Item::new(hostnames, draft, rule)))
 }
 
-/// What the rules of a child would match below a rule of the parent; `None` if for some of it that is not defined.
+/// The matches that the rules of a child would have below a rule of the parent; `None` if for some of it that is not defined.
 fn extent(ours: &Draft, theirs: &[Draft]) -> Option<Vec<DraftMatch>> {
     let mut matches = Vec::new();
     for draft in theirs {

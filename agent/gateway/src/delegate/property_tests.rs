@@ -10,7 +10,7 @@ use super::*;
 const PATHS: [&str; 4] = ["/", "/a", "/b", "/a/b"];
 const HOSTS: [&str; 4] = ["*.example.com", "www.example.com", "api.example.com", "other.net"];
 
-/// What a rule asks for, kept apart from its JSON to judge answers by.
+/// The conditions of a rule, kept apart from its JSON to judge answers by.
 #[derive(Clone, Debug)]
 struct Match {
     path: Option<(&'static str, &'static str)>,

@@ -11,7 +11,7 @@ use crate::api::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
 use crate::route::ParsedRoute;
 use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
-/// What a Gateway or ListenerSet that the parent attaches to says about a child.
+/// The verdict on a child of a Gateway or ListenerSet that the parent attaches to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grandparent {
     /// As in the parent's own status.
@@ -39,10 +39,10 @@ pub struct Mismatch {
 // === a child's entries ===
 
 impl ChildReport {
-    /// Why it is not bound, if that is the parent owner's business: all parentRefs that both agreed on share one fate.
+    /// The fault for which it is not bound, if that is the parent owner's business: all parentRefs that both agreed on share one fate.
     fn refusal(&self) -> Option<&Fault> {
         let mut refusals = self.attempts.iter().filter_map(|attempt| attempt.result.as_ref().err());
-        refusals.find(|refusal| refusal.for_others().is_some())
+        refusals.find(|refusal| refusal.public_message().is_some())
     }
 
     /// The status entries for this parent. `unresolved` is what the child's own references lack.
@@ -71,7 +71,7 @@ impl ChildReport {
         let refusal = attempt.result.as_ref().err();
         let mut conditions = vec![
             accepted(refusal, grandparents, generation),
-            told(ConditionType::Attached, refusal, || attached_to(attempt), generation),
+            condition_for(ConditionType::Attached, refusal, || attached_to(attempt), generation),
         ];
         conditions.extend(of_both_sides(refusal, generation));
         conditions.push(resolved_refs(unresolved, generation));
@@ -146,7 +146,12 @@ impl ChildReport {
 fn accepted(refusal: Option<&Fault>, grandparents: &[Grandparent], generation: i64) -> Condition {
     let everywhere = grandparents.iter().all(|grandparent| grandparent.verdict == Verdict::Accepted);
     if refusal.is_some() || everywhere {
-        return told(ConditionType::Accepted, refusal, || "Route is accepted.".to_owned(), generation);
+        return condition_for(
+            ConditionType::Accepted,
+            refusal,
+            || "Route is accepted.".to_owned(),
+            generation,
+        );
     }
     let message =
         "Some configuration was not accepted in the attachment process. See grandparents for more details.";
@@ -154,8 +159,8 @@ fn accepted(refusal: Option<&Fault>, grandparents: &[Grandparent], generation: i
     condition(ConditionType::Accepted, status, Reason::GrandparentConfigError, message, generation)
 }
 
-/// What a condition says of a fault, or that there is none.
-fn told(
+/// The condition that reports a fault, or that there is none.
+fn condition_for(
     r#type: ConditionType,
     fault: Option<&Fault>,
     good: impl FnOnce() -> String,
@@ -189,21 +194,31 @@ fn of_both_sides(fault: Option<&Fault>, generation: i64) -> [Condition; 2] {
 }
 
 fn conflicted(fault: Option<&Fault>, generation: i64) -> Condition {
-    told(ConditionType::Conflicted, fault, || "No conflicts.".to_owned(), generation)
+    condition_for(ConditionType::Conflicted, fault, || "No conflicts.".to_owned(), generation)
 }
 
 fn not_supported(fault: Option<&Fault>, generation: i64) -> Condition {
-    told(ConditionType::NotSupported, fault, || "All attachments are supported.".to_owned(), generation)
+    condition_for(
+        ConditionType::NotSupported,
+        fault,
+        || "All attachments are supported.".to_owned(),
+        generation,
+    )
 }
 
 fn resolved_refs(unresolved: Option<&Fault>, generation: i64) -> Condition {
-    told(ConditionType::ResolvedRefs, unresolved, || "All references are resolved.".to_owned(), generation)
+    condition_for(
+        ConditionType::ResolvedRefs,
+        unresolved,
+        || "All references are resolved.".to_owned(),
+        generation,
+    )
 }
 
 // === a parent's conditions ===
 
 impl Family {
-    /// What is added to the parent's entry for one Gateway or ListenerSet. `fits` tells whether a bound child's hostnames
+    /// The conditions added to the parent's entry for one Gateway or ListenerSet. `fits` tells whether a bound child's hostnames
     /// have a listener there.
     pub fn parent_conditions(&self, fits: impl Fn(&ChildReport) -> bool) -> Vec<Condition> {
         let generation = self.parent.generation;
@@ -214,16 +229,16 @@ impl Family {
         let failures: Vec<_> = failures.collect();
         vec![
             self.attached_condition(attached, &failures),
-            conflicted(self.as_told_to_parent(ConditionType::Conflicted).as_ref(), generation),
-            not_supported(self.as_told_to_parent(ConditionType::NotSupported).as_ref(), generation),
+            conflicted(self.as_reported_to_parent(ConditionType::Conflicted).as_ref(), generation),
+            not_supported(self.as_reported_to_parent(ConditionType::NotSupported).as_ref(), generation),
         ]
     }
 
     /// The children's faults of this condition as one, in the words that the parent's owner may read.
-    fn as_told_to_parent(&self, condition: ConditionType) -> Option<Fault> {
+    fn as_reported_to_parent(&self, condition: ConditionType) -> Option<Fault> {
         let refusals = self.children.iter().filter_map(|child| child.refusal());
         let refusals: Vec<_> = refusals.filter(|refusal| refusal.condition == condition).collect();
-        let mut messages: Vec<_> = refusals.iter().filter_map(|refusal| refusal.for_others()).collect();
+        let mut messages: Vec<_> = refusals.iter().filter_map(|refusal| refusal.public_message()).collect();
         messages.dedup();
         let messages: Vec<_> = messages.into_iter().map(str::to_owned).collect();
         Some(Fault::new(condition, refusals.first()?.reason, summary(&messages)))
@@ -258,7 +273,7 @@ impl Family {
                 "the hostnames of {who} match no listener that this route attaches to here"
             ));
         }
-        child.refusal().and_then(Fault::for_others).map(str::to_owned)
+        child.refusal().and_then(Fault::public_message).map(str::to_owned)
     }
 }
 

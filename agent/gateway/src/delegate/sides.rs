@@ -1,4 +1,4 @@
-//! What is wrong between a parent and a child, in the words of both sides. The fault is the child's: its owner reads it in
+//! Faults between a parent and a child, in the words of both sides. The fault is the child's: its owner reads it in
 //! full, and the parent's owner what is told to others. Across namespaces each learns what to change of their own, and nothing
 //! of the other's: "the notification might include confidential information from one of the namespaces, that should not be
 //! exposed" (GEP-1058). Without consent the parent is not told at all: otherwise any child could spoil its status.
@@ -21,7 +21,7 @@ impl Sides<'_> {
         self.parent.key.name.namespace == self.child.key.name.namespace
     }
 
-    /// How the parent's owner is told of the child.
+    /// The words for the child in messages to the parent's owner.
     pub(super) fn the_child(self) -> String {
         if self.same_namespace() {
             self.child.key.to_string()
@@ -58,17 +58,17 @@ impl Sides<'_> {
         } else {
             format!("{} takes child routes itself; only two tiers are supported", self.the_child())
         };
-        Fault::new(ConditionType::NotSupported, Reason::NotSupported, to_child).with_others_told(to_parent)
+        Fault::new(ConditionType::NotSupported, Reason::NotSupported, to_child).with_public_message(to_parent)
     }
 
     pub(super) fn child_refused(self, fault: Fault) -> Fault {
-        fault.under(ConditionType::Attached).with_others_told(format!("{} is not valid", self.the_child()))
+        fault.under(ConditionType::Attached).with_public_message(format!("{} is not valid", self.the_child()))
     }
 
     pub(super) fn parent_rule_invalid(self, rule: &ParsedRule) -> Fault {
         let to_child = "the parent route's rule is not valid; its owner has to correct it";
         Fault::new(ConditionType::Attached, Reason::Invalid, to_child)
-            .with_others_told(format!("{} is not valid and takes no child routes", rule.label()))
+            .with_public_message(format!("{} is not valid and takes no child routes", rule.label()))
     }
 
     pub(super) fn no_hostname(self) -> Fault {
@@ -85,13 +85,14 @@ impl Sides<'_> {
                 format!("none of the hostnames {ours} matches those of {}", self.the_child()),
             )
         };
-        Fault::new(ConditionType::Conflicted, Reason::HostnameMismatch, to_child).with_others_told(to_parent)
+        Fault::new(ConditionType::Conflicted, Reason::HostnameMismatch, to_child)
+            .with_public_message(to_parent)
     }
 
     pub(super) fn too_many(self, what: &str) -> Fault {
         let to_child = format!("the parent route cannot take more: {what}");
         Fault::new(ConditionType::Attached, Reason::LimitExceeded, to_child)
-            .with_others_told(format!("{} cannot be bound: {what}", self.the_child()))
+            .with_public_message(format!("{} cannot be bound: {what}", self.the_child()))
     }
 
     /// Elements and source routes of both sides within a namespace; across namespaces each side's own.
@@ -108,6 +109,6 @@ impl Sides<'_> {
                 format!("{why}: {ours}, and {place} of {}", self.the_child()),
             )
         };
-        Fault::new(ConditionType::Conflicted, Reason::Conflicted, to_child).with_others_told(to_parent)
+        Fault::new(ConditionType::Conflicted, Reason::Conflicted, to_child).with_public_message(to_parent)
     }
 }

@@ -11,37 +11,37 @@ use portcullis_model::ObjectName;
 use super::object::{is_generated, owner_of};
 use crate::api::gateways::{Gateway, GatewayAddresses};
 
-/// An annotation that no object in the cluster has: which of a Gateway's addresses nobody asked for.
+/// An annotation that no object in the cluster has: which of a Gateway's addresses were not asked for.
 const ASSIGNED: &str = "portcullis.dev/assigned-addresses";
 /// And another: all addresses of its Service.
 const GRANTED: &str = "portcullis.dev/granted-addresses";
 /// And one more, of a Gateway that leaves the choice to a load balancer: what that has given so far.
 const BALANCED: &str = "portcullis.dev/balanced-addresses";
 
-/// Where traffic enters.
+/// The place where traffic enters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ingress {
     Ip(IpAddr),
     Hostname(String),
 }
 
-/// Whether the address came from the Service: asking the Service for it would make it a wish.
+/// True if the address came from the Service: asking the Service for it would make it a wish.
 pub(crate) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
     annotation(gateway, ASSIGNED).is_some_and(|list| lists(list, address))
 }
 
-/// Whether the Gateway may be served on an address that it asks for. In a cluster its Service decides: else whoever may create
-/// a Gateway could take any address from its owner, on every node. Without a cluster nobody does.
+/// True if the Gateway may be served on an address that it asks for. In a cluster its Service decides: else a tenant who may create
+/// a Gateway could take any address from its owner, on every node. Without a cluster all may.
 pub(crate) fn is_granted(gateway: &Gateway, address: &IpAddr) -> bool {
     annotation(gateway, GRANTED).is_none_or(|list| lists(list, address))
 }
 
-/// Whether a Service decides about the Gateway's addresses.
+/// True if a Service decides about the Gateway's addresses.
 pub(crate) fn is_in_cluster(gateway: &Gateway) -> bool {
     annotation(gateway, GRANTED).is_some()
 }
 
-/// Where the load balancer in front of the Gateway is reached; `None` without one. None as long as it has given nothing.
+/// The addresses of the load balancer in front of the Gateway; `None` without one. None as long as it has given nothing.
 pub(crate) fn balanced(gateway: &Gateway) -> Option<Vec<Ingress>> {
     let written = annotation(gateway, BALANCED)?.split(',').filter(|written| !written.is_empty());
     Some(written.map(Ingress::from).collect())
@@ -113,7 +113,7 @@ fn is_balanced(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }
 
-/// Whether the choice is ours. An address with a routability is one that cannot be had.
+/// True if the choice of an address is left to the cluster. An address with a routability is one that cannot be had.
 fn is_open(address: &GatewayAddresses) -> bool {
     let is_empty = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
     address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"

@@ -1,4 +1,4 @@
-//! What to do so that what is there becomes what is wanted. Objects that were not generated for the Gateway are never
+//! The operations by which what is there becomes what is wanted. Objects that were not generated for the Gateway are never
 //! touched, whatever their name.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub enum Operation {
     Replace { object: Box<Generated>, uid: String },
     /// Generated for a Gateway that is gone, has another class, mode or name for it by now.
     Delete { kind: GeneratedKind, name: ObjectName, uid: String },
-    /// Somebody else's object has the name: it is left alone, and the Gateway gets no object of its own.
+    /// Another owner's object has the name: it is left alone, and the Gateway gets no object of its own.
     Refuse { gateway: ObjectName, kind: GeneratedKind, message: String },
 }
 
@@ -31,7 +31,7 @@ impl Operation {
         }
     }
 
-    /// Whether it must not be done for a Gateway that cannot have its object of a kind.
+    /// True if it must not be done for a Gateway that cannot have its object of a kind.
     pub fn needs(&self, kind: GeneratedKind) -> bool {
         match self {
             Self::Apply(object) | Self::Replace { object, .. } => object.kind.needs(kind),
@@ -102,7 +102,7 @@ fn uid(object: &Generated) -> String {
     object.metadata.uid.clone().unwrap_or_default()
 }
 
-/// What is applied says what it is, in full: comparing that is comparing all of it.
+/// True if an applied object differs: its manifest is complete, so comparing that is comparing all of it.
 fn stamped(object: &Generated) -> Generated {
     let mut object = object.clone();
     let applied = format!("{:08x}", fnv1a(&object.manifest.to_string()));
@@ -111,7 +111,7 @@ fn stamped(object: &Generated) -> Generated {
     object
 }
 
-/// Whether every field of `part` is in `whole`; elements of lists correspond by position.
+/// True if every field of `part` is in `whole`; elements of lists correspond by position.
 pub(super) fn contains(whole: &Value, part: &Value) -> bool {
     use Value::{Array, Object};
     match (whole, part) {

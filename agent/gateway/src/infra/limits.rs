@@ -1,4 +1,4 @@
-//! What GatewayParameters say about the limits of a Gateway's clients, checked and laid over what held before. The ranges are
+//! The limits of a Gateway's clients as GatewayParameters give them, checked and laid over what held before. The ranges are
 //! those of the CRD's schema, which may be newer than we are, or not be asked.
 
 use std::fmt::Display;
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use portcullis_model::Limits;
 
-use super::parameters::invalid;
 use crate::Fault;
 use crate::api::gatewayparameters::GatewayParametersLimits;
 use crate::route::parse_duration;
@@ -52,11 +51,12 @@ fn number(field: &str, given: Option<i32>, range: RangeInclusive<u32>) -> Result
 
 fn time(field: &str, given: Option<&str>) -> Result<Option<Duration>, Fault> {
     let Some(given) = given else { return Ok(None) };
-    let time = parse_duration(given).map_err(|error| invalid(format!("limits.{field} {error}")))?;
+    let time = parse_duration(given)
+        .map_err(|error| Fault::invalid_parameters(format!("limits.{field} {error}")))?;
     let fits = (SHORTEST..=LONGEST).contains(&time);
     fits.then_some(Some(time)).ok_or_else(|| out_of_range(field, given, "1s", "24h"))
 }
 
 fn out_of_range<T: Display>(field: &str, given: impl Display, least: T, most: T) -> Fault {
-    invalid(format!("limits.{field} {given} is out of range: use {least} to {most}"))
+    Fault::invalid_parameters(format!("limits.{field} {given} is out of range: use {least} to {most}"))
 }

@@ -63,8 +63,8 @@ impl GeneratedKind {
         }
     }
 
-    /// Whether an object of this kind must not be made for a Gateway that cannot have its object of the other kind: nobody gets
-    /// rights, and no pod runs, under a name that is somebody else's.
+    /// True if an object of this kind must not be made for a Gateway that cannot have its object of the other kind: no rights
+    /// are given, and no pod runs, under a name that is another owner's.
     pub fn needs(self, other: Self) -> bool {
         match other {
             Self::ServiceAccount => matches!(self, Self::RoleBinding | Self::Deployment),
@@ -73,7 +73,7 @@ impl GeneratedKind {
         }
     }
 
-    /// Whether its objects give rights. They may be in another namespace than their Gateway.
+    /// True if its objects give rights. They may be in another namespace than their Gateway.
     pub(super) fn gives_rights(self) -> bool {
         matches!(self, Self::Role | Self::RoleBinding)
     }
@@ -99,7 +99,7 @@ impl Generated {
         name_of(&self.metadata)
     }
 
-    /// Whether we made it for some Gateway: we have marked it, and it says for which.
+    /// True if the agent made it for some Gateway: we have marked it, and it says for which.
     pub fn is_generated(&self) -> bool {
         is_marked(&self.metadata) && self.origin().is_some()
     }
@@ -109,14 +109,14 @@ impl Generated {
         Some(self.origin().filter(|_| is_marked(&self.metadata))?.0)
     }
 
-    /// Whether it is a Service that is to have a certain address.
+    /// True if it is a Service that is to have a certain address.
     pub fn asks_for_address(&self) -> bool {
         let spec = &self.manifest["spec"];
         self.kind == GeneratedKind::Service
             && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
     }
 
-    /// Which of the Gateways that had this name, one after the other.
+    /// The UID: it tells apart the Gateways that had this name, one after the other.
     pub fn gateway_uid(&self) -> Option<&str> {
         Some(self.origin().filter(|_| is_marked(&self.metadata))?.1)
     }
@@ -149,7 +149,7 @@ pub(super) fn is_generated(metadata: &ObjectMeta) -> bool {
     is_marked(metadata) && owner_of(metadata).is_some()
 }
 
-/// Either mark will do: somebody who takes the label away does not take the object, and its address, from the Gateway.
+/// Either mark will do: taking the label away does not take the object, and its address, from the Gateway.
 fn is_marked(metadata: &ObjectMeta) -> bool {
     let label = metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY_LABEL));
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CONTROLLER_ANNOTATION));

@@ -1,4 +1,4 @@
-//! How a Gateway is to be provided: the agent's own defaults, over them what its GatewayClass refers to, over that what it
+//! The parameters by which a Gateway is provided: the agent's own defaults, over them what its GatewayClass refers to, over that what it
 //! refers to itself, field by field (GEP-1867: "the merging behavior between the two [is] implementation-specific").
 
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use crate::api::gatewayparameters::{
     GatewayParametersAccessLog, GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
 };
 use crate::api::gateways::Gateway;
-use crate::{Fault, Kind, Objects, Reason};
+use crate::{Fault, Kind, Objects};
 
-/// What the operator decides about what serves a Gateway.
+/// The parameters of what serves a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     pub mode: Mode,
@@ -33,11 +33,11 @@ pub struct Parameters {
     pub access_log: AccessLog,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Pods of mode Dedicated. `None`: there are none, because nobody told the agents what they run.
+    /// Pods of mode Dedicated. `None`: there are none, because the agents do not know what they would run.
     pub pods: Option<Pods>,
 }
 
-/// Who serves a Gateway.
+/// The processes that serve a Gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The agents, on every node.
@@ -54,7 +54,7 @@ pub enum ServiceType {
     LoadBalancer,
 }
 
-/// Whether a Gateway's ports are served on the nodes' own addresses too.
+/// Ports served on the nodes' own addresses too, or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostPorts {
     #[default]
@@ -62,7 +62,7 @@ pub enum HostPorts {
     On,
 }
 
-/// Whether a Gateway has an access log.
+/// The access log of a Gateway: written or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Logging {
     #[default]
@@ -91,7 +91,7 @@ impl Parameters {
             let message = || {
                 format!("the parameters of GatewayClass {} are not valid", gateway.spec.gateway_class_name)
             };
-            let spec = of_class(class, objects).map_err(|_| invalid(message()))?;
+            let spec = of_class(class, objects).map_err(|_| Fault::invalid_parameters(message()))?;
             spec.map_or(Ok(()), |spec| parameters.overlay(spec))?;
         }
         if let Some(spec) = of_gateway(gateway, objects)? {
@@ -149,7 +149,7 @@ impl Parameters {
             self.external_traffic_policy = Some(policy.to_owned());
         }
         if let Some(class) = given.load_balancer_class.as_ref().filter(|class| !is_qualified_name(class)) {
-            return Err(invalid(format!(
+            return Err(Fault::invalid_parameters(format!(
                 "service.loadBalancerClass {class:?} is no name: write it like {NAMES}"
             )));
         }
@@ -159,7 +159,9 @@ impl Parameters {
 
     fn overlay_dedicated(&mut self, given: &GatewayParametersDedicated) -> Result<(), Fault> {
         if let Some(replicas) = given.replicas.filter(|replicas| *replicas < 0) {
-            return Err(invalid(format!("dedicated.replicas {replicas} is out of range: use 0 or more")));
+            return Err(Fault::invalid_parameters(format!(
+                "dedicated.replicas {replicas} is out of range: use 0 or more"
+            )));
         }
         over(&mut self.replicas, given.replicas.as_ref());
         let Some(resources) = &given.resources else { return Ok(()) };
@@ -172,20 +174,26 @@ impl Parameters {
         extend(&mut self.resource_limits, "dedicated.resources.limits", resources.limits.as_ref(), amount)
     }
 
-    /// What only the merged fields show.
+    /// Checks what only the merged fields show.
     fn check(&self) -> Result<(), Fault> {
         let balanced = self.service_type == ServiceType::LoadBalancer;
         if self.external_traffic_policy.is_some() && !balanced {
-            return Err(invalid("service.externalTrafficPolicy needs service.type LoadBalancer"));
+            return Err(Fault::invalid_parameters(
+                "service.externalTrafficPolicy needs service.type LoadBalancer",
+            ));
         }
         if self.load_balancer_class.is_some() && !balanced {
-            return Err(invalid("service.loadBalancerClass needs service.type LoadBalancer"));
+            return Err(Fault::invalid_parameters(
+                "service.loadBalancerClass needs service.type LoadBalancer",
+            ));
         }
         if self.mode == Mode::Dedicated && self.host_ports == HostPorts::On {
-            return Err(invalid("hostPorts needs mode Node: pods of mode Dedicated are not on every node"));
+            return Err(Fault::invalid_parameters(
+                "hostPorts needs mode Node: pods of mode Dedicated are not on every node",
+            ));
         }
         if self.mode == Mode::Dedicated && self.pods.is_none() {
-            return Err(invalid(
+            return Err(Fault::invalid_parameters(
                 "mode Dedicated is not possible: the agents run without --image (in the Helm chart, set dedicated.enabled)",
             ));
         }
@@ -201,12 +209,12 @@ fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Resul
     if let Some(status) = given.minimum_status {
         let fits = u16::try_from(status).ok().filter(|status| (100..=599).contains(status));
         let message = || format!("accessLog.minimumStatus {status} is out of range: use 100 to 599");
-        log.minimum_status = fits.ok_or_else(|| invalid(message()))?;
+        log.minimum_status = fits.ok_or_else(|| Fault::invalid_parameters(message()))?;
     }
     Ok(())
 }
 
-/// What a GatewayClass refers to, judged by itself.
+/// The GatewayParameters that a GatewayClass refers to, judged by themselves.
 pub(crate) fn of_class<'o>(
     class: &GatewayClass,
     objects: &'o Objects,
@@ -214,7 +222,7 @@ pub(crate) fn of_class<'o>(
     let Some(reference) = &class.spec.parameters_ref else { return Ok(None) };
     check_kind(&reference.group, &reference.kind)?;
     let Some(namespace) = reference.namespace.as_deref() else {
-        return Err(invalid("parametersRef needs a namespace: GatewayParameters have one"));
+        return Err(Fault::invalid_parameters("parametersRef needs a namespace: GatewayParameters have one"));
     };
     let spec = find(namespace, &reference.name, objects)?;
     Parameters::default().overlay(spec)?;
@@ -232,7 +240,7 @@ fn of_gateway<'o>(
     find(namespace, &reference.name, objects).map(Some)
 }
 
-/// Who refers to parameters, by name.
+/// True if a Gateway refers to the parameters of a name.
 pub(crate) fn refers(gateway: &Gateway, parameters: &ObjectName) -> bool {
     let reference = gateway.spec.infrastructure.as_ref().and_then(|it| it.parameters_ref.as_ref());
     let here = gateway.metadata.namespace.as_deref().unwrap_or("default") == &*parameters.namespace;
@@ -251,20 +259,22 @@ fn check_kind(group: &str, kind: &str) -> Result<(), Fault> {
         return Ok(());
     }
     let given = format!("parametersRef to kind {kind:?} of group {group:?} is not supported");
-    Err(invalid(format!("{given}: refer to kind {own} of group {}", own.group())))
+    Err(Fault::invalid_parameters(format!("{given}: refer to kind {own} of group {}", own.group())))
 }
 
 fn find<'o>(namespace: &str, name: &str, objects: &'o Objects) -> Result<&'o GatewayParametersSpec, Fault> {
     let found = objects.gateway_parameters.get(&ObjectName::new(namespace, name));
     let missing = || format!("parametersRef: there is no GatewayParameters {namespace}/{name}: create it");
-    found.map(|found| &found.spec).ok_or_else(|| invalid(missing()))
+    found.map(|found| &found.spec).ok_or_else(|| Fault::invalid_parameters(missing()))
 }
 
 /// The CRD's schema lets nothing else through, but it may be newer than we are.
 fn choice<T: Copy>(field: &str, given: &str, choices: &[(&str, T)]) -> Result<T, Fault> {
     let chosen = choices.iter().find(|(name, _)| *name == given).map(|(_, choice)| *choice);
     let names = || choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
-    chosen.ok_or_else(|| invalid(format!("{field} {given:?} is not supported: use {}", names())))
+    chosen.ok_or_else(|| {
+        Fault::invalid_parameters(format!("{field} {given:?} is not supported: use {}", names()))
+    })
 }
 
 fn over<T: Clone>(field: &mut Option<T>, value: Option<&T>) {
@@ -281,7 +291,7 @@ fn extend(
     check: impl Fn(&str, &str) -> Result<(), String>,
 ) -> Result<(), Fault> {
     for (key, value) in more.into_iter().flatten() {
-        check(key, value).map_err(|what| invalid(format!("{field}: {what}")))?;
+        check(key, value).map_err(|what| Fault::invalid_parameters(format!("{field}: {what}")))?;
         map.insert(key.clone(), value.clone());
     }
     Ok(())
@@ -307,8 +317,4 @@ fn amount(resource: &str, quantity: &str) -> Result<(), String> {
     annotation(resource, quantity)?;
     let message = || format!("{quantity:?} of {resource} is no quantity: write it like 500m, 2 or 512Mi");
     billionths(quantity).map(drop).ok_or_else(message)
-}
-
-pub(super) fn invalid(message: impl Into<String>) -> Fault {
-    Fault::not_accepted(Reason::InvalidParameters, message)
 }

@@ -9,27 +9,27 @@ use serde_json::{Map, Value, json};
 
 use super::{GATEWAY_NAME_LABEL, Parameters};
 
-/// What GEP-1762's example of a PodDisruptionBudget selects by.
+/// The label that GEP-1762's example of a PodDisruptionBudget selects by.
 const METADATA_NAME_LABEL: &str = "gateway.networking.k8s.io/metadata.name";
 
-/// Of the image; Kubernetes' convention for nobody.
+/// User of the image, by Kubernetes' convention without rights.
 const USER: u32 = 65532;
 /// Service proxies need a moment to learn that a pod is going.
 const PAUSE_SECONDS: u64 = 5;
-/// What an agent needs to end, besides the pause and its drain timeout.
+/// The time an agent needs to end, besides the pause and its drain timeout.
 const MARGIN_SECONDS: u64 = 10;
 
 const RUN: &str = "/run/portcullis";
 const STATE: &str = "/var/lib/portcullis";
 
-/// What the operator decides about pods of mode Dedicated, the same for all of them. They run what the agents run.
+/// The operator's decisions about pods of mode Dedicated, the same for all of them. They run what the agents run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pods {
     pub image: String,
-    /// What is logged, and how: `--log` and `--log-format`.
+    /// The level and form of the log: `--log` and `--log-format`.
     pub log: String,
     pub log_format: String,
-    /// How long connections may take to finish.
+    /// The time that connections may take to finish.
     pub drain_seconds: u64,
     /// Fields of the pods' spec: where they run, and how their image is pulled. What we set ourselves has precedence.
     pub spec: Map<String, Value>,
@@ -92,7 +92,7 @@ fn pod_spec(metadata: &ObjectMeta, pods: &Pods, container: Value) -> Map<String,
     spec
 }
 
-/// No capability is needed for ports below 1024: in a network namespace of its own they can be anybody's.
+/// No capability is needed for ports below 1024: in a network namespace of its own any process may have them.
 fn pod_security() -> Value {
     json!({
         "runAsNonRoot": true,

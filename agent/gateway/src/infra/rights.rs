@@ -1,5 +1,5 @@
-//! What the pods of a Gateway in mode Dedicated may read besides the configuration, which holds no keys: the Secrets that the
-//! Gateway and what is attached to it refer to with permission, each by its name. Whoever may run pods in the Gateway's
+//! The rights of the pods of a Gateway in mode Dedicated to read, besides the configuration, which holds no keys: the Secrets that the
+//! Gateway and what is attached to it refer to with permission, each by its name. Tenants who may run pods in the Gateway's
 //! namespace has the same rights, because he may run them as this ServiceAccount; so they must never be more.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ pub(super) fn rights(
     pairs.collect()
 }
 
-/// Only `get`: whoever may list or watch by name gains nothing that polling does not give.
+/// Only `get`: list and watch by name add nothing that polling does not give.
 fn role(metadata: &ObjectMeta, secrets: &[&str]) -> Value {
     let rule =
         json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]});

@@ -25,7 +25,7 @@ pub(super) fn service(
         Mode::Node => {
             let labels = metadata.labels.get_or_insert_default();
             labels.insert(SERVICE_PROXY_LABEL.to_owned(), MANAGER.to_owned());
-            // Nobody serves node ports: traffic enters at the addresses.
+            // Node ports are not served: traffic enters at the addresses.
             let balanced = parameters.service_type == ServiceType::LoadBalancer;
             spec.allocate_load_balancer_node_ports = balanced.then_some(false);
         }

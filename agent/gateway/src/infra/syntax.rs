@@ -1,5 +1,5 @@
-//! What Kubernetes takes as the name of a label or an annotation, as a label's value and as a quantity: what it would refuse in a
-//! generated object is told to whoever wrote the parameters instead.
+//! The syntax that Kubernetes takes as the name of a label or an annotation, as a label's value and as a quantity: what it would refuse in a
+//! generated object is told to the author of the parameters instead.
 
 /// Of labels and annotations: letters, digits, `-`, `_` and `.`, at most 63, after a DNS name and `/` if there is one.
 pub(super) fn is_qualified_name(text: &str) -> bool {
@@ -34,7 +34,7 @@ fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// What a quantity amounts to in units of 10⁻⁹, which is as fine as Kubernetes keeps it, rounded up as there: `0.5` and `500m` are
+/// The amount of a quantity in units of 10⁻⁹, which is as fine as Kubernetes keeps it, rounded up as there: `0.5` and `500m` are
 /// the same. `None` if it is no quantity, negative, or beyond all measure.
 pub(super) fn billionths(quantity: &str) -> Option<u128> {
     let digits_end = quantity.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(quantity.len());
@@ -52,7 +52,7 @@ pub(super) fn billionths(quantity: &str) -> Option<u128> {
     if exponent < 0 { Some(amount.div_ceil(power)) } else { amount.checked_mul(power) }
 }
 
-/// What a suffix stands for: a factor, and a power of ten.
+/// The meaning of a suffix: a factor, and a power of ten.
 fn unit(suffix: &str) -> Option<(u128, i32)> {
     const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     const DECIMAL: [(&str, i32); 10] = [

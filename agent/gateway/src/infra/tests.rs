@@ -224,7 +224,7 @@ fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
     assert!(fault.message.contains("made as soon as a listener"), "{}", fault.message);
 }
 
-/// Where the Gateway of these tests is served, and what its status says, with a load balancer that publishes three addresses.
+/// The addresses and the status of the Gateway of these tests with a load balancer that publishes three addresses.
 fn served_with(balancer: Value, nodes: &[Object]) -> (BTreeSet<String>, Vec<String>) {
     let mut service = applied(&wanted(json!({}))).manifest;
     service["spec"]["clusterIPs"] = json!(["10.96.3.4"]);
@@ -350,7 +350,7 @@ fn as_applied(wanted: &Wanted) -> Vec<Generated> {
     objects.collect()
 }
 
-/// Whoever may run pods in the Gateway's namespace may run them as its ServiceAccount.
+/// A tenant who may run pods in the Gateway's namespace may run them as its ServiceAccount.
 #[test]
 fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
     let wanted = with_secrets(&[("certs", "b"), ("edge", "a"), ("edge", "c")]);

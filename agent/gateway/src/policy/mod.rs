@@ -13,7 +13,7 @@ use crate::api::shared::FrontendTlsValidation;
 /// more than its parent, never for less.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policies<'o> {
-    /// How clients have to prove who they are.
+    /// The ways in which clients have to prove who they are.
     pub frontend_validation: Vec<&'o FrontendTlsValidation>,
 }
 

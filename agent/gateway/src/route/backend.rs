@@ -22,7 +22,7 @@ pub struct BackendUse {
 // === impl BackendUse ===
 
 impl BackendUse {
-    /// How a route of `kind` uses the port.
+    /// The use that a route of `kind` makes of the port.
     ///
     /// # Errors
     /// When the Service has no such port or speaks what we cannot.

@@ -48,7 +48,7 @@ impl RuleFilters {
         compiled
     }
 
-    /// Whether a part of the path is replaced whose extent the rule's only PathPrefix has to define.
+    /// True if a part of the path is replaced whose extent the rule's only PathPrefix has to define.
     pub(super) fn replace_prefix(&self) -> bool {
         let rewrites = self.filters.iter().filter_map(|filter| match filter {
             Filter::Rewrite(rewrite) => rewrite.path.as_ref(),

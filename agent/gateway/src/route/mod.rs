@@ -1,5 +1,5 @@
 //! From a route object to compiled rules. Parsing looks at the route alone; resolving looks up what it refers to; tables are
-//! made by whoever knows the listeners. HTTPRoute and GRPCRoute become the same [`ParsedRoute`], and so does the route that
+//! made by the translator, which knows the listeners. HTTPRoute and GRPCRoute become the same [`ParsedRoute`], and so does the route that
 //! delegation computes (`delegate`), so that attachment, backends and tables exist once. Nothing here knows about parents,
 //! listeners or statuses beyond the reasons it reports.
 
@@ -45,7 +45,7 @@ pub struct ParsedRoute {
     /// The indices of the parentRefs that name a namespace themselves.
     pub names_namespace: Vec<usize>,
     pub rules: Vec<ParsedRule>,
-    /// What makes the whole route unacceptable; then there are no rules.
+    /// Faults that make the whole route unacceptable; then there are no rules.
     pub problems: Vec<Fault>,
 }
 
@@ -59,21 +59,21 @@ pub struct ParsedRule {
     /// Set if other routes supply this rule's backends (GEP-1058).
     pub delegation: Option<Delegation>,
     pub timeouts: Timeouts,
-    /// What makes the rule invalid; its traffic is answered with an error.
+    /// Faults that make the rule invalid; its traffic is answered with an error.
     pub problems: Vec<Fault>,
 }
 
 // === impl ParsedRoute ===
 
 impl ParsedRoute {
-    /// Why the route is not accepted by anybody: a problem of the whole, or no rule that is valid.
+    /// The fault for which no parent accepts the route: one of the whole, or no rule that is valid.
     pub fn refusal(&self) -> Option<Fault> {
         let whole = self.problems.first();
         let all_invalid = !self.rules.is_empty() && self.rules.iter().all(ParsedRule::is_unacceptable);
         whole.cloned().or_else(|| all_invalid.then(|| self.rule_problems())?)
     }
 
-    /// What the `PartiallyInvalid` condition says; its message has to start with "Dropped Rule".
+    /// The fault that the `PartiallyInvalid` condition reports; its message has to start with "Dropped Rule".
     pub fn partly_invalid(&self) -> Option<Fault> {
         if self.refusal().is_some() {
             return None;
@@ -82,7 +82,7 @@ impl ParsedRoute {
         Some(problem.within("Dropped Rule"))
     }
 
-    /// Whether a rule takes child routes.
+    /// True if a rule takes child routes.
     pub fn is_parent(&self) -> bool {
         self.rules.iter().any(|rule| rule.delegation.is_some())
     }

@@ -1,4 +1,4 @@
-//! What a rule refers to: backends, and with delegation other routes.
+//! The references of a rule: backends, and with delegation other routes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct ParsedBackendRef {
     pub filters: RuleFilters,
 }
 
-/// Who may supply a rule's backends.
+/// The routes that may supply a rule's backends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delegation {
     /// `allowedRoutes`: routes that name this one as their parent (GEP-1058).

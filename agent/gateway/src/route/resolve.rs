@@ -13,10 +13,10 @@ use super::reference::ParsedBackendRef;
 use super::{BackendUse, ParsedRoute, ParsedRule};
 use crate::{Fault, Grants, Kind, Objects, Reason};
 
-/// What resolving looks things up in.
+/// The objects that references are looked up in.
 pub trait Resolver {
     fn service(&self, name: &ObjectName) -> Option<&Service>;
-    /// Whether routes of `kind` in `namespace` may refer to the Service: always within a namespace, else by ReferenceGrant.
+    /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace, else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
 }
 
@@ -33,7 +33,7 @@ impl Resolver for Objects {
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedRoute {
     pub rules: Vec<ResolvedRule>,
-    /// What `ResolvedRefs=False` says.
+    /// The fault that `ResolvedRefs=False` reports.
     pub problem: Option<Fault>,
     /// The backends that rules forward to.
     pub backends: BTreeSet<BackendUse>,
@@ -48,7 +48,7 @@ pub struct ResolvedRule {
 }
 
 impl ResolvedRule {
-    /// Whether requests fare the same with both, and as the same alternatives.
+    /// True if requests fare the same with both, and as the same alternatives.
     pub(crate) fn serves_same(&self, other: &Self) -> bool {
         self.rule == other.rule
             && self.matches.len() == other.matches.len()
@@ -82,7 +82,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     fn rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
         let unresolved = rule.problems.iter().filter(|problem| !problem.is_unacceptable());
         self.problems.extend(unresolved.map(|problem| problem.clone().within(&rule.label())));
-        // Looked up for an invalid rule, too: its broken references are worth telling.
+        // Looked up for an invalid rule, too: its broken references are worth reporting.
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
         let compiled = Rule {
             id: rule.id.as_ref().clone(),
@@ -136,7 +136,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             )
         })?;
         self.resolved.services.insert(name.clone());
-        // Permission first: without it, not even whether the Service exists is told.
+        // Permission first: without it, not even whether the Service exists is reported.
         if !self.resolver.permits(self.kind, &reference.owner, &name) {
             return Err(not_permitted(self.kind, &reference.owner, &name));
         }

@@ -7,21 +7,21 @@ use crate::api::gateways::{GatewayStatus, GatewayStatusAddresses};
 use crate::merge::Verdict;
 use crate::{ConditionStatus, ConditionType, Fault, Reason};
 
-pub(crate) struct RootView<'a> {
+pub(crate) struct GatewayView<'a> {
     pub(crate) generation: i64,
     pub(crate) addresses: &'a Addresses,
-    /// Why the Gateway as a whole is not accepted.
+    /// The fault for which the Gateway as a whole is not accepted.
     pub(crate) refusal: Option<&'a Fault>,
     pub(crate) own: OwnListeners<'a>,
-    /// Whether a listener of an attached Gateway is not valid.
+    /// True if a listener of an attached Gateway is not valid.
     pub(crate) invalid_below: bool,
-    /// Whether any listener of the merged list is valid.
+    /// True if any listener of the merged list is valid.
     pub(crate) valid_anywhere: bool,
-    /// Why the Gateway does not have all of its ports.
+    /// The fault for which the Gateway does not have all of its ports.
     pub(crate) lost: Option<Fault>,
     /// Frontends that the data plane does not serve, one line for each.
     pub(crate) unserved: Vec<String>,
-    /// Why the Gateway did not get what is generated for it.
+    /// The fault for which the Gateway did not get what is generated for it.
     pub(crate) unprovisioned: Option<&'a Fault>,
     pub(crate) attached_sets: usize,
     pub(crate) attached_gateways: Option<usize>,
@@ -29,9 +29,9 @@ pub(crate) struct RootView<'a> {
 
 pub(crate) struct ChildView<'a> {
     pub(crate) generation: i64,
-    /// Why the parent does not take the child.
+    /// The fault for which the parent does not take the child.
     pub(crate) refusal: Option<&'a Fault>,
-    /// Why the parent as a whole is not accepted, in words that its children may read.
+    /// The fault for which the parent as a whole is not accepted, in words that its children may read.
     pub(crate) parent_refusal: Option<Fault>,
     pub(crate) parent: Option<&'a Addresses>,
     pub(crate) own: OwnListeners<'a>,
@@ -41,7 +41,7 @@ pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
 
 /// "For parent gateways, Accepted should be set based on the entire set of merged listeners" where children are Gateways;
 /// for ListenerSets the conditions "remain unchanged and reflect the status of the local configuration".
-pub(crate) fn root_status(view: &RootView<'_>) -> GatewayStatus {
+pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
     let below = view.invalid_below.then_some("a listener of an attached Gateway is not valid");
     let invalid = invalid(&view.own, below);

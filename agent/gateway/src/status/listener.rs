@@ -13,21 +13,21 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) verdict: &'a Verdict,
     pub(crate) attached_routes: usize,
-    /// Why the listener is not served although it is accepted.
+    /// The fault for which the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Fault>,
     /// Frontends of its port that the data plane does not serve, one line for each.
     pub(crate) unserved: Vec<String>,
     pub(crate) overlap: Overlap,
 }
 
-/// Whether another listener of the port, of whoever, has names in common with the listener.
+/// Names that the listener has in common with another listener of the port, any tenant's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
     None,
     Some,
 }
 
-/// Why no listener of an object is served; `None` if one is.
+/// The fault for which no listener of an object is served; `None` if one is.
 pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Fault> {
     if views.iter().any(ListenerView::is_programmed) {
         return None;
@@ -39,7 +39,7 @@ pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Fault> {
         .or_else(|| Fault::summary(accepted().filter_map(|view| view.hindrance.clone())))
 }
 
-/// What the data plane refused, if it did: `Programmed` is true when it serves, not when translation hopes so.
+/// The fault that the data plane refused frontends, if it did: `Programmed` is true when it serves, not when translation hopes so.
 pub(super) fn not_served<'l>(reason: Reason, lines: impl IntoIterator<Item = &'l String>) -> Option<Fault> {
     let lines: Vec<_> = lines.into_iter().map(String::as_str).collect();
     let message = || format!("not served: {}", lines.join("; "));

@@ -7,9 +7,9 @@ use crate::{ConditionType, Fault, Reason};
 
 pub(crate) struct SetView<'a> {
     pub(crate) generation: i64,
-    /// Why the parent does not take the set.
+    /// The fault for which the parent does not take the set.
     pub(crate) refusal: Option<&'a Fault>,
-    /// Why the parent as a whole is not accepted, in words that its children may read.
+    /// The fault for which the parent as a whole is not accepted, in words that its children may read.
     pub(crate) parent_refusal: Option<Fault>,
     /// That the parent did not get what is generated for it, in words that its children may read.
     pub(crate) parent_unprovisioned: Option<Fault>,
@@ -43,7 +43,7 @@ impl SetView<'_> {
         })
     }
 
-    /// What hinders all of its listeners: a port is their own matter, an address is the Gateway's.
+    /// The fault that keeps all of its listeners from being served: a port is their own matter, an address is the Gateway's.
     fn unprogrammed(&self) -> Option<Fault> {
         let fault = unserved(&self.listeners)?;
         let is_port = fault.reason == Reason::PortUnavailable;

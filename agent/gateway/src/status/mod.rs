@@ -17,7 +17,7 @@ use crate::api::shared::{ClassStatus, RouteStatus};
 use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
 pub(crate) use class::class_status;
-pub(crate) use gateway::{ChildView, RootView, child_status, root_status};
+pub(crate) use gateway::{ChildView, GatewayView, child_status, gateway_status};
 pub(crate) use listener::{ListenerView, Overlap};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use route::{ParentVerdict, route_status};
@@ -47,7 +47,7 @@ impl Status {
     }
 }
 
-/// Why an object is not programmed, once it is known what the cluster did not give. What is not programmed for another reason
+/// The fault for which an object is not programmed, once it is known what the cluster did not give. What is not programmed for another reason
 /// stays so, but for an address that is missing: this is why.
 pub(crate) fn provisioned(unprogrammed: Option<Fault>, unprovisioned: Option<&Fault>) -> Option<Fault> {
     match (unprogrammed, unprovisioned) {
@@ -68,7 +68,7 @@ impl Conditions {
         Self { generation, list: Vec::with_capacity(4) }
     }
 
-    /// What the condition says of a fault, or that there is none.
+    /// Adds the condition that tells a fault, or that there is none.
     fn check(&mut self, r#type: ConditionType, fault: Option<&Fault>) {
         match fault {
             Some(fault) => self.bad(r#type, fault),

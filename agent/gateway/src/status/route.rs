@@ -5,12 +5,12 @@ use crate::api::shared::{RouteParentStatus, RouteStatus};
 use crate::route::ParsedRoute;
 use crate::{ConditionType, Fault};
 
-/// How a route fares with one of its parents.
+/// The verdict of one of its parents on a route.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ParentVerdict {
     /// The index of the parentRef.
     pub(crate) reference: usize,
-    /// Why the route is not accepted.
+    /// The fault for which the route is not accepted.
     pub(crate) refusal: Option<Box<Fault>>,
 }
 

@@ -28,12 +28,12 @@ pub(super) struct ListenerRoutes {
     accepted: BTreeSet<ObjectKey>,
     /// Those that are served, be it with errors.
     by_hostname: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
-    /// How many entries of `by_hostname` are of each kind that must not be merged with the other.
+    /// The number of entries of `by_hostname` of each kind that must not be merged with the other.
     grpc: usize,
     http: usize,
 }
 
-/// What route attachment depends on.
+/// The state that route attachment depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Parents<'s> {
     pub(super) listeners: &'s Listeners,
@@ -91,7 +91,7 @@ impl Parents<'_> {
         })
     }
 
-    /// Where a route is attached by one of its parentRefs.
+    /// The listeners that a route is attached to by one of its parentRefs.
     pub(super) fn listeners_by_reference(self, route: &ParsedRoute, reference: usize) -> Vec<ListenerKey> {
         let found = route.parent_refs.get(reference).and_then(|reference| {
             let parent = parent_key(reference)?;

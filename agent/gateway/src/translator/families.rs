@@ -26,7 +26,7 @@ pub(super) struct AttachedFamily {
     pub(super) grandparents: Vec<GrandparentState>,
 }
 
-/// How the parent fares with one of its own Gateways or ListenerSets: all that children depend on there.
+/// The verdict of one of the parent's own Gateways or ListenerSets on it: all that children depend on there.
 #[derive(Debug, PartialEq)]
 pub(super) struct GrandparentState {
     pub(super) verdict: ParentVerdict,
@@ -46,7 +46,7 @@ pub(super) struct StandIn {
     attached: Attached,
 }
 
-/// What parents and children depend on to agree.
+/// The state that parents and children depend on to agree.
 pub(super) struct Consent<'s> {
     pub(super) objects: &'s Objects,
     /// Counts by namespace the changes of its grants and labels.
@@ -87,7 +87,7 @@ impl AttachedFamily {
         Some(Arc::new(Self { family, grandparents: grandparents(parent, verdicts, parents) }))
     }
 
-    /// What the parent's own parents say about a child with these hostnames.
+    /// The verdicts of the parent's own parents on a child with these hostnames.
     pub(super) fn verdicts_on(&self, child: &ParsedRoute, hostnames: &[HostPattern]) -> Vec<Grandparent> {
         let verdict = |grandparent: &GrandparentState| match &grandparent.verdict.refusal {
             Some(refusal) => Verdict::ParentRefused(refusal.reason),
@@ -165,7 +165,7 @@ impl StandIn {
         family.routes().map(stand_in).collect()
     }
 
-    /// What it contributes to the table of a listener's host pattern.
+    /// The entries that it contributes to the table of a listener's host pattern.
     pub(super) fn entries(&self, listener: &ListenerKey, hostname: &HostPattern) -> Vec<Entry> {
         let is_there = self.attached.get(listener).is_some_and(|hostnames| hostnames.contains(hostname));
         let rules = if is_there { &*self.resolved.rules } else { &[] };

@@ -31,7 +31,7 @@ pub(super) struct ChangedFrontends {
     pub(super) lost: BTreeSet<ObjectName>,
 }
 
-/// What Gateways ask for by their ports and addresses.
+/// The state that claims follow from: the ports and addresses of Gateways.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'s> {
     pub(super) gateways: &'s Gateways,
@@ -149,7 +149,7 @@ impl Sources<'_> {
         }
     }
 
-    /// What does not arrive with the address that it was sent to arrives with the cluster's.
+    /// The usable addresses; traffic that does not arrive with the address it was sent to arrives with the cluster's.
     fn own_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let usable = merged.addresses.usable.iter().copied();
         let Some(service) = self.service_of(name) else { return usable.collect() };
@@ -161,7 +161,7 @@ impl Sources<'_> {
         own
     }
 
-    /// What was generated for the Gateway; nothing without a cluster.
+    /// The Service generated for the Gateway; `None` without a cluster.
     fn service_of(&self, name: &ObjectName) -> Option<&Service> {
         let gateway = self.objects.gateways.get(name)?;
         let service = infra::generated_name(&name.name, &gateway.spec.gateway_class_name);

@@ -28,14 +28,14 @@ pub(super) struct Gateways {
 #[derive(Debug, Default)]
 pub(super) struct MergedGateway {
     pub(super) addresses: Addresses,
-    /// How it is provided, if it is accepted.
+    /// The way it is provided, if it is accepted.
     pub(super) parameters: Parameters,
-    /// Why it is not accepted.
+    /// The fault for which it is not accepted.
     pub(super) refusal: Option<Fault>,
     pub(super) summary: Summary,
 }
 
-/// What the merged listeners amount to.
+/// Counts of the merged listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) valid_anywhere: bool,
@@ -44,7 +44,7 @@ pub(super) struct Summary {
     pub(super) attached_gateways: usize,
 }
 
-/// What the merge makes of one object's listeners.
+/// The verdicts of the merge on one object's listeners.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// One per listener.
@@ -250,7 +250,7 @@ fn terminating<'d>(declared: &'d Declared, verdicts: &[Verdict]) -> impl Iterato
     accepted.filter(|listener| listener.protocol == Protocol::Https)
 }
 
-/// Whether any, and whether all listeners of an object are valid.
+/// The validity of an object's listeners: of any, and of all.
 #[derive(Default)]
 struct Judged {
     any: bool,
@@ -270,7 +270,7 @@ impl Summary {
     }
 }
 
-/// Why the Gateway as a whole is not accepted.
+/// The fault for which the Gateway as a whole is not accepted.
 fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Fault>) -> Option<Fault> {
     let fault = parameters.or(addresses.unsupported.as_ref()).cloned();
     fault.or_else(|| cannot_have_listeners(gateway))

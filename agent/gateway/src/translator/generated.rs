@@ -23,7 +23,7 @@ pub(super) struct Generated {
 /// By Gateway, what is wanted now; `None`: nothing any more.
 pub(super) type ChangedGenerated = BTreeMap<ObjectName, Option<Wanted>>;
 
-/// What Gateways come to.
+/// The state that generated objects follow from.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'s> {
     pub(super) listeners: &'s Listeners,

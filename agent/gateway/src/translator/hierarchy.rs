@@ -32,7 +32,7 @@ pub(super) struct Node {
     rank: Rank,
 }
 
-/// How an object stands to other Gateways.
+/// The relation of an object to other Gateways.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Attachment {
     /// A Gateway with addresses of its own.
@@ -70,7 +70,7 @@ impl Hierarchy {
         self.nodes.get(key)?.gateway(key)
     }
 
-    /// Whether the Gateway exists, is ours and has addresses of its own.
+    /// True if the Gateway exists, is ours and has addresses of its own.
     pub(super) fn is_independent(&self, gateway: &ObjectName) -> bool {
         self.children.contains_key(gateway)
     }

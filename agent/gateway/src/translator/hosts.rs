@@ -32,7 +32,7 @@ impl<'h> Hosts<'h> {
             HostPattern::Any => return self.any = true,
         };
         for domain in parents_of(name) {
-            // Whoever was there before has brought the domains above.
+            // The name that brought this domain has brought the domains above, too.
             if !self.domains.insert(domain) {
                 break;
             }

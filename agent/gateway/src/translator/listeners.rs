@@ -54,7 +54,7 @@ impl Listeners {
         self.declared.get(parent)
     }
 
-    /// Whether the Gateway exists and is ours, or the ListenerSet exists.
+    /// True if the Gateway exists and is ours, or the ListenerSet exists.
     pub(super) fn contains(&self, parent: &ParentKey) -> bool {
         self.declared.contains_key(parent)
     }

@@ -52,7 +52,7 @@ use statuses::Statuses;
 use tables::Tables;
 use view::View;
 
-/// What a translation, or a change to one, comes to.
+/// The outcome of a translation, or of a change to one.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub snapshot: Arc<Snapshot>,
@@ -65,12 +65,12 @@ pub struct Outcome {
     pub orphaned: BTreeMap<ObjectKey, Status>,
     /// Routes that delegation computed, if different from before, by the parent route they stand for. `None`: no longer.
     pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
-    /// What is to be generated in a cluster for a Gateway, if different from before. `None`: nothing any more.
+    /// The objects to be generated in a cluster for a Gateway, if different from before. `None`: nothing any more.
     pub generated: BTreeMap<ObjectName, Option<Wanted>>,
     /// All objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents translation needs, if different
     /// from before.
     pub needs: Option<BTreeSet<ObjectKey>>,
-    /// What no status can say, if different from before; an empty list: all is well now.
+    /// Problems that no status can report, if different from before; an empty list: all is well now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
 }
 
@@ -155,7 +155,7 @@ impl Translator {
         backends.update(&changed, &routed, routes.backend_uses(), objects, &mut next);
         self.snapshot = next.finish();
 
-        // What is told: planned from the state of all stages, and from what was observed of earlier outcomes.
+        // Statuses: planned from the state of all stages, and from what was observed of earlier outcomes.
         let observed = self.observations.assign(&self.snapshot);
         let changes = statuses::Changes {
             objects: &changed,
@@ -167,7 +167,7 @@ impl Translator {
             frontends: &claimed,
             observed: &observed,
         };
-        let told = self.statuses.update(&changes, self.stages.view(objects, settings, &self.observations));
+        let planned = self.statuses.update(&changes, self.stages.view(objects, settings, &self.observations));
 
         let Stages { listeners, hierarchy, gateways, routes, ports, .. } = &self.stages;
         let sources = generated::Sources { listeners, hierarchy, gateways, ports, objects, settings };
@@ -177,10 +177,10 @@ impl Translator {
         let ephemeral = routed.families.into_iter();
         Outcome {
             snapshot: self.snapshot.clone(),
-            statuses: told.statuses,
-            forgotten: told.forgotten,
-            orphaned: told.orphaned,
-            problems: told.problems,
+            statuses: planned.statuses,
+            forgotten: planned.forgotten,
+            orphaned: planned.orphaned,
+            problems: planned.problems,
             ephemeral: ephemeral.map(|parent| (parent.clone(), routes.family(&parent))).collect(),
             generated,
             needs,
@@ -214,7 +214,7 @@ impl Translator {
         &self.snapshot
     }
 
-    /// What an object's status should say; `None` if the object is gone or not ours to speak about.
+    /// The status that an object should have; `None` if the object is gone or not ours to speak about.
     pub fn status_of(&self, key: &ObjectKey) -> Option<Status> {
         self.stages.view(&self.objects, &self.settings, &self.observations).status_of(key)
     }

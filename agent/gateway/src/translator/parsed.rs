@@ -98,7 +98,7 @@ impl ParsedRoutes {
         keys.into_iter().filter_map(|key| self.parsed.get(key)).cloned().collect()
     }
 
-    /// Whether a rule of the route admits children by the labels of their namespace.
+    /// True if a rule of the route admits children by the labels of their namespace.
     pub(super) fn selects_by_label(&self, parent: &ObjectKey) -> bool {
         let selects = |rule: &ParsedRule| match &rule.delegation {
             Some(Delegation::Allowed(allowed)) => {

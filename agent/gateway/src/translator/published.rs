@@ -29,7 +29,7 @@ impl Published {
         self.hashes.keys()
     }
 
-    /// Whether the object has a status, be it the last one of an orphan.
+    /// True if the object has a status, be it the last one of an orphan.
     pub(super) fn contains(&self, key: &ObjectKey) -> bool {
         self.hashes.contains_key(key)
     }

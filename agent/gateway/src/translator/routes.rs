@@ -37,7 +37,7 @@ pub(super) struct Routes {
 pub(super) struct RouteState {
     pub(super) parsed: Arc<ParsedRoute>,
     rules: Box<[ResolvedRule]>,
-    /// What `ResolvedRefs=False` says.
+    /// The fault that `ResolvedRefs=False` reports.
     pub(super) unresolved: Option<Box<Fault>>,
     pub(super) references: References,
     pub(super) attached: AttachedTo,
@@ -47,7 +47,7 @@ pub(super) struct RouteState {
     stand_ins: Box<[StandIn]>,
 }
 
-/// What a route refers to. Ordered lists rather than sets: most have one element, and there are tens of thousands of them.
+/// The references of a route. Ordered lists rather than sets: most have one element, and there are tens of thousands of them.
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) parents: Box<[ParentKey]>,
@@ -71,11 +71,11 @@ pub(super) struct ChangedRoutes {
     pub(super) services: BTreeSet<ObjectName>,
 }
 
-/// How many routes use a backend.
+/// The number of routes that use each backend.
 #[derive(Debug, Default)]
 pub(super) struct BackendUses(BTreeMap<BackendUse, usize>);
 
-/// Whether a route's rules are those of before.
+/// The rules of a route, compared with those before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rules {
     Same,
@@ -280,7 +280,7 @@ impl Routes {
         }
     }
 
-    /// All whose status tells of the family, before and now.
+    /// All whose status reports on the family, before and now.
     fn note_family(
         &self,
         key: &ObjectKey,
@@ -305,7 +305,7 @@ impl Routes {
         }
     }
 
-    /// Grandchildren, too: that they are refused is ours to tell if the top is.
+    /// Grandchildren, too: that they are refused is ours to report if the top is.
     fn note_descendants(&self, key: &ObjectKey, parsed: &ParsedRoutes, changed: &mut ChangedRoutes) {
         for child in parsed.children(key) {
             let family = self.states.get(child).and_then(|state| state.family.as_ref());
@@ -319,7 +319,7 @@ impl Routes {
 // === impl RouteState ===
 
 impl RouteState {
-    /// What the route contributes to the table of a listener's host pattern.
+    /// The entries that the route contributes to the table of a listener's host pattern.
     pub(super) fn entries(&self, listener: &ListenerKey, hostname: &HostPattern) -> Vec<Entry> {
         if self.parsed.is_parent() {
             self.stand_ins.iter().flat_map(|it| it.entries(listener, hostname)).collect()

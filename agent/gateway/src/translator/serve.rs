@@ -38,7 +38,7 @@ struct PortChange {
 /// The Gateways with another port, or another listener on one.
 pub(super) type ChangedPorts = BTreeSet<ObjectName>;
 
-/// What listeners are served with.
+/// The state that served listeners follow from.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'s> {
     pub(super) listeners: &'s Listeners,
@@ -146,7 +146,7 @@ fn served_gateway(name: &ObjectName, gateways: &Gateways, before: Option<&Arc<Ga
 }
 
 impl Sources<'_> {
-    /// What is to be served of a listener; `None` if it is not accepted.
+    /// The listener as it is to be served; `None` if it is not accepted.
     fn served(self, key: &ListenerKey) -> Option<Served> {
         let (parent, name) = key;
         let declared = self.listeners.get(parent)?;

@@ -23,7 +23,7 @@ pub(super) struct Statuses {
     problems: BTreeMap<ObjectKey, Vec<String>>,
 }
 
-/// What is different from before.
+/// The statuses and problems that are different from before.
 #[derive(Debug, Default)]
 pub(super) struct ChangedStatuses {
     pub(super) statuses: BTreeMap<ObjectKey, Status>,
@@ -32,7 +32,7 @@ pub(super) struct ChangedStatuses {
     pub(super) problems: BTreeMap<ObjectKey, Vec<String>>,
 }
 
-/// What the other stages changed, as far as statuses tell of it.
+/// The changes of the other stages that statuses report on.
 pub(super) struct Changes<'c> {
     pub(super) objects: &'c ChangedObjects,
     pub(super) listeners: &'c ChangedListeners,

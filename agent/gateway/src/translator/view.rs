@@ -21,8 +21,8 @@ use crate::feedback::Observations;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
 use crate::route::ParsedRoute;
 use crate::status::{
-    ChildView, ListenerView, Overlap, RootView, SetView, Status, child_status, class_status, root_status,
-    route_status, set_status,
+    ChildView, GatewayView, ListenerView, Overlap, SetView, Status, child_status, class_status,
+    gateway_status, route_status, set_status,
 };
 use crate::{Fault, GATEWAY_GROUP, Kind, ObjectKey, Objects, Reason, Settings, bundle, infra};
 
@@ -51,7 +51,7 @@ enum Named {
 // === impl View ===
 
 impl<'s> View<'s> {
-    /// What an object's status should say; `None` if the object is gone or not ours to speak about.
+    /// The status that an object should have; `None` if the object is gone or not ours to speak about.
     pub(super) fn status_of(self, key: &ObjectKey) -> Option<Status> {
         match key.kind {
             Kind::GatewayClass => {
@@ -84,7 +84,7 @@ impl<'s> View<'s> {
         })))
     }
 
-    /// What is wrong with an object and no status can say.
+    /// Faults of an object that no status can report.
     pub(super) fn problems_of(self, key: &ObjectKey) -> Vec<String> {
         match key.kind {
             Kind::Gateway => self.gateway_problems(&key.name),
@@ -130,7 +130,7 @@ impl<'s> View<'s> {
         let accepting = parent_refusal(merged).is_none();
         let allowed = child::allowed_children(self.objects.gateways.get(name)?);
         let opted_in = !matches!(allowed, Ok(AllowedChildren::None));
-        let view = RootView {
+        let view = GatewayView {
             generation: declared.generation,
             addresses: &merged.addresses,
             refusal: merged.refusal.as_ref(),
@@ -147,7 +147,7 @@ impl<'s> View<'s> {
                 0
             }),
         };
-        Some(Status::Gateway(root_status(&view)))
+        Some(Status::Gateway(gateway_status(&view)))
     }
 
     fn listener_set_status(self, name: &ObjectName) -> Option<Status> {
@@ -208,7 +208,7 @@ impl<'s> View<'s> {
         unprovisioned.map(|_| Fault::not_programmed(Reason::ParentNotProgrammed, message))
     }
 
-    /// Why an accepted listener is not served.
+    /// The fault for which an accepted listener is not served.
     fn hindrance(self, name: &ObjectName, gateway: &MergedGateway, port: PortKey) -> Option<Fault> {
         if gateway.refusal.is_some() {
             return Some(Fault::not_programmed(Reason::Invalid, "the Gateway is not accepted"));
@@ -314,7 +314,7 @@ impl<'s> View<'s> {
         entries
     }
 
-    /// Whether a parent hangs on one of our Gateways: by itself, or as the child that it cannot be at the same time.
+    /// True if a parent is attached to one of our Gateways: by itself, or as the child that it cannot be at the same time.
     fn is_of_ours(self, parent: &RouteState) -> bool {
         let above: BTreeSet<_> = parents_of(&parent.parsed);
         let mut above = above.iter().filter_map(|above| self.routes.get(above));
@@ -337,7 +337,7 @@ fn in_use<'a>(port: PortKey, addresses: impl Iterator<Item = &'a IpAddr>) -> Str
 fn parent_refusal(parent: &MergedGateway) -> Option<Fault> {
     let refusal = parent.refusal.as_ref()?;
     let is_own_matter = refusal.reason == Reason::ListenersNotValid;
-    let message = refusal.for_others().unwrap_or("the Gateway attached to is not accepted");
+    let message = refusal.public_message().unwrap_or("the Gateway attached to is not accepted");
     (!is_own_matter).then(|| Fault::not_accepted(Reason::ParentNotAccepted, message))
 }
 

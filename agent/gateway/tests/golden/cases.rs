@@ -1,7 +1,7 @@
 //! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml` and, with delegation,
 //! `ephemeral.yaml`, next to it; where a Gateway has a UID, also to `infra.yaml`, what is generated for it; where such
 //! a Service is among the objects, its addresses are the Gateway's. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
-//! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; whoever blesses reads them.
+//! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; read what you bless.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ fn translate(case: &Path) -> Outcome {
     translator.apply(addressed(crate::support::read(&input)).into_iter().map(Change::Set).collect())
 }
 
-/// What the source does with a Gateway for which there is a Service.
+/// Assigns addresses as the source does with a Gateway for which there is a Service.
 fn addressed(objects: Vec<Object>) -> Vec<Object> {
     let services: Vec<_> = objects.iter().filter_map(generated_service).collect();
     let with_addresses = |object: Object| {

@@ -54,7 +54,7 @@ proptest! {
                 prop_assert_eq!(readable(wanted), needed_by_pods(&wanted.gateway, &objects));
             }
             prop_assert_eq!(text(&view(&translator)), text(&view(&scratch)));
-            // Who only listens to the changes knows as much.
+            // A reader of the changes alone knows as much.
             told.retain(|name, _| !name.starts_with("GatewayClass"));
             let mut statuses = statuses(&scratch);
             statuses.retain(|name, _| !name.starts_with("GatewayClass"));

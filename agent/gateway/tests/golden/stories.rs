@@ -131,7 +131,7 @@ fn flatten(path: &str, value: &Value, fields: &mut Fields) {
 
 // === limits ===
 
-/// Where a served Gateway has become another version of itself, and the limits that it has now.
+/// The ports where a served Gateway has become another version of itself, with the limits that it has now.
 fn limit_differences(before: &Snapshot, now: &Snapshot) -> Map<String, Value> {
     let dumped = dump_snapshot(now);
     let other = |before: &Gateway, now: &Gateway| !std::ptr::eq(before, now) && before.name == now.name;
@@ -144,7 +144,7 @@ fn limit_differences(before: &Snapshot, now: &Snapshot) -> Map<String, Value> {
 
 // === listeners ===
 
-/// What is not listed here keeps running, connections and all.
+/// The listeners that came, changed or went; what is not listed keeps running, connections and all.
 fn listener_differences(before: &Snapshot, now: &Snapshot) -> Value {
     let (before, now) = (listeners(before), listeners(now));
     let mut differences = Map::new();

@@ -17,7 +17,7 @@ pub(crate) fn settings() -> Settings {
     Settings { default_addresses: vec!["192.0.2.1".parse().unwrap()], generated, ..Settings::default() }
 }
 
-/// What every case has: a GatewayClass of ours.
+/// The objects that every case has: a GatewayClass of ours.
 pub(crate) fn base() -> Vec<Object> {
     read(&fs::read_to_string(cases().join("base.yaml")).unwrap())
 }
