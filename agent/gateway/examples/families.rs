@@ -1,5 +1,6 @@
-//! Measures how long translation takes with many child routes: `cargo run --release --example families -p portcullis-gateway [parents]
-//! [children-per-parent]`. Every parent has a host of its own; a tenth of each one's children is in a namespace that it selects by label.
+//! Measures how long translation takes with many child routes: `cargo run --release --example
+//! families -p portcullis-gateway [parents] [children-per-parent]`. Every parent has a host of its
+//! own; a tenth of each one's children is in a namespace that it selects by label.
 
 use std::time::{Duration, Instant};
 

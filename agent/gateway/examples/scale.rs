@@ -1,5 +1,6 @@
-//! Measures how long translation takes at scale: `cargo run --release --example scale -p portcullis-gateway [sets] [routes-per-set]`.
-//! One Gateway, per tenant a ListenerSet with its own certificate, routes and Services.
+//! Measures how long translation takes at scale: `cargo run --release --example scale -p
+//! portcullis-gateway [sets] [routes-per-set]`. One Gateway, per tenant a ListenerSet with its own
+//! certificate, routes and Services.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The addresses of a Gateway: `spec.addresses`, or those that the agent was told to use; and what its status says of that.
+//! The addresses of a Gateway: `spec.addresses`, or those that the agent was told to use; and what
+//! its status says of that.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,8 @@ const MOST_PUBLISHED: usize = 16;
 pub(crate) struct Addresses {
     /// The addresses it is served on.
     pub(crate) usable: Vec<IpAddr>,
-    /// The addresses that clients are told. Behind a load balancer they are where it is reached, not the cluster's address behind it.
+    /// The addresses that clients are told. Behind a load balancer they are where it is reached,
+    /// not the cluster's address behind it.
     published: Vec<Ingress>,
     /// An address of a type that is not supported: the Gateway is not accepted.
     pub(crate) unsupported: Option<Fault>,
@@ -118,7 +120,8 @@ fn published(gateway: &Gateway, usable: &[IpAddr]) -> Vec<Ingress> {
     [asked_for, others].concat()
 }
 
-/// "SHOULD provide a clear message explaining the underlying problem, ideally with some hints" (`AddressNotAssigned`).
+/// "SHOULD provide a clear message explaining the underlying problem, ideally with some hints"
+/// (`AddressNotAssigned`).
 fn unassigned(gateway: &Gateway) -> &'static str {
     if infra::balanced(gateway).is_some() {
         "the load balancer has assigned no address yet: see the events of the Gateway's Service, or set service.type \

@@ -1,5 +1,6 @@
-//! Routes to listeners. A route attaches to all relevant listeners of its direct parent object, be that a Gateway or a
-//! ListenerSet, and to no others; each parentRef is judged independently (GEP-1713, "Summary of Attachments").
+//! Routes to listeners. A route attaches to all relevant listeners of its direct parent object, be
+//! that a Gateway or a ListenerSet, and to no others; each parentRef is judged independently
+//! (GEP-1713, "Summary of Attachments").
 
 use std::collections::BTreeSet;
 
@@ -96,7 +97,8 @@ impl Candidates<'_> {
         )
     }
 
-    /// "There must be at least one intersecting hostname for the HTTPRoute to be attached to the Listener."
+    /// "There must be at least one intersecting hostname for the HTTPRoute to be attached to the
+    /// Listener."
     fn hostnames(&self, listener: &Listener) -> BTreeSet<HostPattern> {
         self.route.hostnames.iter().filter_map(|hostname| listener.hostname.intersect(hostname)).collect()
     }

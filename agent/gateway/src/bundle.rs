@@ -1,20 +1,23 @@
-//! The installed release of the Gateway API: what its CRDs say of themselves, against the releases that this agent was made
-//! for and tested with.
+//! The installed release of the Gateway API: what its CRDs say of themselves, against the releases
+//! that this agent was made for and tested with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{ConditionType, CustomResourceDefinition, Fault, Objects, Reason};
 
-/// "The version of a Gateway API CRD is defined by the gateway.networking.k8s.io/bundle-version annotation on the CRD."
+/// "The version of a Gateway API CRD is defined by the gateway.networking.k8s.io/bundle-version
+/// annotation on the CRD."
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 
-/// The release that the conformance suite ran with, and the one that `api` is generated from; of any patch level.
+/// The release that the conformance suite ran with, and the one that `api` is generated from; of
+/// any patch level.
 const SUPPORTED: &[&str] = &["v1.6", "v1.7"];
 
 /// The standard kinds, and the experimental ones.
 const GROUPS: &[&str] = &[".gateway.networking.k8s.io", ".gateway.networking.x-k8s.io"];
 
-/// The judgement on the release of the installed CRDs; `None` if there is none, as without an API server.
+/// The judgement on the release of the installed CRDs; `None` if there is none, as without an API
+/// server.
 pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Fault>> {
     let installed = objects.definitions.iter().filter(|(name, _)| is_gateway_api(&name.name));
     let mut unknown = BTreeMap::<_, BTreeSet<_>>::new();
@@ -30,8 +33,8 @@ pub(crate) fn supported_version(objects: &Objects) -> Option<Result<(), Fault>> 
     (count > 0).then_some(verdict)
 }
 
-/// "A message SHOULD be included in this condition that includes the detected CRD version(s) present in the cluster and the
-/// CRD version(s) that are supported by the GatewayClass."
+/// "A message SHOULD be included in this condition that includes the detected CRD version(s)
+/// present in the cluster and the CRD version(s) that are supported by the GatewayClass."
 fn unsupported(unknown: &BTreeMap<&str, BTreeSet<&str>>) -> Fault {
     let list = |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join(", ");
     let found: Vec<_> =

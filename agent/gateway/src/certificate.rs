@@ -1,5 +1,6 @@
-//! From a Secret of type `kubernetes.io/tls` to a certificate that can be served. Whatever is wrong is found here, once per
-//! Secret, and told to those who refer to it; it never reaches the data plane.
+//! From a Secret of type `kubernetes.io/tls` to a certificate that can be served. Whatever is wrong
+//! is found here, once per Secret, and told to those who refer to it; it never reaches the data
+//! plane.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 const TLS_SECRET: &str = "kubernetes.io/tls";
 
-/// The reason why a Secret is no certificate. The texts complete "Secret ns/name …" and never quote what the Secret holds.
+/// The reason why a Secret is no certificate. The texts complete "Secret ns/name …" and never quote
+/// what the Secret holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateError {
     #[error("is of type {0:?}; type kubernetes.io/tls is needed")]
@@ -35,8 +37,8 @@ pub(crate) enum CertificateError {
     Mismatch,
 }
 
-/// Reads the certificate chain and key. An expired certificate is served nevertheless: translation has no clock, and a
-/// listener that vanishes helps less than one that clients complain about.
+/// Reads the certificate chain and key. An expired certificate is served nevertheless: translation
+/// has no clock, and a listener that vanishes helps less than one that clients complain about.
 pub(crate) fn read(secret: &Secret) -> Result<Certificate, CertificateError> {
     let r#type = secret.type_.as_deref().unwrap_or("Opaque");
     if r#type != TLS_SECRET {

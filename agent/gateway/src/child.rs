@@ -1,6 +1,7 @@
-//! Parents and children: what a ListenerSet's `parentRef` or a Gateway's `attachTo` asks for, and whether the Gateway asked
-//! agrees (GEP-1713 and its first revision). Where the CRDs lack the first revision's fields, annotations say the same:
-//! `portcullis.dev/attach-to: [namespace/]name` and `portcullis.dev/allowed-children: Same | All | Selector:<labels>`.
+//! Parents and children: what a ListenerSet's `parentRef` or a Gateway's `attachTo` asks for, and
+//! whether the Gateway asked agrees (GEP-1713 and its first revision). Where the CRDs lack the
+//! first revision's fields, annotations say the same: `portcullis.dev/attach-to: [namespace/]name`
+//! and `portcullis.dev/allowed-children: Same | All | Selector:<labels>`.
 
 use portcullis_model::{ObjectName, ParentKind};
 
@@ -82,7 +83,8 @@ pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespac
     (!admitted).then(|| not_allowed("does not allow ListenerSets of this namespace (spec.allowedListeners)"))
 }
 
-/// The fault for which a Gateway may not attach to its parent. `parent` is `None` if there is none of ours.
+/// The fault for which a Gateway may not attach to its parent. `parent` is `None` if there is none
+/// of ours.
 pub(crate) fn refuse_gateway(
     child: &Gateway,
     parent: Option<&Gateway>,
@@ -117,7 +119,8 @@ pub(crate) fn refuse_gateway(
 const NOT_OPTED_IN: &str =
     "does not allow Gateways of this namespace to attach (spec.infrastructure.allowedChildren)";
 
-/// "A child resource MUST not set any spec.infrastructure fields beyond attachTo, and cannot set spec.address."
+/// "A child resource MUST not set any spec.infrastructure fields beyond attachTo, and cannot set
+/// spec.address."
 fn overreach(child: &Gateway) -> Option<Fault> {
     let infrastructure = infrastructure(child);
     let set = |is_set: fn(&GatewayInfrastructure) -> bool| infrastructure.is_some_and(is_set);
@@ -134,8 +137,9 @@ fn overreach(child: &Gateway) -> Option<Fault> {
     (!set.is_empty()).then(|| invalid(message()))
 }
 
-/// The key by which children are merged: "ordered by creation time (oldest first)", then "alphabetically by
-/// {namespace}/{name}". At most one object of each kind has a name; Gateways come first.
+/// The key by which children are merged: "ordered by creation time (oldest first)", then
+/// "alphabetically by {namespace}/{name}". At most one object of each kind has a name; Gateways
+/// come first.
 pub(crate) fn precedence(created: i64, kind: ParentKind, name: &ObjectName) -> (i64, String, ParentKind) {
     (created, name.to_string(), kind)
 }

@@ -1,5 +1,6 @@
-//! Faults of objects, as one condition reports each: to the object's owner in full, to the owners of other objects
-//! nothing unless it is said what. Nothing here knows where faults come from or how statuses are laid out.
+//! Faults of objects, as one condition reports each: to the object's owner in full, to the owners
+//! of other objects nothing unless it is said what. Nothing here knows where faults come from or
+//! how statuses are laid out.
 
 use crate::{ConditionType, Reason};
 
@@ -11,11 +12,13 @@ pub struct Fault {
     pub reason: Reason,
     /// For the owner of the object only: it may name what others must not see.
     pub message: String,
-    /// For the owners of objects that the fault concerns as well, in words that give nothing of the owner's away.
+    /// For the owners of objects that the fault concerns as well, in words that give nothing of the
+    /// owner's away.
     public_message: Option<Box<str>>,
 }
 
-/// Faults listed in one message. Further ones are counted: messages are limited in length, and have to stay readable.
+/// Faults listed in one message. Further ones are counted: messages are limited in length, and have
+/// to stay readable.
 const IN_ONE_MESSAGE: usize = 8;
 
 // === impl Fault ===
@@ -56,7 +59,8 @@ impl Fault {
         Self::not_accepted(Reason::InvalidParameters, message)
     }
 
-    /// Reports it to the owners of other objects, too; in these words, which must not give away anything of this one.
+    /// Reports it to the owners of other objects, too; in these words, which must not give away
+    /// anything of this one.
     #[must_use]
     pub fn with_public_message(mut self, message: impl Into<Box<str>>) -> Self {
         self.public_message = Some(message.into());
@@ -87,7 +91,8 @@ impl Fault {
         self
     }
 
-    /// True if what has the fault cannot be served, as opposed to being served with an answer in place of what is missing.
+    /// True if what has the fault cannot be served, as opposed to being served with an answer in
+    /// place of what is missing.
     pub fn is_unacceptable(&self) -> bool {
         self.condition == ConditionType::Accepted
     }

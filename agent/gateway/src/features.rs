@@ -1,9 +1,11 @@
-//! The optional features of the Gateway API that we support: the one table that `GatewayClass.status.supportedFeatures`,
-//! the documentation and the flags of the conformance suite come from.
+//! The optional features of the Gateway API that we support: the one table that
+//! `GatewayClass.status.supportedFeatures`, the documentation and the flags of the conformance
+//! suite come from.
 
 use crate::api::shared::SupportedFeature;
 
-/// In alphabetical order, as `supportedFeatures` demands. A name is added with the change that makes its tests pass.
+/// In alphabetical order, as `supportedFeatures` demands. A name is added with the change that
+/// makes its tests pass.
 pub const SUPPORTED_FEATURES: &[&str] = &[
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",

@@ -1,6 +1,6 @@
-//! The second input of translation beside the objects: what became of what it handed out. The data plane says what it does
-//! not serve, the cluster what it did not give; statuses follow from objects and feedback alike. Nothing here knows who
-//! observes, or when.
+//! The second input of translation beside the objects: what became of what it handed out. The data
+//! plane says what it does not serve, the cluster what it did not give; statuses follow from
+//! objects and feedback alike. Nothing here knows who observes, or when.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,8 @@ use crate::Fault;
 /// An observation. Each replaces the earlier one of its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Feedback {
-    /// The frontends that the data plane cannot serve, with the reason of each; it serves all others of the snapshot.
+    /// The frontends that the data plane cannot serve, with the reason of each; it serves all
+    /// others of the snapshot.
     Unserved(BTreeMap<FrontendKey, String>),
     /// The Gateways that could not get what is generated for them; all others have it.
     Unprovisioned(BTreeMap<ObjectName, Fault>),
@@ -46,7 +47,8 @@ impl Observations {
         Self { by_gateway: BTreeMap::new(), changed: BTreeSet::new(), ..self }
     }
 
-    /// Assigns what is not served to Gateways. Returns those of which something else is known than after the last call.
+    /// Assigns what is not served to Gateways. Returns those of which something else is known than
+    /// after the last call.
     pub(crate) fn assign(&mut self, snapshot: &Snapshot) -> BTreeSet<ObjectName> {
         let mut by_gateway = BTreeMap::<ObjectName, BTreeMap<_, _>>::new();
         for (frontend, why) in &self.unserved {

@@ -1,6 +1,6 @@
-//! ReferenceGrants: may an object of one namespace refer to an object of another? The owner of the referred object says so,
-//! in its own namespace. Nothing is inherited: a grant for Gateways is none for ListenerSets, and the other way round
-//! (GEP-1713, "ReferenceGrant Semantics").
+//! ReferenceGrants: may an object of one namespace refer to an object of another? The owner of the
+//! referred object says so, in its own namespace. Nothing is inherited: a grant for Gateways is
+//! none for ListenerSets, and the other way round (GEP-1713, "ReferenceGrant Semantics").
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -11,7 +11,8 @@ use portcullis_model::ObjectName;
 use crate::api::referencegrants::{ReferenceGrant, ReferenceGrantFrom, ReferenceGrantTo};
 use crate::{Kind, Objects};
 
-/// Proof that a reference was checked; only [`Grants`] makes it. Whatever needs the referred object takes this type.
+/// Proof that a reference was checked; only [`Grants`] makes it. Whatever needs the referred object
+/// takes this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted<T>(T);
 
@@ -26,7 +27,8 @@ impl<'o> Grants<'o> {
         Self { by_name: &objects.reference_grants }
     }
 
-    /// True if an object of a kind and namespace may refer to another object. Within a namespace everything may.
+    /// True if an object of a kind and namespace may refer to another object. Within a namespace
+    /// everything may.
     pub fn permits(
         &self,
         from_kind: Kind,

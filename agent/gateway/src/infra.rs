@@ -1,5 +1,6 @@
-//! Objects generated in the cluster for a Gateway (GEP-1762): pure. [`plan`] says what a Gateway wants, [`diff`] what to do
-//! about what is there. Nothing here talks with an API server, and nothing decides what the Gateway serves.
+//! Objects generated in the cluster for a Gateway (GEP-1762): pure. [`plan`] says what a Gateway
+//! wants, [`diff`] what to do about what is there. Nothing here talks with an API server, and
+//! nothing decides what the Gateway serves.
 
 mod address;
 mod diff;
@@ -32,9 +33,11 @@ pub use pods::Pods;
 /// "MUST label all generated resources (Service, Deployment, etc)".
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 pub const GATEWAY_CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
-/// Tells kube-proxy and its replacements that the addresses of a Service are not theirs to serve: the agents do.
+/// Tells kube-proxy and its replacements that the addresses of a Service are not theirs to serve:
+/// the agents do.
 pub const SERVICE_PROXY_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// An annotation of our own: the controller whose GatewayClass it was generated for. Several may run in a cluster.
+/// An annotation of our own: the controller whose GatewayClass it was generated for. Several may
+/// run in a cluster.
 pub const CONTROLLER_ANNOTATION: &str = "portcullis.dev/controller";
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// The manager that generated objects name, and the field manager of server-side apply.
@@ -53,12 +56,15 @@ pub struct Merged {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     pub gateway: ObjectName,
-    /// The Gateway's UID tells what was generated for it from what was for an earlier one of the same name.
+    /// The Gateway's UID tells what was generated for it from what was for an earlier one of the
+    /// same name.
     pub uid: String,
-    /// In the order in which they are made. Absent while the Gateway has no port, for a Service needs one, or is not
-    /// accepted, for whatever reason: what is there already stays as it is, and with it the address.
+    /// In the order in which they are made. Absent while the Gateway has no port, for a Service
+    /// needs one, or is not accepted, for whatever reason: what is there already stays as it is,
+    /// and with it the address.
     pub objects: Option<Vec<Generated>>,
-    /// Rights that stay without objects. All others go: the reason may be that a permission was taken back.
+    /// Rights that stay without objects. All others go: the reason may be that a permission was
+    /// taken back.
     pub rights: Vec<Generated>,
 }
 
@@ -67,8 +73,8 @@ impl Wanted {
         self.objects.as_deref().unwrap_or_default()
     }
 
-    /// True if an object that was generated for the Gateway has its place still. A Gateway of which it is not known what it wants
-    /// keeps what it has, but of rights only those that it would get.
+    /// True if an object that was generated for the Gateway has its place still. A Gateway of which
+    /// it is not known what it wants keeps what it has, but of rights only those that it would get.
     pub fn keeps(&self, object: &Generated) -> bool {
         let is_it = |other: &Generated| other.kind == object.kind && other.name() == object.name();
         match &self.objects {
@@ -87,7 +93,8 @@ impl Wanted {
     }
 }
 
-/// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from an API server.
+/// Plans for a Gateway whose class is ours. `None` if the Gateway has no UID: it does not come from
+/// an API server.
 pub fn plan(
     gateway: &Gateway,
     merged: &Merged,
@@ -127,13 +134,15 @@ fn objects(
     objects
 }
 
-/// For a Gateway that is not accepted at the moment: what was generated for it, its address above all, is still its own.
+/// For a Gateway that is not accepted at the moment: what was generated for it, its address above
+/// all, is still its own.
 pub fn untouched(gateway: &Gateway) -> Option<Wanted> {
     let uid = gateway.metadata.uid.clone()?;
     Some(Wanted { gateway: object::name_of(&gateway.metadata), uid, objects: None, rights: Vec::new() })
 }
 
-/// Of all objects of a Gateway: "Any labels or annotations here are added to all generated resources."
+/// Of all objects of a Gateway: "Any labels or annotations here are added to all generated
+/// resources."
 fn metadata(gateway: &Gateway, parameters: &Parameters, controller_name: &str) -> ObjectMeta {
     let name = gateway.metadata.name.as_deref().unwrap_or_default();
     ObjectMeta {
@@ -158,8 +167,9 @@ fn owner(gateway: &Gateway) -> OwnerReference {
     }
 }
 
-/// Infrastructure labels ("If Labels is set on the GatewayClass as well, the labels are merged with the Gateway's labels taking
-/// precedence"), with those that identify the object on top: no tenant can relabel an object into another Gateway's.
+/// Infrastructure labels ("If Labels is set on the GatewayClass as well, the labels are merged with
+/// the Gateway's labels taking precedence"), with those that identify the object on top: no tenant
+/// can relabel an object into another Gateway's.
 fn labels(gateway: &Gateway, parameters: &Parameters) -> BTreeMap<String, String> {
     let infrastructure = gateway.spec.infrastructure.as_ref();
     let mut labels = parameters.labels.clone();

@@ -1,5 +1,5 @@
-//! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the data plane and a plan of
-//! statuses out. No async, no I/O, no clock.
+//! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the
+//! data plane and a plan of statuses out. No async, no I/O, no clock.
 
 mod address;
 mod attach;

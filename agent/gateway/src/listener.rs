@@ -1,5 +1,6 @@
-//! The entries of `spec.listeners`, of a Gateway or a ListenerSet alike, each judged on its own: what it asks for, whether
-//! its references lead somewhere, whether we can serve it. How listeners get along with each other is decided in `merge`.
+//! The entries of `spec.listeners`, of a Gateway or a ListenerSet alike, each judged on its own:
+//! what it asks for, whether its references lead somewhere, whether we can serve it. How listeners
+//! get along with each other is decided in `merge`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub(crate) struct Listener {
     pub(crate) port: PortKey,
     pub(crate) protocol: Protocol,
     pub(crate) hostname: HostPattern,
-    /// The route kinds that may attach: of those that the protocol carries, the ones `allowedRoutes.kinds` names.
+    /// The route kinds that may attach: of those that the protocol carries, the ones
+    /// `allowedRoutes.kinds` names.
     pub(crate) kinds: Vec<Kind>,
     pub(crate) namespaces: NamespaceRule,
     pub(crate) certificates: Arc<[Certificate]>,
@@ -159,8 +161,8 @@ fn namespaces(spec: &ListenerSpec) -> NamespaceRule {
     NamespaceRule::new(allowed, NamespaceRule::Same)
 }
 
-/// "When unspecified, all hostnames are matched. This field is ignored for protocols that don't require hostname based
-/// matching."
+/// "When unspecified, all hostnames are matched. This field is ignored for protocols that don't
+/// require hostname based matching."
 fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Fault> {
     match spec.hostname.as_deref().filter(|hostname| !hostname.is_empty()) {
         Some(hostname) if protocol.has_hostnames() => {
@@ -170,7 +172,8 @@ fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Faul
     }
 }
 
-/// The fault of a listener that the CRD's validation rules exclude; files in a directory were never checked.
+/// The fault of a listener that the CRD's validation rules exclude; files in a directory were never
+/// checked.
 fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     let filtered =
@@ -245,7 +248,8 @@ impl Protocol {
         matches!(self, Self::Http | Self::Https | Self::Tls)
     }
 
-    /// The transport that carries it: listeners over TCP and over UDP do not meet on the same port number.
+    /// The transport that carries it: listeners over TCP and over UDP do not meet on the same port
+    /// number.
     fn transport(self) -> L4Protocol {
         match self {
             Self::Udp => L4Protocol::Udp,

@@ -1,10 +1,11 @@
-//! The merged list of listeners of a Gateway: its own, then those of its children in order of precedence. This is the one
-//! place that decides which of several listeners that cannot be told apart is served; ListenerSets and attached Gateways
-//! are the same to it.
+//! The merged list of listeners of a Gateway: its own, then those of its children in order of
+//! precedence. This is the one place that decides which of several listeners that cannot be told
+//! apart is served; ListenerSets and attached Gateways are the same to it.
 //!
-//! Between objects "the first Listener in the precedence list MUST be accepted" (GEP-1713). Within one object there is no
-//! first: "the implementation MUST NOT pick one conflicting Listener as the winner" (`GatewaySpec.listeners`). A listener
-//! that is refused, for whatever reason, reserves neither port nor hostname.
+//! Between objects "the first Listener in the precedence list MUST be accepted" (GEP-1713). Within
+//! one object there is no first: "the implementation MUST NOT pick one conflicting Listener as the
+//! winner" (`GatewaySpec.listeners`). A listener that is refused, for whatever reason, reserves
+//! neither port nor hostname.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ pub(crate) enum Verdict {
     Accepted,
     /// Whatever the other listeners are.
     Refused(Fault),
-    /// By `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both. `refusal` is the reason on `Accepted`.
+    /// By `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both. `refusal` is the
+    /// reason on `Accepted`.
     Conflicted {
         fault: Fault,
         refusal: Reason,
@@ -76,8 +78,8 @@ struct Taken {
 // === impl Merge ===
 
 impl Merge {
-    /// Adds the listeners of one object, in order of precedence, the Gateway first. `refuse` tells what is wrong with a
-    /// listener whatever the others are.
+    /// Adds the listeners of one object, in order of precedence, the Gateway first. `refuse` tells
+    /// what is wrong with a listener whatever the others are.
     pub(crate) fn add(
         &mut self,
         listeners: &[Listener],
@@ -152,8 +154,9 @@ fn collision(listener: &Listener, other: &Listener) -> Option<Reason> {
     (listener.port == other.port).then(|| reason(other.protocol, listener, hostname))?
 }
 
-/// The conflict of a listener on a port where `protocol` is spoken. "Implementations should prioritize surfacing the
-/// most specific conflict reason": where the protocol differs and a hostname that was asked for is taken, both.
+/// The conflict of a listener on a port where `protocol` is spoken. "Implementations should
+/// prioritize surfacing the most specific conflict reason": where the protocol differs and a
+/// hostname that was asked for is taken, both.
 fn reason(protocol: Protocol, listener: &Listener, hostname: Hostname) -> Option<Reason> {
     match (protocol == listener.protocol, hostname) {
         (true, Hostname::Free) => None,
@@ -181,8 +184,9 @@ impl Verdict {
 // === impl Conflict ===
 
 impl Conflict {
-    /// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where the text of GEP-1713 has
-    /// `PortUnavailable`; for conflicts within one object they want `Invalid`.
+    /// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where
+    /// the text of GEP-1713 has `PortUnavailable`; for conflicts within one object they want
+    /// `Invalid`.
     fn verdict(self, listener: &Listener) -> Verdict {
         let refusal = match self.with {
             Rival::Own(_) => Reason::Invalid,

@@ -1,7 +1,7 @@
-//! The Mesh resource (GEP-3949): which one is ours, and what its status says. A pure plan of at most one step, taken from
-//! what is observed; the executor observes again and asks for the next, so that changes, deletion and re-creation of
-//! the resource need no restart. Nothing here modifies a `spec`: the only one ever written is that of a resource that
-//! did not exist.
+//! The Mesh resource (GEP-3949): which one is ours, and what its status says. A pure plan of at
+//! most one step, taken from what is observed; the executor observes again and asks for the next,
+//! so that changes, deletion and re-creation of the resource need no restart. Nothing here modifies
+//! a `spec`: the only one ever written is that of a resource that did not exist.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ pub const DEFAULT_MESH_NAME: &str = "portcullis";
 /// The only kind that `parametersRef` may name.
 pub const PARAMETERS_KIND: &str = "ConfigMap";
 
-/// Mesh features that conformance tests can verify, sorted. There are none as long as no mesh traffic is handled.
+/// Mesh features that conformance tests can verify, sorted. There are none as long as no mesh
+/// traffic is handled.
 const SUPPORTED_FEATURES: &[&str] = &[];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,8 @@ pub struct MeshSettings {
     pub controller_name: String,
 }
 
-/// The claimant of the resource: "human-readable information in the `Accepted` condition about which mesh instance".
+/// The claimant of the resource: "human-readable information in the `Accepted` condition about
+/// which mesh instance".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     pub version: String,
@@ -41,12 +43,12 @@ pub struct Instance {
     pub agents: Option<usize>,
 }
 
-/// The settings of a parameters ConfigMap. Also in force when no Mesh resource is ours: "optional configuration MUST remain in
-/// its default state".
+/// The settings of a parameters ConfigMap. Also in force when no Mesh resource is ours: "optional
+/// configuration MUST remain in its default state".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshParameters {
-    /// `reportAgents`: whether the `Accepted` message counts the agents. Off, a cluster whose nodes come and go causes no
-    /// status writes.
+    /// `reportAgents`: whether the `Accepted` message counts the agents. Off, a cluster whose nodes
+    /// come and go causes no status writes.
     pub report_agents: bool,
 }
 
@@ -68,7 +70,8 @@ pub struct MeshPlan {
     pub parameters: MeshParameters,
 }
 
-/// Plans for the resource of the expected name, or its absence. `config_maps` finds a ConfigMap by name.
+/// Plans for the resource of the expected name, or its absence. `config_maps` finds a ConfigMap by
+/// name.
 pub fn plan<'c>(
     observed: Option<&XMesh>,
     config_maps: impl Fn(&ObjectName) -> Option<&'c ConfigMap>,
@@ -84,9 +87,10 @@ pub fn plan<'c>(
     }
 }
 
-/// The status of a resource of another name, if it is ours to write: "Implementations MUST populate status on all Mesh resources
-/// which specify their controller name". Only while its current generation is undecided, so that installations which
-/// expect different names never undo each other's words.
+/// The status of a resource of another name, if it is ours to write: "Implementations MUST populate
+/// status on all Mesh resources which specify their controller name". Only while its current
+/// generation is undecided, so that installations which expect different names never undo each
+/// other's words.
 pub fn plan_unexpected(mesh: &XMesh, instance: &Instance, settings: &MeshSettings) -> Option<ClassStatus> {
     if mesh.spec.controller_name != settings.controller_name || is_decided(mesh) {
         return None;
@@ -170,8 +174,8 @@ fn accepted(mesh: &XMesh, read: Result<&MeshParameters, &String>, instance: &Ins
     condition(ConditionType::Accepted, status, reason, message, generation(&mesh.metadata))
 }
 
-/// Ours first, then what others added. The `Programmed` condition that the CRD sets to Unknown by default is none that the
-/// specification knows, and no controller would ever resolve it: it goes.
+/// Ours first, then what others added. The `Programmed` condition that the CRD sets to Unknown by
+/// default is none that the specification knows, and no controller would ever resolve it: it goes.
 fn conditions(mesh: &XMesh, accepted: Condition) -> Vec<Condition> {
     let observed = mesh.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let others = observed.filter(|other| other.type_ != accepted.type_ && !is_stray_default(other));
@@ -203,8 +207,8 @@ impl Default for MeshParameters {
 }
 
 impl MeshParameters {
-    /// "If the referent cannot be found, refers to an unsupported kind, or when the data within that resource is malformed,
-    /// the Mesh MUST be rejected".
+    /// "If the referent cannot be found, refers to an unsupported kind, or when the data within
+    /// that resource is malformed, the Mesh MUST be rejected".
     fn resolve<'c>(
         reference: Option<&NamespacedObjectReference>,
         config_maps: impl Fn(&ObjectName) -> Option<&'c ConfigMap>,
@@ -238,7 +242,8 @@ fn boolean(key: &str, value: &str) -> Result<bool, String> {
     value.trim().parse().map_err(|_| format!("{key} is {value:?}: write \"true\" or \"false\""))
 }
 
-/// A ConfigMap is namespace-scoped, so the reference needs a namespace; one to anything else cannot be followed.
+/// A ConfigMap is namespace-scoped, so the reference needs a namespace; one to anything else cannot
+/// be followed.
 fn config_map_name(reference: &NamespacedObjectReference) -> Result<ObjectName, String> {
     let kind = if reference.group.is_empty() {
         reference.kind.clone()

@@ -1,5 +1,6 @@
-//! Nodes, as far as they have addresses. A load balancer may publish these as its own (ServiceLB of k3s does): traffic to them is
-//! brought to the Gateway by other means, and a node that made another's address local could not reach it any more.
+//! Nodes, as far as they have addresses. A load balancer may publish these as its own (ServiceLB of
+//! k3s does): traffic to them is brought to the Gateway by other means, and a node that made
+//! another's address local could not reach it any more.
 
 use std::net::IpAddr;
 
@@ -7,8 +8,8 @@ use k8s_openapi::api::core::v1::Service;
 
 use crate::Objects;
 
-/// True if traffic to an address of a Service does not arrive with that address: it is a node's, or "the destination set to the
-/// node's IP and node port or the pod's IP" (`ipMode: Proxy`).
+/// True if traffic to an address of a Service does not arrive with that address: it is a node's, or
+/// "the destination set to the node's IP and node port or the pod's IP" (`ipMode: Proxy`).
 pub(crate) fn is_delivered_otherwise(address: &IpAddr, service: &Service, objects: &Objects) -> bool {
     let nodes = objects.nodes.values();
     nodes.flat_map(|node| &node.status.addresses).any(|it| it.address.parse() == Ok(*address))

@@ -1,5 +1,5 @@
-//! Condition types and reasons, as the Gateway API defines them: one table each, so that a change of mind of the
-//! specification is one line here. `docs/conditions.md` says what they mean,
+//! Condition types and reasons, as the Gateway API defines them: one table each, so that a change
+//! of mind of the specification is one line here. `docs/conditions.md` says what they mean,
 //! `docs/conformance.md` where the conformance tests and the text disagree.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -47,7 +47,8 @@ names! {
         NotSupported,
         /// Routes: some rules are dropped, the others work.
         PartiallyInvalid,
-        /// Listeners: another listener of the port has overlapping names (RFC 9110 section 7.4, 421 answers).
+        /// Listeners: another listener of the port has overlapping names (RFC 9110 section 7.4, 421
+        /// answers).
         OverlappingTLSConfig,
         /// GatewayClass: the installed CRDs are of a version we know.
         SupportedVersion,
@@ -174,8 +175,8 @@ impl ConditionType {
         }
     }
 
-    /// True if a condition of the type says that something is wrong. `Unknown` counts as False: what is not known to be
-    /// good is not.
+    /// True if a condition of the type says that something is wrong. `Unknown` counts as False:
+    /// what is not known to be good is not.
     pub fn is_fault(self, status: &str, reason: &str) -> bool {
         let holds = status == ConditionStatus::True.as_str();
         Reason::of(reason).is_some_and(Reason::is_partial)
@@ -197,17 +198,19 @@ impl ConditionStatus {
 }
 
 impl Reason {
-    /// True if something is wrong though the condition has its good status: GEP-1058 has two such reasons.
+    /// True if something is wrong though the condition has its good status: GEP-1058 has two such
+    /// reasons.
     pub fn is_partial(self) -> bool {
         matches!(self, Self::GrandparentConfigError | Self::PartiallyAttached)
     }
 }
 
-/// Characters of a message. The API's limit is 32,768; a status of many entries has to stay readable, and small.
+/// Characters of a message. The API's limit is 32,768; a status of many entries has to stay
+/// readable, and small.
 const LONGEST_MESSAGE: usize = 4096;
 
-/// A condition of the plan. Its writer decides when it became so (translation has no clock); the time here is
-/// the epoch.
+/// A condition of the plan. Its writer decides when it became so (translation has no clock); the
+/// time here is the epoch.
 pub fn condition(
     r#type: ConditionType,
     status: ConditionStatus,

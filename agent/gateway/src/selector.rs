@@ -1,5 +1,6 @@
-//! The namespaces that may attach: None, Same, Selector or All. One type for all places that ask: routes to listeners,
-//! ListenerSets to Gateways (`allowedListeners`), Gateways to Gateways (`allowedChildren`), routes to route rules.
+//! The namespaces that may attach: None, Same, Selector or All. One type for all places that ask:
+//! routes to listeners, ListenerSets to Gateways (`allowedListeners`), Gateways to Gateways
+//! (`allowedChildren`), routes to route rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub enum NamespaceRule {
     Selector(LabelSelector),
 }
 
-/// The labels of all namespaces. A namespace without an object (there need not be one in a directory of files) has its
-/// name as its only label.
+/// The labels of all namespaces. A namespace without an object (there need not be one in a
+/// directory of files) has its name as its only label.
 #[derive(Clone, Copy, Debug)]
 pub struct Namespaces<'o> {
     by_name: &'o BTreeMap<ObjectName, Arc<Namespace>>,

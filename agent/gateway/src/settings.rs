@@ -13,7 +13,8 @@ pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
 pub struct Settings {
     /// GatewayClasses with this `controllerName` are ours; route statuses are written under it.
     pub controller_name: String,
-    /// The addresses of Gateways without usable `spec.addresses`. The unspecified address stands for every address of the node.
+    /// The addresses of Gateways without usable `spec.addresses`. The unspecified address stands
+    /// for every address of the node.
     pub default_addresses: Vec<IpAddr>,
     /// The parameters of Gateways that say nothing about them.
     pub generated: infra::Parameters,

@@ -1,4 +1,5 @@
-//! The rules of an ephemeral route, put together to objects. Parts that hold what they held before stay the same value.
+//! The rules of an ephemeral route, put together to objects. Parts that hold what they held before
+//! stay the same value.
 
 use std::sync::Arc;
 
@@ -37,8 +38,8 @@ impl Item {
     }
 }
 
-/// Parts that can each be written as one object, named in the order of precedence: `web`, `web-e0001`, `web-e0002`. `before` are
-/// those of the same parent.
+/// Parts that can each be written as one object, named in the order of precedence: `web`,
+/// `web-e0001`, `web-e0002`. `before` are those of the same parent.
 pub(super) fn parts(
     parent: &ParsedRoute,
     items: Vec<Arc<Item>>,
@@ -54,7 +55,8 @@ pub(super) fn guards(
     items: Vec<Arc<Item>>,
     before: Option<&[Arc<Ephemeral>]>,
 ) -> Vec<Arc<Ephemeral>> {
-    // Each a name of its own, or their rules would have equal precedence, and their order be chance.
+    // Each a name of its own, or their rules would have equal precedence, and their order be
+    // chance.
     let name = |part| format!("-guard{part:04}");
     named(parent, runs(items, usize::MAX, usize::MAX), name, before)
 }
@@ -69,7 +71,8 @@ fn named(
     runs.map(|(at, run)| part(parent, &name(at), run, before.and_then(|before| before.get(at)))).collect()
 }
 
-/// Neighbours with the same hostnames, as many as fit into one route: order decides between equal matches, so it is kept.
+/// Neighbours with the same hostnames, as many as fit into one route: order decides between equal
+/// matches, so it is kept.
 fn runs(items: Vec<Arc<Item>>, most_rules: usize, most_matches: usize) -> Vec<Vec<Arc<Item>>> {
     let mut runs = Vec::<Vec<Arc<Item>>>::new();
     let mut matches = 0_usize;

@@ -1,5 +1,5 @@
-//! Binding: one transaction per (parent, child) pair, in series, the oldest child first (then by name). What fails leaves the
-//! ephemeral route as it is and blocks no other child.
+//! Binding: one transaction per (parent, child) pair, in series, the oldest child first (then by
+//! name). What fails leaves the ephemeral route as it is and blocks no other child.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ pub const MOST_CHILDREN_OF_A_RULE: usize = 256;
 /// Rules that the children of one parent may amount to, alternatives counted.
 pub const MOST_COMPILED_RULES: usize = 8192;
 
-/// Flattens a parent and those of `candidates` that it and they agree on. Candidates are all routes of the parent's kind that
-/// name it in `parentRefs` or that it names; further ones do no harm. What can be taken over from the family `before` is; the
-/// result is the same without it. It is `before` itself if nothing is different.
+/// Flattens a parent and those of `candidates` that it and they agree on. Candidates are all routes
+/// of the parent's kind that name it in `parentRefs` or that it names; further ones do no harm.
+/// What can be taken over from the family `before` is; the result is the same without it. It is
+/// `before` itself if nothing is different.
 pub fn bind(
     parent: &Arc<ParsedRoute>,
     candidates: &[Arc<ParsedRoute>],
@@ -121,7 +122,8 @@ impl<'p> Binding<'p> {
         }
     }
 
-    /// One transaction: the pair's own part is done; what is left are the limits that all children share.
+    /// One transaction: the pair's own part is done; what is left are the limits that all children
+    /// share.
     fn add(&mut self, pair: &Arc<Pair>) -> Option<Arc<super::ChildReport>> {
         match self.limit(pair) {
             Some(refusal) => {
@@ -189,7 +191,8 @@ fn own_items(parent: &Parent<'_>) -> Vec<Arc<Item>> {
     parent.route.rules.iter().zip(&parent.drafts).map(own).map(Arc::new).collect()
 }
 
-/// "A delegating rule without any bound child is like a rule without backends": its traffic is answered 500.
+/// "A delegating rule without any bound child is like a rule without backends": its traffic is
+/// answered 500.
 fn childless(rule: &ParsedRule, draft: &super::draft::Draft, hostnames: &Arc<[HostPattern]>) -> Item {
     let rule = ParsedRule { filters: RuleFilters::default(), ..rule.clone() };
     Item::new(hostnames, draft.without_backends(), rule)

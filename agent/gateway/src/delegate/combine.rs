@@ -1,5 +1,6 @@
-//! One rule of a parent and one rule of a child, combined: "an object in the parent route is added (logical AND) to each
-//! equivalent object(s) in the child route" (GEP-1058). Either the result means exactly "both", or there is a [`CombineError`].
+//! One rule of a parent and one rule of a child, combined: "an object in the parent route is added
+//! (logical AND) to each equivalent object(s) in the child route" (GEP-1058). Either the result
+//! means exactly "both", or there is a [`CombineError`].
 
 use super::draft::{Draft, DraftMatch};
 use crate::api::grpcroutes::GrpcMethodMatch;
@@ -48,8 +49,8 @@ pub(super) fn matches(parent: &Draft, child: &Draft) -> Result<Vec<DraftMatch>, 
     }
 }
 
-/// Filters parent → child, backends of the child, the stricter timeouts. `foreign` holds the child's namespace if it is not
-/// the parent's.
+/// Filters parent → child, backends of the child, the stricter timeouts. `foreign` holds the
+/// child's namespace if it is not the parent's.
 pub(super) fn rest(parent: &Draft, child: &Draft, foreign: Option<&str>) -> Result<Draft, CombineError> {
     let theirs =
         child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
@@ -86,8 +87,9 @@ pub(super) fn both(parent: &DraftMatch, child: &DraftMatch) -> Result<DraftMatch
 
 // === paths ===
 
-/// "The only explicitly supported pattern for using path matching, in both a parent and a child route, is using the matching
-/// type `PathPrefix` in both routes. The two paths are concatenated". The prefix `/` sets no path: the CRD defaults to it.
+/// "The only explicitly supported pattern for using path matching, in both a parent and a child
+/// route, is using the matching type `PathPrefix` in both routes. The two paths are concatenated".
+/// The prefix `/` sets no path: the CRD defaults to it.
 fn path(
     parent: Option<&HttpPathMatch>,
     child: Option<&HttpPathMatch>,
@@ -221,8 +223,8 @@ fn can_hold(expression: &str, value: &str) -> bool {
 
 // === filters ===
 
-/// Header modifiers of both sides become one (a rule may have one of each type); every other combination is for the
-/// validity rules of a standalone rule to judge.
+/// Header modifiers of both sides become one (a rule may have one of each type); every other
+/// combination is for the validity rules of a standalone rule to judge.
 fn filters(
     parent: &[HttpRouteFilter],
     child: Vec<HttpRouteFilter>,
@@ -245,8 +247,8 @@ fn filters(
     Ok(combined)
 }
 
-/// "Only one action for a given header name is permitted": disjoint edits can be joined, and setting the same value twice is
-/// one action.
+/// "Only one action for a given header name is permitted": disjoint edits can be joined, and
+/// setting the same value twice is one action.
 fn edits(
     parent: Option<&HeaderModifier>,
     child: Option<&HeaderModifier>,
@@ -322,7 +324,8 @@ fn qualified(
 
 // === timeouts ===
 
-/// The shorter of each; `0s` (no limit) loses against any limit. An attempt may not take longer than the whole.
+/// The shorter of each; `0s` (no limit) loses against any limit. An attempt may not take longer
+/// than the whole.
 fn stricter(
     parent: Option<&HttpRouteTimeouts>,
     child: Option<&HttpRouteTimeouts>,

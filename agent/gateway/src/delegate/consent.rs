@@ -1,6 +1,8 @@
-//! The consent of parents and children: which rules a child may bind to. Both sides have to agree: the parent by a rule's `allowedRoutes` or by naming the child in
-//! `backendRefs`, the child by naming the parent in `parentRefs`. A child that the parent names needs no parentRef within a
-//! namespace; from another namespace a ReferenceGrant agrees for it, unless it names parent routes of its own choice.
+//! The consent of parents and children: which rules a child may bind to. Both sides have to agree:
+//! the parent by a rule's `allowedRoutes` or by naming the child in `backendRefs`, the child by
+//! naming the parent in `parentRefs`. A child that the parent names needs no parentRef within a
+//! namespace; from another namespace a ReferenceGrant agrees for it, unless it names parent routes
+//! of its own choice.
 
 use std::collections::BTreeSet;
 
@@ -115,7 +117,8 @@ fn adopting_rules(sides: Sides<'_>, surroundings: &dyn Surroundings) -> Vec<usiz
 }
 
 fn agrees_to(sides: Sides<'_>, listed: &ChildReference, surroundings: &dyn Surroundings) -> bool {
-    // `*` means children, not every route there: those with parents of their own or children of their own have another job.
+    // `*` means children, not every route there: those with parents of their own or children of
+    // their own have another job.
     let has_another_job = !sides.child.parent_refs.is_empty() || sides.child.is_parent();
     if listed.name.is_none() && has_another_job {
         return false;
@@ -135,7 +138,8 @@ pub(super) enum Candidate {
     Related,
 }
 
-/// References by name that lead to no child. Whether a route of another namespace exists is told only to who may refer to it.
+/// References by name that lead to no child. Whether a route of another namespace exists is told
+/// only to who may refer to it.
 pub(super) fn unresolved(
     parent: &ParsedRoute,
     found: impl Fn(&ChildReference) -> Candidate,

@@ -1,5 +1,6 @@
-//! A rule as its owner wrote it, for either route kind: what delegation combines, and what it prints. HTTPRoute's types serve
-//! for both kinds, since GRPCRoute's are a subset but for the method match.
+//! A rule as its owner wrote it, for either route kind: what delegation combines, and what it
+//! prints. HTTPRoute's types serve for both kinds, since GRPCRoute's are a subset but for the
+//! method match.
 
 use crate::Object;
 use crate::api::grpcroutes::{GrpcBackendReference, GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule};

@@ -224,7 +224,8 @@ fn a_failed_binding_leaves_the_ephemeral_route_and_guards_its_traffic() {
     let family = bind_all(&parent, &[bad, good]);
     assert_eq!(family.objects(), alone.objects());
     assert_eq!(serve(&family, "/store/good"), "shop/good:80");
-    // All or nothing; and what the broken child would have taken is not for the parent's other rule.
+    // All or nothing; and what the broken child would have taken is not for the parent's other
+    // rule.
     assert_eq!((serve(&family, "/store/fine"), serve(&family, "/store/bad")), ("500".into(), "500".into()));
     assert_eq!(serve(&family, "/store/other"), "gw/site:80");
     let refusal = refusal(&family, "bad");
@@ -440,7 +441,8 @@ fn too_many_compiled_rules_are_refused_and_guarded() {
     );
 }
 
-/// Binding again from what is known comes to the same, and to the same value where nothing is different.
+/// Binding again from what is known comes to the same, and to the same value where nothing is
+/// different.
 #[test]
 fn what_is_known_is_taken_over() {
     let parent = shop(json!([{"matches": prefix("/s"), "allowedRoutes": {}}]));

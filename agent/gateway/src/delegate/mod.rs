@@ -1,10 +1,12 @@
-//! GEP-1058: routes that take their backends from other routes. A parent route and the child routes that attach to its rules
-//! are flattened while translating, so that the data plane sees ordinary rules and needs one look-up.
+//! GEP-1058: routes that take their backends from other routes. A parent route and the child routes
+//! that attach to its rules are flattened while translating, so that the data plane sees ordinary
+//! rules and needs one look-up.
 //!
-//! [`bind`] is pure: a parent, the routes that may become its children, and two questions about the surroundings in; a
-//! [`Family`] out. Its ephemeral routes are [`ParsedRoute`]s like any other, and print as HTTPRoutes which, applied in place
-//! of the family, serve the same: that is the specification's own test of a valid combination. `docs/delegation.md` tells the
-//! rules and where the specification left a choice.
+//! [`bind`] is pure: a parent, the routes that may become its children, and two questions about the
+//! surroundings in; a [`Family`] out. Its ephemeral routes are [`ParsedRoute`]s like any other, and
+//! print as HTTPRoutes which, applied in place of the family, serve the same: that is the
+//! specification's own test of a valid combination. `docs/delegation.md` tells the rules and where
+//! the specification left a choice.
 
 mod assemble;
 mod bind;
@@ -38,7 +40,8 @@ use pair::Pair;
 pub trait Surroundings {
     /// True if `rule`, written in namespace `parent`, admits routes of namespace `child`.
     fn admits(&self, rule: &NamespaceRule, parent: &str, child: &str) -> bool;
-    /// True if a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to` of the same kind.
+    /// True if a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to`
+    /// of the same kind.
     fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool;
     /// Another number whenever one of these answers may be another for children of the namespace.
     fn version(&self, child: &str) -> u64;
@@ -48,11 +51,11 @@ pub trait Surroundings {
 #[derive(Debug)]
 pub struct Family {
     pub parent: Arc<ParsedRoute>,
-    /// The routes served in place of the parent, in order of precedence: one route, or several when children have hostnames of
-    /// their own or there are more rules than an HTTPRoute can have.
+    /// The routes served in place of the parent, in order of precedence: one route, or several when
+    /// children have hostnames of their own or there are more rules than an HTTPRoute can have.
     pub ephemeral: Vec<Arc<Ephemeral>>,
-    /// Answer for the traffic of children that could not be bound, so that it falls to no other rule. Not part of the
-    /// ephemeral route, which a failed binding must leave as it is.
+    /// Answer for the traffic of children that could not be bound, so that it falls to no other
+    /// rule. Not part of the ephemeral route, which a failed binding must leave as it is.
     pub guards: Vec<Arc<Ephemeral>>,
     /// In the order they were bound.
     pub children: Vec<Arc<ChildReport>>,

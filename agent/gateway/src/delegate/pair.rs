@@ -1,5 +1,6 @@
-//! One parent and one child: everything of a binding that other children have no part in. It is kept for as long as neither of
-//! both, nor what they agree on, is another: one child's change costs one child's work.
+//! One parent and one child: everything of a binding that other children have no part in. It is
+//! kept for as long as neither of both, nor what they agree on, is another: one child's change
+//! costs one child's work.
 
 use std::sync::Arc;
 
@@ -60,7 +61,8 @@ impl Pair {
             return same.clone();
         }
         let agreement = agree(Sides { parent: parent.route, child }, surroundings);
-        // The same agreement counts as the same pair, so that no status has to be planned again; it is only looked at once more next time.
+        // The same agreement counts as the same pair, so that no status has to be planned again; it
+        // is only looked at once more next time.
         match before {
             Some(same) if same.agreement == agreement => same.clone(),
             _ => Arc::new(Self::reconciled(parent, child, agreement, version)),
@@ -149,8 +151,8 @@ impl<'p> Parent<'p> {
         })
     }
 
-    /// One rule of the parent with each rule of the child. A child's rule that is invalid by itself is left out, as it would
-    /// be in a route of its own.
+    /// One rule of the parent with each rule of the child. A child's rule that is invalid by itself
+    /// is left out, as it would be in a route of its own.
     fn reconcile(
         &self,
         sides: Sides<'_>,
@@ -225,7 +227,8 @@ fn parse(kind: Kind, draft: &Draft, id: Arc<RuleId>) -> ParsedRule {
     }
 }
 
-/// Each side was valid, both together are not. The problem's own words are shown only where they hold no value of a side.
+/// Each side was valid, both together are not. The problem's own words are shown only where they
+/// hold no value of a side.
 fn not_standalone(problem: &Fault, ours: &Draft, theirs: &Draft) -> CombineError {
     let error = |place, why, element: fn(&Draft) -> String| {
         let (parent, child) = (element(ours), element(theirs));
@@ -262,7 +265,8 @@ fn share(rule: &ParsedRule, child: &ObjectKey) -> Option<u32> {
     children.iter().find(names).map(|listed| listed.weight)
 }
 
-/// A rule of an HTTPRoute has a limited number of matches; more become several rules, which mean the same.
+/// A rule of an HTTPRoute has a limited number of matches; more become several rules, which mean
+/// the same.
 fn split(item: Item) -> Vec<Item> {
     if item.draft.matches.len() <= MATCHES_OF_A_RULE {
         return vec![item];
@@ -280,8 +284,8 @@ fn split(item: Item) -> Vec<Item> {
 // === guards ===
 
 impl Parent<'_> {
-    /// A broken child never lets its traffic fall to another rule. Where its extent is not defined, the rule of the parent
-    /// answers for it, in last place.
+    /// A broken child never lets its traffic fall to another rule. Where its extent is not defined,
+    /// the rule of the parent answers for it, in last place.
     fn guarded(&self, sides: Sides<'_>, agreement: &Agreement, refusal: &Fault) -> Contribution {
         let Some(hostnames) = common_hostnames(sides) else { return Contribution::default() };
         let hostnames: Arc<[HostPattern]> = hostnames.into();
@@ -298,7 +302,8 @@ impl Parent<'_> {
         Contribution { guards, ..Contribution::default() }
     }
 
-    /// Guards for a child's invalid rules: what is valid of one fails its traffic, as it would in a route of its own.
+    /// Guards for a child's invalid rules: what is valid of one fails its traffic, as it would in a
+    /// route of its own.
     fn for_invalid_rules(
         &self,
         sides: Sides<'_>,
@@ -334,7 +339,8 @@ fn guard(
     Some(Arc::new(Item::new(hostnames, draft, rule)))
 }
 
-/// The matches that the rules of a child would have below a rule of the parent; `None` if for some of it that is not defined.
+/// The matches that the rules of a child would have below a rule of the parent; `None` if for some
+/// of it that is not defined.
 fn extent(ours: &Draft, theirs: &[Draft]) -> Option<Vec<DraftMatch>> {
     let mut matches = Vec::new();
     for draft in theirs {

@@ -1,5 +1,5 @@
-//! The ephemeral route as objects to apply: HTTPRoutes (GRPCRoutes), and the ReferenceGrants that they need where a child's
-//! backends stay in the child's namespace.
+//! The ephemeral route as objects to apply: HTTPRoutes (GRPCRoutes), and the ReferenceGrants that
+//! they need where a child's backends stay in the child's namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ impl Family {
         self.ephemeral.iter().map(|part| part.object(&self.parent)).collect()
     }
 
-    /// Within the family a child refers to its own Services; a route of the parent's namespace needs permission to.
+    /// Within the family a child refers to its own Services; a route of the parent's namespace
+    /// needs permission to.
     pub fn grants(&self) -> Vec<Value> {
         let own = &self.parent.key.name.namespace;
         let backends =

@@ -1,5 +1,6 @@
-//! Random families. A valid family serves what its printed ephemeral route serves alone; no family, valid or not, panics or
-//! lets a request through to a backend whose own conditions, or those of the rule it was included by, do not hold.
+//! Random families. A valid family serves what its printed ephemeral route serves alone; no family,
+//! valid or not, panics or lets a request through to a backend whose own conditions, or those of
+//! the rule it was included by, do not hold.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,5 +1,6 @@
-//! Statuses of parents and children (GEP-1058, "Route status"). Both sides get the same condition types; a child's entries
-//! hold the verdict of each of its grandparents, since the same child may fit one Gateway and not another.
+//! Statuses of parents and children (GEP-1058, "Route status"). Both sides get the same condition
+//! types; a child's entries hold the verdict of each of its grandparents, since the same child may
+//! fit one Gateway and not another.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ pub enum Verdict {
     HostnameMismatch(Mismatch),
 }
 
-/// The child's hostnames match none of the listeners that the parent attaches to. Only what the child's owner may read.
+/// The child's hostnames match none of the listeners that the parent attaches to. Only what the
+/// child's owner may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Those of parent and child together, or the child's own.
@@ -39,7 +41,8 @@ pub struct Mismatch {
 // === a child's entries ===
 
 impl ChildReport {
-    /// The fault for which it is not bound, if that is the parent owner's business: all parentRefs that both agreed on share one fate.
+    /// The fault for which it is not bound, if that is the parent owner's business: all parentRefs
+    /// that both agreed on share one fate.
     fn refusal(&self) -> Option<&Fault> {
         let mut refusals = self.attempts.iter().filter_map(|attempt| attempt.result.as_ref().err());
         refusals.find(|refusal| refusal.public_message().is_some())
@@ -142,7 +145,8 @@ impl ChildReport {
     }
 }
 
-/// True with GrandparentConfigError when bound but not everywhere, as in the specification's examples.
+/// True with GrandparentConfigError when bound but not everywhere, as in the specification's
+/// examples.
 fn accepted(refusal: Option<&Fault>, grandparents: &[Grandparent], generation: i64) -> Condition {
     let everywhere = grandparents.iter().all(|grandparent| grandparent.verdict == Verdict::Accepted);
     if refusal.is_some() || everywhere {
@@ -218,8 +222,8 @@ fn resolved_refs(unresolved: Option<&Fault>, generation: i64) -> Condition {
 // === a parent's conditions ===
 
 impl Family {
-    /// The conditions added to the parent's entry for one Gateway or ListenerSet. `fits` tells whether a bound child's hostnames
-    /// have a listener there.
+    /// The conditions added to the parent's entry for one Gateway or ListenerSet. `fits` tells
+    /// whether a bound child's hostnames have a listener there.
     pub fn parent_conditions(&self, fits: impl Fn(&ChildReport) -> bool) -> Vec<Condition> {
         let generation = self.parent.generation;
         let is_attached = |child: &&Arc<ChildReport>| child.is_bound() && fits(child);
@@ -234,7 +238,8 @@ impl Family {
         ]
     }
 
-    /// The children's faults of this condition as one, in the words that the parent's owner may read.
+    /// The children's faults of this condition as one, in the words that the parent's owner may
+    /// read.
     fn as_reported_to_parent(&self, condition: ConditionType) -> Option<Fault> {
         let refusals = self.children.iter().filter_map(|child| child.refusal());
         let refusals: Vec<_> = refusals.filter(|refusal| refusal.condition == condition).collect();
@@ -294,7 +299,8 @@ pub fn missing_parent_conditions(child: &ParsedRoute, reference: &ParentReferenc
     refused(child, &unresolved.clone().under(ConditionType::Attached), Some(&unresolved))
 }
 
-/// For a parentRef to a route of another kind: "A child HTTPRoute can not point to a parent TCPRoute."
+/// For a parentRef to a route of another kind: "A child HTTPRoute can not point to a parent
+/// TCPRoute."
 pub fn foreign_parent_conditions(child: &ParsedRoute, reference: &ParentReference) -> Vec<Condition> {
     let message = format!(
         "a parent route must be of the same kind: {} cannot be a child of {}",

@@ -1,7 +1,8 @@
-//! Faults between a parent and a child, in the words of both sides. The fault is the child's: its owner reads it in
-//! full, and the parent's owner what is told to others. Across namespaces each learns what to change of their own, and nothing
-//! of the other's: "the notification might include confidential information from one of the namespaces, that should not be
-//! exposed" (GEP-1058). Without consent the parent is not told at all: otherwise any child could spoil its status.
+//! Faults between a parent and a child, in the words of both sides. The fault is the child's: its
+//! owner reads it in full, and the parent's owner what is told to others. Across namespaces each
+//! learns what to change of their own, and nothing of the other's: "the notification might include
+//! confidential information from one of the namespaces, that should not be exposed" (GEP-1058).
+//! Without consent the parent is not told at all: otherwise any child could spoil its status.
 
 use super::combine::CombineError;
 use crate::route::{ParsedRoute, ParsedRule};
@@ -95,7 +96,8 @@ impl Sides<'_> {
             .with_public_message(format!("{} cannot be bound: {what}", self.the_child()))
     }
 
-    /// Elements and source routes of both sides within a namespace; across namespaces each side's own.
+    /// Elements and source routes of both sides within a namespace; across namespaces each side's
+    /// own.
     pub(super) fn conflict(self, parent: &ParsedRule, child: &ParsedRule, error: &CombineError) -> Fault {
         let CombineError { place, why, .. } = error;
         let ours = format!("{} in {} of {}", error.parent, parent.label(), self.parent.key);

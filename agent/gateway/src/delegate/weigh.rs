@@ -1,6 +1,6 @@
-//! Weights between children that `backendRefs` name: where several have a rule for the same requests, the requests are
-//! split, as they would be between backends. Rules that differ in anything but their backends stay apart, and the first takes
-//! the traffic.
+//! Weights between children that `backendRefs` name: where several have a rule for the same
+//! requests, the requests are split, as they would be between backends. Rules that differ in
+//! anything but their backends stay apart, and the first takes the traffic.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::api::httproutes::HttpBackendReference;
 const MOST_BACKENDS: usize = 16;
 const GREATEST_WEIGHT: u64 = 1_000_000;
 
-/// Rules of several children that belong together become one, with each child's share split among its backends.
+/// Rules of several children that belong together become one, with each child's share split among
+/// its backends.
 pub(super) fn weigh(items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
     let mut groups = Vec::<Vec<Arc<Item>>>::new();
     for item in items {

@@ -11,11 +11,13 @@ use portcullis_model::ObjectName;
 use super::object::{is_generated, owner_of};
 use crate::api::gateways::{Gateway, GatewayAddresses};
 
-/// An annotation that no object in the cluster has: which of a Gateway's addresses were not asked for.
+/// An annotation that no object in the cluster has: which of a Gateway's addresses were not asked
+/// for.
 const ASSIGNED: &str = "portcullis.dev/assigned-addresses";
 /// And another: all addresses of its Service.
 const GRANTED: &str = "portcullis.dev/granted-addresses";
-/// And one more, of a Gateway that leaves the choice to a load balancer: what that has given so far.
+/// And one more, of a Gateway that leaves the choice to a load balancer: what that has given so
+/// far.
 const BALANCED: &str = "portcullis.dev/balanced-addresses";
 
 /// The place where traffic enters.
@@ -30,8 +32,9 @@ pub(crate) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
     annotation(gateway, ASSIGNED).is_some_and(|list| lists(list, address))
 }
 
-/// True if the Gateway may be served on an address that it asks for. In a cluster its Service decides: else a tenant who may create
-/// a Gateway could take any address from its owner, on every node. Without a cluster all may.
+/// True if the Gateway may be served on an address that it asks for. In a cluster its Service
+/// decides: else a tenant who may create a Gateway could take any address from its owner, on every
+/// node. Without a cluster all may.
 pub(crate) fn is_granted(gateway: &Gateway, address: &IpAddr) -> bool {
     annotation(gateway, GRANTED).is_none_or(|list| lists(list, address))
 }
@@ -41,7 +44,8 @@ pub(crate) fn is_in_cluster(gateway: &Gateway) -> bool {
     annotation(gateway, GRANTED).is_some()
 }
 
-/// The addresses of the load balancer in front of the Gateway; `None` without one. None as long as it has given nothing.
+/// The addresses of the load balancer in front of the Gateway; `None` without one. None as long as
+/// it has given nothing.
 pub(crate) fn balanced(gateway: &Gateway) -> Option<Vec<Ingress>> {
     let written = annotation(gateway, BALANCED)?.split(',').filter(|written| !written.is_empty());
     Some(written.map(Ingress::from).collect())
@@ -61,9 +65,9 @@ pub fn generated_for(service: &Service) -> Option<ObjectName> {
     Some(ObjectName::new(service.metadata.namespace.as_deref().unwrap_or("default"), owner.name.as_str()))
 }
 
-/// The Gateway, with the addresses of its Service wherever it leaves the choice to us: `spec.addresses` is empty, or has
-/// an entry without value. Of those that it asks for it may have what the Service has. A Service that was not generated for
-/// this very Gateway gives it nothing.
+/// The Gateway, with the addresses of its Service wherever it leaves the choice to us:
+/// `spec.addresses` is empty, or has an entry without value. Of those that it asks for it may have
+/// what the Service has. A Service that was not generated for this very Gateway gives it nothing.
 pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>) -> Arc<Gateway> {
     let service = service.filter(|service| {
         is_generated(&service.metadata)
@@ -113,7 +117,8 @@ fn is_balanced(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }
 
-/// True if the choice of an address is left to the cluster. An address with a routability is one that cannot be had.
+/// True if the choice of an address is left to the cluster. An address with a routability is one
+/// that cannot be had.
 fn is_open(address: &GatewayAddresses) -> bool {
     let is_empty = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
     address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"

@@ -1,5 +1,5 @@
-//! The operations by which what is there becomes what is wanted. Objects that were not generated for the Gateway are never
-//! touched, whatever their name.
+//! The operations by which what is there becomes what is wanted. Objects that were not generated
+//! for the Gateway are never touched, whatever their name.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,16 @@ use super::syntax::billionths;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Server-side apply under our field manager: what an earlier apply set and this one does not is withdrawn.
+    /// Server-side apply under our field manager: what an earlier apply set and this one does not
+    /// is withdrawn.
     Apply(Box<Generated>),
-    /// A field that cannot be changed has to be: the object must go before it can come as it is wanted.
+    /// A field that cannot be changed has to be: the object must go before it can come as it is
+    /// wanted.
     Replace { object: Box<Generated>, uid: String },
     /// Generated for a Gateway that is gone, has another class, mode or name for it by now.
     Delete { kind: GeneratedKind, name: ObjectName, uid: String },
-    /// Another owner's object has the name: it is left alone, and the Gateway gets no object of its own.
+    /// Another owner's object has the name: it is left alone, and the Gateway gets no object of its
+    /// own.
     Refuse { gateway: ObjectName, kind: GeneratedKind, message: String },
 }
 
@@ -40,13 +43,14 @@ impl Operation {
     }
 }
 
-/// An annotation of our own: what was applied. It tells withdrawn fields, which cannot be told from others' otherwise.
+/// An annotation of our own: what was applied. It tells withdrawn fields, which cannot be told from
+/// others' otherwise.
 const APPLIED: &str = "portcullis.dev/applied";
 
 type Observed<'o> = BTreeMap<(GeneratedKind, ObjectName), &'o Generated>;
 
-/// `observed` are all objects of these kinds, or all that are generated plus those whose name is wanted. What other
-/// controllers had generated is theirs to remove.
+/// `observed` are all objects of these kinds, or all that are generated plus those whose name is
+/// wanted. What other controllers had generated is theirs to remove.
 pub fn diff<'o>(
     wanted: &[Wanted],
     observed: impl IntoIterator<Item = &'o Generated>,
@@ -81,7 +85,8 @@ fn refuse(wanted: &Wanted, there: &Generated) -> Operation {
     Operation::Refuse { gateway, kind: there.kind, message }
 }
 
-/// A Service's `spec.clusterIP` is for life. One that has none yet, or is to have any, is no obstacle.
+/// A Service's `spec.clusterIP` is for life. One that has none yet, or is to have any, is no
+/// obstacle.
 fn has_other_address(there: &Generated, wanted: &Generated) -> bool {
     let address = |object: &Generated| object.manifest["spec"]["clusterIP"].as_str().map(str::to_owned);
     matches!((address(there), address(wanted)), (Some(there), Some(wanted)) if there != wanted)
@@ -102,7 +107,8 @@ fn uid(object: &Generated) -> String {
     object.metadata.uid.clone().unwrap_or_default()
 }
 
-/// True if an applied object differs: its manifest is complete, so comparing that is comparing all of it.
+/// True if an applied object differs: its manifest is complete, so comparing that is comparing all
+/// of it.
 fn stamped(object: &Generated) -> Generated {
     let mut object = object.clone();
     let applied = format!("{:08x}", fnv1a(&object.manifest.to_string()));
@@ -129,7 +135,8 @@ pub(super) fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// Of resources, where the API server writes `0.5` as `500m`: another way to write an amount is no difference.
+/// Of resources, where the API server writes `0.5` as `500m`: another way to write an amount is no
+/// difference.
 fn has_amounts(there: &Value, wanted: &Value) -> bool {
     let (Some(there), Some(wanted)) = (there.as_object(), wanted.as_object()) else { return there == wanted };
     let amount = |quantity: Option<&Value>| quantity?.as_str().and_then(billionths);

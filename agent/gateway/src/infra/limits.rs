@@ -1,5 +1,6 @@
-//! The limits of a Gateway's clients as GatewayParameters give them, checked and laid over what held before. The ranges are
-//! those of the CRD's schema, which may be newer than we are, or not be asked.
+//! The limits of a Gateway's clients as GatewayParameters give them, checked and laid over what
+//! held before. The ranges are those of the CRD's schema, which may be newer than we are, or not be
+//! asked.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

@@ -1,10 +1,12 @@
-//! Names of generated objects: `<NAME>-<GATEWAY CLASS>`, made to fit where the Gateway's own name would not be allowed.
+//! Names of generated objects: `<NAME>-<GATEWAY CLASS>`, made to fit where the Gateway's own name
+//! would not be allowed.
 
 /// A Service's name and a label's value have at most 63 characters; a Gateway's name may have 253.
 const LIMIT: usize = 63;
 
-/// "SHOULD name all generated resources `my-gateway-example` (`<NAME>-<GATEWAY CLASS>`)". A Service's name is one DNS label
-/// that starts with a letter (RFC 1035): names that are not are spelt differently, with a hash that keeps them apart.
+/// "SHOULD name all generated resources `my-gateway-example` (`<NAME>-<GATEWAY CLASS>`)". A
+/// Service's name is one DNS label that starts with a letter (RFC 1035): names that are not are
+/// spelt differently, with a hash that keeps them apart.
 pub fn generated_name(gateway: &str, class: &str) -> String {
     let name = format!("{gateway}-{class}");
     let starts_well = name.starts_with(|first: char| first.is_ascii_lowercase());

@@ -1,4 +1,5 @@
-//! An object that is generated, of whatever kind: its manifest, and what that says about who made it and for whom.
+//! An object that is generated, of whatever kind: its manifest, and what that says about who made
+//! it and for whom.
 
 use std::fmt;
 
@@ -63,8 +64,8 @@ impl GeneratedKind {
         }
     }
 
-    /// True if an object of this kind must not be made for a Gateway that cannot have its object of the other kind: no rights
-    /// are given, and no pod runs, under a name that is another owner's.
+    /// True if an object of this kind must not be made for a Gateway that cannot have its object of
+    /// the other kind: no rights are given, and no pod runs, under a name that is another owner's.
     pub fn needs(self, other: Self) -> bool {
         match other {
             Self::ServiceAccount => matches!(self, Self::RoleBinding | Self::Deployment),
@@ -121,7 +122,8 @@ impl Generated {
         Some(self.origin().filter(|_| is_marked(&self.metadata))?.1)
     }
 
-    /// The Gateway, and its UID: the one that is its controller, or, of an object in another namespace, the one that it names.
+    /// The Gateway, and its UID: the one that is its controller, or, of an object in another
+    /// namespace, the one that it names.
     fn origin(&self) -> Option<(ObjectName, &str)> {
         if let Some(owner) = owner_of(&self.metadata) {
             return Some((ObjectName::new(&*self.name().namespace, owner.name.as_str()), &owner.uid));
@@ -149,7 +151,8 @@ pub(super) fn is_generated(metadata: &ObjectMeta) -> bool {
     is_marked(metadata) && owner_of(metadata).is_some()
 }
 
-/// Either mark will do: taking the label away does not take the object, and its address, from the Gateway.
+/// Either mark will do: taking the label away does not take the object, and its address, from the
+/// Gateway.
 fn is_marked(metadata: &ObjectMeta) -> bool {
     let label = metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY_LABEL));
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CONTROLLER_ANNOTATION));

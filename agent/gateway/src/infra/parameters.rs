@@ -1,5 +1,6 @@
-//! The parameters by which a Gateway is provided: the agent's own defaults, over them what its GatewayClass refers to, over that what it
-//! refers to itself, field by field (GEP-1867: "the merging behavior between the two [is] implementation-specific").
+//! The parameters by which a Gateway is provided: the agent's own defaults, over them what its
+//! GatewayClass refers to, over that what it refers to itself, field by field (GEP-1867: "the
+//! merging behavior between the two [is] implementation-specific").
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,8 @@ pub struct Parameters {
     pub access_log: AccessLog,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Pods of mode Dedicated. `None`: there are none, because the agents do not know what they would run.
+    /// Pods of mode Dedicated. `None`: there are none, because the agents do not know what they
+    /// would run.
     pub pods: Option<Pods>,
 }
 
@@ -82,12 +84,14 @@ impl ServiceType {
 
 impl Parameters {
     /// # Errors
-    /// When something that is referred to does not exist, is not supported or contradicts itself: `InvalidParameters`.
+    /// When something that is referred to does not exist, is not supported or contradicts itself:
+    /// `InvalidParameters`.
     pub(crate) fn of(gateway: &Gateway, objects: &Objects, defaults: &Self) -> Result<Self, Fault> {
         let mut parameters = defaults.clone();
         let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
         if let Some(class) = objects.gateway_classes.get(&class) {
-            // What is wrong is for the class's status to say: it may be in a namespace that the Gateway's owner may not read.
+            // What is wrong is for the class's status to say: it may be in a namespace that the
+            // Gateway's owner may not read.
             let message = || {
                 format!("the parameters of GatewayClass {} are not valid", gateway.spec.gateway_class_name)
             };

@@ -1,5 +1,6 @@
-//! The pods of a Gateway in mode Dedicated, and the ServiceAccount they run as. The Deployment's name and the pods' labels are
-//! what the specification's HorizontalPodAutoscaler and PodDisruptionBudget refer to.
+//! The pods of a Gateway in mode Dedicated, and the ServiceAccount they run as. The Deployment's
+//! name and the pods' labels are what the specification's HorizontalPodAutoscaler and
+//! PodDisruptionBudget refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,8 @@ const MARGIN_SECONDS: u64 = 10;
 const RUN: &str = "/run/portcullis";
 const STATE: &str = "/var/lib/portcullis";
 
-/// The operator's decisions about pods of mode Dedicated, the same for all of them. They run what the agents run.
+/// The operator's decisions about pods of mode Dedicated, the same for all of them. They run what
+/// the agents run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pods {
     pub image: String,
@@ -31,7 +33,8 @@ pub struct Pods {
     pub log_format: String,
     /// The time that connections may take to finish.
     pub drain_seconds: u64,
-    /// Fields of the pods' spec: where they run, and how their image is pulled. What we set ourselves has precedence.
+    /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
+    /// ourselves has precedence.
     pub spec: Map<String, Value>,
 }
 
@@ -92,7 +95,8 @@ fn pod_spec(metadata: &ObjectMeta, pods: &Pods, container: Value) -> Map<String,
     spec
 }
 
-/// No capability is needed for ports below 1024: in a network namespace of its own any process may have them.
+/// No capability is needed for ports below 1024: in a network namespace of its own any process may
+/// have them.
 fn pod_security() -> Value {
     json!({
         "runAsNonRoot": true,
@@ -104,7 +108,8 @@ fn pod_security() -> Value {
     })
 }
 
-/// Parameters are judged by the pod, too, so it has to know what they are judged by: the type of the Service.
+/// Parameters are judged by the pod, too, so it has to know what they are judged by: the type of
+/// the Service.
 fn container(
     ports: &BTreeSet<PortKey>,
     parameters: &Parameters,

@@ -1,6 +1,7 @@
-//! The rights of the pods of a Gateway in mode Dedicated to read, besides the configuration, which holds no keys: the Secrets that the
-//! Gateway and what is attached to it refer to with permission, each by its name. Tenants who may run pods in the Gateway's
-//! namespace has the same rights, because he may run them as this ServiceAccount; so they must never be more.
+//! The rights of the pods of a Gateway in mode Dedicated to read, besides the configuration, which
+//! holds no keys: the Secrets that the Gateway and what is attached to it refer to with permission,
+//! each by its name. Tenants who may run pods in the Gateway's namespace has the same rights,
+//! because he may run them as this ServiceAccount; so they must never be more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +16,8 @@ use super::{
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// A Role and its binding in every namespace that has some of the Secrets. `metadata` is that of the ServiceAccount, made for
-/// the Gateway `gateway` with this UID.
+/// A Role and its binding in every namespace that has some of the Secrets. `metadata` is that of
+/// the ServiceAccount, made for the Gateway `gateway` with this UID.
 pub(super) fn rights(
     metadata: &ObjectMeta,
     secrets: &BTreeSet<ObjectName>,
@@ -52,8 +53,9 @@ fn binding(metadata: &ObjectMeta, account: &ObjectMeta) -> Value {
         "roleRef": role, "subjects": [subject]})
 }
 
-/// In others' namespaces nothing has an owner, so it says by annotations for whom it is; the leader removes it. The name tells
-/// the namespaces of Gateways apart, which have no dots. Labels of the Gateway's choice stay at home.
+/// In others' namespaces nothing has an owner, so it says by annotations for whom it is; the leader
+/// removes it. The name tells the namespaces of Gateways apart, which have no dots. Labels of the
+/// Gateway's choice stay at home.
 fn elsewhere(metadata: &ObjectMeta, namespace: &str, gateway: &ObjectName, uid: &str) -> ObjectMeta {
     let own = [GATEWAY_NAME_LABEL, GATEWAY_CLASS_LABEL, MANAGED_BY_LABEL];
     let labels = metadata.labels.iter().flatten().filter(|(key, _)| own.contains(&key.as_str()));

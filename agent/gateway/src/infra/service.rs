@@ -1,5 +1,5 @@
-//! The Service of a Gateway. In mode Node it has no selector, because the agents serve its addresses themselves, on every
-//! node; in mode Dedicated it is an ordinary one.
+//! The Service of a Gateway. In mode Node it has no selector, because the agents serve its
+//! addresses themselves, on every node; in mode Dedicated it is an ordinary one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -55,8 +55,8 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<PortKey>, parameters: &Parameters) -
     spec
 }
 
-/// "This would generate a `Service` with `clusterIP` or `loadBalancerIP`": the first address of each family, which is all
-/// that a Service can take.
+/// "This would generate a `Service` with `clusterIP` or `loadBalancerIP`": the first address of
+/// each family, which is all that a Service can take.
 fn requested(gateway: &Gateway) -> Vec<IpAddr> {
     let addresses = gateway.spec.addresses.iter().flatten();
     let addresses = addresses.filter(|address| {
@@ -73,7 +73,8 @@ fn requested(gateway: &Gateway) -> Vec<IpAddr> {
     families
 }
 
-/// Without `nodePort` and `targetPort`: the first is the cluster's to choose, the second is the port itself.
+/// Without `nodePort` and `targetPort`: the first is the cluster's to choose, the second is the
+/// port itself.
 fn service_port(port: &PortKey) -> ServicePort {
     ServicePort {
         name: Some(port.to_string()),

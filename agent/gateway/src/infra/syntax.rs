@@ -1,7 +1,9 @@
-//! The syntax that Kubernetes takes as the name of a label or an annotation, as a label's value and as a quantity: what it would refuse in a
-//! generated object is told to the author of the parameters instead.
+//! The syntax that Kubernetes takes as the name of a label or an annotation, as a label's value and
+//! as a quantity: what it would refuse in a generated object is told to the author of the
+//! parameters instead.
 
-/// Of labels and annotations: letters, digits, `-`, `_` and `.`, at most 63, after a DNS name and `/` if there is one.
+/// Of labels and annotations: letters, digits, `-`, `_` and `.`, at most 63, after a DNS name and
+/// `/` if there is one.
 pub(super) fn is_qualified_name(text: &str) -> bool {
     match text.split_once('/') {
         Some((prefix, name)) => is_dns_subdomain(prefix) && is_name(name),
@@ -34,8 +36,9 @@ fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// The amount of a quantity in units of 10⁻⁹, which is as fine as Kubernetes keeps it, rounded up as there: `0.5` and `500m` are
-/// the same. `None` if it is no quantity, negative, or beyond all measure.
+/// The amount of a quantity in units of 10⁻⁹, which is as fine as Kubernetes keeps it, rounded up
+/// as there: `0.5` and `500m` are the same. `None` if it is no quantity, negative, or beyond all
+/// measure.
 pub(super) fn billionths(quantity: &str) -> Option<u128> {
     let digits_end = quantity.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(quantity.len());
     let (number, suffix) = quantity.split_at(digits_end);

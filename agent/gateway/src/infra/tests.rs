@@ -224,7 +224,8 @@ fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
     assert!(fault.message.contains("made as soon as a listener"), "{}", fault.message);
 }
 
-/// The addresses and the status of the Gateway of these tests with a load balancer that publishes three addresses.
+/// The addresses and the status of the Gateway of these tests with a load balancer that publishes
+/// three addresses.
 fn served_with(balancer: Value, nodes: &[Object]) -> (BTreeSet<String>, Vec<String>) {
     let mut service = applied(&wanted(json!({}))).manifest;
     service["spec"]["clusterIPs"] = json!(["10.96.3.4"]);
@@ -281,8 +282,8 @@ fn as_the_api_server_writes_amounts(manifest: &mut Value) {
     }
 }
 
-/// The manifests of GEP-1762: `scaleTargetRef: {kind: Deployment, name: gateway-example}`, and of the PodDisruptionBudget
-/// `matchLabels: {gateway.networking.k8s.io/metadata.name: gateway}`.
+/// The manifests of GEP-1762: `scaleTargetRef: {kind: Deployment, name: gateway-example}`, and of
+/// the PodDisruptionBudget `matchLabels: {gateway.networking.k8s.io/metadata.name: gateway}`.
 #[test]
 fn the_specifications_autoscaler_and_disruption_budget_fit() {
     let mut gateway = gateway(json!({}));

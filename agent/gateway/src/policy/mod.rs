@@ -1,16 +1,18 @@
-//! Policies that apply to a listener, found here and nowhere else, whatever the policy: those attached to a parent apply to
-//! all listeners merged into it, those attached to a child apply to the child's own listeners and to no others (GEP-1713
-//! and its first revision, "Policy attachment").
+//! Policies that apply to a listener, found here and nowhere else, whatever the policy: those
+//! attached to a parent apply to all listeners merged into it, those attached to a child apply to
+//! the child's own listeners and to no others (GEP-1713 and its first revision, "Policy
+//! attachment").
 //!
-//! So far, policies are fields of Gateways. Policies that are objects (`targetRefs`) belong here as well: their targets, the
-//! order in which those of a Gateway, a ListenerSet, a listener, a route and a rule are merged, and the ancestors by which
-//! their statuses tell of it. Nothing here knows what a policy is about.
+//! So far, policies are fields of Gateways. Policies that are objects (`targetRefs`) belong here as
+//! well: their targets, the order in which those of a Gateway, a ListenerSet, a listener, a route
+//! and a rule are merged, and the ancestors by which their statuses tell of it. Nothing here knows
+//! what a policy is about.
 
 use crate::api::gateways::{Gateway, GatewayTlsFrontend};
 use crate::api::shared::FrontendTlsValidation;
 
-/// The policies of one listener, the parent's before the child's own. Each of them has to be satisfied: a child can ask for
-/// more than its parent, never for less.
+/// The policies of one listener, the parent's before the child's own. Each of them has to be
+/// satisfied: a child can ask for more than its parent, never for less.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policies<'o> {
     /// The ways in which clients have to prove who they are.
@@ -18,8 +20,8 @@ pub struct Policies<'o> {
 }
 
 impl<'o> Policies<'o> {
-    /// The policies for the listeners of `definer` on `port`, merged into `parent`. `definer` is `None` if the listeners are
-    /// the parent's own or a ListenerSet's, which has no policy fields.
+    /// The policies for the listeners of `definer` on `port`, merged into `parent`. `definer` is
+    /// `None` if the listeners are the parent's own or a ListenerSet's, which has no policy fields.
     pub fn of(parent: &'o Gateway, definer: Option<&'o Gateway>, port: u16) -> Self {
         let gateways = std::iter::once(parent).chain(definer);
         Self {

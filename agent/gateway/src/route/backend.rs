@@ -9,8 +9,8 @@ use portcullis_model::{Backend, BackendName, BackendProtocol, ObjectName};
 
 use crate::{Fault, Kind, Reason};
 
-/// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak HTTP/2 to a port that says
-/// nothing about its protocol, HTTPRoutes speak HTTP/1.1.
+/// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak
+/// HTTP/2 to a port that says nothing about its protocol, HTTPRoutes speak HTTP/1.1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendUse {
     pub service: ObjectName,
@@ -72,7 +72,8 @@ fn service_port(service: &Service, port: u16) -> Option<&ServicePort> {
     candidates.find(|candidate| foreign_transport(candidate).is_none()).or(first)
 }
 
-/// "Transport protocols" of a Service may share a port number: HTTP/3 stands beside HTTP/2 like that.
+/// "Transport protocols" of a Service may share a port number: HTTP/3 stands beside HTTP/2 like
+/// that.
 fn foreign_transport(port: &ServicePort) -> Option<&str> {
     port.protocol.as_deref().filter(|transport| matches!(*transport, "UDP" | "SCTP"))
 }
@@ -91,7 +92,8 @@ fn stated_protocol(port: &ServicePort) -> Result<Option<BackendProtocol>, String
     }
 }
 
-/// Ready endpoints; if there are none, those that still serve while they terminate, as kube-proxy does.
+/// Ready endpoints; if there are none, those that still serve while they terminate, as kube-proxy
+/// does.
 fn endpoints<'s>(port: &ServicePort, slices: impl IntoIterator<Item = &'s EndpointSlice>) -> Vec<SocketAddr> {
     let mut ready = BTreeSet::new();
     let mut leaving = BTreeSet::new();
@@ -108,7 +110,8 @@ fn endpoints<'s>(port: &ServicePort, slices: impl IntoIterator<Item = &'s Endpoi
     chosen.into_iter().collect()
 }
 
-/// The slice's endpoints with the number that the Service port has there: slices name ports, and hold target ports.
+/// The slice's endpoints with the number that the Service port has there: slices name ports, and
+/// hold target ports.
 fn ported<'s>(slice: &'s EndpointSlice, port: &ServicePort) -> impl Iterator<Item = (&'s Endpoint, u16)> {
     let wanted = port.name.as_deref().unwrap_or_default();
     let same_name = slice
@@ -130,7 +133,8 @@ enum Readiness {
 }
 
 impl Readiness {
-    /// An unknown `ready` "should be interpreted as true", and `serving` as `ready` (EndpointConditions).
+    /// An unknown `ready` "should be interpreted as true", and `serving` as `ready`
+    /// (EndpointConditions).
     fn of(endpoint: &Endpoint) -> Self {
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         let terminating = conditions.terminating.unwrap_or(false);

@@ -1,4 +1,5 @@
-//! Gateway API durations (GEP-2257): up to four numbers with a unit, for example `1h30m` or `500ms`.
+//! Gateway API durations (GEP-2257): up to four numbers with a unit, for example `1h30m` or
+//! `500ms`.
 
 use std::time::Duration;
 

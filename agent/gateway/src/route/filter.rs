@@ -1,6 +1,7 @@
-//! Filters: compiled where we support them, a typed problem where we do not. "If a reference to a custom filter type cannot
-//! be resolved, the filter MUST NOT be skipped. Instead, requests that would have been processed by that filter MUST receive
-//! a HTTP error response" (HTTPRouteFilter): so every problem here fails the rule.
+//! Filters: compiled where we support them, a typed problem where we do not. "If a reference to a
+//! custom filter type cannot be resolved, the filter MUST NOT be skipped. Instead, requests that
+//! would have been processed by that filter MUST receive a HTTP error response" (HTTPRouteFilter):
+//! so every problem here fails the rule.
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite, Scheme};
@@ -19,7 +20,8 @@ pub struct RuleFilters {
     pub redirect: Option<Box<Redirect>>,
 }
 
-/// These frame messages or belong to one connection; a route that changed them could smuggle requests.
+/// These frame messages or belong to one connection; a route that changed them could smuggle
+/// requests.
 const FRAMING_HEADERS: [&str; 8] = [
     "connection",
     "content-length",
@@ -48,7 +50,8 @@ impl RuleFilters {
         compiled
     }
 
-    /// True if a part of the path is replaced whose extent the rule's only PathPrefix has to define.
+    /// True if a part of the path is replaced whose extent the rule's only PathPrefix has to
+    /// define.
     pub(super) fn replace_prefix(&self) -> bool {
         let rewrites = self.filters.iter().filter_map(|filter| match filter {
             Filter::Rewrite(rewrite) => rewrite.path.as_ref(),
@@ -106,7 +109,8 @@ fn not_served(filter: &HttpRouteFilter) -> Fault {
     }
 }
 
-/// "Specifying the same filter multiple times is not supported unless explicitly indicated in the filter."
+/// "Specifying the same filter multiple times is not supported unless explicitly indicated in the
+/// filter."
 fn repeated(filters: &[HttpRouteFilter]) -> Option<Fault> {
     const REPEATABLE: [&str; 2] = ["RequestMirror", "ExtensionRef"];
     let twice = filters.iter().enumerate().find(|(at, filter)| {
@@ -130,7 +134,8 @@ fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
 
 // === headers ===
 
-/// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the first entry of a name counts.
+/// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the
+/// first entry of a name counts.
 fn header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Fault> {
     let edit = HeaderEdit {
         set: header_values(modifier.set.as_deref())?,

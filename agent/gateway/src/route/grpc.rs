@@ -1,5 +1,5 @@
-//! GRPCRoute: its rules, parsed. A gRPC method is the path `/service/method` of an HTTP/2 request, so its conditions become
-//! path matches and everything after is HTTPRoute's code.
+//! GRPCRoute: its rules, parsed. A gRPC method is the path `/service/method` of an HTTP/2 request,
+//! so its conditions become path matches and everything after is HTTPRoute's code.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! What every kind of route has around its rules: metadata, hostnames, parent references. A kind is an implementation of
-//! [`RouteKind`], in a file of its own, and a line in [`with_route`]; attachment, backends, grants, tables and statuses work
-//! on the [`ParsedRoute`] that it becomes. They must not ask for the kind, but where the specification makes a difference.
+//! What every kind of route has around its rules: metadata, hostnames, parent references. A kind is
+//! an implementation of [`RouteKind`], in a file of its own, and a line in [`with_route`];
+//! attachment, backends, grants, tables and statuses work on the [`ParsedRoute`] that it becomes.
+//! They must not ask for the kind, but where the specification makes a difference.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(crate) trait RouteKind {
     fn parse_rule(rule: &Self::Rule, id: Arc<RuleId>) -> ParsedRule;
 }
 
-/// Evaluates an expression for the route that an object is, whatever its kind; `None` for an object that is none.
+/// Evaluates an expression for the route that an object is, whatever its kind; `None` for an object
+/// that is none.
 macro_rules! with_route {
     ($object:expr, $route:ident => $value:expr) => {
         match $object {
@@ -91,7 +93,8 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
     }
 }
 
-/// A name that is none makes the route unusable: leaving it out could widen "this host" to "any host".
+/// A name that is none makes the route unusable: leaving it out could widen "this host" to "any
+/// host".
 fn hostnames(names: &[String]) -> (Vec<HostPattern>, Vec<Fault>) {
     if names.is_empty() {
         return (vec![HostPattern::Any], Vec::new());

@@ -1,5 +1,5 @@
-//! Match conditions: what a request must look like. A condition that cannot be understood makes its alternative invalid; it
-//! never becomes a wider one.
+//! Match conditions: what a request must look like. A condition that cannot be understood makes its
+//! alternative invalid; it never becomes a wider one.
 
 use http::HeaderName;
 use portcullis_model::{PathMatch, RouteMatch, ValueMatch};
@@ -41,7 +41,8 @@ fn path(path: Option<&HttpPathMatch>) -> Result<PathMatch, Fault> {
     }
 }
 
-/// The rules that the CRD states for Exact and PathPrefix values: nothing that normalising a request's path removes.
+/// The rules that the CRD states for Exact and PathPrefix values: nothing that normalising a
+/// request's path removes.
 pub(super) fn check_path(value: &str) -> Result<(), Fault> {
     const NEVER_INSIDE: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
     check_length(value, LONGEST_PATH)?;

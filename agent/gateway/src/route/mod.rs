@@ -1,7 +1,8 @@
-//! From a route object to compiled rules. Parsing looks at the route alone; resolving looks up what it refers to; tables are
-//! made by the translator, which knows the listeners. HTTPRoute and GRPCRoute become the same [`ParsedRoute`], and so does the route that
-//! delegation computes (`delegate`), so that attachment, backends and tables exist once. Nothing here knows about parents,
-//! listeners or statuses beyond the reasons it reports.
+//! From a route object to compiled rules. Parsing looks at the route alone; resolving looks up what
+//! it refers to; tables are made by the translator, which knows the listeners. HTTPRoute and
+//! GRPCRoute become the same [`ParsedRoute`], and so does the route that delegation computes
+//! (`delegate`), so that attachment, backends and tables exist once. Nothing here knows about
+//! parents, listeners or statuses beyond the reasons it reports.
 
 mod backend;
 mod duration;
@@ -38,7 +39,8 @@ pub struct ParsedRoute {
     pub origin: RouteOrigin,
     /// The object it was parsed from.
     pub source: Object,
-    /// Never "no hostnames means any": a route for any name says [`HostPattern::Any`], an empty list matches nothing.
+    /// Never "no hostnames means any": a route for any name says [`HostPattern::Any`], an empty
+    /// list matches nothing.
     pub hostnames: Vec<HostPattern>,
     /// In the order of `spec.parentRefs`, with group, kind and namespace filled in.
     pub parent_refs: Vec<ParentReference>,
@@ -52,7 +54,8 @@ pub struct ParsedRoute {
 #[derive(Clone, Debug)]
 pub struct ParsedRule {
     pub id: Arc<RuleId>,
-    /// The alternatives that are valid. Of an invalid rule they own their traffic still, and fail it.
+    /// The alternatives that are valid. Of an invalid rule they own their traffic still, and fail
+    /// it.
     pub matches: Vec<Arc<RouteMatch>>,
     pub filters: RuleFilters,
     pub backend_refs: Vec<ParsedBackendRef>,
@@ -73,7 +76,8 @@ impl ParsedRoute {
         whole.cloned().or_else(|| all_invalid.then(|| self.rule_problems())?)
     }
 
-    /// The fault that the `PartiallyInvalid` condition reports; its message has to start with "Dropped Rule".
+    /// The fault that the `PartiallyInvalid` condition reports; its message has to start with
+    /// "Dropped Rule".
     pub fn partly_invalid(&self) -> Option<Fault> {
         if self.refusal().is_some() {
             return None;
@@ -87,7 +91,8 @@ impl ParsedRoute {
         self.rules.iter().any(|rule| rule.delegation.is_some())
     }
 
-    /// The parent references that name a route of the same kind: those that make this a child route.
+    /// The parent references that name a route of the same kind: those that make this a child
+    /// route.
     pub fn parent_routes(&self) -> impl Iterator<Item = (usize, &ParentReference)> {
         let is_route = |reference: &ParentReference| {
             reference.group.as_deref() == Some(self.key.kind.group())

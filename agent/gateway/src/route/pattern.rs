@@ -1,13 +1,15 @@
-//! Regular expressions of users: RE2-like syntax without look-around and back-references, matched in linear time, anchored at
-//! both ends, and limited in compiled size.
+//! Regular expressions of users: RE2-like syntax without look-around and back-references, matched
+//! in linear time, anchored at both ends, and limited in compiled size.
 
 use regex::{Regex, RegexBuilder, bytes};
 
 use crate::Fault;
 
-/// Of the compiled program, in bytes. A bomb such as `((a{100}){100}){100}` needs gigabytes; real expressions stay below 50 kB.
+/// Of the compiled program, in bytes. A bomb such as `((a{100}){100}){100}` needs gigabytes; real
+/// expressions stay below 50 kB.
 const PROGRAM_BYTES: usize = 256 * 1024;
-/// Of the lazily built automaton, in bytes and per thread; beyond it, matching is slower, not wrong.
+/// Of the lazily built automaton, in bytes and per thread; beyond it, matching is slower, not
+/// wrong.
 const CACHE_BYTES: usize = 1024 * 1024;
 
 pub(crate) fn text(pattern: &str) -> Result<Regex, Fault> {
@@ -44,7 +46,8 @@ fn refusal(pattern: &str, error: &regex::Error) -> Fault {
             "regular expression {shown:?} is too complex: it compiles to more than {} KiB; use fewer or smaller repetitions",
             limit / 1024
         ),
-        // The parser's message draws the expression over several lines; its last line says what is wrong.
+        // The parser's message draws the expression over several lines; its last line says what is
+        // wrong.
         other => format!("regular expression {shown:?} cannot be used: {}", last_line(&other.to_string())),
     })
 }

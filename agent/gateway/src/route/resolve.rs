@@ -1,4 +1,5 @@
-//! From a parsed route to runnable rules: references are looked up, and what cannot be served gets an answer that says why.
+//! From a parsed route to runnable rules: references are looked up, and what cannot be served gets
+//! an answer that says why.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::{Fault, Grants, Kind, Objects, Reason};
 /// The objects that references are looked up in.
 pub trait Resolver {
     fn service(&self, name: &ObjectName) -> Option<&Service>;
-    /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace, else by ReferenceGrant.
+    /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace,
+    /// else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
 }
 
@@ -37,7 +39,8 @@ pub struct ResolvedRoute {
     pub problem: Option<Fault>,
     /// The backends that rules forward to.
     pub backends: BTreeSet<BackendUse>,
-    /// Every Service referred to, found or not: when one of them changes, the route has to be resolved again.
+    /// Every Service referred to, found or not: when one of them changes, the route has to be
+    /// resolved again.
     pub services: BTreeSet<ObjectName>,
 }
 
@@ -147,8 +150,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         BackendUse::of(self.kind.as_str(), name, service, port)
     }
 
-    /// "500 status codes MUST be returned" for HTTPRoutes, "`UNAVAILABLE`" for GRPCRoutes, which 503 stands for in gRPC's
-    /// mapping of HTTP statuses.
+    /// "500 status codes MUST be returned" for HTTPRoutes, "`UNAVAILABLE`" for GRPCRoutes, which
+    /// 503 stands for in gRPC's mapping of HTTP statuses.
     fn failure(&self, reason: &str) -> Failure {
         let status = match self.kind {
             Kind::GrpcRoute => StatusCode::SERVICE_UNAVAILABLE,

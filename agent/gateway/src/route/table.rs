@@ -4,7 +4,8 @@ use portcullis_model::{Entry, Precedence, RouteOrigin};
 
 use super::ResolvedRule;
 
-/// One entry per alternative of each rule; the same for every host pattern the route is attached under.
+/// One entry per alternative of each rule; the same for every host pattern the route is attached
+/// under.
 pub fn table_entries(origin: &RouteOrigin, rules: &[ResolvedRule]) -> Vec<Entry> {
     let alternatives = rules.iter().enumerate().flat_map(|(at, resolved)| {
         resolved

@@ -6,7 +6,8 @@ use crate::api::shared::ClassStatus;
 use crate::features::{SUPPORTED_FEATURES, supported_features};
 use crate::{ConditionType, Fault, generation};
 
-/// Of an unknown release as much is served as can be: "'best effort' support", `Accepted` all the same.
+/// Of an unknown release as much is served as can be: "'best effort' support", `Accepted` all the
+/// same.
 pub(crate) fn class_status(
     class: &GatewayClass,
     parameters: Option<&Fault>,

@@ -31,7 +31,8 @@ pub(crate) struct ChildView<'a> {
     pub(crate) generation: i64,
     /// The fault for which the parent does not take the child.
     pub(crate) refusal: Option<&'a Fault>,
-    /// The fault for which the parent as a whole is not accepted, in words that its children may read.
+    /// The fault for which the parent as a whole is not accepted, in words that its children may
+    /// read.
     pub(crate) parent_refusal: Option<Fault>,
     pub(crate) parent: Option<&'a Addresses>,
     pub(crate) own: OwnListeners<'a>,
@@ -39,8 +40,9 @@ pub(crate) struct ChildView<'a> {
 
 pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
 
-/// "For parent gateways, Accepted should be set based on the entire set of merged listeners" where children are Gateways;
-/// for ListenerSets the conditions "remain unchanged and reflect the status of the local configuration".
+/// "For parent gateways, Accepted should be set based on the entire set of merged listeners" where
+/// children are Gateways; for ListenerSets the conditions "remain unchanged and reflect the status
+/// of the local configuration".
 pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
     let below = view.invalid_below.then_some("a listener of an attached Gateway is not valid");
@@ -64,7 +66,8 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     }
 }
 
-/// "Accepted and Programmed should consider the overall merged Gateway status, but only the child's own listeners."
+/// "Accepted and Programmed should consider the overall merged Gateway status, but only the child's
+/// own listeners."
 pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
     let not_attached = view.refusal.or(view.parent_refusal.as_ref());
@@ -96,8 +99,8 @@ fn lost_ports(own: &[ListenerView<'_>]) -> Option<Fault> {
     Some(unserved(own)?.because(Reason::AddressNotUsable))
 }
 
-/// `ListenersNotValid` "can be the reason when Accepted is True or False, depending on whether the listener being invalid
-/// causes the entire Gateway to not be accepted".
+/// `ListenersNotValid` "can be the reason when Accepted is True or False, depending on whether the
+/// listener being invalid causes the entire Gateway to not be accepted".
 fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<&Fault>) {
     match (refusal, invalid) {
         (None, Some(invalid)) => conditions.push(ConditionType::Accepted, ConditionStatus::True, invalid),
@@ -105,8 +108,8 @@ fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<
     }
 }
 
-/// "That Condition SHOULD clearly indicate in the Message which Listeners are conflicted, and which are Accepted."
-/// `below` says that a child has an invalid one.
+/// "That Condition SHOULD clearly indicate in the Message which Listeners are conflicted, and which
+/// are Accepted." `below` says that a child has an invalid one.
 fn invalid(own: &[ListenerView<'_>], below: Option<&str>) -> Option<Fault> {
     let (valid, invalid): (Vec<_>, Vec<_>) = own.iter().partition(|view| view.verdict.is_accepted());
     let mut parts = Vec::new();

@@ -39,7 +39,8 @@ pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Fault> {
         .or_else(|| Fault::summary(accepted().filter_map(|view| view.hindrance.clone())))
 }
 
-/// The fault that the data plane refused frontends, if it did: `Programmed` is true when it serves, not when translation hopes so.
+/// The fault that the data plane refused frontends, if it did: `Programmed` is true when it serves,
+/// not when translation hopes so.
 pub(super) fn not_served<'l>(reason: Reason, lines: impl IntoIterator<Item = &'l String>) -> Option<Fault> {
     let lines: Vec<_> = lines.into_iter().map(String::as_str).collect();
     let message = || format!("not served: {}", lines.join("; "));

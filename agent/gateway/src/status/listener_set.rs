@@ -9,15 +9,16 @@ pub(crate) struct SetView<'a> {
     pub(crate) generation: i64,
     /// The fault for which the parent does not take the set.
     pub(crate) refusal: Option<&'a Fault>,
-    /// The fault for which the parent as a whole is not accepted, in words that its children may read.
+    /// The fault for which the parent as a whole is not accepted, in words that its children may
+    /// read.
     pub(crate) parent_refusal: Option<Fault>,
     /// That the parent did not get what is generated for it, in words that its children may read.
     pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) listeners: Vec<ListenerView<'a>>,
 }
 
-/// "Accepted and Programmed conditions, when surfacing details about listeners, MUST only summarize the status.listeners
-/// conditions that are exclusive to the ListenerSet."
+/// "Accepted and Programmed conditions, when surfacing details about listeners, MUST only summarize
+/// the status.listeners conditions that are exclusive to the ListenerSet."
 pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
     let mut conditions = Conditions::new(view.generation);
     let refusal =
@@ -43,7 +44,8 @@ impl SetView<'_> {
         })
     }
 
-    /// The fault that keeps all of its listeners from being served: a port is their own matter, an address is the Gateway's.
+    /// The fault that keeps all of its listeners from being served: a port is their own matter, an
+    /// address is the Gateway's.
     fn unprogrammed(&self) -> Option<Fault> {
         let fault = unserved(&self.listeners)?;
         let is_port = fault.reason == Reason::PortUnavailable;

@@ -1,5 +1,5 @@
-//! The plan of statuses: what every object of ours should say. Written by others, compared with what is there; nothing here
-//! reads a status.
+//! The plan of statuses: what every object of ours should say. Written by others, compared with
+//! what is there; nothing here reads a status.
 
 mod class;
 pub(crate) mod dump;
@@ -47,8 +47,9 @@ impl Status {
     }
 }
 
-/// The fault for which an object is not programmed, once it is known what the cluster did not give. What is not programmed for another reason
-/// stays so, but for an address that is missing: this is why.
+/// The fault for which an object is not programmed, once it is known what the cluster did not give.
+/// What is not programmed for another reason stays so, but for an address that is missing: this is
+/// why.
 pub(crate) fn provisioned(unprogrammed: Option<Fault>, unprovisioned: Option<&Fault>) -> Option<Fault> {
     match (unprogrammed, unprovisioned) {
         (Some(fault), Some(why)) if fault.reason == Reason::AddressNotAssigned => Some(why.clone()),

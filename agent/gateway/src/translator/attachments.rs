@@ -1,4 +1,5 @@
-//! Routes at the listeners that they are attached to: what a parentRef comes to, and which routes each listener has.
+//! Routes at the listeners that they are attached to: what a parentRef comes to, and which routes
+//! each listener has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,11 +82,13 @@ impl Parents<'_> {
                 attach(route, reference, declared, Namespaces::new(self.objects))
             }
         };
-        // What is wrong with the route as a whole comes first: without hostnames, for example, it fits nowhere anyway.
+        // What is wrong with the route as a whole comes first: without hostnames, for example, it
+        // fits nowhere anyway.
         let refusal = route.refusal().filter(|_| attachment.refusal.is_none() || !route.problems.is_empty());
         Some(match refusal {
-            // Invalid rules own their traffic still, and fail it: a filter that cannot be served "MUST NOT be skipped", and
-            // without the rule another route's could take the request past it.
+            // Invalid rules own their traffic still, and fail it: a filter that cannot be served
+            // "MUST NOT be skipped", and without the rule another route's could take the request
+            // past it.
             Some(refusal) => RouteAttachment { listeners: attachment.listeners, refusal: Some(refusal) },
             None => attachment,
         })
@@ -115,7 +118,8 @@ impl Parents<'_> {
         attached.map(|listener| listener.hostname.clone()).collect()
     }
 
-    /// The same key with the names of the object's own, if it is there: one copy instead of one for each of its routes.
+    /// The same key with the names of the object's own, if it is there: one copy instead of one for
+    /// each of its routes.
     pub(super) fn shared(self, parent: ParentKey) -> ParentKey {
         self.listeners.get(&parent).map_or(parent, |declared| declared.key.clone())
     }
@@ -183,7 +187,8 @@ impl ListenerRoutes {
         self.by_hostname.values().flatten().collect()
     }
 
-    /// "Routes with any other value for the Accepted condition MUST NOT be included" (attachedRoutes).
+    /// "Routes with any other value for the Accepted condition MUST NOT be included"
+    /// (attachedRoutes).
     pub(super) fn accepted_without(&self, conflicted: &BTreeSet<ObjectKey>) -> usize {
         self.accepted.len() - conflicted.intersection(&self.accepted).count()
     }

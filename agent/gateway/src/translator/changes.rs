@@ -1,4 +1,5 @@
-//! The first step: objects come, change and go. What that means for anything else is decided by the stages.
+//! The first step: objects come, change and go. What that means for anything else is decided by the
+//! stages.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ impl ChangedObjects {
         self.keys.iter().filter(|key| key.kind.is_route())
     }
 
-    /// The namespaces with another ReferenceGrant: references into them may be permitted now, or no longer.
+    /// The namespaces with another ReferenceGrant: references into them may be permitted now, or no
+    /// longer.
     pub(super) fn granting_namespaces(&self) -> BTreeSet<Arc<str>> {
         self.of(Kind::ReferenceGrant).map(|name| name.namespace.clone()).collect()
     }

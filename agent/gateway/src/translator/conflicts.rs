@@ -1,6 +1,7 @@
-//! Stage: HTTPRoutes and GRPCRoutes of one listener. "Merging MUST not be done between GRPCRoutes and HTTPRoutes": where the
-//! hostnames of two overlap, one of them is not accepted. "The oldest Route based on creation timestamp" stays, then "the
-//! Route appearing first in alphabetical order by {namespace}/{name}" (GRPCRouteSpec.hostnames).
+//! Stage: HTTPRoutes and GRPCRoutes of one listener. "Merging MUST not be done between GRPCRoutes
+//! and HTTPRoutes": where the hostnames of two overlap, one of them is not accepted. "The oldest
+//! Route based on creation timestamp" stays, then "the Route appearing first in alphabetical order
+//! by {namespace}/{name}" (GRPCRouteSpec.hostnames).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +62,8 @@ impl KindConflicts {
         now_changed
     }
 
-    /// The verdicts of a route, those of parents where it is in conflict on every listener included.
+    /// The verdicts of a route, those of parents where it is in conflict on every listener
+    /// included.
     pub(super) fn verdicts(
         &self,
         key: &ObjectKey,
@@ -83,7 +85,8 @@ impl KindConflicts {
     }
 }
 
-/// The routes of a listener that are not accepted there, because one of the other kind has their names.
+/// The routes of a listener that are not accepted there, because one of the other kind has their
+/// names.
 fn conflicted(listener: &ListenerKey, routes: &Routes) -> BTreeSet<ObjectKey> {
     let Some(attached) = routes.at_listener(listener).filter(|attached| attached.has_both_kinds()) else {
         return BTreeSet::new();

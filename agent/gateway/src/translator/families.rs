@@ -1,7 +1,8 @@
-//! Parent and child routes (GEP-1058). A parent is served by the routes that delegation computes; what its children's statuses
-//! say is taken from the same [`Family`]. Binding is done again only when a route of the family, or something that consent
-//! depends on, is another, and then only for the pairs concerned; a child's status only if its pair, or what the parent is
-//! attached to, is another.
+//! Parent and child routes (GEP-1058). A parent is served by the routes that delegation computes;
+//! what its children's statuses say is taken from the same [`Family`]. Binding is done again only
+//! when a route of the family, or something that consent depends on, is another, and then only for
+//! the pairs concerned; a child's status only if its pair, or what the parent is attached to, is
+//! another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub(super) struct AttachedFamily {
     pub(super) grandparents: Vec<GrandparentState>,
 }
 
-/// The verdict of one of the parent's own Gateways or ListenerSets on it: all that children depend on there.
+/// The verdict of one of the parent's own Gateways or ListenerSets on it: all that children depend
+/// on there.
 #[derive(Debug, PartialEq)]
 pub(super) struct GrandparentState {
     pub(super) verdict: ParentVerdict,
@@ -116,7 +118,8 @@ impl AttachedFamily {
 }
 
 impl GrandparentState {
-    /// A child's hostnames are the parent's or fewer, so no other listener can be meant than those the parent attaches to.
+    /// A child's hostnames are the parent's or fewer, so no other listener can be meant than those
+    /// the parent attaches to.
     pub(super) fn takes(&self, hostnames: &[HostPattern]) -> bool {
         let meets = |listener: &HostPattern| hostnames.iter().any(|name| listener.intersect(name).is_some());
         self.listeners.iter().any(meets)
@@ -143,8 +146,8 @@ fn grandparents(
 // === impl StandIn ===
 
 impl StandIn {
-    /// Those of a family, attached to the listeners that the parent itself is attached to. `known` are those before, and
-    /// `references` is the state of Services and grants.
+    /// Those of a family, attached to the listeners that the parent itself is attached to. `known`
+    /// are those before, and `references` is the state of Services and grants.
     pub(super) fn of(
         family: &Family,
         attached: &Attached,
@@ -184,7 +187,8 @@ fn hostnames_on(
     route.hostnames.iter().filter_map(both).collect()
 }
 
-/// Takes the parent's own place: its listeners stay, under the hostnames and with the references of the routes that stand in.
+/// Takes the parent's own place: its listeners stay, under the hostnames and with the references of
+/// the routes that stand in.
 pub(super) fn replace_parent(
     stand_ins: &[StandIn],
     family: &Family,

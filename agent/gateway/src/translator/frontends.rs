@@ -1,4 +1,5 @@
-//! Stage: which Gateway has which address and port. Two Gateways may ask for the same one; the older keeps it.
+//! Stage: which Gateway has which address and port. Two Gateways may ask for the same one; the
+//! older keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -135,7 +136,8 @@ impl Sources<'_> {
         keys.map(|key| (key, claim.clone())).collect()
     }
 
-    /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway knows.
+    /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway
+    /// knows.
     fn served_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
         let own = self.own_addresses(name, merged).into_iter();
@@ -149,7 +151,8 @@ impl Sources<'_> {
         }
     }
 
-    /// The usable addresses; traffic that does not arrive with the address it was sent to arrives with the cluster's.
+    /// The usable addresses; traffic that does not arrive with the address it was sent to arrives
+    /// with the cluster's.
     fn own_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let usable = merged.addresses.usable.iter().copied();
         let Some(service) = self.service_of(name) else { return usable.collect() };

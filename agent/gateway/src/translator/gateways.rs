@@ -1,4 +1,5 @@
-//! Stage: every Gateway with addresses of its own as a whole, with the listeners of its children merged into it.
+//! Stage: every Gateway with addresses of its own as a whole, with the listeners of its children
+//! merged into it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -196,8 +197,8 @@ impl Gateways {
         judged
     }
 
-    /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that terminate TLS
-    /// (`OverlappingTLSConfig`): clients may reuse a connection for either.
+    /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that
+    /// terminate TLS (`OverlappingTLSConfig`): clients may reuse a connection for either.
     fn mark_overlaps<'k>(
         &mut self,
         members: impl Iterator<Item = &'k ParentKey> + Clone,
@@ -276,7 +277,8 @@ fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Fault>)
     fault.or_else(|| cannot_have_listeners(gateway))
 }
 
-/// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners empty."
+/// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners
+/// empty."
 fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
     let none = gateway.spec.listeners.as_ref().is_none_or(Vec::is_empty);
     let no_children = matches!(child::allowed_children(gateway), Ok(AllowedChildren::None))

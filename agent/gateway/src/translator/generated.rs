@@ -1,5 +1,5 @@
-//! Stage: what is to be generated for Gateways in a cluster. Only Gateways with addresses of their own get something;
-//! children are served on their parents'.
+//! Stage: what is to be generated for Gateways in a cluster. Only Gateways with addresses of their
+//! own get something; children are served on their parents'.
 
 use std::collections::{BTreeMap, BTreeSet};
 

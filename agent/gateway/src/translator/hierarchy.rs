@@ -52,7 +52,8 @@ type Rank = (i64, String, ParentKind);
 pub(super) struct ChangedHierarchy {
     /// The objects that are attached to another Gateway, or differently, or are gone.
     pub(super) moved: BTreeSet<ParentKey>,
-    /// Gateways with other children than before, or another place for one of them; those that are gone, too.
+    /// Gateways with other children than before, or another place for one of them; those that are
+    /// gone, too.
     pub(super) gateways: BTreeSet<ObjectName>,
     /// The objects that ask for a Gateway which may have come or gone.
     pub(super) candidates: BTreeSet<ParentKey>,

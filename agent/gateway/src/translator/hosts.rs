@@ -7,7 +7,8 @@ use portcullis_model::HostPattern;
 
 type Names<'h> = HashSet<&'h str, RandomState>;
 
-/// Answers whether a pattern has a name in common with one of many, at a cost that does not grow with their number.
+/// Answers whether a pattern has a name in common with one of many, at a cost that does not grow
+/// with their number.
 #[derive(Default)]
 pub(super) struct Hosts<'h> {
     exact: Names<'h>,

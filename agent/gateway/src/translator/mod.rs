@@ -1,6 +1,7 @@
-//! From objects to what the data plane runs, incrementally. Each stage is a value that owns its state, takes what changed in
-//! the stages before it and hands on only what came out different; [`Translator::apply`] is their order. Nothing is kept that
-//! could not be computed from the objects alone; a test changes random objects and compares with a translation from scratch.
+//! From objects to what the data plane runs, incrementally. Each stage is a value that owns its
+//! state, takes what changed in the stages before it and hands on only what came out different;
+//! [`Translator::apply`] is their order. Nothing is kept that could not be computed from the
+//! objects alone; a test changes random objects and compares with a translation from scratch.
 
 mod attachments;
 mod backends;
@@ -60,21 +61,26 @@ pub struct Outcome {
     pub statuses: BTreeMap<ObjectKey, Status>,
     /// Objects that had a status of ours and have none any more: gone, or another controller's now.
     pub forgotten: BTreeSet<ObjectKey>,
-    /// ListenerSets that had a status of ours and whose Gateway does not exist any more, with the last word on them. Of those
-    /// that never had one nothing is said: they may be another controller's.
+    /// ListenerSets that had a status of ours and whose Gateway does not exist any more, with the
+    /// last word on them. Of those that never had one nothing is said: they may be another
+    /// controller's.
     pub orphaned: BTreeMap<ObjectKey, Status>,
-    /// Routes that delegation computed, if different from before, by the parent route they stand for. `None`: no longer.
+    /// Routes that delegation computed, if different from before, by the parent route they stand
+    /// for. `None`: no longer.
     pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
-    /// The objects to be generated in a cluster for a Gateway, if different from before. `None`: nothing any more.
+    /// The objects to be generated in a cluster for a Gateway, if different from before. `None`:
+    /// nothing any more.
     pub generated: BTreeMap<ObjectName, Option<Wanted>>,
-    /// All objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents translation needs, if different
-    /// from before.
+    /// All objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents
+    /// translation needs, if different from before.
     pub needs: Option<BTreeSet<ObjectKey>>,
-    /// Problems that no status can report, if different from before; an empty list: all is well now.
+    /// Problems that no status can report, if different from before; an empty list: all is well
+    /// now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
 }
 
-/// Translates objects, and keeps what is needed to translate the next change at a cost that is proportional to it.
+/// Translates objects, and keeps what is needed to translate the next change at a cost that is
+/// proportional to it.
 #[derive(Debug, Default)]
 pub struct Translator {
     settings: Settings,
@@ -140,7 +146,8 @@ impl Translator {
         let sources = gateways::Sources { listeners, hierarchy, objects, settings };
         let merged = gateways.update(&changed, &judged, &attached, sources);
 
-        // Routes: those that may fare differently with their families, attached, and in conflict with other kinds.
+        // Routes: those that may fare differently with their families, attached, and in conflict
+        // with other kinds.
         let affected = routes.affected(&changed, &judged, &attached, parsed, listeners);
         let affected = parsed.update(affected, objects);
         let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects });
@@ -155,7 +162,8 @@ impl Translator {
         backends.update(&changed, &routed, routes.backend_uses(), objects, &mut next);
         self.snapshot = next.finish();
 
-        // Statuses: planned from the state of all stages, and from what was observed of earlier outcomes.
+        // Statuses: planned from the state of all stages, and from what was observed of earlier
+        // outcomes.
         let observed = self.observations.assign(&self.snapshot);
         let changes = statuses::Changes {
             objects: &changed,
@@ -192,8 +200,9 @@ impl Translator {
         self.observations.observe(feedback);
     }
 
-    /// After a panic in `apply`, which leaves what was computed in an unknown state: forgets everything but the objects. The next
-    /// `apply` takes these changes first, and translates from scratch.
+    /// After a panic in `apply`, which leaves what was computed in an unknown state: forgets
+    /// everything but the objects. The next `apply` takes these changes first, and translates from
+    /// scratch.
     pub fn begin_again(&mut self, changes: Vec<Change>) {
         let mut backlog: Vec<_> = self.objects.iter().map(Change::Set).collect();
         backlog.extend(changes);
@@ -214,7 +223,8 @@ impl Translator {
         &self.snapshot
     }
 
-    /// The status that an object should have; `None` if the object is gone or not ours to speak about.
+    /// The status that an object should have; `None` if the object is gone or not ours to speak
+    /// about.
     pub fn status_of(&self, key: &ObjectKey) -> Option<Status> {
         self.stages.view(&self.objects, &self.settings, &self.observations).status_of(key)
     }

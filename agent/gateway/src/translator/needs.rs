@@ -1,5 +1,6 @@
-//! Stage: the objects whose contents translation needs. Everything else is given to it whole; of these, an API server is asked
-//! for one after the other, and for no others: what nothing of ours refers to with permission is not read.
+//! Stage: the objects whose contents translation needs. Everything else is given to it whole; of
+//! these, an API server is asked for one after the other, and for no others: what nothing of ours
+//! refers to with permission is not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 

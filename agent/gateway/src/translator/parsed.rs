@@ -1,4 +1,5 @@
-//! Stage: routes as far as they can be understood by themselves, and which of them name each other as parent or child.
+//! Stage: routes as far as they can be understood by themselves, and which of them name each other
+//! as parent or child.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub(super) struct ParsedRoutes {
     parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
     /// Routes by the routes that their parentRefs name.
     children: Relation<ObjectKey, ObjectKey>,
-    /// Routes by the routes that their backendRefs name; [`ANY_NAME`] stands for all of the namespace.
+    /// Routes by the routes that their backendRefs name; [`ANY_NAME`] stands for all of the
+    /// namespace.
     listers: Relation<ObjectKey, ObjectKey>,
 }
 
@@ -30,7 +32,8 @@ impl ParsedRoutes {
         self.parsed.get(key)
     }
 
-    /// Parses those of `routes` that changed. Returns all of them, and those that are or were named by them or name them.
+    /// Parses those of `routes` that changed. Returns all of them, and those that are or were named
+    /// by them or name them.
     pub(super) fn update(&mut self, routes: BTreeSet<ObjectKey>, objects: &Objects) -> BTreeSet<ObjectKey> {
         let mut concerned = routes.clone();
         for key in routes {

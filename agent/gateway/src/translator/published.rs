@@ -1,5 +1,5 @@
-//! Hashes of the last published statuses, used to tell whether one changed: a status is many times as big as what it is
-//! computed from.
+//! Hashes of the last published statuses, used to tell whether one changed: a status is many times
+//! as big as what it is computed from.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -10,8 +10,8 @@ use foldhash::quality::RandomState;
 use crate::ObjectKey;
 use crate::status::Status;
 
-/// Two different statuses of an object have the same hash once in 2⁶⁴ changes; the hash is seeded, so no tenant can make it
-/// happen.
+/// Two different statuses of an object have the same hash once in 2⁶⁴ changes; the hash is seeded,
+/// so no tenant can make it happen.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     hashes: BTreeMap<ObjectKey, u64>,

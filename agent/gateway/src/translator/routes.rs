@@ -1,4 +1,5 @@
-//! Stage: routes, from what they say to the listeners they are attached to and the rules they are served with.
+//! Stage: routes, from what they say to the listeners they are attached to and the rules they are
+//! served with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub(super) struct Routes {
     by_service: Relation<ObjectName, ObjectKey>,
     by_listener: BTreeMap<ListenerKey, ListenerRoutes>,
     backend_uses: BackendUses,
-    /// Counts by namespace the changes of what parents and children there may need to agree: its grants and labels.
+    /// Counts by namespace the changes of what parents and children there may need to agree: its
+    /// grants and labels.
     consent: BTreeMap<Arc<str>, u64>,
     /// Counts changes of what backendRefs lead to: Services and grants.
     references: u64,
@@ -47,7 +49,8 @@ pub(super) struct RouteState {
     stand_ins: Box<[StandIn]>,
 }
 
-/// The references of a route. Ordered lists rather than sets: most have one element, and there are tens of thousands of them.
+/// The references of a route. Ordered lists rather than sets: most have one element, and there are
+/// tens of thousands of them.
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) parents: Box<[ParentKey]>,
@@ -103,7 +106,8 @@ impl Routes {
         &self.backend_uses
     }
 
-    /// The routes that may fare differently, as far as other objects than their relatives are concerned.
+    /// The routes that may fare differently, as far as other objects than their relatives are
+    /// concerned.
     pub(super) fn affected(
         &mut self,
         changed: &ChangedObjects,
@@ -133,7 +137,8 @@ impl Routes {
         affected
     }
 
-    /// Routes of a namespace that listeners select by its labels, and parents that so select children there.
+    /// Routes of a namespace that listeners select by its labels, and parents that so select
+    /// children there.
     fn selected_by_label(
         &self,
         namespace: &str,

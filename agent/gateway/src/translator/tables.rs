@@ -1,5 +1,5 @@
-//! Stage: route tables. A table is built for one host pattern of one listener; its neighbours are shared with the table
-//! before.
+//! Stage: route tables. A table is built for one host pattern of one listener; its neighbours are
+//! shared with the table before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

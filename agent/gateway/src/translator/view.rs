@@ -1,4 +1,5 @@
-//! The state of the stages as statuses show it: what an object's status should say, and what no status can say.
+//! The state of the stages as statuses show it: what an object's status should say, and what no
+//! status can say.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -51,7 +52,8 @@ enum Named {
 // === impl View ===
 
 impl<'s> View<'s> {
-    /// The status that an object should have; `None` if the object is gone or not ours to speak about.
+    /// The status that an object should have; `None` if the object is gone or not ours to speak
+    /// about.
     pub(super) fn status_of(self, key: &ObjectKey) -> Option<Status> {
         match key.kind {
             Kind::GatewayClass => {
@@ -69,7 +71,8 @@ impl<'s> View<'s> {
         }
     }
 
-    /// The last status of a ListenerSet whose Gateway is gone: no other controller would take back what ours said.
+    /// The last status of a ListenerSet whose Gateway is gone: no other controller would take back
+    /// what ours said.
     pub(super) fn orphan_status(self, key: &ObjectKey) -> Option<Status> {
         let set = (key.kind == Kind::ListenerSet).then(|| key.name.clone())?;
         let set = ParentKey { kind: ParentKind::ListenerSet, name: set };
@@ -200,8 +203,9 @@ impl<'s> View<'s> {
         frontends.filter(|(frontend, _)| frontend.port_key() == port).map(|(_, line)| line).collect()
     }
 
-    /// The words for ListenerSets, whose owners may not see the parent: that, not why. "Programmed ... only reflects the
-    /// listeners in that ListenerSet", except when those of "the parent Gateway ... transition to False" (GEP-1713).
+    /// The words for ListenerSets, whose owners may not see the parent: that, not why. "Programmed
+    /// ... only reflects the listeners in that ListenerSet", except when those of "the parent
+    /// Gateway ... transition to False" (GEP-1713).
     fn parent_unprovisioned(self, gateway: &ObjectName) -> Option<Fault> {
         let message = "the Gateway attached to is not programmed";
         let unprovisioned = self.observations.unprovisioned(gateway);
@@ -314,7 +318,8 @@ impl<'s> View<'s> {
         entries
     }
 
-    /// True if a parent is attached to one of our Gateways: by itself, or as the child that it cannot be at the same time.
+    /// True if a parent is attached to one of our Gateways: by itself, or as the child that it
+    /// cannot be at the same time.
     fn is_of_ours(self, parent: &RouteState) -> bool {
         let above: BTreeSet<_> = parents_of(&parent.parsed);
         let mut above = above.iter().filter_map(|above| self.routes.get(above));

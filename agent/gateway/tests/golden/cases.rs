@@ -1,7 +1,9 @@
-//! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml` and, with delegation,
-//! `ephemeral.yaml`, next to it; where a Gateway has a UID, also to `infra.yaml`, what is generated for it; where such
-//! a Service is among the objects, its addresses are the Gateway's. One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
-//! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; read what you bless.
+//! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml`
+//! and, with delegation, `ephemeral.yaml`, next to it; where a Gateway has a UID, also to
+//! `infra.yaml`, what is generated for it; where such a Service is among the objects, its addresses
+//! are the Gateway's. One behaviour each; the comment on top of `in.yaml` says which, and where it
+//! is specified. `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the
+//! files; read what you bless.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `docs/conditions.md` has a row for every reason, in order, and with it every condition that some golden case gives it.
+//! `docs/conditions.md` has a row for every reason, in order, and with it every condition that some
+//! golden case gives it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

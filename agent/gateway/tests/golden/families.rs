@@ -1,5 +1,5 @@
-//! Random parents and children, changed in random order: following the changes comes to the same as starting from scratch,
-//! statuses and printed routes included.
+//! Random parents and children, changed in random order: following the changes comes to the same as
+//! starting from scratch, statuses and printed routes included.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Whatever changes in whatever order: following the changes comes to the same as translating what is left from scratch.
+//! Whatever changes in whatever order: following the changes comes to the same as translating what
+//! is left from scratch.
 
 use std::collections::{BTreeMap, BTreeSet};
 

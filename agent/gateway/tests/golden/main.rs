@@ -1,5 +1,5 @@
-//! Translation as data: golden cases, stories of changes, and the property that following changes comes to the same as
-//! starting from scratch.
+//! Translation as data: golden cases, stories of changes, and the property that following changes
+//! comes to the same as starting from scratch.
 
 #[cfg(test)]
 mod cases;

@@ -1,6 +1,7 @@
-//! Stories: `stories/NAME.yaml` is a list of steps, each with what it `does`, objects it `set`s and names of objects it
-//! `delete`s; `stories/NAME.expected.yaml` says what every step changed, and nothing else may change: statuses field by
-//! field, the listeners that the data plane has to replace, and limits. `PORTCULLIS_BLESS=1` writes the expectations.
+//! Stories: `stories/NAME.yaml` is a list of steps, each with what it `does`, objects it `set`s and
+//! names of objects it `delete`s; `stories/NAME.expected.yaml` says what every step changed, and
+//! nothing else may change: statuses field by field, the listeners that the data plane has to
+//! replace, and limits. `PORTCULLIS_BLESS=1` writes the expectations.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -131,7 +132,8 @@ fn flatten(path: &str, value: &Value, fields: &mut Fields) {
 
 // === limits ===
 
-/// The ports where a served Gateway has become another version of itself, with the limits that it has now.
+/// The ports where a served Gateway has become another version of itself, with the limits that it
+/// has now.
 fn limit_differences(before: &Snapshot, now: &Snapshot) -> Map<String, Value> {
     let dumped = dump_snapshot(now);
     let other = |before: &Gateway, now: &Gateway| !std::ptr::eq(before, now) && before.name == now.name;

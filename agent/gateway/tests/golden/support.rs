@@ -1,4 +1,5 @@
-//! Reading test inputs: YAML documents as objects, in which `file:NAME` stands for a file of `tests/cases/certificates`.
+//! Reading test inputs: YAML documents as objects, in which `file:NAME` stands for a file of
+//! `tests/cases/certificates`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
