@@ -1,11 +1,6 @@
 //! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the
 //! data plane and a plan of statuses out. No async, no I/O, no clock.
 
-mod address;
-mod attach;
-mod bundle;
-mod certificate;
-mod child;
 pub mod delegate;
 mod fault;
 mod features;
@@ -13,9 +8,8 @@ mod feedback;
 mod grant;
 pub mod infra;
 mod listener;
-mod merge;
 pub mod mesh;
-mod node;
+mod parent;
 mod policy;
 mod reason;
 pub mod route;
@@ -24,12 +18,12 @@ mod settings;
 mod status;
 mod translator;
 
-pub use child::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
 pub use feedback::Feedback;
 pub use grant::{Granted, Grants};
 pub use listener::ParentKey;
+pub use parent::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use policy::Policies;
 pub use portcullis_api::{
     Change, CustomResourceDefinition, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed,

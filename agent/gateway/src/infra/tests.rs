@@ -219,7 +219,7 @@ fn the_addresses_of_its_service_are_the_gateways() {
 #[test]
 fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
     let without = with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), None);
-    let fault = crate::address::Addresses::of(&without, &Settings::default()).unusable.unwrap();
+    let fault = crate::parent::Addresses::of(&without, &Settings::default()).unusable.unwrap();
     assert_eq!(fault.reason, crate::Reason::AddressNotAssigned);
     assert!(fault.message.contains("made as soon as a listener"), "{}", fault.message);
 }

@@ -2,9 +2,9 @@
 
 use super::listener::{not_served, unserved};
 use super::{Conditions, ListenerView, provisioned};
-use crate::address::Addresses;
 use crate::api::gateways::{GatewayStatus, GatewayStatusAddresses};
-use crate::merge::Verdict;
+use crate::listener::Verdict;
+use crate::parent::Addresses;
 use crate::{ConditionStatus, ConditionType, Fault, Reason};
 
 pub(crate) struct GatewayView<'a> {

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Conditions;
 use crate::api::shared::{ListenerStatus, RouteGroupKind};
-use crate::listener::Listener;
-use crate::merge::Verdict;
+use crate::listener::{Listener, Verdict};
 use crate::{ConditionType, Fault, Kind, Reason};
 
 /// A listener with what became of it.

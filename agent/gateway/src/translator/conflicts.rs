@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis_model::HostPattern;
 
 use super::attachments::Parents;
-use super::hosts::Hosts;
 use super::routes::{ChangedRoutes, RouteState, Routes};
-use crate::listener::ListenerKey;
+use crate::listener::{Hosts, ListenerKey};
 use crate::status::ParentVerdict;
 use crate::{Fault, Kind, ObjectKey, Reason};
 

@@ -10,10 +10,10 @@ use portcullis_model::{FrontendKey, ObjectName, PortKey};
 
 use super::changes::ChangedObjects;
 use super::gateways::{ChangedGateways, Gateways, MergedGateway};
-use super::serve::{ChangedPorts, Ports};
+use super::ports::{ChangedPorts, Ports};
 use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode};
-use crate::{Kind, Objects, Serves, Settings, created, node};
+use crate::{Kind, Objects, Serves, Settings, created, parent};
 
 #[derive(Debug, Default)]
 pub(super) struct Frontends {
@@ -156,7 +156,7 @@ impl Sources<'_> {
     fn own_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let usable = merged.addresses.usable.iter().copied();
         let Some(service) = self.service_of(name) else { return usable.collect() };
-        let arrives = |address: &IpAddr| !node::is_delivered_otherwise(address, service, self.objects);
+        let arrives = |address: &IpAddr| !parent::is_delivered_otherwise(address, service, self.objects);
         let (mut own, otherwise): (BTreeSet<_>, BTreeSet<_>) = usable.partition(arrives);
         if !otherwise.is_empty() {
             own.extend(infra::cluster_addresses(service));

@@ -8,14 +8,11 @@ use portcullis_model::{ObjectName, ParentKind, PortKey};
 
 use super::changes::ChangedObjects;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
-use super::hosts::Hosts;
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
-use crate::address::Addresses;
 use crate::api::gateways::Gateway;
-use crate::child::{self, AllowedChildren};
 use crate::infra::{self, Parameters};
-use crate::listener::{Declared, Listener, ParentKey, Protocol};
-use crate::merge::{Merge, Verdict};
+use crate::listener::{Declared, Hosts, Listener, Merge, ParentKey, Protocol, Verdict};
+use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
 use crate::selector::NamespaceRule;
 use crate::{Fault, Kind, Objects, Reason, Settings};
@@ -281,8 +278,8 @@ fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Fault>)
 /// empty."
 fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
     let none = gateway.spec.listeners.as_ref().is_none_or(Vec::is_empty);
-    let no_children = matches!(child::allowed_children(gateway), Ok(AllowedChildren::None))
-        && child::allowed_sets(gateway) == NamespaceRule::None;
+    let no_children = matches!(parent::allowed_children(gateway), Ok(AllowedChildren::None))
+        && parent::allowed_sets(gateway) == NamespaceRule::None;
     let message = "the Gateway has no listeners, and allows none to be attached: add listeners, or set spec.allowedListeners";
     (none && no_children).then(|| Fault::not_accepted(Reason::ListenersNotValid, message))
 }

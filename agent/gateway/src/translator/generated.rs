@@ -10,7 +10,7 @@ use super::frontends::ChangedFrontends;
 use super::gateways::Gateways;
 use super::hierarchy::Hierarchy;
 use super::listeners::{ChangedListeners, Listeners};
-use super::serve::Ports;
+use super::ports::Ports;
 use crate::infra::{self, Merged, Wanted};
 use crate::listener::ParentKey;
 use crate::{Kind, Objects, Settings};

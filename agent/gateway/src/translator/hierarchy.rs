@@ -9,8 +9,8 @@ use super::changes::ChangedObjects;
 use super::listeners::{ChangedListeners, Listeners};
 use super::relation::Relation;
 use crate::api::gateways::Gateway;
-use crate::child::{self, AttachTo};
 use crate::listener::ParentKey;
+use crate::parent::{self, AttachTo};
 use crate::selector::Namespaces;
 use crate::{Fault, Objects};
 
@@ -102,7 +102,7 @@ impl Hierarchy {
         for key in affected {
             let Some(attachment) = self.attachment_of(&key, listeners, objects) else { continue };
             let Some(declared) = listeners.get(&key) else { continue };
-            let rank = child::precedence(declared.created, key.kind, &key.name);
+            let rank = parent::precedence(declared.created, key.kind, &key.name);
             self.attach(key, attachment, rank, &mut now_changed);
         }
         now_changed
@@ -131,7 +131,7 @@ impl Hierarchy {
         match self.nodes.get_mut(key) {
             Some(node) => node.parent = parent,
             None => {
-                let rank = child::precedence(declared.created, key.kind, &key.name);
+                let rank = parent::precedence(declared.created, key.kind, &key.name);
                 let node = Node { parent, attachment: Attachment::Foreign, rank };
                 self.nodes.insert(key.clone(), node);
             }
@@ -153,12 +153,12 @@ impl Hierarchy {
         Some(match key.kind {
             ParentKind::Gateway => {
                 let gateway = objects.gateways.get(&key.name)?;
-                match child::parent_of_gateway(gateway) {
+                match parent::parent_of_gateway(gateway) {
                     AttachTo::Nothing => Attachment::Independent,
                     AttachTo::Unsupported(fault) => Attachment::Refused(fault),
                     AttachTo::Gateway(name) => {
                         let parent = our_gateway(&name, listeners, objects);
-                        child::refuse_gateway(gateway, parent, namespaces)
+                        parent::refuse_gateway(gateway, parent, namespaces)
                             .map_or(Attachment::Child(name), Attachment::Refused)
                     }
                 }
@@ -167,7 +167,7 @@ impl Hierarchy {
                 let parent = node.parent.as_ref();
                 match parent.and_then(|name| Some((name, our_gateway(name, listeners, objects)?))) {
                     None => Attachment::Foreign,
-                    Some((name, gateway)) => child::refuse_set(&key.name.namespace, gateway, namespaces)
+                    Some((name, gateway)) => parent::refuse_set(&key.name.namespace, gateway, namespaces)
                         .map_or_else(|| Attachment::Child(name.clone()), Attachment::Refused),
                 }
             }
@@ -226,11 +226,11 @@ impl Node {
 
 fn asked_parent(key: &ParentKey, objects: &Objects) -> Option<ObjectName> {
     match key.kind {
-        ParentKind::Gateway => match child::parent_of_gateway(objects.gateways.get(&key.name)?) {
+        ParentKind::Gateway => match parent::parent_of_gateway(objects.gateways.get(&key.name)?) {
             AttachTo::Gateway(name) => Some(name),
             AttachTo::Nothing | AttachTo::Unsupported(_) => None,
         },
-        ParentKind::ListenerSet => child::parent_of_set(objects.listener_sets.get(&key.name)?),
+        ParentKind::ListenerSet => parent::parent_of_set(objects.listener_sets.get(&key.name)?),
     }
 }
 

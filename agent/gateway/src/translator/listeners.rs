@@ -8,10 +8,11 @@ use portcullis_model::{Certificate, ObjectName, ParentKind};
 
 use super::changes::ChangedObjects;
 use super::relation::Relation;
-use crate::certificate::{self, CertificateError};
-use crate::child;
 use crate::infra;
-use crate::listener::{Certificates, Declared, Listener, ListenerKey, ParentKey};
+use crate::listener::{
+    CertificateError, Certificates, Declared, Listener, ListenerKey, ParentKey, read_certificate,
+};
+use crate::parent;
 use crate::{Granted, Grants, Kind, Objects, Settings, created, generation};
 
 #[derive(Debug, Default)]
@@ -110,7 +111,7 @@ impl Listeners {
             }
             ParentKind::ListenerSet => {
                 let set = objects.listener_sets.get(&key.name)?;
-                child::parent_of_set(set)?;
+                parent::parent_of_set(set)?;
                 (&set.metadata, set.spec.listeners.as_slice())
             }
         };
@@ -208,7 +209,7 @@ impl Certificates for CertificateLookup<'_> {
         if let Some(read) = self.cache.read.get(&**name) {
             return Some(read.clone());
         }
-        let read = certificate::read(secret);
+        let read = read_certificate(secret);
         self.cache.read.insert(ObjectName::clone(name), read.clone());
         Some(read)
     }

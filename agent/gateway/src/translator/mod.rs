@@ -12,14 +12,13 @@ mod frontends;
 mod gateways;
 mod generated;
 mod hierarchy;
-mod hosts;
 mod listeners;
 mod needs;
 mod parsed;
+mod ports;
 mod published;
 mod relation;
 mod routes;
-mod serve;
 mod snapshot;
 mod statuses;
 mod tables;
@@ -46,8 +45,8 @@ use hierarchy::Hierarchy;
 use listeners::Listeners;
 use needs::Needs;
 use parsed::ParsedRoutes;
+use ports::Ports;
 use routes::Routes;
-use serve::Ports;
 use snapshot::NextSnapshot;
 use statuses::Statuses;
 use tables::Tables;
@@ -155,7 +154,7 @@ impl Translator {
 
         // What is served: tables into listeners, these into ports, and ports on addresses.
         let rebuilt = tables.update(&routed, &turned, routes, conflicts);
-        let sources = serve::Sources { listeners, hierarchy, gateways, tables };
+        let sources = ports::Sources { listeners, hierarchy, gateways, tables };
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, objects, settings };
         let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);

@@ -16,16 +16,16 @@ use super::parsed::{ParsedRoutes, parent_route, parents_of};
 use super::routes::{RouteState, Routes};
 use crate::api::gatewayclasses::GatewayClass;
 use crate::api::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
-use crate::child::{self, AllowedChildren};
 use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
 use crate::feedback::Observations;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
+use crate::parent::{self, AllowedChildren};
 use crate::route::ParsedRoute;
 use crate::status::{
     ChildView, GatewayView, ListenerView, Overlap, SetView, Status, child_status, class_status,
     gateway_status, route_status, set_status,
 };
-use crate::{Fault, GATEWAY_GROUP, Kind, ObjectKey, Objects, Reason, Settings, bundle, infra};
+use crate::{Fault, GATEWAY_GROUP, Kind, ObjectKey, Objects, Reason, Settings, infra};
 
 /// All that statuses are planned from.
 #[derive(Clone, Copy)]
@@ -106,7 +106,7 @@ impl<'s> View<'s> {
 
     fn class_status(self, class: &GatewayClass) -> ClassStatus {
         let parameters = infra::of_class(class, self.objects).err();
-        class_status(class, parameters.as_ref(), bundle::supported_version(self.objects))
+        class_status(class, parameters.as_ref(), parent::supported_version(self.objects))
     }
 
     fn gateway_status(self, name: &ObjectName) -> Option<Status> {
@@ -131,7 +131,7 @@ impl<'s> View<'s> {
     fn independent_status(self, name: &ObjectName, key: &ParentKey, declared: &Declared) -> Option<Status> {
         let merged = self.gateways.get(name)?;
         let accepting = parent_refusal(merged).is_none();
-        let allowed = child::allowed_children(self.objects.gateways.get(name)?);
+        let allowed = parent::allowed_children(self.objects.gateways.get(name)?);
         let opted_in = !matches!(allowed, Ok(AllowedChildren::None));
         let view = GatewayView {
             generation: declared.generation,
@@ -238,8 +238,8 @@ impl<'s> View<'s> {
 
     fn gateway_problems(self, name: &ObjectName) -> Vec<String> {
         let gateway = self.objects.gateways.get(name);
-        let annotation = child::ALLOWED_CHILDREN;
-        let wrong = gateway.and_then(|gateway| child::allowed_children(gateway).err());
+        let annotation = parent::ALLOWED_CHILDREN;
+        let wrong = gateway.and_then(|gateway| parent::allowed_children(gateway).err());
         let wrong = wrong
             .map(|error| format!("annotation {annotation}: write Same, All or Selector:LABELS; {error}"));
         let key = ParentKey { kind: ParentKind::Gateway, name: name.clone() };

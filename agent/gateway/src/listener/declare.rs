@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use portcullis_model::{Certificate, HostPattern, L4Protocol, ObjectName, ParentKind, PortKey};
 
+use super::certificate::CertificateError;
 use crate::api::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
-use crate::certificate::CertificateError;
 use crate::selector::NamespaceRule;
 use crate::{ConditionType, Fault, GATEWAY_GROUP, Granted, Grants, Kind, ObjectKey, Reason};
 

@@ -10,7 +10,7 @@ type Names<'h> = HashSet<&'h str, RandomState>;
 /// Answers whether a pattern has a name in common with one of many, at a cost that does not grow
 /// with their number.
 #[derive(Default)]
-pub(super) struct Hosts<'h> {
+pub(crate) struct Hosts<'h> {
     exact: Names<'h>,
     /// Without `*.`.
     wildcards: Names<'h>,
@@ -20,7 +20,7 @@ pub(super) struct Hosts<'h> {
 }
 
 impl<'h> Hosts<'h> {
-    pub(super) fn add(&mut self, pattern: &'h HostPattern) {
+    pub(crate) fn add(&mut self, pattern: &'h HostPattern) {
         let name: &'h str = match pattern {
             HostPattern::Exact(name) => {
                 self.exact.insert(name);
@@ -40,7 +40,7 @@ impl<'h> Hosts<'h> {
         }
     }
 
-    pub(super) fn overlap(&self, pattern: &HostPattern) -> bool {
+    pub(crate) fn overlap(&self, pattern: &HostPattern) -> bool {
         let has_itself = match pattern {
             HostPattern::Exact(name) => self.exact.contains(&**name),
             HostPattern::Wildcard(domain) => self.wildcards.contains(&**domain),
@@ -50,7 +50,7 @@ impl<'h> Hosts<'h> {
     }
 
     /// The same, the pattern itself left out.
-    pub(super) fn overlap_another(&self, pattern: &HostPattern) -> bool {
+    pub(crate) fn overlap_another(&self, pattern: &HostPattern) -> bool {
         let is_covered = |name| parents_of(name).any(|domain| self.wildcards.contains(domain));
         match pattern {
             HostPattern::Exact(name) => self.any || is_covered(name),

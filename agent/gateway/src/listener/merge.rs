@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use portcullis_model::{HostPattern, PortKey};
 
-use crate::listener::{Listener, Protocol};
+use super::declare::{Listener, Protocol};
 use crate::{ConditionType, Fault, Reason};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

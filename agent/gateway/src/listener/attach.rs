@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use portcullis_model::HostPattern;
 
+use super::declare::{Declared, Listener, ParentKey};
 use crate::api::shared::ParentReference;
-use crate::listener::{Declared, Listener, ParentKey};
 use crate::route::ParsedRoute;
 use crate::selector::Namespaces;
 use crate::{Fault, Kind, Reason};
