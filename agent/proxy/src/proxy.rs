@@ -153,7 +153,7 @@ fn start_thread<F: Future<Output = ()>>(
             let _ = report.send(Err(problem));
         }
     })?;
-    reported.recv().map_err(io::Error::other)??;
+    reported.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)))?;
     Ok(thread)
 }
 

@@ -198,8 +198,8 @@ async fn open_connections_follow_changes() {
     assert_eq!(lines.iter().map(|line| &line["target"]).collect::<Vec<_>>(), ["/1", "/3"]);
 }
 
-/// Nobody reads: requests are answered, lines are lost, the loss is counted, and the data plane
-/// ends all the same.
+/// The log is not read: requests are answered, lines are lost, the loss is counted, and the data
+/// plane ends all the same.
 #[tokio::test]
 async fn a_log_that_nobody_reads_holds_nothing_up() {
     let (world, _origin, reader) = world(ALL).await;

@@ -211,7 +211,7 @@ fn routing() -> Vec<Row> {
         Row { got: (503, &[]), ..row("a rule that cannot serve", vec![rule().fail(503)]) },
         Row { got: (503, &[]), ..row("unknown backend", vec![rule().to("nowhere")]) },
         Row { got: (503, &[]), ..row("backend without endpoint", vec![rule().to("empty")]) },
-        Row { got: (503, &[]), ..row("nobody listens", vec![rule().to("refusing")]) },
+        Row { got: (503, &[]), ..row("no socket listens", vec![rule().to("refusing")]) },
         Row {
             request: "GET /?delay=20000",
             got: (504, &[]),

@@ -1,4 +1,4 @@
-//! What gRPC clients are told when the gateway answers itself.
+//! Answers of the gateway itself as gRPC clients get them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

@@ -328,7 +328,7 @@ async fn clients_that_do_not_do_their_part_are_cut_and_no_others() {
         closes("no rest of the body", upload).await;
         closes("no window for the response", large2).await;
         let all = BTreeMap::from([(Refusal::IdleTimeout, 2), (Refusal::Http2IdleTimeout, 1)]);
-        eventually("nobody reads the response", async || refused(&world).await == all).await;
+        eventually("the response is not read", async || refused(&world).await == all).await;
         drop(large);
     };
     let (poll, slow, ()) = tokio::join!(poll, slow, stalled);

@@ -98,7 +98,7 @@ async fn bound_frontends_come_and_go() {
     }
 }
 
-/// A client that is refused tries elsewhere; one whose connection nobody accepts waits.
+/// A client that is refused tries elsewhere; one whose connection is never accepted waits.
 #[tokio::test]
 async fn a_drain_refuses_connections_while_a_request_is_held() {
     for mode in [SocketMode::Steered, SocketMode::Bound] {

@@ -43,7 +43,7 @@ fn request(target: &str, headers: &[(&str, &str)]) -> Request<Bytes> {
         .unwrap()
 }
 
-/// An address nobody listens on.
+/// An address that no socket listens on.
 fn closed() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

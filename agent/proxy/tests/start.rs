@@ -23,7 +23,7 @@ fn all_but(free: usize) -> Vec<File> {
     taken
 }
 
-/// A connection that nobody has a listener for is closed; by a core that is not there, it is not.
+/// A connection that no listener is for is closed; by a core that is not there, it is not.
 async fn is_served(address: SocketAddr) -> bool {
     let mut stream = TcpStream::connect(address).await.unwrap();
     timeout(Duration::from_secs(5), stream.read_to_end(&mut Vec::new())).await.is_ok()
@@ -47,7 +47,7 @@ async fn without_descriptors_it_does_not_start() {
         drop(taken);
         for core in proxy.sockets() {
             let address = core.v4.local_addr().unwrap();
-            assert!(is_served(address).await, "with {free} descriptors, nobody accepts at {address}");
+            assert!(is_served(address).await, "with {free} descriptors, no core accepts at {address}");
         }
         return;
     }
