@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use portcullis_control::applier::{Provisioning, State};
 use portcullis_control::kube::{
-    Announcer, Board, Client, ClusterStatuses, Elector, Generator, KubeSource, LastGood, Mesh, MeshState,
-    SourceOptions, StatusWriter, Succession, Timing, connect,
+    Announcer, Client, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, SourceOptions, StatusQueue,
+    StatusWriter, Succession, Timing, connect,
 };
 use portcullis_gateway::Serves;
 use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
@@ -84,7 +84,7 @@ enum ServiceTypeChoice {
 /// The control loop's ends in a cluster, and the tasks beside it.
 pub(crate) struct Cluster {
     pub source: KubeSource,
-    pub statuses: ClusterStatuses,
+    pub statuses: Arc<StatusQueue>,
     pub membership: Membership,
     pub writers: Writers,
 }
@@ -146,18 +146,18 @@ impl Cluster {
     pub(crate) async fn start(args: &ClusterArgs, controller_name: &str) -> Result<Self> {
         let client = connect(args.kubeconfig.as_deref()).await.context("cannot use a cluster")?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-        let board = Board::new(controller_name);
+        let queue = StatusQueue::new(controller_name);
         let options = SourceOptions {
             only: args.gateway.clone(),
             last_good: Some(args.last_good()),
             patience: PATIENCE,
         };
-        let source = KubeSource::new(client.clone(), board.clone(), options);
+        let source = KubeSource::new(client.clone(), queue.clone(), options);
         let (membership, writers) = match args.gateway {
-            Some(_) => (Membership::reader(&board), Writers::default()),
-            None => start_writers(args, client, &namespace, &board),
+            Some(_) => (Membership::reader(&queue), Writers::default()),
+            None => start_writers(args, client, &namespace, &queue),
         };
-        Ok(Self { source, statuses: board.statuses(), membership, writers })
+        Ok(Self { source, statuses: queue, membership, writers })
     }
 }
 
@@ -165,7 +165,7 @@ fn start_writers(
     args: &ClusterArgs,
     client: Client,
     namespace: &str,
-    board: &Arc<Board>,
+    queue: &Arc<StatusQueue>,
 ) -> (Membership, Writers) {
     let elector = Elector::new(client.clone(), namespace, LEASE, &args.identity(), Timing::default());
     let leading = elector.leading();
@@ -173,15 +173,15 @@ fn start_writers(
     let succession =
         succession.map(|name| Succession::new(client.clone(), namespace, name, &args.identity()));
     let mut tasks = JoinSet::new();
-    tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(board), leading.clone()).run());
+    tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(queue), leading.clone()).run());
     let binding = args.dedicated_binding.clone();
-    let generator = Generator::new(client.clone(), Arc::clone(board), leading.clone(), binding);
+    let generator = Generator::new(client.clone(), Arc::clone(queue), leading.clone(), binding);
     let provisioning = generator.provisioning();
     tasks.spawn(generator.run());
-    let announcer = Announcer::new(client.clone(), board, &args.identity());
+    let announcer = Announcer::new(client.clone(), queue, &args.identity());
     let mesh = mesh(args, client, namespace, leading.clone());
     let membership = Membership {
-        current: board.current(),
+        current: queue.current(),
         leading,
         mesh: mesh.state(),
         has_one_gateway: false,
@@ -205,10 +205,10 @@ fn mesh(args: &ClusterArgs, client: Client, namespace: &str, leading: watch::Rec
 
 impl Membership {
     /// Of an agent that never writes.
-    fn reader(board: &Board) -> Self {
+    fn reader(queue: &StatusQueue) -> Self {
         let never = watch::Sender::<bool>::default();
         Self {
-            current: board.current(),
+            current: queue.current(),
             leading: never.subscribe(),
             mesh: watch::Sender::default().subscribe(),
             has_one_gateway: true,

@@ -41,10 +41,10 @@ impl DataPlane for Reluctant {
 }
 
 #[derive(Clone, Default)]
-struct Recorded(Arc<(Mutex<Vec<Statuses>>, Notify)>, Arc<Mutex<Told>>);
+struct Recorded(Arc<(Mutex<Vec<Statuses>>, Notify)>, Arc<Mutex<Reported>>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     generated: BTreeMap<ObjectName, Wanted>,
     /// How many writes there were when everything was told.
     complete: Option<usize>,

@@ -1,7 +1,7 @@
 //! Where statuses go. Translation plans them; a [`StatusSink`] writes them, next to the files or to an API server, always
 //! the newest per object and never a queue.
 
-mod complaints;
+mod fault_log;
 mod files;
 pub(crate) mod times;
 
@@ -12,7 +12,7 @@ use portcullis_gateway::Status;
 use portcullis_gateway::infra::Wanted;
 use portcullis_model::ObjectName;
 
-pub use complaints::{Complaints, Summary, has_problem, parent_name, summary};
+pub use fault_log::{FaultLog, Summary, has_problem, parent_name, summary};
 pub use files::{FileStatuses, read_statuses, remove_statuses};
 
 /// Planned statuses by object; `None` for an object that is gone.

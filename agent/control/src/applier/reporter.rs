@@ -10,7 +10,7 @@ use portcullis_gateway::{Outcome, Status};
 use portcullis_model::ObjectName;
 use tokio::task::JoinHandle;
 
-use crate::status::{Complaints, StatusSink};
+use crate::status::{FaultLog, StatusSink};
 
 /// What is to be reported.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ enum Work<W> {
 /// Goes to the batch that is reported, and comes back.
 struct Writer<W> {
     sink: W,
-    complaints: Complaints,
+    faults: FaultLog,
 }
 
 // === impl PendingReport ===
@@ -82,7 +82,7 @@ impl PendingReport {
 
 impl<W: StatusSink + 'static> StatusReporter<W> {
     pub(super) fn new(sink: W) -> Self {
-        let writer = Writer { sink, complaints: Complaints::default() };
+        let writer = Writer { sink, faults: FaultLog::default() };
         Self { pending: PendingReport::default(), work: Work::Idle(Box::new(writer)) }
     }
 
@@ -127,12 +127,12 @@ impl<W: StatusSink> Writer<W> {
             self.sink.generate(generated);
         }
         if !statuses.is_empty() {
-            self.complaints.note(&statuses);
+            self.faults.note(&statuses);
             self.sink.write(&statuses);
         }
         if is_everything {
             let everything = statuses.into_keys().collect();
-            self.complaints.keep_only(&everything);
+            self.faults.keep_only(&everything);
             self.sink.keep_only(&everything);
         }
         if is_provisioned {

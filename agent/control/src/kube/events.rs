@@ -14,7 +14,7 @@ use portcullis_model::ObjectName;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Board, problem};
+use super::{StatusQueue, problem};
 use crate::applier::State;
 
 /// An API server keeps Events for an hour, if nobody chose otherwise: what lasts is said again before.
@@ -31,11 +31,11 @@ pub struct Announcer {
     client: Client,
     reporter: Reporter,
     gateways: watch::Receiver<BTreeMap<ObjectName, Wanted>>,
-    told: BTreeMap<ObjectName, Told>,
+    published: BTreeMap<ObjectName, Published>,
 }
 
-/// What was said of a Gateway, or tried to.
-struct Told {
+/// An Event of a Gateway, published or tried to.
+struct Published {
     /// `None`: it could not be said.
     note: Option<String>,
     /// Before this, the same need not be said again, and what could not be said is not tried.
@@ -45,10 +45,10 @@ struct Told {
 // === impl Announcer ===
 
 impl Announcer {
-    pub fn new(client: Client, board: &Arc<Board>, node: &str) -> Self {
+    pub fn new(client: Client, queue: &Arc<StatusQueue>, node: &str) -> Self {
         let reporter =
-            Reporter { controller: board.controller_name().to_owned(), instance: Some(node.to_owned()) };
-        Self { client, reporter, gateways: board.generated(), told: BTreeMap::new() }
+            Reporter { controller: queue.controller_name().to_owned(), instance: Some(node.to_owned()) };
+        Self { client, reporter, gateways: queue.generated(), published: BTreeMap::new() }
     }
 
     /// Until there is nobody left to say what is refused.
@@ -57,7 +57,7 @@ impl Announcer {
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let refused = refused(&state.borrow_and_update());
-            self.tell(refused).await;
+            self.publish_all(refused).await;
             let alive = tokio::select! {
                 changed = state.changed() => changed.is_ok(),
                 changed = self.gateways.changed() => changed.is_ok(),
@@ -69,25 +69,25 @@ impl Announcer {
         }
     }
 
-    async fn tell(&mut self, refused: BTreeMap<ObjectName, String>) {
+    async fn publish_all(&mut self, refused: BTreeMap<ObjectName, String>) {
         // What comes and goes is told once.
-        self.told.retain(|gateway, told| refused.contains_key(gateway) || told.until > Instant::now());
+        self.published.retain(|gateway, told| refused.contains_key(gateway) || told.until > Instant::now());
         for (gateway, note) in refused {
             let uid = self.gateways.borrow_and_update().get(&gateway).map(|wanted| wanted.uid.clone());
             let Some(uid) = uid.filter(|_| self.is_due(&gateway, &note)) else { continue };
             let told = match self.publish(&gateway, uid, &note).await {
-                Ok(()) => Told { note: Some(note), until: Instant::now() + AGAIN },
+                Ok(()) => Published { note: Some(note), until: Instant::now() + AGAIN },
                 Err(error) => {
                     self.complain(&gateway, &problem(&error));
-                    Told { note: None, until: Instant::now() + RETRY }
+                    Published { note: None, until: Instant::now() + RETRY }
                 }
             };
-            self.told.insert(gateway, told);
+            self.published.insert(gateway, told);
         }
     }
 
     fn is_due(&self, gateway: &ObjectName, note: &str) -> bool {
-        let Some(told) = self.told.get(gateway) else { return self.told.len() < MOST };
+        let Some(told) = self.published.get(gateway) else { return self.published.len() < MOST };
         let is_another = told.note.as_ref().is_some_and(|told| told != note);
         is_another || told.until <= Instant::now()
     }
@@ -108,7 +108,7 @@ impl Announcer {
 
     /// Of the first that cannot be told; the others have their reason in common with it, as a rule.
     fn complain(&self, gateway: &ObjectName, problem: &str) {
-        if self.told.values().all(|told| told.note.is_some()) {
+        if self.published.values().all(|told| told.note.is_some()) {
             tracing::warn!(
                 "Gateway {gateway}: cannot make an Event of what this node does not serve: {problem}. The log and \
                  portcullis_frontends_refused have it"

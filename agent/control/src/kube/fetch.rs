@@ -16,7 +16,7 @@ use tokio::task::{AbortHandle, Id, JoinSet};
 
 use super::backoff::{Backoff, jittered};
 use super::manifest::{is_older, version_of};
-use super::trouble::Trouble;
+use super::read_log::ReadLog;
 
 /// Requests in flight at once.
 const CONCURRENCY: usize = 16;
@@ -31,7 +31,7 @@ pub(super) struct Fetcher {
     requests: JoinSet<(ObjectKey, kube::Result<Option<Value>>)>,
     /// What could not be read when it was last tried.
     failed: BTreeSet<ObjectKey>,
-    trouble: Trouble,
+    read_log: ReadLog,
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Fetcher {
             readings: BTreeMap::new(),
             requests: JoinSet::new(),
             failed: BTreeSet::new(),
-            trouble: Trouble::with_reading("Secrets and ConfigMaps"),
+            read_log: ReadLog::with_reading("Secrets and ConfigMaps"),
         }
     }
 
@@ -179,7 +179,7 @@ impl Fetcher {
 
     /// Whoever waits for an answer waits for an API server that is away, not for one that will not give it.
     fn failed(&mut self, key: ObjectKey, error: &kube::Error) -> Option<Fetched> {
-        self.trouble.failed_at(&key, error);
+        self.read_log.failed_at(&key, error);
         self.failed.insert(key.clone());
         let (reading, is_final) = (self.readings.get_mut(&key)?, is_final(error));
         let delay = if is_final { jittered(LATER) } else { reading.backoff.delay() };
@@ -190,7 +190,7 @@ impl Fetcher {
 
     fn succeeded(&mut self, key: &ObjectKey) {
         if self.failed.remove(key) && self.failed.is_empty() {
-            self.trouble.over();
+            self.read_log.over();
         }
     }
 

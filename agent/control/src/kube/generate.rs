@@ -1,8 +1,8 @@
 //! Makes what was generated for Gateways be there, while it leads: server-side apply of what [`infra::diff`] says, and
 //! nothing it does not say.
 
+mod existing;
 mod requests;
-mod there;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,15 +19,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::{jittered, sleep_until};
-use super::board::Board;
 use super::delete::exactly;
 use super::dispute::{self, Dispute, NOTABLE};
+use super::log_once::LogOnce;
 use super::pods::{Access, accounts, unavailable};
-use super::said::Once;
+use super::status_queue::StatusQueue;
 use super::{code, problem};
 use crate::applier::Provisioning;
+use existing::Existing;
 use requests::{ANSWER, Requests};
-use there::There;
 
 pub(super) use requests::{read, resource};
 
@@ -40,13 +40,13 @@ type Refused = BTreeMap<ObjectName, Fault>;
 pub struct Generator {
     client: Client,
     requests: Requests,
-    board: Arc<Board>,
+    queue: Arc<StatusQueue>,
     leading: watch::Receiver<bool>,
     access: Access,
-    there: There,
+    existing: Existing,
     disputes: BTreeMap<(GeneratedKind, ObjectName), Dispute>,
     /// Gateways whose objects could not be changed.
-    failed: BTreeMap<ObjectName, Once>,
+    failed: LogOnce<ObjectName>,
     hasher: RandomState,
     provisioning: watch::Sender<Provisioning>,
 }
@@ -55,20 +55,20 @@ impl Generator {
     /// Writes only while `leading` is true. `binding` is the ClusterRoleBinding by which pods of mode Dedicated may read.
     pub fn new(
         client: Client,
-        board: Arc<Board>,
+        queue: Arc<StatusQueue>,
         leading: watch::Receiver<bool>,
         binding: Option<String>,
     ) -> Self {
         let access = Access::new(client.clone(), binding);
         Self {
-            there: There::new(kinds(&access)),
+            existing: Existing::new(kinds(&access)),
             access,
             requests: Requests::new(client.clone()),
             client,
-            board,
+            queue,
             leading,
             disputes: BTreeMap::new(),
-            failed: BTreeMap::new(),
+            failed: LogOnce::default(),
             hasher: RandomState::new(),
             provisioning: watch::Sender::default(),
         }
@@ -81,19 +81,19 @@ impl Generator {
 
     /// Works until the future is dropped.
     pub async fn run(mut self) {
-        let mut events = there::events(&self.client, kinds(&self.access));
-        let (mut wanted, mut current) = (self.board.generated(), self.board.current());
+        let mut events = existing::events(&self.client, kinds(&self.access));
+        let (mut wanted, mut current) = (self.queue.generated(), self.queue.current());
         let mut leading = self.leading.clone();
         loop {
             let leads = *leading.borrow_and_update();
             if !leads {
                 self.retract();
             }
-            let may_write = leads && *current.borrow_and_update() && self.there.is_known();
+            let may_write = leads && *current.borrow_and_update() && self.existing.is_known();
             wanted.mark_unchanged();
             let again = if may_write { self.reconcile_while_leading().await } else { None };
             tokio::select! {
-                heard = self.there.hear(&mut events) => if heard.is_none() { return },
+                heard = self.existing.hear(&mut events) => if heard.is_none() { return },
                 changed = wanted.changed() => if changed.is_err() { return },
                 changed = leading.changed() => if changed.is_err() { return },
                 changed = current.changed() => if changed.is_err() { return },
@@ -104,7 +104,7 @@ impl Generator {
 
     /// By the time that another leads, what is left of a plan may be wrong.
     async fn reconcile_while_leading(&mut self) -> Option<Instant> {
-        let wanted: Vec<Wanted> = self.board.generated().borrow().values().cloned().collect();
+        let wanted: Vec<Wanted> = self.queue.generated().borrow().values().cloned().collect();
         let mut leading = self.leading.clone();
         tokio::select! {
             biased;
@@ -115,9 +115,9 @@ impl Generator {
 
     /// What holds is for the new leader to say.
     fn retract(&mut self) {
-        self.failed.clear();
+        self.failed = LogOnce::default();
         self.access.forget();
-        self.board.retract();
+        self.queue.retract();
         self.provisioning.send_if_modified(|known| known.take().is_some());
     }
 
@@ -125,7 +125,7 @@ impl Generator {
     async fn reconcile(&mut self, wanted: &[Wanted]) -> Option<Instant> {
         let (mut refused, mut failed, mut waiting) = (BTreeMap::new(), BTreeMap::new(), None);
         let mut in_the_way = Vec::new();
-        for operation in infra::diff(wanted, self.there.objects(), self.board.controller_name()) {
+        for operation in infra::diff(wanted, self.existing.objects(), self.queue.controller_name()) {
             if let Some(until) = self.waits(&operation) {
                 waiting = [waiting, Some(until)].into_iter().flatten().min();
                 continue;
@@ -145,7 +145,7 @@ impl Generator {
             }
         }
         let all_done = refused.is_empty() && failed.is_empty();
-        self.complain(&failed);
+        self.log(&failed);
         self.report(self.with_unavailable(refused, wanted));
         let retry = (!all_done).then(|| Instant::now() + jittered(RETRY));
         // Last, because a ServiceAccount has to be there and ours.
@@ -155,19 +155,19 @@ impl Generator {
 
     /// Returns when to look after it again. As long as it is not known whose accounts there are, nothing changes.
     async fn grant(&mut self, wanted: &[Wanted]) -> Option<Instant> {
-        if !self.there.is_listed(GeneratedKind::ServiceAccount) {
+        if !self.existing.is_listed(GeneratedKind::ServiceAccount) {
             return None;
         }
-        let accounts = accounts(self.there.objects(), wanted);
+        let accounts = accounts(self.existing.objects(), wanted);
         let retry = || Some(Instant::now() + jittered(RETRY));
         timeout(ANSWER, self.access.grant(accounts)).await.unwrap_or_else(|_| retry())
     }
 
     /// Once of each Gateway, until something else is wrong.
-    fn complain(&mut self, failed: &BTreeMap<ObjectName, String>) {
-        self.failed.retain(|gateway, _| failed.contains_key(gateway));
+    fn log(&mut self, failed: &BTreeMap<ObjectName, String>) {
+        self.failed.keep_only(|gateway| failed.contains_key(gateway));
         for (gateway, problem) in failed {
-            if self.failed.entry(gateway.clone()).or_default().is_news(problem) {
+            if self.failed.is_new(gateway.clone(), problem) {
                 tracing::warn!(
                     "Gateway {gateway}: cannot change what is generated for it: {problem}; tried again every {} s",
                     RETRY.as_secs()
@@ -201,7 +201,7 @@ impl Generator {
 
     fn unavailable(&self, wanted: &Wanted) -> Option<Fault> {
         let deployment = wanted.object(GeneratedKind::Deployment)?;
-        unavailable(deployment, self.there.get(deployment.kind, &deployment.name()))
+        unavailable(deployment, self.existing.get(deployment.kind, &deployment.name()))
     }
 
     // --- one operation ---
@@ -214,7 +214,7 @@ impl Generator {
             Operation::Delete { kind, name, uid } => {
                 if self.delete(kind, &name, uid).await? {
                     tracing::info!("{kind} {name}: deleted, no Gateway wants it any more");
-                    self.there.forget(kind, &name);
+                    self.existing.forget(kind, &name);
                 }
                 Ok(None)
             }
@@ -226,7 +226,7 @@ impl Generator {
     async fn apply(&mut self, object: &Generated, wanted: &[Wanted]) -> kube::Result<Option<Fault>> {
         let gateway = wanted.iter().find(|it| Some(&it.gateway) == object.gateway().as_ref());
         let (kind, name) = (object.kind, object.name());
-        if self.there.get(kind, &name).is_none()
+        if self.existing.get(kind, &name).is_none()
             && let Some(there) = self.requests.get(kind, &name).await?
             && let Some(message) = self.refusal(&there, gateway)
         {
@@ -237,7 +237,7 @@ impl Generator {
             Ok(applied) => {
                 tracing::info!("{object}: applied");
                 self.note(object, &others);
-                applied.into_iter().for_each(|applied| self.there.see(applied));
+                applied.into_iter().for_each(|applied| self.existing.see(applied));
                 Ok(None)
             }
             Err(error) => refused(object, error),
@@ -257,7 +257,7 @@ impl Generator {
 
     /// Only the very version that was looked at: whoever changed it since may want it. Returns whether it was deleted.
     async fn delete(&self, kind: GeneratedKind, name: &ObjectName, uid: String) -> kube::Result<bool> {
-        let there = self.there.get(kind, name);
+        let there = self.existing.get(kind, name);
         let version = there.and_then(|there| there.metadata.resource_version.clone());
         let seen = Preconditions { resource_version: version, ..exactly(uid) };
         self.requests.delete(kind, name, seen).await
@@ -266,7 +266,7 @@ impl Generator {
     /// Why an object may not be written over.
     fn refusal(&self, there: &Generated, gateway: Option<&Wanted>) -> Option<String> {
         let wanted = gateway.map(std::slice::from_ref).unwrap_or_default();
-        let operations = infra::diff(wanted, [there], self.board.controller_name());
+        let operations = infra::diff(wanted, [there], self.queue.controller_name());
         operations.into_iter().find_map(|operation| match operation {
             Operation::Refuse { message, .. } => Some(message),
             Operation::Apply(_) | Operation::Replace { .. } | Operation::Delete { .. } => None,

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::backoff::jittered;
-use super::said::Once;
+use super::log_once::LogOnce;
 use super::{code, problem};
 
 /// How a Lease is kept. A leader that cannot renew steps down after `renew_within`, before another may think it dead after
@@ -33,7 +33,7 @@ pub struct Elector {
     seen: Option<Seen>,
     leading: watch::Sender<bool>,
     /// Why it cannot campaign.
-    complaint: Once,
+    problem: LogOnce,
 }
 
 /// The Lease as last read, and since when it is so by our clock.
@@ -75,7 +75,7 @@ impl Elector {
             timing,
             seen: None,
             leading: watch::Sender::new(false),
-            complaint: Once::default(),
+            problem: LogOnce::default(),
         }
     }
 
@@ -130,22 +130,22 @@ impl Elector {
         }
         match timeout_at(limit, self.take_or_renew()).await {
             Ok(Ok(holds)) => {
-                self.complaint.over();
+                self.problem.solved(&());
                 if holds { Attempt::Holds } else { Attempt::Follows }
             }
             Ok(Err(error)) => {
-                self.complain(&problem(&error));
+                self.log(&problem(&error));
                 Attempt::Unanswered
             }
             Err(_) => {
-                self.complain("the API server does not answer in time");
+                self.log("the API server does not answer in time");
                 Attempt::Unanswered
             }
         }
     }
 
-    fn complain(&mut self, problem: &str) {
-        if self.complaint.is_news(problem) {
+    fn log(&mut self, problem: &str) {
+        if self.problem.is_new((), problem) {
             tracing::warn!(
                 "Lease {}: cannot campaign: {problem}; this agent serves, and writes no statuses until it can. It needs get, create \
                  and update on leases in namespace {}",

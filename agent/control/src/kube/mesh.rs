@@ -22,9 +22,9 @@ use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered, sleep_until, spaced};
 use super::dispute::{self, Dispute, NOTABLE};
-use super::said::Once;
+use super::log_once::LogOnce;
+use super::read_log::ReadLog;
 use super::served::resource;
-use super::trouble::Trouble;
 use super::watch::answer;
 use super::writer::now;
 use super::{FIELD_MANAGER, code, problem};
@@ -46,7 +46,7 @@ pub struct Mesh {
     /// Of resources of other names, the versions that a status was written to.
     answered: BTreeMap<String, Option<String>>,
     /// Why one could not be written.
-    unanswered: Once,
+    unanswered: LogOnce,
     disputes: BTreeMap<String, Dispute>,
     hasher: RandomState,
 }
@@ -65,7 +65,7 @@ struct Observed {
     listed: bool,
     meshes: BTreeMap<String, XMesh>,
     parameters: Option<Parameters>,
-    trouble: Trouble,
+    read_log: ReadLog,
 }
 
 /// The ConfigMap that the resource refers to.
@@ -93,7 +93,7 @@ impl Mesh {
             leading,
             state,
             answered: BTreeMap::new(),
-            unanswered: Once::default(),
+            unanswered: LogOnce::default(),
             disputes: BTreeMap::new(),
             hasher: RandomState::new(),
         }
@@ -242,12 +242,12 @@ impl Mesh {
         match self.write(name, mesh, status).await {
             Ok(()) => {
                 tracing::info!("mesh: XMesh {name} is not used: XMesh {} is", self.settings.name);
-                self.unanswered.over();
+                self.unanswered.solved(&());
                 self.answered.insert(name.to_owned(), mesh.metadata.resource_version.clone());
                 None
             }
             Err(problem) => {
-                if self.unanswered.is_news(&problem) {
+                if self.unanswered.is_new((), &problem) {
                     tracing::warn!("mesh: {problem}");
                 }
                 Some(Instant::now() + jittered(RECHECK))
@@ -325,14 +325,14 @@ impl Observed {
             listed: false,
             meshes: BTreeMap::new(),
             parameters: None,
-            trouble: Trouble::new("XMesh"),
+            read_log: ReadLog::new("XMesh"),
         }
     }
 
     fn hear(&mut self, event: watcher::Result<Event<XMesh>>) {
         match event {
             Ok(event) => self.take(event),
-            Err(error) => self.trouble.failed(&error),
+            Err(error) => self.read_log.failed(&error),
         }
     }
 
@@ -344,7 +344,7 @@ impl Observed {
                 self.meshes.clear();
             }
             Event::InitDone => {
-                self.trouble.over();
+                self.read_log.over();
                 self.listed = true;
             }
             Event::Apply(mesh) | Event::InitApply(mesh) => drop(self.meshes.insert(mesh.name_any(), mesh)),

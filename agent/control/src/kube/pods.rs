@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::backoff::jittered;
-use super::said::Once;
+use super::log_once::LogOnce;
 use super::{FIELD_MANAGER, code, problem};
 
 /// How often the binding is looked at: others may have taken somebody out of it.
@@ -28,7 +28,7 @@ pub(super) struct Access {
     api: Api<ClusterRoleBinding>,
     binding: Option<String>,
     granted: Option<Granted>,
-    complaint: Once,
+    problem: LogOnce,
 }
 
 /// Who was granted it last, and until when that is taken for granted.
@@ -39,7 +39,7 @@ struct Granted {
 
 impl Access {
     pub(super) fn new(client: Client, binding: Option<String>) -> Self {
-        Self { api: Api::all(client), binding, granted: None, complaint: Once::default() }
+        Self { api: Api::all(client), binding, granted: None, problem: LogOnce::default() }
     }
 
     /// Whether there can be any such pods.
@@ -57,11 +57,11 @@ impl Access {
         let binding = self.binding.clone()?;
         if !self.is_granted(&accounts) {
             if let Err(error) = self.write(&binding, &accounts).await {
-                self.complain(&binding, &problem(&error));
+                self.log(&binding, &problem(&error));
                 self.granted = None;
                 return Some(Instant::now() + jittered(RETRY));
             }
-            self.complaint.over();
+            self.problem.solved(&());
             self.granted = Some(Granted { accounts, until: Instant::now() + REVIEW });
         }
         self.granted.as_ref().filter(|granted| !granted.accounts.is_empty()).map(|granted| granted.until)
@@ -73,8 +73,8 @@ impl Access {
         })
     }
 
-    fn complain(&mut self, binding: &str, problem: &str) {
-        if self.complaint.is_news(problem) {
+    fn log(&mut self, binding: &str, problem: &str) {
+        if self.problem.is_new((), problem) {
             tracing::warn!(
                 "pods of mode Dedicated may not read their configuration: cannot change ClusterRoleBinding {binding}: {problem}; \
                  is it installed?"

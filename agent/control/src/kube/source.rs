@@ -18,11 +18,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::backoff::sleep_until;
-use super::board::{Board, Observed};
 use super::fetch::{Answer, Fetched, Fetcher};
 use super::last_good::{LastGood, Written};
 use super::listings::Listings;
 use super::manifest::{key_of, strip, version_of};
+use super::status_queue::{Observed, StatusQueue};
 use super::watch::{Delta, watch};
 use crate::source::{Source, Update};
 
@@ -44,7 +44,7 @@ pub struct SourceOptions {
 pub struct KubeSource {
     /// When to ask again for what no watch tells of.
     poll: Option<Instant>,
-    board: Arc<Board>,
+    queue: Arc<StatusQueue>,
     deltas: mpsc::Receiver<Delta>,
     received: Vec<Delta>,
     listings: Listings,
@@ -76,13 +76,13 @@ enum Phase {
     /// A draft was said, and what it refers to is being read. At this time, patience ends, unless it has before.
     Following(Option<Instant>),
     /// Everything that we may read was read, and said.
-    Said,
+    Current,
 }
 
 // === impl KubeSource ===
 
 impl KubeSource {
-    pub fn new(client: Client, board: Arc<Board>, options: SourceOptions) -> Self {
+    pub fn new(client: Client, queue: Arc<StatusQueue>, options: SourceOptions) -> Self {
         let (to, deltas) = mpsc::channel(QUEUE);
         let mut watches = JoinSet::new();
         let kinds: Vec<_> = watched(options.only.as_ref()).collect();
@@ -91,7 +91,7 @@ impl KubeSource {
         }
         Self {
             poll: options.only.is_some().then(|| Instant::now() + POLL),
-            board,
+            queue,
             deltas,
             received: Vec::new(),
             listings: Listings::new(&kinds),
@@ -123,10 +123,10 @@ impl KubeSource {
             Phase::Reading(until) => return Some(self.draft(Some(until))),
             Phase::Remembering => return Some(self.draft(None)),
             Phase::Following(_) => {
-                self.phase = Phase::Said;
+                self.phase = Phase::Current;
                 self.forget_unreferred();
             }
-            Phase::Said => {}
+            Phase::Current => {}
         }
         if let Some(last_good) = &mut self.last_good {
             last_good.changed();
@@ -158,7 +158,7 @@ impl KubeSource {
                 self.listings.are_read() || (self.listings.are_settled() && self.reading.is_empty())
             }
             Phase::Following(_) => self.fetcher.is_settled(),
-            Phase::Said => !self.pending.is_empty() || self.becomes_complete(),
+            Phase::Current => !self.pending.is_empty() || self.becomes_complete(),
         }
     }
 
@@ -168,7 +168,7 @@ impl KubeSource {
         let patience = match self.phase {
             Phase::Reading(until) => Some(until),
             Phase::Following(until) => until,
-            Phase::Remembering | Phase::Said => None,
+            Phase::Remembering | Phase::Current => None,
         };
         let keep = self.last_good.as_ref().and_then(LastGood::due);
         tokio::select! {
@@ -258,7 +258,7 @@ impl KubeSource {
     }
 
     fn delete(&mut self, key: &ObjectKey) {
-        self.board.forget(key);
+        self.queue.forget(key);
         self.fetcher.gone(key);
         if key.kind == Kind::Gateway {
             self.gateways.remove(&key.name);
@@ -289,7 +289,7 @@ impl KubeSource {
     fn note(&mut self, key: &ObjectKey, manifest: &Value) {
         self.listings.see(key);
         if key.kind.status() == StatusUse::Written {
-            self.board.observe(key, Observed::new(version_of(manifest), manifest));
+            self.queue.observe(key, Observed::new(version_of(manifest), manifest));
         }
     }
 
@@ -334,14 +334,14 @@ impl KubeSource {
         self.phase = match self.phase {
             Phase::Reading(_) => Phase::Remembering,
             Phase::Following(Some(_)) => Phase::Following(None),
-            Phase::Remembering | Phase::Following(None) | Phase::Said => return,
+            Phase::Remembering | Phase::Following(None) | Phase::Current => return,
         };
         self.reading.extend(self.last_good.as_ref().map(LastGood::read));
     }
 
     /// What was heard meanwhile follows when all was.
     fn remember(&mut self, mut kept: Vec<Change>) {
-        if kept.is_empty() || self.phase == Phase::Said {
+        if kept.is_empty() || self.phase == Phase::Current {
             return;
         }
         tracing::warn!(

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::backoff::{Backoff, jittered};
 use super::code;
+use super::read_log::ReadLog;
 use super::served::served;
-use super::trouble::Trouble;
 
 /// How often to ask whether a kind is served by now.
 const RECHECK: Duration = Duration::from_secs(4);
@@ -56,7 +56,7 @@ struct KindWatch {
     client: Client,
     kind: Kind,
     to: Deltas,
-    trouble: Trouble,
+    read_log: ReadLog,
     backoff: Backoff,
     /// Whether the source was told what there is.
     told: bool,
@@ -68,8 +68,8 @@ struct KindWatch {
 
 /// Runs until nobody listens.
 pub(super) async fn watch(client: Client, kind: Kind, to: Deltas) {
-    let (trouble, backoff) = (Trouble::new(kind.as_str()), Backoff::for_watches());
-    let watch = KindWatch { client, kind, to, trouble, backoff, told: false, not_served: 0, denied: None };
+    let (read_log, backoff) = (ReadLog::new(kind.as_str()), Backoff::for_watches());
+    let watch = KindWatch { client, kind, to, read_log, backoff, told: false, not_served: 0, denied: None };
     let Closed = watch.run().await;
 }
 
@@ -92,7 +92,7 @@ impl KindWatch {
     /// A kind that is not served has no objects. One that was served until now must be found missing twice: an API server
     /// that is just starting may not know all of its kinds yet.
     async fn not_served(&mut self) -> Result<(), Closed> {
-        self.trouble.not_served();
+        self.read_log.not_served();
         self.not_served += 1;
         if !self.told || self.not_served > 1 {
             self.tell(Delta::Begin(self.kind)).await?;
@@ -113,7 +113,7 @@ impl KindWatch {
         error: &(dyn std::error::Error + Sync + 'static),
         is_answer: bool,
     ) -> Result<(), Closed> {
-        self.trouble.failed(error);
+        self.read_log.failed(error);
         if !self.told && !is_answer {
             self.tell(Delta::Unreachable).await?;
         }
@@ -128,7 +128,7 @@ impl KindWatch {
         if !self.told && since.elapsed() >= DENIED {
             self.tell(Delta::Denied(self.kind)).await?;
         }
-        self.trouble.failed(error);
+        self.read_log.failed(error);
         self.backoff.wait().await;
         Ok(())
     }
@@ -185,7 +185,7 @@ impl KindWatch {
     ) -> Result<(), Closed> {
         // A list begins before the API server is asked for it.
         if !matches!(event, Event::Init) {
-            self.trouble.over();
+            self.read_log.over();
             self.backoff.reset();
             self.denied = None;
         }

@@ -16,10 +16,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::backoff::jittered;
-use super::board::{Board, Job, Observed};
 use super::dispute;
-use super::said::Said;
+use super::log_once::WriteFaults;
 use super::served::served;
+use super::status_queue::{Job, Observed, StatusQueue};
 use super::{FIELD_MANAGER, code, problem};
 
 /// Requests in flight at once.
@@ -30,11 +30,11 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(20);
 
 pub struct StatusWriter {
     client: Client,
-    board: Arc<Board>,
+    queue: Arc<StatusQueue>,
     leading: watch::Receiver<bool>,
     /// As they were served when last looked at.
     resources: Mutex<BTreeMap<Kind, ApiResource>>,
-    said: Said,
+    faults: WriteFaults,
 }
 
 /// What became of a job.
@@ -51,20 +51,20 @@ enum Written {
 
 impl StatusWriter {
     /// Writes only while `leading` is true.
-    pub fn new(client: Client, board: Arc<Board>, leading: watch::Receiver<bool>) -> Self {
-        Self { client, board, leading, resources: Mutex::default(), said: Said::default() }
+    pub fn new(client: Client, queue: Arc<StatusQueue>, leading: watch::Receiver<bool>) -> Self {
+        Self { client, queue, leading, resources: Mutex::default(), faults: WriteFaults::default() }
     }
 
     /// Writes until the future is dropped.
     pub async fn run(self) {
         let mut leading = self.leading.clone();
-        let mut current = self.board.current();
+        let mut current = self.queue.current();
         let writer = Arc::new(self);
         loop {
             if leading.wait_for(|leads| *leads).await.is_err() || current.wait_for(|is| *is).await.is_err() {
                 return;
             }
-            writer.board.review();
+            writer.queue.review();
             tokio::select! {
                 () = writer.clone().write_on() => {}
                 _ = leading.wait_for(|leads| !*leads) => {}
@@ -80,7 +80,7 @@ impl StatusWriter {
                 writes.join_next().await;
             }
             let job = tokio::select! {
-                job = self.board.next() => job,
+                job = self.queue.next() => job,
                 Some(_) = writes.join_next() => continue,
             };
             let writer = self.clone();
@@ -92,11 +92,11 @@ impl StatusWriter {
         // A write hides who wrote before.
         let others = if job.becomes_notable { self.others(&job.key).await } else { BTreeSet::new() };
         match self.write(&mut job).await {
-            Written::Yes => self.said.wrote(&job.key, self.board.wrote(&job), &others),
-            Written::NotNeeded => self.board.settle(&job),
-            Written::Gone => self.board.gone(&job),
-            Written::Unanswered => self.board.unanswered(&job.key),
-            Written::Refused => self.board.refused_write(&job.key),
+            Written::Yes => self.faults.wrote(&job.key, self.queue.wrote(&job), &others),
+            Written::NotNeeded => self.queue.settle(&job),
+            Written::Gone => self.queue.gone(&job),
+            Written::Unanswered => self.queue.unanswered(&job.key),
+            Written::Refused => self.queue.refused_write(&job.key),
         }
     }
 
@@ -109,7 +109,7 @@ impl StatusWriter {
 
     async fn write(&self, job: &mut Job) -> Written {
         for attempt in 0..ATTEMPTS {
-            let Some(patch) = job.patch(self.board.controller_name(), &now()) else {
+            let Some(patch) = job.patch(self.queue.controller_name(), &now()) else {
                 return Written::NotNeeded;
             };
             match self.send(job, patch).await {
@@ -134,11 +134,11 @@ impl StatusWriter {
                 Written::Refused
             }
             Some(400 | 422) => {
-                self.said.invalid(key, problem(error));
+                self.faults.invalid(key, problem(error));
                 Written::NotNeeded
             }
             code => {
-                self.said.cannot_write(key, code, &problem(error));
+                self.faults.cannot_write(key, code, &problem(error));
                 code.map_or(Written::Unanswered, |_| Written::Refused)
             }
         }
@@ -152,7 +152,7 @@ impl StatusWriter {
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = api.patch_status(&job.key.name.name, &parameters, &Patch::Merge(patch)).await?;
         let before = std::mem::replace(&mut job.observed, observed(&written));
-        self.board.observe(&job.key, job.observed.clone());
+        self.queue.observe(&job.key, job.observed.clone());
         if before.version == job.observed.version {
             // The API server left out what the CRD does not have, and nothing was left.
             return Ok(Written::NotNeeded);
@@ -164,8 +164,8 @@ impl StatusWriter {
     /// After a conflict: what is there now, and what is planned now.
     async fn read_again(&self, key: &ObjectKey) -> Option<Job> {
         let fresh = self.read(key).await?;
-        self.board.observe(key, observed(&fresh));
-        self.board.again(key)
+        self.queue.observe(key, observed(&fresh));
+        self.queue.again(key)
     }
 
     async fn read(&self, key: &ObjectKey) -> Option<DynamicObject> {

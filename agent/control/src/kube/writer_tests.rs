@@ -4,17 +4,17 @@ use crate::status::StatusSink;
 use portcullis_gateway::Status;
 use portcullis_model::ObjectName;
 
-/// A board with the status of a GRPCRoute to be written.
-fn board() -> Arc<Board> {
-    let board = Board::new("c");
+/// A queue with the status of a GRPCRoute to be written.
+fn queue() -> Arc<StatusQueue> {
+    let queue = StatusQueue::new("c");
     let key = ObjectKey::new(Kind::GrpcRoute, ObjectName::new("n", "r"));
-    board.observe(&key, Observed::new("1".to_owned(), &json!({})));
+    queue.observe(&key, Observed::new("1".to_owned(), &json!({})));
     let entry = json!({"parentRef": {"name": "g"}, "controllerName": "c", "conditions": []});
-    let mut statuses = board.statuses();
+    let mut statuses = queue.clone();
     let status = Status::Route(serde_json::from_value(json!({"parents": [entry]})).unwrap());
     statuses.write(&[(key, Some(status))].into());
     statuses.complete();
-    board
+    queue
 }
 
 fn discovered(asked: Asked, version: &str) {
@@ -31,7 +31,7 @@ fn not_served(asked: Asked) {
 #[tokio::test]
 async fn statuses_are_written_in_the_version_that_is_served_now() {
     let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
-    let writer = StatusWriter::new(server.client().await, board(), leading.subscribe());
+    let writer = StatusWriter::new(server.client().await, queue(), leading.subscribe());
     let running = tokio::spawn(writer.run());
     not_served(server.asked().await);
     discovered(server.asked().await, "v1alpha2");

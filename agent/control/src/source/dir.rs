@@ -19,7 +19,7 @@ use catalog::{BUILT_IN, Catalog};
 use disk::{ReadError, Stamp};
 use file::File;
 use touches::{Ready, Touch};
-use watch::{Bell, Watch};
+use watch::{SharedTouches, Watch};
 
 use super::{Problem, Source, Update};
 
@@ -46,7 +46,7 @@ pub struct DirSource {
 
 /// Makes the source read everything again (SIGHUP).
 #[derive(Clone)]
-pub struct Reread(Bell);
+pub struct Reread(SharedTouches);
 
 /// A file's new state, or why there is none yet.
 enum Look {
@@ -84,7 +84,7 @@ impl DirSource {
     }
 
     pub fn reread(&self) -> Reread {
-        Reread(self.watch.bell().clone())
+        Reread(self.watch.touched().clone())
     }
 
     fn load_built_in(&mut self) -> Vec<Change> {
@@ -176,7 +176,7 @@ impl DirSource {
             }
             Look::Doubtful(path) => {
                 self.doubtful.insert(path.clone());
-                self.watch.bell().touch(path, Touch::Unsettled);
+                self.watch.touched().touch(path, Touch::Unsettled);
                 Vec::new()
             }
         }

@@ -28,7 +28,7 @@ pub struct FileStatuses {
 #[derive(Default)]
 struct Shared {
     work: Mutex<Work>,
-    bell: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl FileStatuses {
 impl StatusSink for FileStatuses {
     fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
         self.shared.work().only = Some(objects.iter().map(path_of).collect());
-        self.shared.bell.notify_one();
+        self.shared.changed.notify_one();
     }
 
     fn write(&mut self, statuses: &Statuses) {
@@ -96,7 +96,7 @@ impl StatusSink for FileStatuses {
             let text = |status: &Status| status.to_json().to_string().into();
             let texts = statuses.iter().map(|(key, status)| (key.clone(), status.as_ref().map(text)));
             self.shared.work().statuses.extend(texts);
-            self.shared.bell.notify_one();
+            self.shared.changed.notify_one();
         }
     }
 }
@@ -104,7 +104,7 @@ impl StatusSink for FileStatuses {
 impl Drop for FileStatuses {
     fn drop(&mut self) {
         self.shared.work().closed = true;
-        self.shared.bell.notify_one();
+        self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -137,7 +137,7 @@ impl Shared {
             if work.closed {
                 return None;
             }
-            work = self.bell.wait(work).unwrap_or_else(PoisonError::into_inner);
+            work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
         let closed = work.closed;
         Some(std::mem::replace(&mut work, Work { closed, ..Work::default() }))

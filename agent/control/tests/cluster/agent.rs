@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis_control::applier::{Acknowledgement, Applier, DataPlane, Provisioning, State};
 use portcullis_control::kube::{
-    Announcer, Board, Elector, Generator, KubeSource, LastGood, SourceOptions, StatusWriter, Timing,
+    Announcer, Elector, Generator, KubeSource, LastGood, SourceOptions, StatusQueue, StatusWriter, Timing,
 };
 use portcullis_control::status::{StatusSink, Statuses};
 use portcullis_gateway::infra::Wanted;
@@ -35,7 +35,7 @@ pub(crate) struct Agent {
     /// Whether everything was read and applied.
     pub(crate) current: watch::Receiver<bool>,
     pub(crate) provisioning: watch::Receiver<Provisioning>,
-    board: Arc<Board>,
+    queue: Arc<StatusQueue>,
     _tasks: JoinSet<()>,
 }
 
@@ -81,18 +81,18 @@ impl Agent {
         late: Duration,
     ) -> Self {
         let client = || fixture.client.clone();
-        let board = Board::new(&fixture.controller_name);
+        let queue = StatusQueue::new(&fixture.controller_name);
         let controller_name = fixture.controller_name.clone();
         let options = SourceOptions { only: None, last_good, patience: Duration::from_secs(2) };
-        let source = KubeSource::new(client(), board.clone(), options);
+        let source = KubeSource::new(client(), queue.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
         let leading = elector.leading();
-        let writer = StatusWriter::new(client(), board.clone(), leading.clone());
-        let current = board.current();
-        let generator = Generator::new(client(), board.clone(), leading.clone(), None);
+        let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
+        let current = queue.current();
+        let generator = Generator::new(client(), queue.clone(), leading.clone(), None);
         let provisioning = generator.provisioning();
-        let applier = Applier::new(source, translator, plane, (Late(late), board.statuses()));
+        let applier = Applier::new(source, translator, plane, (Late(late), queue.clone()));
         let mut applier = applier.observing(provisioning.clone());
         let state = applier.state();
         let mut tasks = JoinSet::new();
@@ -100,8 +100,8 @@ impl Agent {
         tasks.spawn(elector.run(std::future::pending()));
         tasks.spawn(writer.run());
         tasks.spawn(generator.run());
-        tasks.spawn(Announcer::new(client(), &board, identity).run(state.clone()));
-        Self { state, leading, current, provisioning, board, _tasks: tasks }
+        tasks.spawn(Announcer::new(client(), &queue, identity).run(state.clone()));
+        Self { state, leading, current, provisioning, queue, _tasks: tasks }
     }
 
     /// The object once the agent has seen it as it is and has nothing to write of it.
@@ -111,7 +111,7 @@ impl Agent {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let object = fixture.get(kind.as_str(), name).await;
-            if self.board.rests_at(&key, &version(&object)) {
+            if self.queue.rests_at(&key, &version(&object)) {
                 return object;
             }
             assert!(Instant::now() < deadline, "{key} is not left alone");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::api::{Api, ListParams};
 use portcullis_control::applier::{Applier, State};
-use portcullis_control::kube::{Board, KubeSource, SourceOptions};
+use portcullis_control::kube::{KubeSource, SourceOptions, StatusQueue};
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Serves, Settings, Translator};
 use portcullis_model::ObjectName;
@@ -32,16 +32,16 @@ struct Pod {
 
 impl Pod {
     fn start(account: &Fixture, gateway: &str) -> Self {
-        let (board, controller_name) =
-            (Board::new(&account.controller_name), account.controller_name.clone());
+        let (queue, controller_name) =
+            (StatusQueue::new(&account.controller_name), account.controller_name.clone());
         let gateway = ObjectName::new(account.name.as_str(), gateway);
         let options =
             SourceOptions { only: Some(gateway.clone()), last_good: None, patience: Duration::from_secs(2) };
-        let source = KubeSource::new(account.client.clone(), board.clone(), options);
+        let source = KubeSource::new(account.client.clone(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let serves = Serves::Dedicated(gateway);
         let settings = Settings { controller_name, generated, serves, ..Settings::default() };
-        let mut applier = Applier::new(source, Translator::new(settings), TakesAll, board.statuses());
+        let mut applier = Applier::new(source, Translator::new(settings), TakesAll, queue.clone());
         let (state, mut tasks) = (applier.state(), JoinSet::new());
         tasks.spawn(async move { applier.run().await });
         Self { state, _tasks: tasks }

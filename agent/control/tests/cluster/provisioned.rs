@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::api::ListParams;
 use portcullis_control::applier::{Acknowledgement, Applier, DataPlane};
-use portcullis_control::kube::{Board, Elector, Generator, KubeSource, SourceOptions, StatusWriter};
+use portcullis_control::kube::{Elector, Generator, KubeSource, SourceOptions, StatusQueue, StatusWriter};
 
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Settings, Translator};
@@ -69,16 +69,16 @@ impl Provider {
 
     fn start_on(gate: Gate, fixture: &Fixture) -> Self {
         let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
-        let board = Board::new(&controller_name);
+        let queue = StatusQueue::new(&controller_name);
         let options = SourceOptions { only: None, last_good: None, patience: Duration::from_secs(2) };
-        let source = KubeSource::new(client(), board.clone(), options);
+        let source = KubeSource::new(client(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
         let elector = Elector::new(client(), &fixture.name, LEASE, "provider", TIMING);
         let leading = elector.leading();
-        let writer = StatusWriter::new(client(), board.clone(), leading.clone());
-        let generator = Generator::new(client(), board.clone(), leading, Some(binding_name(fixture)));
-        let applier = Applier::new(source, translator, gate, board.statuses());
+        let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
+        let generator = Generator::new(client(), queue.clone(), leading, Some(binding_name(fixture)));
+        let applier = Applier::new(source, translator, gate, queue.clone());
         let mut applier = applier.observing(generator.provisioning());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
 use portcullis_api::{Change, Kind, Object};
-use portcullis_control::kube::{Board, KubeSource, LastGood, SourceOptions};
+use portcullis_control::kube::{KubeSource, LastGood, SourceOptions, StatusQueue};
 use portcullis_control::source::Source;
 use portcullis_gateway::{Settings, Translator};
 use serde_json::{Value, json};
@@ -70,8 +70,8 @@ async fn changes_are_heard_as_soon_as_a_bare_watch_hears_them() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn only_secrets_that_are_referred_to_are_read_and_they_are_followed() {
     let fixture = Fixture::new().await;
-    let board = Board::new(&fixture.controller_name);
-    let source = KubeSource::new(fixture.client.clone(), board, options(None));
+    let queue = StatusQueue::new(&fixture.controller_name);
+    let source = KubeSource::new(fixture.client.clone(), queue, options(None));
     let settings = Settings { controller_name: fixture.controller_name.clone(), ..Settings::default() };
     let mut reader = Reader { source, translator: Translator::new(settings) };
     fixture.create("Secret", "unrelated", json!({"data": {"a": "MQ=="}})).await;

@@ -13,14 +13,14 @@ fn wanted(name: &str) -> Wanted {
     Wanted { gateway, uid: name.to_owned(), objects, rights: Vec::new() }
 }
 
-/// A board on which these Gateways want a Service.
-fn board(gateways: &[&str]) -> Arc<Board> {
-    let board = Board::new("c");
+/// A queue on which these Gateways want a Service.
+fn queue(gateways: &[&str]) -> Arc<StatusQueue> {
+    let queue = StatusQueue::new("c");
     let wanted = gateways.iter().map(|name| (ObjectName::new("n", *name), wanted(name)));
-    let mut statuses = board.statuses();
+    let mut statuses = queue.clone();
     statuses.generate_only(wanted.collect());
     statuses.complete();
-    board
+    queue
 }
 
 /// The next write. Until then there are no Services, and nothing happens to them.
@@ -41,15 +41,15 @@ async fn write(server: &mut ApiServer, watches: &mut Vec<Asked>) -> Asked {
 #[tokio::test]
 async fn whoever_does_not_lead_any_more_finishes_nothing() {
     let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
-    let (board, mut watches) = (board(&["a", "b"]), Vec::new());
-    let generator = Generator::new(server.client().await, board.clone(), leading.subscribe(), None);
+    let (queue, mut watches) = (queue(&["a", "b"]), Vec::new());
+    let generator = Generator::new(server.client().await, queue.clone(), leading.subscribe(), None);
     let running = tokio::spawn(generator.run());
     let slow = write(&mut server, &mut watches).await;
     assert!(slow.path.starts_with("/api/v1/namespaces/n/services/a?"), "{slow:?}");
     leading.send_replace(false);
     slow.given_up().await;
 
-    board.statuses().generate([(ObjectName::new("n", "a"), None)].into());
+    queue.clone().generate([(ObjectName::new("n", "a"), None)].into());
     leading.send_replace(true);
     let next = write(&mut server, &mut watches).await;
     assert!(next.path.starts_with("/api/v1/namespaces/n/services/b?"), "nobody wants the other: {next:?}");
@@ -60,7 +60,7 @@ async fn whoever_does_not_lead_any_more_finishes_nothing() {
 async fn refusals_are_the_leaders_to_say() {
     let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
     let mut watches = Vec::new();
-    let generator = Generator::new(server.client().await, board(&["a"]), leading.subscribe(), None);
+    let generator = Generator::new(server.client().await, queue(&["a"]), leading.subscribe(), None);
     let mut provisioning = generator.provisioning();
     let running = tokio::spawn(generator.run());
     write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));

@@ -24,43 +24,43 @@ const SWEEP_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 pub(crate) struct Watch {
     /// `None`: the system gives no events.
     watcher: Option<RecommendedWatcher>,
-    bell: Bell,
+    touched: SharedTouches,
     next_sweep: Instant,
 }
 
 /// Tells the watch what to look at; cheap to clone, usable from any thread.
 #[derive(Clone, Default)]
-pub(crate) struct Bell(Arc<Shared>);
+pub(crate) struct SharedTouches(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     touches: Mutex<Touches>,
     /// The directories that are watched.
     watched: Mutex<BTreeSet<PathBuf>>,
-    rung: Notify,
+    changed: Notify,
 }
 
 // === impl Watch ===
 
 impl Watch {
     pub(crate) fn new() -> Self {
-        let bell = Bell::default();
-        let ringer = bell.clone();
-        let watcher = notify::recommended_watcher(move |event| ringer.event(event));
+        let touched = SharedTouches::default();
+        let notifier = touched.clone();
+        let watcher = notify::recommended_watcher(move |event| notifier.event(event));
         if let Err(error) = &watcher {
             tracing::warn!(%error, "no file system events: the directory is compared every second instead");
         }
-        Self { watcher: watcher.ok(), bell, next_sweep: Instant::now() + SWEEP_EVERY }
+        Self { watcher: watcher.ok(), touched, next_sweep: Instant::now() + SWEEP_EVERY }
     }
 
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(crate) fn touched(&self) -> &SharedTouches {
+        &self.touched
     }
 
     /// Watches exactly these directories; returns whether there were new ones among them.
     pub(crate) fn follow(&mut self, directories: Vec<PathBuf>) -> bool {
         let wanted = BTreeSet::from_iter(directories);
-        let watched = self.bell.watched().clone();
+        let watched = self.touched.watched().clone();
         let gone: Vec<_> = watched.difference(&wanted).collect();
         let new: Vec<_> = wanted.difference(&watched).collect();
         gone.iter().for_each(|directory| self.forget(directory));
@@ -72,7 +72,7 @@ impl Watch {
         loop {
             let wait = self.next_due().saturating_duration_since(Instant::now());
             // A timer, even one that is due, would cost a millisecond.
-            if !wait.is_zero() && timeout(wait, self.bell.0.rung.notified()).await.is_ok() {
+            if !wait.is_zero() && timeout(wait, self.touched.0.changed.notified()).await.is_ok() {
                 continue;
             }
             tokio::time::sleep(WINDOW).await;
@@ -84,13 +84,13 @@ impl Watch {
     }
 
     fn next_due(&self) -> Instant {
-        let due = self.bell.touches().due(Instant::now());
+        let due = self.touched.touches().due(Instant::now());
         due.map_or(self.next_sweep, |due| due.min(self.next_sweep))
     }
 
     fn take(&mut self) -> Ready {
         let now = Instant::now();
-        let mut ready = self.bell.touches().take(now);
+        let mut ready = self.touched.touches().take(now);
         ready.sweep |= now >= self.next_sweep;
         if ready.sweep {
             self.next_sweep = now + if self.watcher.is_some() { SWEEP_EVERY } else { SWEEP_WITHOUT_EVENTS };
@@ -101,7 +101,7 @@ impl Watch {
     fn add(&mut self, directory: &Path) -> bool {
         let Some(watcher) = &mut self.watcher else { return false };
         match watcher.watch(directory, RecursiveMode::NonRecursive) {
-            Ok(()) => self.bell.watched().insert(directory.to_owned()),
+            Ok(()) => self.touched.watched().insert(directory.to_owned()),
             Err(error) => {
                 let directory = directory.display();
                 tracing::warn!(%directory, %error, "cannot watch: edits there are seen within 10 s only");
@@ -111,7 +111,7 @@ impl Watch {
     }
 
     fn forget(&mut self, directory: &Path) {
-        self.bell.watched().remove(directory);
+        self.touched.watched().remove(directory);
         if let Some(watcher) = &mut self.watcher {
             // It may have gone by itself, with the directory.
             let _ = watcher.unwatch(directory);
@@ -119,19 +119,19 @@ impl Watch {
     }
 }
 
-// === impl Bell ===
+// === impl SharedTouches ===
 
-impl Bell {
+impl SharedTouches {
     /// Have a path looked at again.
     pub(crate) fn touch(&self, path: PathBuf, touch: Touch) {
         self.touches().touch(path, touch, Instant::now());
-        self.0.rung.notify_one();
+        self.0.changed.notify_one();
     }
 
     /// Have everything read again.
     pub(crate) fn reread(&self) {
         self.touches().reread();
-        self.0.rung.notify_one();
+        self.0.changed.notify_one();
     }
 
     fn event(&self, event: notify::Result<Event>) {
@@ -159,7 +159,7 @@ impl Bell {
 
     fn sweep(&self, touch: Touch) {
         self.touches().sweep(touch, Instant::now());
-        self.0.rung.notify_one();
+        self.0.changed.notify_one();
     }
 
     fn watched(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {

@@ -12,14 +12,14 @@ use super::{answered, problem};
 /// How often other words for the same are said, at most. Some change all the time: how long ago a certificate expired, say.
 const AGAIN: Duration = Duration::from_secs(60);
 
-pub(super) struct Trouble {
+pub(super) struct ReadLog {
     what: &'static str,
     /// What is not done with it.
     done: &'static str,
-    now: Option<Said>,
+    now: Option<Logged>,
 }
 
-struct Said {
+struct Logged {
     class: Class,
     problem: String,
     at: Instant,
@@ -32,9 +32,9 @@ enum Class {
     Unanswered,
 }
 
-// === impl Trouble ===
+// === impl ReadLog ===
 
-impl Trouble {
+impl ReadLog {
     /// With a watch.
     pub(super) fn new(what: &'static str) -> Self {
         Self { what, done: "watched", now: None }
@@ -73,7 +73,7 @@ impl Trouble {
             _ => "",
         };
         tracing::warn!("{} not {}: {problem}{advice}; what is served stays as it is", self.what, self.done);
-        self.now = Some(Said { class, problem, at: Instant::now() });
+        self.now = Some(Logged { class, problem, at: Instant::now() });
     }
 
     fn is_news(&self, class: Class, problem: &str) -> bool {
@@ -95,7 +95,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn words_that_change_all_the_time_are_not_said_all_the_time() {
-        let mut trouble = Trouble::new("Gateway");
+        let mut trouble = ReadLog::new("Gateway");
         let mut said = 0;
         for second in 0..90 {
             let problem = format!("certificate expired ({second} seconds ago)");

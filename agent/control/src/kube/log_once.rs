@@ -1,5 +1,5 @@
-//! What was complained of, so that the log has it once: not at every attempt, and of statuses not once per object when the
-//! reason is one for all.
+//! Problems that the log has already, so that it has each once: not at every attempt, and of statuses not once per object when
+//! the reason is one for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,16 @@ use portcullis_gateway::{Kind, ObjectKey};
 
 use super::dispute::{self, NOTABLE};
 
-/// How many objects' complaints are remembered.
+/// Objects whose faults are remembered.
 const MANY: usize = 1024;
 
-/// What was complained of last in one matter.
-#[derive(Debug, Default)]
-pub(super) struct Once(Option<String>);
+/// The problem of each matter that the log has already: another one is logged, and the same one not again.
+#[derive(Debug)]
+pub(super) struct LogOnce<M = ()>(BTreeMap<M, String>);
 
+/// Problems with writing statuses.
 #[derive(Debug, Default)]
-pub(super) struct Said(Mutex<Words>);
+pub(super) struct WriteFaults(Mutex<Words>);
 
 #[derive(Debug, Default)]
 struct Words {
@@ -25,26 +26,35 @@ struct Words {
     invalid: BTreeMap<ObjectKey, String>,
 }
 
-// === impl Once ===
+// === impl LogOnce ===
 
-impl Once {
+impl<M: Ord> LogOnce<M> {
     /// Whether the log does not have it yet. Numbers do not count: a certificate expired another number of seconds ago each time.
-    pub(super) fn is_news(&mut self, problem: &str) -> bool {
+    pub(super) fn is_new(&mut self, matter: M, problem: &str) -> bool {
         let words: String = problem.chars().filter(|it| !it.is_ascii_digit()).collect();
-        let is_news = self.0.as_ref() != Some(&words);
-        self.0 = Some(words);
-        is_news
+        self.0.insert(matter, words.clone()) != Some(words)
     }
 
-    /// Returns whether there was anything to complain of.
-    pub(super) fn over(&mut self) -> bool {
-        self.0.take().is_some()
+    /// Returns whether there was a problem.
+    pub(super) fn solved(&mut self, matter: &M) -> bool {
+        self.0.remove(matter).is_some()
+    }
+
+    /// The problems of all other matters are solved.
+    pub(super) fn keep_only(&mut self, is_open: impl Fn(&M) -> bool) {
+        self.0.retain(|matter, _| is_open(matter));
     }
 }
 
-// === impl Said ===
+impl<M> Default for LogOnce<M> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
 
-impl Said {
+// === impl WriteFaults ===
+
+impl WriteFaults {
     /// Statuses of this kind cannot be written now.
     pub(super) fn cannot_write(&self, key: &ObjectKey, code: Option<u16>, problem: &str) {
         if self.words().kinds.insert(key.kind, code) == Some(code) {

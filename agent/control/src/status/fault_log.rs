@@ -1,5 +1,4 @@
-//! What statuses complain about, in the log: who reads it at night should not have to look for the object first. Each
-//! complaint once, and once more when it is gone.
+//! Faults that statuses tell, in the log, with the object that has them: each once, and once more when it is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +13,15 @@ use super::Statuses;
 /// More lines at once help nobody: a parent that went takes all its children with it.
 const MOST_LINES: usize = 50;
 
-/// The open complaints of each object that has some.
+/// The faults of each object that has some.
 #[derive(Debug, Default)]
-pub struct Complaints(BTreeMap<ObjectKey, Vec<String>>);
+pub struct FaultLog(BTreeMap<ObjectKey, Vec<String>>);
 
-impl Complaints {
+impl FaultLog {
     pub fn note(&mut self, statuses: &Statuses) {
         let mut lines = Vec::new();
         for (key, status) in statuses {
-            let now = status.as_ref().map(complaints).unwrap_or_default();
+            let now = status.as_ref().map(faults).unwrap_or_default();
             lines.extend(self.replace(key, now, status.is_some()));
         }
         for line in lines.iter().take(MOST_LINES) {
@@ -44,8 +43,8 @@ impl Complaints {
     fn replace(&mut self, key: &ObjectKey, now: Vec<String>, exists: bool) -> Vec<Line> {
         let before = self.0.remove(key).unwrap_or_default();
         let is_solved = exists && now.is_empty() && !before.is_empty();
-        let new = now.iter().filter(|complaint| !before.contains(complaint));
-        let mut lines: Vec<_> = new.map(|complaint| Line::Wrong(format!("{key}: {complaint}"))).collect();
+        let new = now.iter().filter(|fault| !before.contains(fault));
+        let mut lines: Vec<_> = new.map(|fault| Line::Wrong(format!("{key}: {fault}"))).collect();
         lines.extend(is_solved.then(|| Line::Right(format!("{key}: all is well again"))));
         if !now.is_empty() {
             self.0.insert(key.clone(), now);
@@ -69,7 +68,7 @@ impl Line {
 }
 
 /// Of the object itself, of its listeners, and of its parents.
-fn complaints(status: &Status) -> Vec<String> {
+fn faults(status: &Status) -> Vec<String> {
     let own = |conditions: &Option<Vec<Condition>>| typed(conditions.as_deref()).map(|it| it.to_string());
     let of_listeners = |listeners: &Option<Vec<ListenerStatus>>| -> Vec<String> {
         let listeners = listeners.iter().flatten();
@@ -219,9 +218,9 @@ mod tests {
         Status::Route(serde_json::from_value(status).unwrap())
     }
 
-    fn said(complaints: &mut Complaints, status: Option<Status>) -> Vec<String> {
-        let now = status.as_ref().map(super::complaints).unwrap_or_default();
-        let lines = complaints.replace(&route(), now, status.is_some());
+    fn logged(log: &mut FaultLog, status: Option<Status>) -> Vec<String> {
+        let now = status.as_ref().map(super::faults).unwrap_or_default();
+        let lines = log.replace(&route(), now, status.is_some());
         let text = |line| match line {
             Line::Wrong(text) | Line::Right(text) => text,
         };
@@ -229,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_said_once_and_when_it_is_gone() {
-        let mut complaints = Complaints::default();
+    fn a_fault_is_logged_once_and_when_it_is_gone() {
+        let mut log = FaultLog::default();
         let line =
             "HTTPRoute shop/cart: for Gateway web/http: ResolvedRefs=False/BackendNotFound: no Service";
-        assert_eq!(said(&mut complaints, Some(status(false))), [line]);
-        assert!(said(&mut complaints, Some(status(false))).is_empty());
-        assert_eq!(said(&mut complaints, Some(status(true))), ["HTTPRoute shop/cart: all is well again"]);
-        assert!(said(&mut complaints, Some(status(true))).is_empty());
+        assert_eq!(logged(&mut log, Some(status(false))), [line]);
+        assert!(logged(&mut log, Some(status(false))).is_empty());
+        assert_eq!(logged(&mut log, Some(status(true))), ["HTTPRoute shop/cart: all is well again"]);
+        assert!(logged(&mut log, Some(status(true))).is_empty());
     }
 
     #[test]
@@ -255,10 +254,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_was_deleted() {
-        let mut complaints = Complaints::default();
-        said(&mut complaints, Some(status(false)));
-        assert!(said(&mut complaints, None).is_empty());
-        assert!(complaints.0.is_empty());
+    fn nothing_is_logged_of_what_was_deleted() {
+        let mut log = FaultLog::default();
+        logged(&mut log, Some(status(false)));
+        assert!(logged(&mut log, None).is_empty());
+        assert!(log.0.is_empty());
     }
 }

@@ -13,13 +13,13 @@ use portcullis_model::ObjectName;
 
 use super::requests::{read, resource};
 use crate::kube::backoff::spaced;
-use crate::kube::trouble::Trouble;
+use crate::kube::read_log::ReadLog;
 use crate::kube::watch::answer;
 
 pub(super) type Events =
     SelectAll<BoxStream<'static, (GeneratedKind, watcher::Result<Event<DynamicObject>>)>>;
 
-pub(super) struct There(BTreeMap<GeneratedKind, OfKind>);
+pub(super) struct Existing(BTreeMap<GeneratedKind, OfKind>);
 
 struct OfKind {
     objects: BTreeMap<ObjectName, Generated>,
@@ -28,7 +28,7 @@ struct OfKind {
     is_listed: bool,
     /// We may not read it.
     is_denied: bool,
-    trouble: Trouble,
+    read_log: ReadLog,
 }
 
 pub(super) fn events(client: &Client, kinds: &[GeneratedKind]) -> Events {
@@ -40,9 +40,9 @@ pub(super) fn events(client: &Client, kinds: &[GeneratedKind]) -> Events {
     }))
 }
 
-// === impl There ===
+// === impl Existing ===
 
-impl There {
+impl Existing {
     pub(super) fn new(kinds: &[GeneratedKind]) -> Self {
         Self(kinds.iter().map(|kind| (*kind, OfKind::new(*kind))).collect())
     }
@@ -100,7 +100,7 @@ impl OfKind {
             seen: BTreeSet::new(),
             is_listed: false,
             is_denied: false,
-            trouble: Trouble::new(watched(kind)),
+            read_log: ReadLog::new(watched(kind)),
         }
     }
 
@@ -109,12 +109,12 @@ impl OfKind {
             // A list begins before the API server is asked for it. Until it is there, what is known stays.
             Ok(Event::Init) => self.seen.clear(),
             Ok(event) => {
-                self.trouble.over();
+                self.read_log.over();
                 self.observe(kind, event);
             }
             Err(error) => {
                 self.is_denied = answer(&error) == Some(403);
-                self.trouble.failed(&error);
+                self.read_log.failed(&error);
             }
         }
     }
@@ -165,7 +165,7 @@ mod tests {
 
     type Heard = watcher::Result<Event<DynamicObject>>;
 
-    async fn hear(there: &mut There, kind: GeneratedKind, events: Vec<Heard>) {
+    async fn hear(there: &mut Existing, kind: GeneratedKind, events: Vec<Heard>) {
         let events = stream::iter(events).chain(stream::pending());
         let mut events = select_all([events.map(move |event| (kind, event)).boxed()]);
         there.hear(&mut events).await.unwrap();
@@ -176,7 +176,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     }
 
-    fn names(there: &There) -> Vec<String> {
+    fn names(there: &Existing) -> Vec<String> {
         there.objects().map(|object| object.name().name.to_string()).collect()
     }
 
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_known_stays_until_there_is_a_new_list() {
-        let mut there = There::new(&[GeneratedKind::Service]);
+        let mut there = Existing::new(&[GeneratedKind::Service]);
         let list = |name| vec![Ok(Event::Init), Ok(Event::InitApply(object(name))), Ok(Event::InitDone)];
         hear(&mut there, GeneratedKind::Service, list("old")).await;
         hear(&mut there, GeneratedKind::Service, vec![Ok(Event::Init), denied()]).await;
@@ -198,7 +198,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_decided_before_all_kinds_are_listed_but_for_pods_that_may_not_be_read() {
-        let mut there = There::new(&GeneratedKind::ALL);
+        let mut there = Existing::new(&GeneratedKind::ALL);
         for kind in GeneratedKind::ALL {
             assert!(!there.is_known());
             let answer = if kind == GeneratedKind::Deployment { denied() } else { Ok(Event::InitDone) };
@@ -206,7 +206,7 @@ mod tests {
         }
         assert!(there.is_known());
 
-        let mut there = There::new(&[GeneratedKind::Service]);
+        let mut there = Existing::new(&[GeneratedKind::Service]);
         hear(&mut there, GeneratedKind::Service, vec![denied()]).await;
         assert!(!there.is_known(), "a Gateway's address is its Service's");
     }

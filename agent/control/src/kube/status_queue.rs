@@ -1,5 +1,5 @@
 //! What statuses should be and what they are, newest only: the meeting place of the source (which observes), the applier
-//! (which plans) and the writer (which makes the one the other). A board, never a queue: a thousand changes of an object
+//! (which plans) and the writer (which makes the one the other). A queue, never a queue: a thousand changes of an object
 //! before it is its turn are one write.
 
 use std::collections::hash_map::RandomState;
@@ -31,10 +31,10 @@ const UNPROVISIONED: Duration = Duration::from_secs(10);
 
 /// Shared by all who take part.
 #[derive(Debug)]
-pub struct Board {
+pub struct StatusQueue {
     controller_name: String,
     work: Mutex<Work>,
-    bell: Notify,
+    changed: Notify,
     /// Whether plans are made from what the API server says now, rather than from what was kept on disk.
     current: watch::Sender<bool>,
     generated: watch::Sender<BTreeMap<ObjectName, Wanted>>,
@@ -80,25 +80,18 @@ pub(super) struct Job {
     pub(super) becomes_notable: bool,
 }
 
-/// The applier's way to the board.
-pub struct ClusterStatuses(Arc<Board>);
+// === impl StatusQueue ===
 
-// === impl Board ===
-
-impl Board {
+impl StatusQueue {
     pub fn new(controller_name: &str) -> Arc<Self> {
         Arc::new(Self {
             controller_name: controller_name.to_owned(),
             work: Mutex::default(),
-            bell: Notify::new(),
+            changed: Notify::new(),
             current: watch::Sender::new(false),
             generated: watch::Sender::default(),
             hasher: RandomState::new(),
         })
-    }
-
-    pub fn statuses(self: &Arc<Self>) -> ClusterStatuses {
-        ClusterStatuses(self.clone())
     }
 
     /// Whether everything was read from the API server and applied, and what follows from it is planned: the agent is ready,
@@ -117,7 +110,7 @@ impl Board {
 
     fn set_current(&self) {
         self.current.send_if_modified(|current| !std::mem::replace(current, true));
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
     /// Takes note of an object's status. Versions are ordered: a watch may tell of the past.
@@ -131,7 +124,7 @@ impl Board {
         work.observed.insert(key.clone(), observed);
         if !same && concerns_us {
             work.touch(key.clone());
-            self.bell.notify_one();
+            self.changed.notify_one();
         }
     }
 
@@ -157,7 +150,7 @@ impl Board {
         for key in all {
             work.touch(key);
         }
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
     /// The next write, when there is one. Cancel-safe.
@@ -168,7 +161,7 @@ impl Board {
                 Err(rested) => rested,
             };
             tokio::select! {
-                () = self.bell.notified() => {}
+                () = self.changed.notified() => {}
                 () = sleep_until(rested) => {}
             }
         }
@@ -186,7 +179,7 @@ impl Board {
         work.settled.insert(job.key.clone(), mark);
         let until = work.pace(&job.key).settled();
         work.resting.insert(job.key.clone(), Some(until));
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
     /// The same after a write. Returns how often in a row others made it necessary.
@@ -208,7 +201,7 @@ impl Board {
             work.forget(&job.key);
         }
         work.resting.remove(&job.key);
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
     /// Nobody answered: once more, soon.
@@ -226,7 +219,7 @@ impl Board {
         work.touch(key.clone());
         let delay = jittered(delay(work.pace(key)));
         work.resting.insert(key.clone(), Some(Instant::now() + delay));
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
     /// Whether this version of an object, or a newer one, was seen, and nothing is left to be written of it. What others
@@ -243,7 +236,7 @@ impl Board {
             let text = status.as_ref().map(|status: &Status| status.to_json().to_string());
             self.work().plan(key, text.map(Into::into));
         }
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -374,34 +367,32 @@ impl Job {
     }
 }
 
-// === impl ClusterStatuses ===
-
-impl StatusSink for ClusterStatuses {
+impl StatusSink for Arc<StatusQueue> {
     fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
         let others: Vec<_> =
-            self.0.work().planned.keys().filter(|key| !objects.contains(key)).cloned().collect();
-        self.0.plan(&others.into_iter().map(|key| (key, None)).collect());
-        self.0.review();
+            self.work().planned.keys().filter(|key| !objects.contains(key)).cloned().collect();
+        self.plan(&others.into_iter().map(|key| (key, None)).collect());
+        self.review();
     }
 
     fn write(&mut self, statuses: &Statuses) {
         if !statuses.is_empty() {
-            self.0.plan(statuses);
+            self.plan(statuses);
         }
     }
 
     fn provisioned(&mut self) {
-        let mut work = self.0.work();
+        let mut work = self.work();
         work.is_provisioned = true;
         work.unprovisioned_until = None;
-        self.0.bell.notify_one();
+        self.changed.notify_one();
     }
 
     fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
         if wanted.is_empty() {
             return;
         }
-        self.0.generated.send_modify(|all| {
+        self.generated.send_modify(|all| {
             for (gateway, wanted) in wanted {
                 match wanted {
                     Some(wanted) => drop(all.insert(gateway, wanted)),
@@ -412,14 +403,14 @@ impl StatusSink for ClusterStatuses {
     }
 
     fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
-        self.0.generated.send_replace(wanted);
+        self.generated.send_replace(wanted);
     }
 
     fn complete(&mut self) {
-        self.0.set_current();
+        self.set_current();
     }
 }
 
 #[cfg(test)]
-#[path = "board_tests.rs"]
+#[path = "status_queue_tests.rs"]
 mod tests;
