@@ -421,3 +421,7 @@ fn watched(only: Option<&ObjectName>) -> impl Iterator<Item = Kind> {
     let on_node = only.is_none();
     Kind::ALL.iter().copied().filter(move |kind| on_node || kind.readers() == Readers::All)
 }
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;
