@@ -1,5 +1,5 @@
-//! What happens to a manifest before translation sees it: what an API server would do on `kubectl apply`. Defaults are
-//! filled in, and what the API server would refuse is refused, with the same words.
+//! The way of a manifest before translation sees it: the steps of an API server on `kubectl apply`.
+//! Defaults are filled in, and what the API server would refuse is refused, with the same words.
 
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::schema::{Review, Schema, Schemas, Violation};
 use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
 
-/// What became of one manifest.
+/// The result for one manifest.
 #[derive(Clone, Debug)]
 pub enum Admission {
     /// With the API paths of fields that no schema knows and that were dropped.
@@ -29,7 +29,7 @@ pub struct Refusal {
     pub reasons: Vec<String>,
 }
 
-/// Where a manifest says it belongs.
+/// The kind and name that a manifest says it has.
 struct Identity {
     group: String,
     version: String,
@@ -37,7 +37,7 @@ struct Identity {
     key: ObjectKey,
 }
 
-/// Why a manifest is no object of a kind that translation uses.
+/// The reason why a manifest is no object of a kind that translation uses.
 enum Unidentified {
     Refused(Refusal),
     /// Another kind: `apps/v1 Deployment`.

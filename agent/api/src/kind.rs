@@ -1,5 +1,6 @@
-//! The columns of the table of kinds: everything that differs between kinds, apart from their types. The rows are in
-//! `objects`; what reads, watches, keeps, writes or grants rights on objects asks them, and lists no kinds by itself.
+//! The columns of the table of kinds: everything that differs between kinds, apart from their
+//! types. The rows are in `objects`; what reads, watches, keeps, writes or grants rights on objects
+//! asks them, and lists no kinds by itself.
 
 use std::fmt;
 
@@ -53,8 +54,8 @@ pub enum Reading {
 pub enum Readers {
     /// Agents on nodes, and pods that serve a single Gateway.
     All,
-    /// Agents on nodes. Pods of a single Gateway have no right to a watch of what may be secret, and no use for what only
-    /// nodes and statuses need.
+    /// Agents on nodes. Pods of a single Gateway have no right to a watch of what may be secret,
+    /// and no use for what only nodes and statuses need.
     Nodes,
 }
 

@@ -1,6 +1,6 @@
-//! The Kubernetes objects that the agent reads, and how they are spelt: the generated types, the table of kinds, the set
-//! of all objects and its changes, and the checks and defaults of an API server for where there is none. It must not
-//! know the meaning of any object, and it does no I/O.
+//! The Kubernetes objects that the agent reads, and how they are spelt: the generated types, the
+//! table of kinds, the set of all objects and its changes, and the checks and defaults of an API
+//! server for where there is none. It must not know the meaning of any object, and it does no I/O.
 
 pub mod admission;
 mod definition;

@@ -1,5 +1,6 @@
-//! The Kubernetes objects that translation reads, typed, by kind and name, and the table of kinds. This module knows how
-//! an object is spelt in JSON and where it is kept; it does not know what objects mean.
+//! The Kubernetes objects that translation reads, typed, by kind and name, and the table of kinds.
+//! This module knows how an object is spelt in JSON and where it is kept; it does not know what
+//! objects mean.
 
 mod packed;
 
@@ -45,7 +46,7 @@ pub enum Change {
     Delete(ObjectKey),
 }
 
-/// Why a document of a kind we use is no object.
+/// The reason why a document of a kind we use is no object.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     #[error("{0} has no metadata.name: give it one")]
@@ -54,7 +55,7 @@ pub enum ObjectError {
     Malformed { kind: &'static str, name: String, problem: serde_json::Error },
 }
 
-/// How objects of a kind are kept: shared, or packed.
+/// The form in which objects of a kind are kept: shared, or packed.
 macro_rules! kept {
     ($type:ty) => { Arc<$type> };
     ($type:ty, Packed) => { Packed<$type> };
@@ -126,7 +127,7 @@ macro_rules! kinds {
                 match self { $(Self::$kind(object) => Keep::metadata(object)),+ }
             }
 
-            /// Whether both are the very same value: no two readings of a manifest are.
+            /// Tells whether both are the very same value: no two readings of a manifest are.
             pub fn is(&self, other: &Self) -> bool {
                 match (self, other) {
                     $((Self::$kind(object), Self::$kind(other)) => Keep::is(object, other),)+
@@ -240,8 +241,9 @@ kinds! {
 // === impl Object ===
 
 impl Object {
-    /// Reads a manifest; `None` if it is of a kind that translation does not use. A missing namespace is `default`, as for
-    /// `kubectl apply`. Unknown fields are ignored, so that newer CRDs never make the agent fail.
+    /// Reads a manifest; `None` if it is of a kind that translation does not use. A missing
+    /// namespace is `default`, as for `kubectl apply`. Unknown fields are ignored, so that newer
+    /// CRDs never make the agent fail.
     ///
     /// # Errors
     /// When the manifest has no name or a field of the wrong type.

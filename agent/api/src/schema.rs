@@ -1,5 +1,6 @@
-//! The structural schemas of the Gateway API's CRDs, so that without an API server an object meets the same defaults and
-//! the same refusals as with one. `x-kubernetes-validations` (CEL) are not evaluated: translation judges what they guard.
+//! The structural schemas of the Gateway API's CRDs, so that without an API server an object meets
+//! the same defaults and the same refusals as with one. `x-kubernetes-validations` (CEL) are not
+//! evaluated: translation judges what they guard.
 
 mod review;
 

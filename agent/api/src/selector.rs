@@ -20,7 +20,7 @@ impl SelectorError {
 // === impl LabelSelector ===
 
 impl LabelSelector {
-    /// Whether labels, given as a look-up, match. An empty selector matches everything.
+    /// Tells whether labels, given as a look-up, match. An empty selector matches everything.
     pub fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
         let equal = |(key, value): (&String, &String)| label(key) == Some(value);
         self.match_labels.iter().flatten().all(equal)

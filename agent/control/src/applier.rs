@@ -1,5 +1,6 @@
-//! The loop: a source's changes are translated, the data plane takes the snapshot and says what it could not take, and
-//! statuses follow from both. Generic over all ends, so that a directory and an API server differ only there.
+//! The loop: a source's changes are translated, the data plane takes the snapshot and says what it
+//! could not take, and statuses follow from both. Generic over all ends, so that a directory and an
+//! API server differ only there.
 
 mod guarded;
 mod reporter;
@@ -20,10 +21,11 @@ use reporter::StatusReporter;
 
 pub use guarded::{Translate, is_translating};
 
-/// What the data plane refused may have been somebody else's port for a moment.
+/// Interval after which the data plane is asked again for what it refused: the port may have been
+/// another process's for a moment.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Whoever serves snapshots.
+/// The data plane: it serves snapshots.
 pub trait DataPlane: Send {
     /// Returns once the snapshot is served, except for what the answer says.
     fn apply(&mut self, snapshot: Arc<Snapshot>) -> impl Future<Output = Acknowledgement> + Send;
@@ -36,19 +38,21 @@ pub struct Acknowledgement {
     pub refused: BTreeMap<FrontendKey, String>,
 }
 
-/// Gateways that could not get what is generated for them, and why; `None` as long as that is not known.
+/// Gateways that could not get what is generated for them, and why; `None` as long as that is not
+/// known.
 pub type Provisioning = Option<BTreeMap<ObjectName, Fault>>;
 
-/// What is in force, for the admin endpoints. Published after every step.
+/// The state in force, for the admin endpoints. Published after every step.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// Acknowledged by the data plane.
     pub snapshot: Arc<Snapshot>,
     pub refused: BTreeMap<FrontendKey, String>,
     pub problems: Arc<[Problem]>,
-    /// What translation found wrong and no status can say.
+    /// Problems that translation found and no status can tell.
     pub unsaid: Arc<BTreeMap<ObjectKey, Vec<String>>>,
-    /// How often something was applied, and how long it took from the source's word to the data plane's.
+    /// Number of updates applied, and the time they took from the source to the data plane's
+    /// answer.
     pub applied: u64,
     pub apply_time: Duration,
     pub last_applied: Option<SystemTime>,
@@ -66,7 +70,7 @@ pub struct Applier<S, T, D, W> {
     is_from_scratch: bool,
     /// The source has said everything; the sink hears of it with the next outcome.
     is_complete: bool,
-    /// What was translated last is to be neither served nor reported.
+    /// The last translation is to be neither served nor reported.
     is_draft: bool,
 }
 
@@ -151,7 +155,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         }
     }
 
-    /// What the data plane takes, or no longer takes, turns statuses.
+    /// Passes the data plane's answer on to statuses.
     fn take_answer(&mut self, answer: &Acknowledgement) {
         if self.state.borrow().refused != answer.refused {
             self.observe(Feedback::Unserved(answer.refused.clone()));
@@ -249,7 +253,7 @@ fn report(before: &[Problem], after: Option<&[Problem]>) {
     }
 }
 
-/// Where Gateways are reached now, and where no longer.
+/// Logs the frontends at which Gateways are served now, and those at which they no longer are.
 fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgement) {
     let served = |state: &State, key: &FrontendKey| {
         state.snapshot.frontends.contains_key(key) && !state.refused.contains_key(key)

@@ -1,8 +1,10 @@
-//! A cluster as source and as sink: objects come from an API server, statuses and generated objects go there. What objects
-//! mean is `portcullis-gateway`'s business, which also plans what is written; here are watches, requests and retries.
+//! A cluster as source and as sink: objects come from an API server, statuses and generated objects
+//! go there. What objects mean is `portcullis-gateway`'s business, which also plans what is
+//! written; here are watches, requests and retries.
 //!
-//! Every agent reads, serves, and says by Events what it cannot serve; all else is written by the one that holds the Lease.
-//! Losing the API server, the Lease or the leader stops writing and nothing else.
+//! Every agent reads, serves, and says by Events what it cannot serve; all else is written by the
+//! one that holds the Lease. Losing the API server, the Lease or the leader stops writing and
+//! nothing else.
 
 use std::error::Error;
 
@@ -49,7 +51,7 @@ pub use writer::StatusWriter;
 /// The field manager of everything we write.
 const FIELD_MANAGER: &str = portcullis_gateway::infra::MANAGER;
 
-/// What the API server answered, if it answered.
+/// The status code of the API server's answer, if it answered.
 fn code(error: &::kube::Error) -> Option<u16> {
     match error {
         ::kube::Error::Api(status) => Some(status.code),

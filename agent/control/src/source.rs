@@ -1,5 +1,5 @@
-//! Where objects come from. A [`Source`] turns a place (a directory, or an API server) into changes for the translator;
-//! it knows nothing of what objects mean beyond what an API server would check.
+//! Sources of objects. A [`Source`] turns a place (a directory, or an API server) into changes for
+//! the translator; it knows nothing of what objects mean beyond what an API server would check.
 
 pub mod batch;
 pub mod built_in;
@@ -22,18 +22,20 @@ pub struct Update {
     pub changes: Vec<Change>,
     /// Everything that is wrong now, when that changed.
     pub problems: Option<Vec<Problem>>,
-    /// With this, everything was said that there is now. Before, it may have been a part, or what was remembered.
+    /// With this, everything was said that there is now. Before, it may have been a part, or what
+    /// was remembered.
     pub is_complete: bool,
-    /// What the objects refer to is still being read: they are to be translated, so that it is known what that is, but
-    /// neither served nor reported yet.
+    /// The Secrets and ConfigMaps that objects refer to are still being read: they are to be
+    /// translated, so that it is known what that is, but neither served nor reported yet.
     pub is_draft: bool,
 }
 
 pub trait Source: Send {
-    /// Everything there is on the first call, then what changed since; waits until something did. Cancel-safe.
+    /// Everything there is on the first call, then what changed since; waits until something did.
+    /// Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Update> + Send;
 
-    /// Takes note of all objects whose contents translation needs ([`portcullis_gateway::Outcome::needs`]). A source that
-    /// reads everything has no use for it.
+    /// Takes note of all objects whose contents translation needs
+    /// ([`portcullis_gateway::Outcome::needs`]). A source that reads everything has no use for it.
     fn need(&mut self, _needs: BTreeSet<ObjectKey>) {}
 }

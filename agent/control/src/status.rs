@@ -1,5 +1,5 @@
-//! Where statuses go. Translation plans them; a [`StatusSink`] writes them, next to the files or to an API server, always
-//! the newest per object and never a queue.
+//! Sinks of statuses. Translation plans them; a [`StatusSink`] writes them, next to the files or to
+//! an API server, always the newest per object and never a queue.
 
 mod fault_log;
 mod files;
@@ -19,13 +19,14 @@ pub use files::{FileStatuses, read_statuses, remove_statuses};
 pub type Statuses = BTreeMap<ObjectKey, Option<Status>>;
 
 pub trait StatusSink: Send {
-    /// These are all objects that have a status, and theirs are written; what is left of others goes.
+    /// These are all objects that have a status, and theirs are written; what is left of others
+    /// goes.
     fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>);
 
     /// Statuses that changed. Must not wait for the disk or the network.
     fn write(&mut self, statuses: &Statuses);
 
-    /// What is to be there for Gateways, where it changed. Only a cluster has a place for it.
+    /// Objects generated for Gateways, where they changed. Only a cluster has a place for it.
     fn generate(&mut self, _wanted: BTreeMap<ObjectName, Option<Wanted>>) {}
 
     /// The same of all Gateways for which something is to be there; what is left of others goes.
@@ -34,7 +35,8 @@ pub trait StatusSink: Send {
     /// From now on, statuses of Gateways say what could not be provisioned for them.
     fn provisioned(&mut self) {}
 
-    /// From now on, what was said is what follows from everything there is: neither a part of it nor what was remembered.
+    /// From now on, what was said is what follows from everything there is: neither a part of it
+    /// nor what was remembered.
     fn complete(&mut self) {}
 }
 

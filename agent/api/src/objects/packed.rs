@@ -1,5 +1,6 @@
-//! Routes as they are kept: JSON text instead of structures. There are tens of thousands of them, their structures are mostly
-//! room for fields that are not used, and a route is looked at again only when it has changed.
+//! Routes as they are kept: JSON text instead of structures. There are tens of thousands of them,
+//! their structures are mostly room for fields that are not used, and a route is looked at again
+//! only when it has changed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +27,7 @@ pub trait Described {
     fn meta(&self) -> &ObjectMeta;
 }
 
-/// How objects of a kind are kept.
+/// The form in which objects of a kind are kept.
 pub(super) trait Keep: Sized {
     fn parse(manifest: Value) -> Result<Self, serde_json::Error>;
 
@@ -35,7 +36,7 @@ pub(super) trait Keep: Sized {
 
     fn metadata(&self) -> Cow<'_, ObjectMeta>;
 
-    /// Whether both are the very same value.
+    /// Tells whether both are the very same value.
     fn is(&self, other: &Self) -> bool;
 }
 
@@ -55,7 +56,7 @@ impl<T: Described + Serialize + DeserializeOwned + Default> Packed<T> {
 }
 
 impl<T> Packed<T> {
-    /// Whether both are the very same value.
+    /// Tells whether both are the very same value.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

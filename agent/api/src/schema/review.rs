@@ -1,5 +1,5 @@
-//! What an API server does to an object before it stores it, in its order: drop what the schema does not know, fill in
-//! defaults, then validate. Messages are worded as the API server words them.
+//! The steps of an API server before it stores an object, in its order: drop what the schema does
+//! not know, fill in defaults, then validate. Messages are worded as the API server words them.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{ListType, Schema, Type};
 
-/// What came of an object. Violations refuse it; unknown fields were dropped.
+/// The result for an object. Violations refuse it; unknown fields were dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Review {
     pub violations: Vec<Violation>,
@@ -23,7 +23,7 @@ pub struct Violation {
     pub message: String,
 }
 
-/// Where we are in the object; rendered only when there is something to say.
+/// A place in the object; rendered only when there is something to say.
 struct Path<'a> {
     parent: Option<&'a Path<'a>>,
     step: Step<'a>,
@@ -87,7 +87,8 @@ impl Review {
         }
     }
 
-    /// A schema without properties (as under `not` or `anyOf`) says nothing about which fields exist.
+    /// A schema without properties (as under `not` or `anyOf`) says nothing about which fields
+    /// exist.
     fn prune(&mut self, schema: &Schema, fields: &mut Map<String, Value>, at: &Path<'_>) {
         let open = schema.preserve_unknown_fields || schema.additional_properties.is_some();
         if open || schema.kind.is_none() {

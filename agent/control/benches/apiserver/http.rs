@@ -1,4 +1,5 @@
-//! A client that asks one thing after the other over a connection that stays open, and a backend that answers everything.
+//! A client that asks one thing after the other over a connection that stays open, and a backend
+//! that answers everything.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +18,8 @@ impl Connection {
         Self { to, stream: None }
     }
 
-    /// The status of the answer. The connection is opened anew after an error, and when the server said so.
+    /// The status of the answer. The connection is opened anew after an error, and when the server
+    /// said so.
     pub(crate) fn get(&mut self, host: &str, path: &str) -> io::Result<u16> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,

@@ -56,7 +56,8 @@ async fn back(site: &Site) -> Instant {
     Instant::now()
 }
 
-/// After the API server is back: until the agent has read everything, and until the route is served and told so.
+/// After the API server is back: until the agent has read everything, and until the route is served
+/// and told so.
 async fn converge(site: &Site) -> (Duration, Duration, Duration) {
     let back = back(site).await;
     site.create_route("new").await;

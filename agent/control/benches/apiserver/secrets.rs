@@ -1,5 +1,5 @@
-//! What thousands of Secrets cost that nothing refers to: the same agent before and after hearing of them, and a restarted one
-//! without and with a list of them.
+//! What thousands of Secrets cost that nothing refers to: the same agent before and after hearing
+//! of them, and a restarted one without and with a list of them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::agent::Agent;
 use crate::site::{Site, is_told};
 
 const SIZE: usize = 32 << 10;
-/// The allocator gives memory back within 10 s. What has not moved for longer than that is settled …
+/// The allocator gives memory back within 10 s. What has not moved for longer than that is settled
+/// …
 const POLLS: usize = 15;
 const POLL: Duration = Duration::from_secs(1);
 /// … but for so many MB.

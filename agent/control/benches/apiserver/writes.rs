@@ -1,4 +1,5 @@
-//! A thousand routes at once: how often the Gateway's status is written, and how soon after the last route it is right.
+//! A thousand routes at once: how often the Gateway's status is written, and how soon after the
+//! last route it is right.
 
 use std::time::Instant;
 

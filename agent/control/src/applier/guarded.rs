@@ -1,6 +1,7 @@
-//! Translation that outlives its own bugs. All agents translate the same objects: were a panic the end of the process, one
-//! object that causes it would end every node's, again and again. So what is in force stays in force, the log names the
-//! changes, and the next change is translated together with everything else from scratch.
+//! Translation that outlives its own bugs. All agents translate the same objects: were a panic the
+//! end of the process, one object that causes it would end every node's, again and again. So what
+//! is in force stays in force, the log names the changes, and the next change is translated
+//! together with everything else from scratch.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -17,7 +18,8 @@ pub trait Translate: Send {
     fn apply(&mut self, changes: Vec<Change>) -> Outcome;
     /// Takes note; the next `apply` follows it to the statuses.
     fn observe(&mut self, feedback: Feedback);
-    /// After a panic in `apply`: forgets everything but the objects, and takes these changes before the next.
+    /// After a panic in `apply`: forgets everything but the objects, and takes these changes before
+    /// the next.
     fn begin_again(&mut self, changes: Vec<Change>);
 }
 
@@ -25,12 +27,12 @@ thread_local! {
     static TRANSLATING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread translates now: a panic is then dealt with here.
+/// Tells whether this thread translates now: a panic is then dealt with here.
 pub fn is_translating() -> bool {
     TRANSLATING.get()
 }
 
-/// What the changes come to; `None` if they cannot be translated.
+/// Translates the changes; `None` if that panicked.
 pub(super) fn translate(translator: &mut impl Translate, changes: Vec<Change>) -> Option<Outcome> {
     let again = changes.clone();
     TRANSLATING.set(true);

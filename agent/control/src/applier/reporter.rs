@@ -1,6 +1,6 @@
-//! Reports what became of objects: as statuses to the sink, as faults to the log. It works beside the loop, one batch at a
-//! time, so that the statuses of a whole cluster never keep the next change from being served. What comes up meanwhile
-//! waits, newest only.
+//! Reports what became of objects: as statuses to the sink, as faults to the log. It works beside
+//! the loop, one batch at a time, so that the statuses of a whole cluster never keep the next
+//! change from being served. What comes up meanwhile waits, newest only.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::status::{FaultLog, StatusSink};
 
-/// What is to be reported.
+/// Statuses and generated objects that are to be reported.
 #[derive(Debug, Default)]
 pub(super) struct PendingReport {
     /// `None` for an object that is gone.
@@ -20,7 +20,7 @@ pub(super) struct PendingReport {
     generated: BTreeMap<ObjectName, Option<Wanted>>,
     /// These are the statuses of all objects there are, and what is to be there for all Gateways.
     is_everything: bool,
-    /// What was reported with these follows from everything that the source has.
+    /// All statuses reported so far follow from everything that the source has.
     is_complete: bool,
     /// It follows from what the cluster gave to Gateways, too.
     is_provisioned: bool,

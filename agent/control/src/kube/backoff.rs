@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt.
+//! Waiting before the next attempt.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -30,7 +30,7 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// How long to wait now.
+    /// The wait before the next attempt.
     pub(super) fn delay(&mut self) -> Duration {
         let delay = self.next;
         self.next = (delay * 2).min(self.limit);

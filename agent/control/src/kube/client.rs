@@ -1,4 +1,4 @@
-//! How the agent reaches the API server.
+//! The connection to the API server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,8 +19,9 @@ pub enum ConnectError {
     Client(Box<kube::Error>),
 }
 
-/// With the kubeconfig given, or as the environment says: `KUBECONFIG`, `~/.kube/config`, the pod's service account. Does not
-/// need the API server to answer. Whoever makes a request tries it again, at his own pace.
+/// With the kubeconfig given, or as the environment says: `KUBECONFIG`, `~/.kube/config`, the pod's
+/// service account. Does not need the API server to answer. Whoever makes a request tries it again,
+/// at his own pace.
 ///
 /// # Errors
 /// When nothing says where the API server is, or what says so cannot be read.
@@ -31,7 +32,8 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     client(config)
 }
 
-/// The same for a command, which makes each request once: what the API server has no time for the client tries again by itself.
+/// The same for a command, which makes each request once: what the API server has no time for the
+/// client tries again by itself.
 ///
 /// # Errors
 /// As [`connect`].

@@ -1,5 +1,6 @@
-//! What we write and somebody else keeps undoing. The first times ours is put back at once: people slip. Two controllers that
-//! answer each other would write as fast as the API server lets them, so after that it is put back ever more rarely.
+//! Writes of ours that another client keeps undoing. The first times ours is put back at once:
+//! people slip. Two controllers that answer each other would write as fast as the API server lets
+//! them, so after that it is put back ever more rarely.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -10,21 +11,21 @@ use tokio::time::Instant;
 
 use super::FIELD_MANAGER;
 
-/// How often in a row something is put back without waiting.
+/// Number of times in a row that something is put back without waiting.
 const AT_ONCE: u32 = 4;
-/// How often in a row it is put back before that is worth a line in the log.
+/// Number of times in a row after which that is worth a line in the log.
 pub(super) const NOTABLE: u32 = 5;
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// What was left alone for so long is not disputed any more.
+/// Time after which an object that was left alone is not disputed any more.
 const PEACE: Duration = Duration::from_secs(60);
 
-/// How it stands with one object.
+/// The writes of one object that were undone.
 #[derive(Debug, Default)]
 pub(super) struct Dispute {
     /// The plan that was written last, as a hash, and when.
     last: Option<(u64, Instant)>,
-    /// How often in a row the same plan was written again.
+    /// Number of times in a row that the same plan was written again.
     restored: u32,
 }
 
@@ -41,7 +42,7 @@ impl Dispute {
         self.restored
     }
 
-    /// Whether the next time in a row is worth a line in the log.
+    /// Tells whether the next time in a row is worth a line in the log.
     pub(super) fn becomes_notable(&self) -> bool {
         self.restored + 1 == NOTABLE
     }
@@ -59,7 +60,7 @@ impl Dispute {
     }
 }
 
-/// Who else writes an object, or a part of it, as the API server keeps account of it.
+/// Other field managers of an object, or a part of it, as the API server keeps account of it.
 pub(super) fn others(entries: Option<&[ManagedFieldsEntry]>, subresource: Option<&str>) -> BTreeSet<String> {
     let of_part = entries.into_iter().flatten().filter(|entry| entry.subresource.as_deref() == subresource);
     let managers = of_part.filter_map(|entry| entry.manager.clone());
@@ -89,7 +90,8 @@ fn complaint(what: &impl Display, others: &BTreeSet<String>) -> String {
 mod tests {
     use super::*;
 
-    /// Plan 1 is written, undone after `held`, and put back as soon as it may be; returns how often.
+    /// Plan 1 is written, undone after `held`, and put back as soon as it may be; returns how
+    /// often.
     async fn writes(held: Duration, during: Duration) -> usize {
         let (mut dispute, began, mut writes) = (Dispute::default(), Instant::now(), 0);
         while began.elapsed() < during {

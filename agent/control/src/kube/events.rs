@@ -1,5 +1,5 @@
-//! What this node cannot serve, as Events of the Gateways concerned: `Programmed` speaks for the leader's node, and nobody
-//! reads the logs of all others.
+//! Frontends that this node cannot serve, as Events of the Gateways concerned: `Programmed` speaks
+//! for the leader's node, and nobody reads the logs of all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,9 +17,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::{StatusQueue, problem};
 use crate::applier::State;
 
-/// An API server keeps Events for an hour, if nobody chose otherwise: what lasts is said again before.
+/// An API server keeps Events for an hour, if nobody chose otherwise: what lasts is said again
+/// before.
 const AGAIN: Duration = Duration::from_secs(30 * 60);
-/// For so long, what could not be said is not tried again; and so often it is looked at what there is to say again.
+/// For so long, what could not be said is not tried again; and so often it is looked at what there
+/// is to say again.
 const RETRY: Duration = Duration::from_secs(60);
 /// A node that can serve nothing at all would say so of every Gateway. The others are in its log.
 const MOST: usize = 32;
@@ -92,8 +94,8 @@ impl Announcer {
         is_another || told.until <= Instant::now()
     }
 
-    /// By a recorder of its own each time: one that is kept repeats what it said of a Gateway before, even if that is something
-    /// else by now.
+    /// By a recorder of its own each time: one that is kept repeats what it said of a Gateway
+    /// before, even if that is something else by now.
     async fn publish(&self, gateway: &ObjectName, uid: String, note: &str) -> kube::Result<()> {
         let event = Event {
             type_: EventType::Warning,

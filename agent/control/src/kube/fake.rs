@@ -1,5 +1,5 @@
-//! An API server of a few lines, for tests of what a real one does not do when it is asked to: whoever tests it answers, when
-//! and what he likes.
+//! An API server of a few lines, for tests of what a real one does not do when it is asked to:
+//! whoever tests it answers, when and what he likes.
 
 use std::path::PathBuf;
 use std::time::Duration;

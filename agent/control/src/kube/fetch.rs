@@ -1,5 +1,6 @@
-//! Reads Secrets and ConfigMaps one by one: those that something refers to, when a watch tells that their version moved. Of
-//! each, one request at most is under way, and an answer that is older than what was heard meanwhile does not count.
+//! Reads Secrets and ConfigMaps one by one: those that something refers to, when a watch tells that
+//! their version moved. Of each, one request at most is under way, and an answer that is older than
+//! what was heard meanwhile does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +21,16 @@ use super::read_log::ReadLog;
 
 /// Requests in flight at once.
 const CONCURRENCY: usize = 16;
-/// When to try again what the API server will not let us read.
+/// Wait before another attempt to read what the API server refuses.
 const LATER: Duration = Duration::from_secs(10);
 
 pub(super) struct Fetcher {
     client: Client,
     permits: Arc<Semaphore>,
-    /// What is wanted, and no more.
+    /// Objects that are wanted, and no others.
     readings: BTreeMap<ObjectKey, Reading>,
     requests: JoinSet<(ObjectKey, kube::Result<Option<Value>>)>,
-    /// What could not be read when it was last tried.
+    /// Objects that could not be read when it was last tried.
     failed: BTreeSet<ObjectKey>,
     read_log: ReadLog,
 }
@@ -96,7 +97,7 @@ impl Fetcher {
         unwanted.into_keys().collect()
     }
 
-    /// What is wanted of a kind.
+    /// Objects of a kind that are wanted.
     pub(super) fn wanted(&self, kind: Kind) -> BTreeSet<ObjectName> {
         self.readings.keys().filter(|key| key.kind == kind).map(|key| key.name.clone()).collect()
     }
@@ -127,19 +128,19 @@ impl Fetcher {
         }
     }
 
-    /// Whether it is wanted, and known not to be there.
+    /// Tells whether it is wanted, and known not to be there.
     pub(super) fn is_absent(&self, key: &ObjectKey) -> bool {
         let reading = self.readings.get(key);
         reading.is_some_and(|reading| reading.is_settled && reading.read.is_none())
             && !self.failed.contains(key)
     }
 
-    /// Whether it is wanted, and there was no answer yet.
+    /// Tells whether it is wanted, and there was no answer yet.
     pub(super) fn is_awaited(&self, key: &ObjectKey) -> bool {
         self.readings.get(key).is_some_and(|reading| !reading.is_settled)
     }
 
-    /// Whether there was an answer for everything that is wanted.
+    /// Tells whether there was an answer for everything that is wanted.
     pub(super) fn is_settled(&self) -> bool {
         self.readings.values().all(|reading| reading.is_settled)
     }
@@ -177,7 +178,8 @@ impl Fetcher {
         Some(Fetched { key, answer: object.map_or(Answer::Absent, Answer::Found) })
     }
 
-    /// Whoever waits for an answer waits for an API server that is away, not for one that will not give it.
+    /// Whoever waits for an answer waits for an API server that is away, not for one that will not
+    /// give it.
     fn failed(&mut self, key: ObjectKey, error: &kube::Error) -> Option<Fetched> {
         self.read_log.failed_at(&key, error);
         self.failed.insert(key.clone());
@@ -226,7 +228,7 @@ fn is_outdated(version: Option<&str>, heard: &str) -> bool {
     version.is_none_or(|version| is_older(version, heard))
 }
 
-/// Whether the same request would most likely come to the same again.
+/// Tells whether the same request would most likely come to the same again.
 fn is_final(error: &kube::Error) -> bool {
     use kube::Error::{Api, BuildRequest, FromUtf8, HttpError, SerdeError};
     match error {
@@ -257,7 +259,7 @@ fn manifest(object: &DynamicObject, kind: Kind) -> kube::Result<Value> {
     Ok(manifest)
 }
 
-/// What is read one by one is of the core group, which every API server serves.
+/// Kinds that are read one by one are of the core group, which every API server serves.
 fn resource(kind: Kind) -> ApiResource {
     let kind_of_version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
     ApiResource::from_gvk_with_plural(&kind_of_version, kind.resource())

@@ -1,5 +1,5 @@
-//! Makes what was generated for Gateways be there, while it leads: server-side apply of what [`infra::diff`] says, and
-//! nothing it does not say.
+//! Makes what was generated for Gateways be there, while it leads: server-side apply of what
+//! [`infra::diff`] says, and nothing it does not say.
 
 mod existing;
 mod requests;
@@ -31,7 +31,8 @@ use requests::{ANSWER, Requests};
 
 pub(super) use requests::{read, resource};
 
-/// When somebody else's object is in the way, or the API server refused one, it is tried again this often.
+/// Interval at which it is tried again when another owner's object is in the way or the API server
+/// refused one.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Gateways that could not get their objects, and why.
@@ -52,7 +53,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Writes only while `leading` is true. `binding` is the ClusterRoleBinding by which pods of mode Dedicated may read.
+    /// Writes only while `leading` is true. `binding` is the ClusterRoleBinding by which pods of
+    /// mode Dedicated may read.
     pub fn new(
         client: Client,
         queue: Arc<StatusQueue>,
@@ -113,7 +115,7 @@ impl Generator {
         }
     }
 
-    /// What holds is for the new leader to say.
+    /// Leaves it to the new leader to tell what could not be had.
     fn retract(&mut self) {
         self.failed = LogOnce::default();
         self.access.forget();
@@ -153,7 +155,8 @@ impl Generator {
         [waiting, retry, review].into_iter().flatten().min()
     }
 
-    /// Returns when to look after it again. As long as it is not known whose accounts there are, nothing changes.
+    /// Returns when to look after it again. As long as it is not known whose accounts there are,
+    /// nothing changes.
     async fn grant(&mut self, wanted: &[Wanted]) -> Option<Instant> {
         if !self.existing.is_listed(GeneratedKind::ServiceAccount) {
             return None;
@@ -222,7 +225,8 @@ impl Generator {
         }
     }
 
-    /// An object that is not known to be generated may still be there: it is looked at before it is written.
+    /// An object that is not known to be generated may still be there: it is looked at before it is
+    /// written.
     async fn apply(&mut self, object: &Generated, wanted: &[Wanted]) -> kube::Result<Option<Fault>> {
         let gateway = wanted.iter().find(|it| Some(&it.gateway) == object.gateway().as_ref());
         let (kind, name) = (object.kind, object.name());
@@ -244,7 +248,8 @@ impl Generator {
         }
     }
 
-    /// Applied as soon as the old one is seen to be gone. A trial comes first: what cannot be had must not cost what is.
+    /// Applied as soon as the old one is seen to be gone. A trial comes first: what cannot be had
+    /// must not cost what is.
     async fn replace(&self, object: &Generated, uid: String) -> kube::Result<Option<Fault>> {
         if let Err(error) = self.requests.try_out(object).await {
             return refused(object, error);
@@ -255,7 +260,8 @@ impl Generator {
         Ok(None)
     }
 
-    /// Only the very version that was looked at: whoever changed it since may want it. Returns whether it was deleted.
+    /// Only the very version that was looked at: whoever changed it since may want it. Returns
+    /// whether it was deleted.
     async fn delete(&self, kind: GeneratedKind, name: &ObjectName, uid: String) -> kube::Result<bool> {
         let there = self.existing.get(kind, name);
         let version = there.and_then(|there| there.metadata.resource_version.clone());
@@ -263,7 +269,7 @@ impl Generator {
         self.requests.delete(kind, name, seen).await
     }
 
-    /// Why an object may not be written over.
+    /// The reason why an object may not be written over.
     fn refusal(&self, there: &Generated, gateway: Option<&Wanted>) -> Option<String> {
         let wanted = gateway.map(std::slice::from_ref).unwrap_or_default();
         let operations = infra::diff(wanted, [there], self.queue.controller_name());
@@ -286,7 +292,7 @@ impl Generator {
         self.hasher.hash_one(object.manifest.to_string())
     }
 
-    /// Who else writes it, when that is about to be said. Applying hides it.
+    /// Its other field managers, when these are about to be logged. Applying hides it.
     async fn others(&self, object: &Generated) -> BTreeSet<String> {
         let dispute = self.disputes.get(&(object.kind, object.name()));
         match dispute.is_some_and(Dispute::becomes_notable) {
@@ -314,7 +320,7 @@ fn name_taken(message: String) -> Fault {
     Fault::not_programmed(Reason::AddressNotAssigned, message)
 }
 
-/// What the API server will not have is the Gateway's problem; everything else is tried again.
+/// Turns what the API server refuses into a fault of the Gateway; everything else is tried again.
 fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Fault>> {
     match code(&error) {
         Some(400 | 403 | 422) => {
@@ -327,7 +333,7 @@ fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Fault>
     }
 }
 
-/// Whom an operation is for, or else what it concerns.
+/// The Gateway that an operation is for, or else the object it concerns.
 fn gateway_of(operation: &Operation) -> ObjectName {
     match operation {
         Operation::Apply(object) | Operation::Replace { object, .. } => {

@@ -1,5 +1,6 @@
-//! The last good configuration on disk, so that an agent that restarts while the API server is away serves at once. Secrets are
-//! not for disks: they are kept in memory that outlives the process, or what needs a key waits for the API server.
+//! The last good configuration on disk, so that an agent that restarts while the API server is away
+//! serves at once. Secrets are not for disks: they are kept in memory that outlives the process, or
+//! what needs a key waits for the API server.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How soon after a change the file is written, and how often at most.
+/// Delay after a change until the file is written, and the shortest time between two writes.
 const DELAY: Duration = Duration::from_secs(2);
 /// Writing takes at most this share of the time.
 const SHARE: u32 = 20;
@@ -27,11 +28,11 @@ pub struct LastGood {
     secrets: Option<PathBuf>,
     due: Option<Instant>,
     pause: Duration,
-    /// What could not be written the last time.
+    /// Files that could not be written the last time.
     failed: Vec<PathBuf>,
 }
 
-/// What became of writing.
+/// The result of a write.
 #[derive(Debug)]
 pub(super) struct Written {
     failures: Vec<Failure>,
@@ -42,7 +43,7 @@ pub(super) struct Written {
 struct Failure {
     path: PathBuf,
     error: io::Error,
-    /// What a restart without API server comes to, and what can be done.
+    /// The consequence for a restart without API server, and what can be done.
     advice: &'static str,
 }
 
@@ -65,7 +66,7 @@ impl LastGood {
         self
     }
 
-    /// What was kept, if anything. A broken line is left out: better little than nothing.
+    /// Reads what was kept, if anything. A broken line is left out: better little than nothing.
     pub(super) fn read(&self) -> JoinHandle<Vec<Change>> {
         let paths: Vec<_> = std::iter::once(&self.path).chain(&self.secrets).cloned().collect();
         tokio::task::spawn_blocking(move || {
@@ -94,7 +95,7 @@ impl LastGood {
         self.due.get_or_insert_with(|| Instant::now() + self.pause);
     }
 
-    /// When to write, if there is anything to write.
+    /// The time of the next write, if there is anything to write.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -118,7 +119,7 @@ impl LastGood {
         })
     }
 
-    /// What came of it.
+    /// Takes note of the result of a write.
     pub(super) fn written(&mut self, Written { failures, took }: Written) {
         self.pause = DELAY.max(took * SHARE);
         for Failure { path, error, advice } in failures.iter().filter(|it| !self.failed.contains(&it.path)) {

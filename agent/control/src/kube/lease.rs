@@ -1,6 +1,7 @@
-//! Who writes: the agent that holds the Lease. The algorithm is that of Kubernetes' own controllers: every write carries the
-//! version it is based on, so that of two candidates one loses; and whether a holder is alive is judged by when *we* last saw
-//! it move, so that clocks need not agree. Losing the Lease makes a follower that campaigns again, and has no other effect.
+//! Leader election: the agent that holds the Lease writes. The algorithm is that of Kubernetes' own
+//! controllers: every write carries the version it is based on, so that of two candidates one
+//! loses; and whether a holder is alive is judged by when *we* last saw it move, so that clocks
+//! need not agree. Losing the Lease makes a follower that campaigns again, and has no other effect.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use super::backoff::jittered;
 use super::log_once::LogOnce;
 use super::{code, problem};
 
-/// How a Lease is kept. A leader that cannot renew steps down after `renew_within`, before another may think it dead after
-/// `valid_for`.
+/// Times by which a Lease is kept. A leader that cannot renew steps down after `renew_within`,
+/// before another may think it dead after `valid_for`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub valid_for: Duration,
@@ -32,7 +33,7 @@ pub struct Elector {
     timing: Timing,
     seen: Option<Seen>,
     leading: watch::Sender<bool>,
-    /// Why it cannot campaign.
+    /// The problem that keeps it from campaigning.
     problem: LogOnce,
 }
 
@@ -79,12 +80,13 @@ impl Elector {
         }
     }
 
-    /// Whether this agent leads now.
+    /// Tells whether this agent leads now.
     pub fn leading(&self) -> watch::Receiver<bool> {
         self.leading.subscribe()
     }
 
-    /// Campaigns until `stop` completes, then gives the Lease up so that another agent takes it at once.
+    /// Campaigns until `stop` completes, then gives the Lease up so that another agent takes it at
+    /// once.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         let mut renewed = Instant::now();
@@ -106,8 +108,9 @@ impl Elector {
         self.give_up().await;
     }
 
-    /// Without an answer it tries more often: writing should go on soon after the API server is back. A leader that cannot
-    /// renew must step down in time, and a follower takes over as soon as it may, however long the pause would be.
+    /// Without an answer it tries more often: writing should go on soon after the API server is
+    /// back. A leader that cannot renew must step down in time, and a follower takes over as soon
+    /// as it may, however long the pause would be.
     fn pause(&self, attempt: Attempt, renewed: Instant) -> Duration {
         let pause = jittered(match attempt {
             Attempt::Unanswered => self.timing.retry_every / 2,
@@ -122,7 +125,8 @@ impl Elector {
         pause.min(left.max(Duration::from_millis(10)))
     }
 
-    /// Takes or renews the Lease, if the API server answers in time: of a leader, before it must step down.
+    /// Takes or renews the Lease, if the API server answers in time: of a leader, before it must
+    /// step down.
     async fn attempt(&mut self, renewed: Instant) -> Attempt {
         let mut limit = Instant::now() + self.timing.renew_within / 2;
         if self.leads() {
@@ -212,9 +216,9 @@ impl Elector {
         holder(&seen.lease).is_none() || seen.since.elapsed() >= self.trusted(seen)
     }
 
-    /// How long a holder is thought alive after it was seen to move: longer than the holder leads without being able to move
-    /// again. Whoever looks once per pause saw it move within a pause, so another leads within the time that the Lease is valid
-    /// for.
+    /// Time for which a holder is thought alive after it was seen to move: longer than the holder
+    /// leads without being able to move again. Whoever looks once per pause saw it move within a
+    /// pause, so another leads within the time that the Lease is valid for.
     fn trusted(&self, seen: &Seen) -> Duration {
         let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());

@@ -1,4 +1,4 @@
-//! How far the lists of all kinds that are watched are.
+//! The progress of the lists of all kinds that are watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +64,8 @@ impl Listings {
         read.map(|(kind, _)| *kind)
     }
 
-    /// Whether it is known which Gateways are ours. Otherwise all that was written for them would seem to be for nobody.
+    /// Tells whether it is known which Gateways are ours. Otherwise all that was written for them
+    /// would seem to be for nobody.
     pub(super) fn tell_our_gateways(&self) -> bool {
         [Kind::GatewayClass, Kind::Gateway]
             .iter()

@@ -1,5 +1,5 @@
-//! Problems that the log has already, so that it has each once: not at every attempt, and of statuses not once per object when
-//! the reason is one for all.
+//! Problems that the log has already, so that it has each once: not at every attempt, and of
+//! statuses not once per object when the reason is one for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use super::dispute::{self, NOTABLE};
 /// Objects whose faults are remembered.
 const MANY: usize = 1024;
 
-/// The problem of each matter that the log has already: another one is logged, and the same one not again.
+/// The problem of each matter that the log has already: another one is logged, and the same one not
+/// again.
 #[derive(Debug)]
 pub(super) struct LogOnce<M = ()>(BTreeMap<M, String>);
 
@@ -21,7 +22,7 @@ pub(super) struct WriteFaults(Mutex<Words>);
 
 #[derive(Debug, Default)]
 struct Words {
-    /// What the API server last answered instead of taking statuses of the kind; `None`: nothing.
+    /// The API server's last answer instead of taking statuses of the kind; `None`: nothing.
     kinds: BTreeMap<Kind, Option<u16>>,
     invalid: BTreeMap<ObjectKey, String>,
 }
@@ -29,7 +30,8 @@ struct Words {
 // === impl LogOnce ===
 
 impl<M: Ord> LogOnce<M> {
-    /// Whether the log does not have it yet. Numbers do not count: a certificate expired another number of seconds ago each time.
+    /// Tells whether the log does not have it yet. Numbers do not count: a certificate expired
+    /// another number of seconds ago each time.
     pub(super) fn is_new(&mut self, matter: M, problem: &str) -> bool {
         let words: String = problem.chars().filter(|it| !it.is_ascii_digit()).collect();
         self.0.insert(matter, words.clone()) != Some(words)

@@ -1,4 +1,4 @@
-//! What the API server's objects say of themselves, and what of that is no configuration.
+//! Metadata of the API server's objects, and the parts of objects that are no configuration.
 
 use portcullis_api::{Kind, ObjectKey, StatusUse};
 use portcullis_model::ObjectName;
@@ -14,7 +14,8 @@ pub(super) fn version_of(manifest: &Value) -> String {
     manifest["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Resource versions are numbers, although for long nobody was to know. If one is not, the newer word counts.
+/// Resource versions are numbers, although for long nobody was to know. If one is not, the newer
+/// word counts.
 pub(super) fn is_older(new: &str, old: &str) -> bool {
     matches!((new.parse::<u64>(), old.parse::<u64>()), (Ok(new), Ok(old)) if new < old)
 }

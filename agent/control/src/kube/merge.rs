@@ -1,5 +1,6 @@
-//! A planned status into the one that is there, pure. Lists that several controllers share (a route's parents, conditions)
-//! keep what others put there, as it was found and in its place. Nothing is planned when only time would change.
+//! A planned status into the one that is there, pure. Lists that several controllers share (a
+//! route's parents, conditions) keep what others put there, as it was found and in its place.
+//! Nothing is planned when only time would change.
 
 use portcullis_gateway::ConditionType;
 use serde_json::{Map, Value, json};
@@ -14,11 +15,13 @@ const CONDITIONS: &str = "conditions";
 const PLANNED: [&str; 5] =
     ["addresses", "attachedGateways", "attachedListenerSets", LISTENERS, "supportedFeatures"];
 
-/// Types that the Gateway API has or had for objects that have one controller, and that we never say.
+/// Types that the Gateway API has or had for objects that have one controller, and that we never
+/// say.
 const NOT_SAID: [&str; 5] =
     ["AttachedListenerSets", "Detached", "InsecureFrontendValidationMode", "Ready", "Scheduled"];
 
-/// The part of a status to write, as a JSON merge patch of `status`; `None` if what is there says it all.
+/// The part of a status to write, as a JSON merge patch of `status`; `None` if what is there says
+/// it all.
 ///
 /// `planned` is `None` for an object that we have nothing to say about any more.
 pub(super) fn patch(observed: &Value, planned: Option<&Value>, controller: &str, now: &str) -> Option<Value> {
@@ -30,7 +33,7 @@ pub(super) fn patch(observed: &Value, planned: Option<&Value>, controller: &str,
     difference(observed, merged)
 }
 
-/// Whether a status has entries of ours among its parents.
+/// Tells whether a status has entries of ours among its parents.
 pub(super) fn has_parents_of(status: &Value, controller: &str) -> bool {
     list(status, PARENTS).iter().any(|entry| is_ours(entry, controller))
 }
@@ -39,8 +42,9 @@ fn list<'v>(holder: &'v Value, field: &str) -> &'v [Value] {
     holder.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What is planned, in the places where the same is there; new items come last. Of what is there and not planned, what others
-/// put there stays. An order of our own would be a dispute with whoever has another one.
+/// Items that are planned, in the places where the same is there; new items come last. Of what is
+/// there and not planned, what others put there stays. An order of our own would be a dispute with
+/// whoever has another one.
 fn merge(
     observed: &[Value],
     mut planned: Vec<Value>,
@@ -117,8 +121,9 @@ fn share_conditions(planned: &mut Value, observed: Option<&Value>) {
     }
 }
 
-/// The Gateway API's own types are the controller's to say, also those that it does not say; a former controller may have
-/// left them. "Implementations may add their own": others are somebody's who looks at the same object.
+/// The Gateway API's own types are the controller's to say, also those that it does not say; a
+/// former controller may have left them. "Implementations may add their own": others are somebody's
+/// who looks at the same object.
 fn is_of_another_type(condition: &Value) -> bool {
     let r#type = condition["type"].as_str().unwrap_or_default();
     !ConditionType::ALL.iter().any(|ours| ours.as_str() == r#type) && !NOT_SAID.contains(&r#type)

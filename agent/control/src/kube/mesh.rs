@@ -1,5 +1,6 @@
-//! Carries out the plan for the Mesh resource (GEP-3949), and asks for the next whenever the resource, its parameters, the
-//! number of agents or the leader changes. Without the CRD, or with a resource that is another's, it does nothing and says so.
+//! Carries out the plan for the Mesh resource (GEP-3949), and asks for the next whenever the
+//! resource, its parameters, the number of agents or the leader changes. Without the CRD, or with a
+//! resource that is another's, it does nothing and says so.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -32,20 +33,22 @@ use crate::status::times;
 
 const GROUP: &str = "gateway.networking.x-k8s.io";
 const VERSION: &str = "v1alpha1";
-/// How often to count the agents, to ask whether the CRD is there by now, and to try again what failed.
+/// Interval at which to count the agents, to ask whether the CRD is there by now, and to try again
+/// what failed.
 const RECHECK: Duration = Duration::from_secs(5);
 
 pub struct Mesh {
     client: Client,
     settings: MeshSettings,
     instance: Instance,
-    /// The label selector of the agents' pods in the instance's namespace; empty: they are not counted.
+    /// The label selector of the agents' pods in the instance's namespace; empty: they are not
+    /// counted.
     agents: String,
     leading: watch::Receiver<bool>,
     state: watch::Sender<MeshState>,
     /// Of resources of other names, the versions that a status was written to.
     answered: BTreeMap<String, Option<String>>,
-    /// Why one could not be written.
+    /// The reason why one could not be written.
     unanswered: LogOnce,
     disputes: BTreeMap<String, Dispute>,
     hasher: RandomState,
@@ -55,7 +58,7 @@ pub struct Mesh {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeshState {
     pub parameters: MeshParameters,
-    /// Why there is no Mesh resource of ours.
+    /// The reason why there is no Mesh resource of ours.
     pub warning: Option<String>,
 }
 
@@ -76,7 +79,8 @@ struct Parameters {
 }
 
 impl Mesh {
-    /// Writes only while `leading` is true. `instance.agents` is counted by label selector if `agents` is not empty.
+    /// Writes only while `leading` is true. `instance.agents` is counted by label selector if
+    /// `agents` is not empty.
     pub fn new(
         client: Client,
         settings: MeshSettings,
@@ -214,8 +218,8 @@ impl Mesh {
         self.hasher.hash_one(serde_json::to_string(status).unwrap_or_default())
     }
 
-    /// Once for each version of a resource: another that finds the name to be its own may answer, too. Returns when to come
-    /// back to one that has to wait, or could not be answered.
+    /// Once for each version of a resource: another that finds the name to be its own may answer,
+    /// too. Returns when to come back to one that has to wait, or could not be answered.
     async fn answer_unexpected(&mut self, observed: &Observed) -> Option<Instant> {
         self.answered.retain(|name, _| observed.meshes.contains_key(name));
         if !*self.leading.borrow() {

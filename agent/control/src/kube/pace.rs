@@ -1,5 +1,6 @@
-//! How often one object is written: at once if it is new, then ever more rarely; and while it keeps changing, as when the
-//! routes of a Gateway come by the thousand, only now and then until it holds still.
+//! The pace at which one object is written: at once if it is new, then ever more rarely; and while
+//! it keeps changing, as when the routes of a Gateway come by the thousand, only now and then until
+//! it holds still.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ const LONGEST_REST: Duration = Duration::from_millis(200);
 const STILL: Duration = Duration::from_millis(200);
 /// … or when this has passed since the last write.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// What was not written for this long starts anew.
+/// Time without a write after which an object starts anew.
 const CALM: Duration = Duration::from_secs(3);
 /// After the API server would not take a write, and so on, twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// When the object was looked at last, to be written, and how long it rested then.
+    /// Time when the object was looked at last, to be written, and its rest after that.
     last: Option<(Instant, Duration)>,
     /// Attempts in a row that came to nothing.
     failures: u32,
@@ -49,7 +50,7 @@ impl Pace {
         wait
     }
 
-    /// When to write what is as it is `since` then, and rests until `rested`.
+    /// The time to write what is as it is `since` then, and rests until `rested`.
     pub(super) fn due(&self, rested: Instant, since: Instant) -> Instant {
         match self.last {
             Some((last, rest)) if rest == LONGEST_REST => {
@@ -59,7 +60,7 @@ impl Pace {
         }
     }
 
-    /// Whether there is nothing to remember.
+    /// Tells whether there is nothing to remember.
     pub(super) fn is_over(&self) -> bool {
         self.last.is_none_or(|(last, _)| last.elapsed() >= CALM)
             && self.failures == 0

@@ -1,5 +1,5 @@
-//! What pods of mode Dedicated need besides their objects: the right to read what is no secret, and to be there before their Gateway counts as
-//! programmed.
+//! The needs of pods of mode Dedicated besides their objects: the right to read what is no secret,
+//! and to be there before their Gateway counts as programmed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::backoff::jittered;
 use super::log_once::LogOnce;
 use super::{FIELD_MANAGER, code, problem};
 
-/// How often the binding is looked at: others may have taken somebody out of it.
+/// Interval at which the binding is looked at: another client may have taken a subject out of it.
 const REVIEW: Duration = Duration::from_secs(10);
 /// When it could not be changed, it is tried again this often.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The ClusterRoleBinding that installation made without subjects, by which pods read what is no secret. What it binds to is
-/// less than our own rights, so that Kubernetes lets us.
+/// The ClusterRoleBinding that installation made without subjects, by which pods read what is no
+/// secret. What it binds to is less than our own rights, so that Kubernetes lets us.
 pub(super) struct Access {
     api: Api<ClusterRoleBinding>,
     binding: Option<String>,
@@ -31,7 +31,7 @@ pub(super) struct Access {
     problem: LogOnce,
 }
 
-/// Who was granted it last, and until when that is taken for granted.
+/// The accounts it was granted to last, and the time until which that is taken to hold.
 struct Granted {
     accounts: BTreeSet<ObjectName>,
     until: Instant,
@@ -42,7 +42,7 @@ impl Access {
         Self { api: Api::all(client), binding, granted: None, problem: LogOnce::default() }
     }
 
-    /// Whether there can be any such pods.
+    /// Tells whether there can be any such pods.
     pub(super) fn is_possible(&self) -> bool {
         self.binding.is_some()
     }
@@ -100,8 +100,9 @@ impl Access {
     }
 }
 
-/// The ServiceAccounts that were seen to be generated for Gateways, and that these Gateways still have: a name that somebody
-/// else took first gives him nothing. A Gateway of which it is not known what it wants keeps its pods, and they their rights.
+/// The ServiceAccounts that were seen to be generated for Gateways, and that these Gateways still
+/// have: a name that somebody else took first gives him nothing. A Gateway of which it is not known
+/// what it wants keeps its pods, and they their rights.
 pub(super) fn accounts<'o>(
     there: impl IntoIterator<Item = &'o Generated>,
     wanted: &[Wanted],
@@ -122,7 +123,7 @@ fn subjects_of(binding: &ClusterRoleBinding) -> BTreeSet<ObjectName> {
     subjects.map(|subject| name(&subject.namespace, &subject.name)).collect()
 }
 
-/// Why the pods of a Deployment do not serve, if none does.
+/// The fault of a Deployment none of whose pods serves.
 pub(super) fn unavailable(wanted: &Generated, there: Option<&Generated>) -> Option<Fault> {
     let status = there.map(|there| &there.manifest["status"]["availableReplicas"]);
     let available = status.and_then(serde_json::Value::as_i64).unwrap_or_default();

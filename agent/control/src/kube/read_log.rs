@@ -1,5 +1,5 @@
-//! What is wrong with reading from the API server, for the log: said when it begins, when it becomes something else, and when
-//! it is over.
+//! Problems with reading from the API server, for the log: said when it begins, when it becomes
+//! something else, and when it is over.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use tokio::time::Instant;
 
 use super::{answered, problem};
 
-/// How often other words for the same are said, at most. Some change all the time: how long ago a certificate expired, say.
+/// Shortest time between two lines that tell the same in other words. Some change all the time: how
+/// long ago a certificate expired, say.
 const AGAIN: Duration = Duration::from_secs(60);
 
 pub(super) struct ReadLog {
     what: &'static str,
-    /// What is not done with it.
+    /// The participle of what is not done with it.
     done: &'static str,
     now: Option<Logged>,
 }

@@ -1,4 +1,5 @@
-//! Which kinds the API server serves, and in which version. A kind without CRD is no error: it is asked for again.
+//! The kinds that the API server serves, and their versions. A kind without CRD is no error: it is
+//! asked for again.
 
 use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind};

@@ -1,6 +1,7 @@
-//! An API server as a [`Source`]: what the watches hear, coalesced into changes. Nothing is said before everything was
-//! read, so that nobody translates half a configuration; if not all of it can be read at the start, the last good
-//! configuration is said instead, and what became of it once the rest is known.
+//! An API server as a [`Source`]: what the watches hear, coalesced into changes. Nothing is said
+//! before everything was read, so that no half configuration is translated; if not all of it can be
+//! read at the start, the last good configuration is said instead, and what became of it once the
+//! rest is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,31 +27,32 @@ use super::status_queue::{Observed, StatusQueue};
 use super::watch::{Delta, watch};
 use crate::source::{Source, Update};
 
-/// What the watches may be ahead of the translation.
+/// The number of events by which watches may be ahead of translation.
 const QUEUE: usize = 1024;
-/// How often a pod of one Gateway asks for what it may not watch.
+/// Interval at which a pod of one Gateway asks for what it may not watch.
 const POLL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct SourceOptions {
-    /// The Gateway that this pod serves, if it serves one: it has less to read, and may watch none of what may be secret.
+    /// The Gateway that this pod serves, if it serves one: it has less to read, and may watch none
+    /// of what may be secret.
     pub only: Option<ObjectName>,
     pub last_good: Option<LastGood>,
-    /// How long to wait for the API server at the start before the last good configuration is used.
+    /// Wait for the API server at the start before the last good configuration is used.
     pub patience: Duration,
 }
 
 /// Must be made, and polled, within a tokio runtime.
 pub struct KubeSource {
-    /// When to ask again for what no watch tells of.
+    /// Time to ask again for what no watch tells of.
     poll: Option<Instant>,
     queue: Arc<StatusQueue>,
     deltas: mpsc::Receiver<Delta>,
     received: Vec<Delta>,
     listings: Listings,
-    /// What was said, or is about to be.
+    /// The objects that updates told of, or are about to.
     objects: Objects,
-    /// What is about to be said, the newest of each object.
+    /// The newest change of each object that no update told of yet.
     pending: BTreeMap<ObjectKey, Change>,
     /// Gateways as the API server has them, without the addresses that were assigned.
     gateways: BTreeMap<ObjectName, Object>,
@@ -73,7 +75,8 @@ enum Phase {
     Reading(Instant),
     /// The last good configuration was said, if there is any.
     Remembering,
-    /// A draft was said, and what it refers to is being read. At this time, patience ends, unless it has before.
+    /// A draft was said, and what it refers to is being read. At this time, patience ends, unless
+    /// it has before.
     Following(Option<Instant>),
     /// Everything that we may read was read, and said.
     Current,
@@ -111,7 +114,7 @@ impl KubeSource {
 
     // --- saying ---
 
-    /// What there is to say now, if anything.
+    /// The next update, if there is anything to tell.
     fn update(&mut self) -> Option<Update> {
         if let Some(changes) = self.remembered.take() {
             return Some(Update { changes, ..Update::default() });
@@ -307,7 +310,7 @@ impl KubeSource {
         self.poll = Some(Instant::now() + POLL);
     }
 
-    /// What was kept on disk may be referred to no longer.
+    /// Forgets objects kept on disk that nothing refers to any more.
     fn forget_unreferred(&mut self) {
         for kind in Kind::ALL.iter().filter(|kind| kind.reading() == Reading::OnDemand) {
             self.retain(*kind, &self.fetcher.wanted(*kind));
@@ -329,7 +332,7 @@ impl KubeSource {
 
     // --- what is kept on disk ---
 
-    /// What the last good configuration has, until everything is known.
+    /// Turns to the last good configuration until everything is known.
     fn stop_waiting(&mut self) {
         self.phase = match self.phase {
             Phase::Reading(_) => Phase::Remembering,
@@ -339,7 +342,7 @@ impl KubeSource {
         self.reading.extend(self.last_good.as_ref().map(LastGood::read));
     }
 
-    /// What was heard meanwhile follows when all was.
+    /// Serves what was kept. Objects heard of meanwhile follow when everything is known.
     fn remember(&mut self, mut kept: Vec<Change>) {
         if kept.is_empty() || self.phase == Phase::Current {
             return;

@@ -1,6 +1,6 @@
-//! What statuses should be and what they are, newest only: the meeting place of the source (which observes), the applier
-//! (which plans) and the writer (which makes the one the other). A queue, never a queue: a thousand changes of an object
-//! before it is its turn are one write.
+//! What statuses should be and what they are, newest only: the meeting place of the source (which
+//! observes), the applier (which plans) and the writer (which makes the one the other). A queue,
+//! never a queue: a thousand changes of an object before it is its turn are one write.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,10 @@ use crate::status::{StatusSink, Statuses};
 
 /// Paces of more objects than this are not kept for nothing.
 const MANY: usize = 1024;
-/// How long a write rests that nobody answered: the API server may be back at any time.
+/// Rest after a write without answer: the API server may be back at any time.
 const UNANSWERED: Duration = Duration::from_secs(1);
-/// How long a new writer waits to be told which Gateways have not got their objects, before it says that they have.
+/// Time for which a new writer waits for what Gateways could not get, before it writes that they
+/// have everything.
 const UNPROVISIONED: Duration = Duration::from_secs(10);
 
 /// Shared by all who take part.
@@ -35,7 +36,8 @@ pub struct StatusQueue {
     controller_name: String,
     work: Mutex<Work>,
     changed: Notify,
-    /// Whether plans are made from what the API server says now, rather than from what was kept on disk.
+    /// True if plans are made from what the API server says now, rather than from what was kept on
+    /// disk.
     current: watch::Sender<bool>,
     generated: watch::Sender<BTreeMap<ObjectName, Wanted>>,
     hasher: RandomState,
@@ -46,18 +48,18 @@ struct Work {
     observed: BTreeMap<ObjectKey, Observed>,
     /// JSON text: there may be tens of thousands, and few are ever looked at.
     planned: BTreeMap<ObjectKey, Box<str>>,
-    /// What may need a write, and since when it is as it is.
+    /// Objects that may need a write, and the time since when they are as they are.
     dirty: BTreeMap<ObjectKey, Instant>,
     /// Being written (`None`), or written so recently that the next write waits.
     resting: BTreeMap<ObjectKey, Option<Instant>>,
     paces: BTreeMap<ObjectKey, Pace>,
-    /// How many paces there may be before those that are over are thrown away.
+    /// Number of paces from which on those that are over are thrown away.
     sweep_at: usize,
     /// Plans say what Gateways could not get.
     is_provisioned: bool,
     /// Until when Gateways and ListenerSets wait for that.
     unprovisioned_until: Option<Instant>,
-    /// What the plan and the observation were when there was nothing (more) to do, as a hash.
+    /// Hash of the plan and the observation when there was nothing (more) to do.
     settled: BTreeMap<ObjectKey, u64>,
 }
 
@@ -94,8 +96,8 @@ impl StatusQueue {
         })
     }
 
-    /// Whether everything was read from the API server and applied, and what follows from it is planned: the agent is ready,
-    /// and may write.
+    /// Tells whether everything was read from the API server and applied, and what follows from it
+    /// is planned: the agent is ready, and may write.
     pub fn current(&self) -> watch::Receiver<bool> {
         self.current.subscribe()
     }
@@ -141,7 +143,8 @@ impl StatusQueue {
     pub(super) fn review(&self) {
         let mut work = self.work();
         work.settled.clear();
-        // Whoever was writing them when leadership was lost does not any more, and what kept others waiting may be over.
+        // Whoever was writing them when leadership was lost does not any more, and what kept others
+        // waiting may be over.
         work.resting.clear();
         work.unprovisioned_until = (!work.is_provisioned).then(|| Instant::now() + UNPROVISIONED);
         let ours =
@@ -172,7 +175,7 @@ impl StatusQueue {
         self.work().job(key)
     }
 
-    /// What the job says was seen and planned needs no further write.
+    /// Takes note that the job, as it was seen and planned, needs no further write.
     pub(super) fn settle(&self, job: &Job) {
         let mut work = self.work();
         let mark = mark(&self.hasher, Some(&job.observed), job.planned.as_deref());
@@ -222,8 +225,9 @@ impl StatusQueue {
         self.changed.notify_one();
     }
 
-    /// Whether this version of an object, or a newer one, was seen, and nothing is left to be written of it. What others
-    /// change of a status is dealt with then; what follows from other objects may still be on its way.
+    /// Tells whether this version of an object, or a newer one, was seen, and nothing is left to be
+    /// written of it. What others change of a status is dealt with then; what follows from other
+    /// objects may still be on its way.
     pub fn rests_at(&self, key: &ObjectKey, version: &str) -> bool {
         let work = self.work();
         let seen = work.observed.get(key).is_some_and(|seen| !is_older(&seen.version, version));
@@ -247,7 +251,8 @@ impl StatusQueue {
 // === impl Work ===
 
 impl Work {
-    /// It is as it is since now. What is not there is not written; when it comes, it is looked at anyway.
+    /// It is as it is since now. What is not there is not written; when it comes, it is looked at
+    /// anyway.
     fn touch(&mut self, key: ObjectKey) {
         if self.observed.contains_key(&key) {
             self.dirty.insert(key, Instant::now());
@@ -352,7 +357,7 @@ impl Observed {
 // === impl Job ===
 
 impl Job {
-    /// What to write of the status, if anything.
+    /// The patch to write, if there is anything to write.
     pub(super) fn patch(&self, controller_name: &str, now: &str) -> Option<Value> {
         let observed = serde_json::from_str(&self.observed.status).unwrap_or(Value::Null);
         let planned = self.planned();

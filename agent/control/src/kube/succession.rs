@@ -1,5 +1,6 @@
-//! Whether an agent that ends is followed by another one on its node. What it leaves in the kernel is for that one; when the
-//! agents are uninstalled, or their node is no longer theirs, nothing may stay.
+//! Whether an agent that ends is followed by another one on its node. What it leaves in the kernel
+//! is for that one; when the agents are uninstalled, or their node is no longer theirs, nothing may
+//! stay.
 
 mod selection;
 
@@ -16,8 +17,8 @@ use selection::selects;
 /// An agent that is told to end has little time.
 const PATIENCE: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(200);
-/// How often the API server has to deny before it is believed: one that starts denies for some seconds what it allows, until
-/// it has read who may do what.
+/// Number of denials after which the API server is believed: one that starts denies for some
+/// seconds what it allows, until it has read who may do what.
 const DENIALS: usize = 25;
 
 /// The DaemonSet that an agent belongs to, and the node that it is on.
@@ -43,8 +44,8 @@ impl Succession {
         tokio::time::timeout(PATIENCE, self.ask()).await.unwrap_or(false)
     }
 
-    /// Is the DaemonSet gone, or going? Its rights go together with it, in no certain order: an agent that may not even look
-    /// any more was uninstalled.
+    /// Is the DaemonSet gone, or going? Its rights go together with it, in no certain order: an
+    /// agent that may not even look any more was uninstalled.
     async fn ask(&self) -> bool {
         let mut denials = 0;
         while denials < DENIALS {

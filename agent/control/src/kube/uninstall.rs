@@ -1,5 +1,5 @@
-//! Removes what agents write to the API server, for when there are no agents any more: what was generated for Gateways, the
-//! Mesh resource and the Lease. Whatever was not made by us stays.
+//! Removes what agents write to the API server, for when there are no agents any more: what was
+//! generated for Gateways, the Mesh resource and the Lease. Whatever was not made by us stays.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
@@ -13,7 +13,7 @@ use super::code;
 use super::delete::{delete, exactly};
 use super::generate::{read, resource};
 
-/// What is to be removed.
+/// An installation that is to be removed.
 #[derive(Clone, Debug)]
 pub struct Installation {
     pub controller_name: String,
@@ -43,7 +43,8 @@ async fn remove_generated(client: &Client, controller: &str, removed: &mut Vec<S
     for kind in GeneratedKind::ALL {
         let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
         let there = match all.list(&ours).await {
-            // Where mode Dedicated is not installed, there is nothing else than Services, nor a right to look.
+            // Where mode Dedicated is not installed, there is nothing else than Services, nor a
+            // right to look.
             Err(error) if kind != GeneratedKind::Service && code(&error) == Some(403) => continue,
             there => there?,
         };

@@ -1,5 +1,5 @@
-//! One task per kind: finds out whether the kind is served, lists and watches it, and passes on what it hears. It never ends
-//! by itself.
+//! One task per kind: finds out whether the kind is served, lists and watches it, and passes on
+//! what it hears. It never ends by itself.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use super::code;
 use super::read_log::ReadLog;
 use super::served::served;
 
-/// How often to ask whether a kind is served by now.
+/// Interval at which to ask whether a kind is served by now.
 const RECHECK: Duration = Duration::from_secs(4);
-/// How long a kind that we may not read delays the others at the start.
+/// Time for which a kind that may not be read delays the others at the start.
 const DENIED: Duration = Duration::from_secs(10);
 
-/// What a watch heard.
+/// An event of a watch.
 #[derive(Debug)]
 pub(super) enum Delta {
     /// The object in full; of a kind that is only fetched on demand, its metadata.
@@ -45,7 +45,7 @@ type Deltas = mpsc::Sender<Delta>;
 /// Nobody listens any more.
 struct Closed;
 
-/// Why a watch came to an end.
+/// The reason why a watch ended.
 enum End {
     /// The kind is not served any more.
     NotServed,
@@ -58,9 +58,9 @@ struct KindWatch {
     to: Deltas,
     read_log: ReadLog,
     backoff: Backoff,
-    /// Whether the source was told what there is.
+    /// True if the source was told what there is.
     told: bool,
-    /// How often in a row the kind was not served.
+    /// Number of times in a row that the kind was not served.
     not_served: u32,
     /// Since when we may not read the kind.
     denied: Option<Instant>,
@@ -89,8 +89,8 @@ impl KindWatch {
         }
     }
 
-    /// A kind that is not served has no objects. One that was served until now must be found missing twice: an API server
-    /// that is just starting may not know all of its kinds yet.
+    /// A kind that is not served has no objects. One that was served until now must be found
+    /// missing twice: an API server that is just starting may not know all of its kinds yet.
     async fn not_served(&mut self) -> Result<(), Closed> {
         self.read_log.not_served();
         self.not_served += 1;
@@ -107,7 +107,8 @@ impl KindWatch {
         self.to.send(delta).await.map_err(|_| Closed)
     }
 
-    /// What is known stays in force. At the start nothing is, and whoever waits for this kind should not wait for ever.
+    /// Leaves what is known in force. At the start nothing is, and the source must not wait for
+    /// this kind for ever.
     async fn failed(
         &mut self,
         error: &(dyn std::error::Error + Sync + 'static),
@@ -121,8 +122,8 @@ impl KindWatch {
         Ok(())
     }
 
-    /// Like [`Self::failed`]. An API server that is just starting may not know its roles yet; if it goes on like that, the
-    /// other kinds are served without this one.
+    /// Like [`Self::failed`]. An API server that is just starting may not know its roles yet; if it
+    /// goes on like that, the other kinds are served without this one.
     async fn denied(&mut self, error: &(dyn std::error::Error + Sync + 'static)) -> Result<(), Closed> {
         let since = *self.denied.get_or_insert_with(Instant::now);
         if !self.told && since.elapsed() >= DENIED {
@@ -216,7 +217,7 @@ fn delta<K: Resource + Serialize>(event: Event<K>, kind: Kind, resource: &ApiRes
     }
 }
 
-/// What the API server answered instead of a list or a watch, if it answered.
+/// The status code that the API server answered instead of a list or a watch, if it answered.
 pub(super) fn answer(error: &watcher::Error) -> Option<u16> {
     use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {

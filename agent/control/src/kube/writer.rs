@@ -1,6 +1,6 @@
-//! Writes statuses while it leads: one request per object and change, from what was observed; after a conflict, from a
-//! fresh read. A write that can never succeed (the API server finds it invalid) is said once and blocks nothing; one that
-//! others undo is put back, but not in a race.
+//! Writes statuses while it leads: one request per object and change, from what was observed; after
+//! a conflict, from a fresh read. A write that can never succeed (the API server finds it invalid)
+//! is said once and blocks nothing; one that others undo is put back, but not in a race.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,10 +37,10 @@ pub struct StatusWriter {
     faults: WriteFaults,
 }
 
-/// What became of a job.
+/// The result of a job.
 enum Written {
     Yes,
-    /// What is there is what was planned, or as near as the API server lets it.
+    /// The status is as planned, or as near to it as the API server lets it be.
     NotNeeded,
     /// There is no such object any more.
     Gone,
@@ -100,7 +100,7 @@ impl StatusWriter {
         }
     }
 
-    /// Who else writes its status, as the API server keeps account of it.
+    /// Other field managers of its status, as the API server keeps account of it.
     async fn others(&self, key: &ObjectKey) -> BTreeSet<String> {
         let object = self.read(key).await;
         let entries = object.as_ref().and_then(|object| object.metadata.managed_fields.as_deref());
@@ -196,7 +196,7 @@ impl StatusWriter {
     }
 }
 
-/// Whether the API server knows the kind and has no such object, rather than no such kind.
+/// Tells whether the API server knows the kind and has no such object, rather than no such kind.
 fn names_an_object(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())

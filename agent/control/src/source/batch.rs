@@ -1,5 +1,5 @@
-//! Manifests read once, for offline commands: every manifest of the given files in order, with what an API server would
-//! have made of it.
+//! Manifests read once, for offline commands: every manifest of the given files in order, with what
+//! an API server would have made of it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};

@@ -27,9 +27,9 @@ pub fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
     built_in.map(Change::Set).into_iter().chain(changes).collect()
 }
 
-/// A line for each Gateway whose GatewayClass the input lacks. A cluster may hold the class, and the
-/// status is not ours to write as long as that is unknown; but the author of a directory needs to
-/// know.
+/// A line for each Gateway whose GatewayClass the input lacks. A cluster may hold the class, and
+/// the status is not ours to write as long as that is unknown; but the author of a directory needs
+/// to know.
 pub fn gateways_without_class(batch: &Batch) -> Vec<String> {
     let objects: Vec<_> = batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref()).collect();
     let present: BTreeSet<_> = objects.iter().map(|object| object.key()).chain([class(CLASS)]).collect();

@@ -1,5 +1,6 @@
-//! A directory of manifests as a source. Whatever happens to the files, what was once good stays in force until something
-//! good replaces it or its definition is really gone; everything else is reported with file, line and object.
+//! A directory of manifests as a source. Whatever happens to the files, what was once good stays in
+//! force until something good replaces it or its definition is really gone; everything else is
+//! reported with file, line and object.
 
 mod catalog;
 pub(crate) mod disk;
@@ -108,8 +109,8 @@ impl DirSource {
         Update { changes, problems: self.new_problems(), ..Update::default() }
     }
 
-    /// What differs between the disk and what we know of it. New directories are watched first, then listed again: what
-    /// appears in between is seen either way.
+    /// The differences between the disk and what is known of it. New directories are watched first,
+    /// then listed again: what appears in between is seen either way.
     fn sweep(&mut self) -> Vec<PathBuf> {
         let mut listing = disk::list(&self.root);
         if self.watch.follow(std::mem::take(&mut listing.directories)) {

@@ -1,5 +1,6 @@
-//! YAML text to manifests: documents of a stream one by one, so that a broken one leaves its neighbours alone. Documents
-//! are separated as `kubectl` separates them, by lines that start with `---`.
+//! YAML text to manifests: documents of a stream one by one, so that a broken one leaves its
+//! neighbours alone. Documents are separated as `kubectl` separates them, by lines that start with
+//! `---`.
 
 use portcullis_api::admission::{Admission, admit};
 use serde_json::Value;
@@ -13,7 +14,8 @@ pub struct Document<'t> {
     pub text: &'t str,
 }
 
-/// What a document holds. Lines are relative to the document's start, because edits above move it.
+/// The manifests of a document. Lines are relative to the document's start, because edits above
+/// move it.
 #[derive(Clone, Debug)]
 pub struct Manifests {
     /// The first line that is neither empty nor a comment.

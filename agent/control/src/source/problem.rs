@@ -1,4 +1,4 @@
-//! What is wrong with the input, for people: where, which object, what, and what it means for traffic.
+//! Problems of the input, for people: where, which object, what, and what it means for traffic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Problem {
     pub effect: Effect,
 }
 
-/// What a problem means for what is served.
+/// The effect of a problem on traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// The input could not be read at all; `kept` objects of it are served as they were.

@@ -1,4 +1,5 @@
-//! Faults that statuses tell, in the log, with the object that has them: each once, and once more when it is gone.
+//! Faults that statuses tell, in the log, with the object that has them: each once, and once more
+//! when it is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +40,7 @@ impl FaultLog {
         self.0.retain(|key, _| objects.contains(key));
     }
 
-    /// What there is to say.
+    /// Replaces the faults of an object; returns the lines to log.
     fn replace(&mut self, key: &ObjectKey, now: Vec<String>, exists: bool) -> Vec<Line> {
         let before = self.0.remove(key).unwrap_or_default();
         let is_solved = exists && now.is_empty() && !before.is_empty();
@@ -96,7 +97,7 @@ fn faults(status: &Status) -> Vec<String> {
     }
 }
 
-/// What is wrong, in short.
+/// The faults that conditions tell, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The conditions that are not as they should be: `Accepted=False/NoMatchingParent,…`.
@@ -150,7 +151,7 @@ pub fn has_problem(status: &Value) -> bool {
     }
 }
 
-/// Whether a condition says that something is wrong.
+/// Tells whether a condition says that something is wrong.
 fn is_problem(condition: &Value) -> bool {
     Stated::from(condition).is_fault()
 }

@@ -1,5 +1,6 @@
-//! Statuses as files: `<directory>/<kind>/<namespace>/<name>.yaml`, replaced atomically and only when something but time
-//! changed. A thread of its own writes them, so that a slow disk delays nobody; it always writes the newest.
+//! Statuses as files: `<directory>/<kind>/<namespace>/<name>.yaml`, replaced atomically and only
+//! when something but time changed. A thread of its own writes them, so that a slow disk delays
+//! nobody; it always writes the newest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::{StatusSink, Statuses, times};
 
-/// What is left of the 255 bytes of a file's name without `.yaml.tmp`.
+/// The bytes that are left of the 255 of a file's name without `.yaml.tmp`.
 const LONGEST: usize = 246;
 
 /// Dropping it waits until everything is written.
@@ -40,7 +41,8 @@ struct Work {
     closed: bool,
 }
 
-/// Every status file below a directory, as an object with `apiVersion`, `kind`, `metadata` and `status`.
+/// Every status file below a directory, as an object with `apiVersion`, `kind`, `metadata` and
+/// `status`.
 ///
 /// # Errors
 /// When the directory cannot be read. A broken file is left out: the agent writes it anew.

@@ -1,10 +1,10 @@
-//! `lastTransitionTime`: when a condition became what it is. Translation has no clock; whoever writes a status compares it
-//! with the one written before.
+//! `lastTransitionTime`: when a condition became what it is. Translation has no clock; whoever
+//! writes a status compares it with the one written before.
 
 use serde_json::Value;
 
-/// Sets the time of every condition in `new`: that of the same condition in `old` if status and reason are the same, else
-/// `now` (RFC 3339).
+/// Sets the time of every condition in `new`: that of the same condition in `old` if status and
+/// reason are the same, else `now` (RFC 3339).
 pub(crate) fn carry(new: &mut Value, old: Option<&Value>, now: &str) {
     if is_condition(new) {
         let time = old.filter(|old| is_same_state(old, new)).and_then(|old| old.get(TIME));
@@ -26,7 +26,7 @@ pub(crate) fn carry(new: &mut Value, old: Option<&Value>, now: &str) {
 }
 
 const TIME: &str = "lastTransitionTime";
-/// What identifies an item: a condition, a listener, a route's parent, in this order.
+/// The fields that identify an item: a condition, a listener, a route's parent, in this order.
 const IDENTITIES: [&[&str]; 3] = [&["type"], &["name"], &["parentRef", "controllerName"]];
 
 fn is_condition(value: &Value) -> bool {

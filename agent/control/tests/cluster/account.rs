@@ -1,4 +1,5 @@
-//! Somebody who may do less than the administrator: a ServiceAccount with a role of its own, and its token.
+//! Somebody who may do less than the administrator: a ServiceAccount with a role of its own, and
+//! its token.
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -11,7 +12,8 @@ use crate::fixture::{Fixture, config};
 
 const NAME: &str = "agent";
 
-/// With these rules in the whole cluster, which let it get GatewayClasses, and these in the test's namespace.
+/// With these rules in the whole cluster, which let it get GatewayClasses, and these in the test's
+/// namespace.
 pub(crate) async fn with_rules(fixture: &Fixture, rules: Value, of_namespace: Value) -> Fixture {
     fixture.create("ServiceAccount", NAME, json!({})).await;
     grant(fixture, "ClusterRole", &fixture.name, rules).await;

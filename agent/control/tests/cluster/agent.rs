@@ -1,4 +1,5 @@
-//! An agent without a data plane: everything that talks with the API server, and a data plane that takes all.
+//! An agent without a data plane: everything that talks with the API server, and a data plane that
+//! takes all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

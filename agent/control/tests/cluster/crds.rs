@@ -1,4 +1,5 @@
-//! Taking a CRD away for a while. Tests run in parallel, so only those of kinds that no other test needs meanwhile.
+//! Taking a CRD away for a while. Tests run in parallel, so only those of kinds that no other test
+//! needs meanwhile.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 

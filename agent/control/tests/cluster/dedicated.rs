@@ -1,5 +1,6 @@
-//! What pods of mode Dedicated may read: what their Gateway needs, and nothing else that is secret. Whoever may run pods in the
-//! Gateway's namespace may run them as its ServiceAccount, so these tests are that account.
+//! What pods of mode Dedicated may read: what their Gateway needs, and nothing else that is secret.
+//! Whoever may run pods in the Gateway's namespace may run them as its ServiceAccount, so these
+//! tests are that account.
 
 use std::time::Duration;
 
@@ -161,7 +162,8 @@ async fn a_pods_account_reads_the_secrets_of_its_gateway_and_no_others() {
     grant(&certificates, &fixture).await;
     certificates.until("RoleBinding", &elsewhere, |binding| !binding.is_null()).await;
 
-    // The garbage collector takes what the Gateway owns, the leader what is in other namespaces; neither needs the other.
+    // The garbage collector takes what the Gateway owns, the leader what is in other namespaces;
+    // neither needs the other.
     fixture.delete("Gateway", "web").await;
     for kind in ["RoleBinding", "Role"] {
         certificates.until(kind, &elsewhere, Value::is_null).await;
@@ -241,7 +243,8 @@ async fn an_account_of_somebody_else_gets_no_rights() {
     fixture.remove().await;
 }
 
-/// Parameters of its own that contradict themselves: what the Gateway has stays, its pods' rights included.
+/// Parameters of its own that contradict themselves: what the Gateway has stays, its pods' rights
+/// included.
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn accounts_stay_bound_while_parameters_are_invalid_and_when_others_take_them_out() {

@@ -39,7 +39,8 @@ impl History {
         }
     }
 
-    /// How many versions there are after the first and up to `last` that nobody is known to have written.
+    /// How many versions there are after the first and up to `last` that nobody is known to have
+    /// written.
     pub(crate) async fn written_until(&mut self, last: &str, by_others: &BTreeSet<String>) -> usize {
         let mut seen = 0;
         self.until_next(&mut seen, |object| version(object) == last).await;

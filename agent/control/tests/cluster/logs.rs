@@ -1,4 +1,5 @@
-//! What the code under test says in its log. Every test runs on a thread of its own, so a thread's lines are a test's.
+//! What the code under test says in its log. Every test runs on a thread of its own, so a thread's
+//! lines are a test's.
 
 use std::cell::RefCell;
 use std::io::{self, Write};

@@ -1,6 +1,7 @@
-//! The cluster side against a real API server: `cargo xtask cluster exec` runs this with `KUBECONFIG` set. Every test has
-//! namespaces, a GatewayClass, a Mesh and a controller of its own, so that they run in parallel and next to a real agent.
-//! Plain `cargo test` and clippy compile them; they are `#[ignore]`d, because a cluster is nothing that every machine has.
+//! The cluster side against a real API server: `cargo xtask cluster exec` runs this with
+//! `KUBECONFIG` set. Every test has namespaces, a GatewayClass, a Mesh and a controller of its own,
+//! so that they run in parallel and next to a real agent. Plain `cargo test` and clippy compile
+//! them; they are `#[ignore]`d, because a cluster is nothing that every machine has.
 
 #![expect(
     clippy::expect_used,

@@ -36,7 +36,8 @@ fn start_for(fixture: &Fixture, name: &str) -> Running {
 }
 
 fn start_as(fixture: &Fixture, name: &str, leads: bool) -> Running {
-    // A controller of the test's own: others run next to it, and each answers all that names its controller.
+    // A controller of the test's own: others run next to it, and each answers all that names its
+    // controller.
     let settings = MeshSettings { name: name.to_owned(), controller_name: fixture.controller_name.clone() };
     let instance = Instance { version: "1.2.3".to_owned(), namespace: fixture.name.clone(), agents: None };
     let leading = watch::Sender::new(leads);

@@ -1,4 +1,5 @@
-//! The API server goes away and comes back: traffic does not notice, and what happened meanwhile is caught up with.
+//! The API server goes away and comes back: traffic does not notice, and what happened meanwhile is
+//! caught up with.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ use crate::fixture::{DEADLINE, Fixture, condition};
 use crate::logs::Logs;
 use crate::wire::Wire;
 
-/// All pauses between attempts have grown to their limit by then. The long form, which says how long catching up takes, is
-/// `cargo xtask bench cluster`.
+/// All pauses between attempts have grown to their limit by then. The long form, which says how
+/// long catching up takes, is `cargo xtask bench cluster`.
 const OUTAGE: Duration = Duration::from_secs(5);
 
 #[tokio::test]

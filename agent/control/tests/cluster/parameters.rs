@@ -1,5 +1,5 @@
-//! What an API server refuses of GatewayParameters, so that no agent ever sees it: the schema's ranges, and its CEL rules, which
-//! a directory of manifests does not have.
+//! What an API server refuses of GatewayParameters, so that no agent ever sees it: the schema's
+//! ranges, and its CEL rules, which a directory of manifests does not have.
 
 use kube::api::{DynamicObject, PostParams};
 use serde_json::{Value, json};

@@ -31,7 +31,8 @@ pub(crate) fn rules(kind: &str) -> Value {
     rules_in(CHART, kind, "portcullis")
 }
 
-/// With mode Dedicated: `portcullis` are the agents' roles, `portcullis-dedicated` the one of all pods.
+/// With mode Dedicated: `portcullis` are the agents' roles, `portcullis-dedicated` the one of all
+/// pods.
 pub(crate) fn rules_with_dedicated(kind: &str, name: &str) -> Value {
     rules_in(FULL_CHART, kind, name)
 }

@@ -1,5 +1,6 @@
-//! What GatewayParameters decide about what is generated (GEP-1762), on all kinds of it: pods of a Gateway's own above all. No
-//! image is there, so the pods never start; `cargo xtask chart test` has them serve.
+//! What GatewayParameters decide about what is generated (GEP-1762), on all kinds of it: pods of a
+//! Gateway's own above all. No image is there, so the pods never start; `cargo xtask chart test`
+//! has them serve.
 
 use std::sync::Arc;
 use std::time::Duration;

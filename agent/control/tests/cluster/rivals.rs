@@ -1,4 +1,5 @@
-//! Other controllers that write the statuses that we write: those that know how to share, and those that do not.
+//! Other controllers that write the statuses that we write: those that know how to share, and those
+//! that do not.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,8 @@ use crate::logs::Logs;
 use crate::meshes;
 use crate::statuses::{entry_of, foreign};
 
-/// A controller that answers every version of an object that it does not like with a patch, at once and for ever.
+/// A controller that answers every version of an object that it does not like with a patch, at once
+/// and for ever.
 struct Rival {
     versions: Arc<Mutex<BTreeSet<String>>>,
     _task: JoinSet<()>,
@@ -104,7 +106,8 @@ async fn a_controller_that_keeps_an_entry_of_its_own_is_never_answered() {
     fixture.remove().await;
 }
 
-/// Lets a rival undo our writes until we have put seven back; what it says must survive, and the log say so once.
+/// Lets a rival undo our writes until we have put seven back; what it says must survive, and the
+/// log say so once.
 async fn is_paced(
     fixture: &Fixture,
     kind: &str,

@@ -1,4 +1,5 @@
-//! A wire to the API server that can be cut: to whoever uses it, the API server is gone, and to nobody else.
+//! A wire to the API server that can be cut: to whoever uses it, the API server is gone, and to
+//! nobody else.
 
 use std::net::SocketAddr;
 

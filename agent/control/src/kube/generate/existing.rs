@@ -23,7 +23,7 @@ pub(super) struct Existing(BTreeMap<GeneratedKind, OfKind>);
 
 struct OfKind {
     objects: BTreeMap<ObjectName, Generated>,
-    /// What the list that is being read held so far.
+    /// The names in the list that is being read so far.
     seen: BTreeSet<ObjectName>,
     is_listed: bool,
     /// We may not read it.
@@ -75,7 +75,8 @@ impl Existing {
         self.0.get_mut(&kind).and_then(|it| it.objects.remove(name));
     }
 
-    /// Takes in all that there is to hear: one decision for a whole burst. `None`: there never will be anything. Cancel-safe.
+    /// Takes in all that there is to hear: one decision for a whole burst. `None`: there never will
+    /// be anything. Cancel-safe.
     pub(super) async fn hear(&mut self, events: &mut Events) -> Option<()> {
         let mut next = events.next().await;
         while let Some((kind, event)) = next {
@@ -106,7 +107,8 @@ impl OfKind {
 
     fn hear(&mut self, kind: GeneratedKind, event: watcher::Result<Event<DynamicObject>>) {
         match event {
-            // A list begins before the API server is asked for it. Until it is there, what is known stays.
+            // A list begins before the API server is asked for it. Until it is there, what is known
+            // stays.
             Ok(Event::Init) => self.seen.clear(),
             Ok(event) => {
                 self.read_log.over();

@@ -1,4 +1,4 @@
-//! What is asked of the API server about generated objects. Nobody waits for an answer for ever.
+//! Requests to the API server about generated objects, each with a deadline.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -43,7 +43,8 @@ impl Requests {
         Ok(read(object.kind, &applied))
     }
 
-    /// Whether the API server would make it: asked for under a name that nobody has, and not made.
+    /// Tells whether the API server would make it: asked for under a name that nobody has, and not
+    /// made.
     pub(super) async fn try_out(&self, object: &Generated) -> kube::Result<()> {
         let mut trial: DynamicObject =
             serde_json::from_value(object.manifest.clone()).map_err(kube::Error::SerdeError)?;
@@ -63,7 +64,7 @@ impl Requests {
         answered(delete(&self.api(kind, name), &name.name, seen)).await
     }
 
-    /// Who else writes an object.
+    /// Other field managers of an object.
     pub(super) async fn others(&self, object: &Generated) -> BTreeSet<String> {
         let name = object.name();
         let there = answered(self.api(object.kind, &name).get_metadata(&name.name)).await.ok();

@@ -1,5 +1,5 @@
-//! All files together: which file defines an object, and what a file's new text changes. The first file by name wins, so
-//! that the outcome does not depend on the order of edits.
+//! All files together: which file defines an object, and what a file's new text changes. The first
+//! file by name wins, so that the outcome does not depend on the order of edits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) const BUILT_IN: &str = "\u{10ffff}built-in";
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     files: BTreeMap<Arc<str>, File>,
-    /// Which files define an object, in order.
+    /// The files that define an object, in order.
     definers: HashMap<ObjectKey, Vec<Arc<str>>>,
     /// Objects with several definers.
     contested: BTreeSet<ObjectKey>,

@@ -1,4 +1,5 @@
-//! The directory as the file system shows it: which files count, and reading one without ever seeing half of it.
+//! The directory as the file system shows it: which files count, and reading one without ever
+//! seeing half of it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Symbolic links may form cycles.
 const MAX_DEPTH: usize = 16;
 
-/// What tells two states of a file apart without reading it.
+/// The attributes that tell two states of a file apart without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     file: (u64, u64),
@@ -18,7 +19,7 @@ pub(crate) struct Stamp {
     changed: (i64, i64),
 }
 
-/// What a walk through the directory found.
+/// The result of a walk through the directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     pub files: BTreeMap<PathBuf, Stamp>,
@@ -42,7 +43,8 @@ pub(crate) enum ReadError {
     InFlux,
 }
 
-/// `*.yaml` and `*.yml`, except hidden ones: editors' temporary files and the `..data` of ConfigMap volumes.
+/// `*.yaml` and `*.yml`, except hidden ones: editors' temporary files and the `..data` of ConfigMap
+/// volumes.
 pub(crate) fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("yaml" | "yml")) && !is_hidden(path)
@@ -52,7 +54,8 @@ pub(crate) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// All files that count below `root`, symbolic links followed. A single file is a listing of its own.
+/// All files that count below `root`, symbolic links followed. A single file is a listing of its
+/// own.
 pub(crate) fn list(root: &Path) -> Listing {
     let mut listing = Listing::default();
     visit(root, 0, &mut listing);
@@ -80,7 +83,7 @@ fn visit(path: &Path, depth: usize, listing: &mut Listing) {
 /// The text of a file, together with the stamp it had before and after reading.
 ///
 /// # Errors
-/// When there is no such text, or when somebody wrote to the file meanwhile.
+/// When there is no such text, or when the file was written to meanwhile.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError> {
     let file = fs::File::open(path).map_err(ReadError::from)?;
     let before = file.metadata().map_err(ReadError::from)?;

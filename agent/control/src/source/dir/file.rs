@@ -1,5 +1,5 @@
-//! One file's share of the configuration: its objects, and what is wrong with it. Reading a new text keeps what the old
-//! one had wherever the new one is broken.
+//! One file's share of the configuration: its objects, and what is wrong with it. Reading a new
+//! text keeps what the old one had wherever the new one is broken.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
@@ -19,7 +19,8 @@ pub(crate) struct File {
     pub problems: Vec<Problem>,
     /// Kinds of the file that translation does not use: `apps/v1 Deployment`.
     pub ignored: BTreeSet<String>,
-    /// What each document's text was read as, by the text's hash: an edit re-parses only the documents it touches.
+    /// The manifests of each document, by the hash of its text: an edit re-parses only the
+    /// documents it touches.
     memo: HashMap<u64, Parsed>,
 }
 
@@ -113,8 +114,8 @@ impl Reading<'_> {
         self.problem(line + error.line, None, message, Effect::Unreadable { kept: 0 });
     }
 
-    /// A document that is not YAML may have been any of the objects that the file held before and now lacks: all of those
-    /// stay.
+    /// A document that is not YAML may have been any of the objects that the file held before and
+    /// now lacks: all of those stay.
     fn finish(mut self) -> File {
         if self.has_broken_documents {
             let missing =
@@ -142,7 +143,8 @@ fn set_kept(effect: &mut Effect, count: usize) {
 // === impl Declaration ===
 
 impl Declaration {
-    /// Whether both are the same text's object: documents are memoised, so the same text yields the same allocation.
+    /// Tells whether both are the same text's object: documents are memoised, so the same text
+    /// yields the same allocation.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.object.is(&other.object)
     }

@@ -1,17 +1,19 @@
-//! Which paths changed and when it is safe to look at them. A writer that closed its file is done; one that has only
-//! written may still be at it, and a file that vanished may be about to be replaced, as editors do: those rest a while.
-//! Kept per path, newest state only, so that no storm of events grows anything. Knows no clock: callers say what time it is.
+//! Paths that changed, and the time from which it is safe to look at each. A writer that closed its
+//! file is done; one that has only written may still be at it, and a file that vanished may be
+//! about to be replaced, as editors do: those rest a while. Kept per path, newest state only, so
+//! that no storm of events grows anything. Knows no clock: callers say what time it is.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a file rests that is open for writing or gone; an editor's rename dance takes a few milliseconds.
+/// Rest of a file that is open for writing or gone; an editor's rename dance takes a few
+/// milliseconds.
 const REST: Duration = Duration::from_millis(20);
 /// A writer that never pauses does not put off reading for ever.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What happened to a path.
+/// A change of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// Closed after writing, or moved here: complete.
@@ -20,7 +22,7 @@ pub(crate) enum Touch {
     Unsettled,
 }
 
-/// What is to be looked at.
+/// Paths that are to be looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub paths: Vec<PathBuf>,
@@ -60,7 +62,7 @@ impl Touches {
         self.reread = true;
     }
 
-    /// When something will be ready, if anything was touched.
+    /// The time when something will be ready, if anything was touched.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         let paths = self.paths.values().chain(&self.sweep).map(|due| due.at);
         paths.chain(self.reread.then_some(now)).min()

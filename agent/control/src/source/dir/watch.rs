@@ -1,6 +1,6 @@
-//! Waits for the directory to change: file system events by `notify`, a sweep now and then for what events miss (targets of
-//! links that point elsewhere, network file systems, lost events). One watch per directory that counts, so that a `.git`
-//! or the agent's own status files cost nothing.
+//! Waits for the directory to change: file system events by `notify`, a sweep now and then for what
+//! events miss (targets of links that point elsewhere, network file systems, lost events). One
+//! watch per directory that counts, so that a `.git` or the agent's own status files cost nothing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -171,7 +171,8 @@ impl SharedTouches {
     }
 }
 
-/// `None`: reading, which changes nothing, and the summary event of a rename that was told in two parts already.
+/// `None`: reading, which changes nothing, and the summary event of a rename that was told in two
+/// parts already.
 fn touch_of(kind: EventKind) -> Option<Touch> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Complete),
