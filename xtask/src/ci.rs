@@ -5,13 +5,14 @@ mod cluster;
 mod tests;
 
 use std::fmt;
-use std::process::Command;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use portcullis_testbed::{command, workspace};
 
-use crate::{build_ebpf, codegen, demo, pass_on, setup, tidy};
+use crate::{build_ebpf, codegen, demo, deny, pass_on, setup, tidy};
 use tests::Tally;
 
 #[derive(clap::Args)]
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
+
+/// Relative to the workspace.
+const AUDITING_LOG: &str = "target/ci/auditing-build.log";
 
 struct Step {
     name: &'static str,
@@ -31,6 +35,7 @@ struct Step {
 const STEPS: &[Step] = &[
     Step { name: "setup", run: |_| setup::run(&setup::Args::ci()), fatal: true },
     Step { name: "cluster build, in the background", run: |_| cluster::build_early(), fatal: true },
+    Step { name: "cargo-deny, in the background", run: |_| auditing_early(), fatal: true },
     Step { name: "format", run: |_| format(), fatal: false },
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "clippy", run: |_| clippy(), fatal: false },
@@ -41,6 +46,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", run: tests::run, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
+    Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
     Step { name: "cluster build", run: cluster::build, fatal: true },
     Step { name: "cluster test", run: cluster::test, fatal: false },
     Step { name: "API server tests", run: cluster::api_server_tests, fatal: false },
@@ -87,6 +93,19 @@ fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
         }
     }
     outcomes
+}
+
+/// Starts building what checks dependencies, next to the steps that do not need it; who needs it waits for it.
+fn auditing_early() -> Result<()> {
+    let path = workspace::root().join(AUDITING_LOG);
+    fs::create_dir_all(path.parent().unwrap_or(&path))?;
+    let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut setup = Command::new("/proc/self/exe");
+    setup.args(["setup", "--auditing", "--no-ebpf"]);
+    setup.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    setup.spawn().context("cannot start building cargo-deny")?;
+    println!("ci: building cargo-deny meanwhile; its log is {AUDITING_LOG}");
+    Ok(())
 }
 
 fn format() -> Result<()> {

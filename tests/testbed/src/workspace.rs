@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command;
+use crate::{command, versions};
 
 /// The workspace's root.
 pub fn root() -> &'static Path {
@@ -63,7 +63,8 @@ pub enum Profile {
     Dev,
 }
 
-/// The agent with the kernel programs and the C library linked in. The explicit target keeps build scripts and procedural macros dynamic.
+/// The agent with the kernel programs and the C library linked in, and with a list of the crates that it is made of, for
+/// scanners of images. The explicit target keeps build scripts and procedural macros dynamic.
 pub fn build_static(profile: Profile) -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
     let (name, directory) = match profile {
@@ -71,8 +72,9 @@ pub fn build_static(profile: Profile) -> Result<PathBuf> {
         Profile::Dev => ("dev", "debug"),
     };
     let target = format!("{ARCH}-unknown-linux-gnu");
-    let mut cargo = cargo();
-    cargo.args(["build", "--locked", "--profile", name, "--package", "portcullis", "--target", &target]);
+    let mut cargo = Command::new(versions::CARGO_AUDITABLE.ensure()?);
+    cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", name]);
+    cargo.args(["--package", "portcullis", "--target", &target]);
     cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static");
     command::run(&mut cargo)?;
     Ok(target_directory().join(target).join(directory).join("portcullis"))
