@@ -1,11 +1,16 @@
-//! `cargo xtask tidy`: the rules of this repository that no compiler checks. Each is a function from files to problems; the
-//! same rules run as a test.
+//! `cargo xtask tidy`: the rules of this repository that no compiler checks. Each is a function
+//! from files to problems; the same rules run as a test.
 
+mod circles;
 mod dependencies;
 mod layers;
 mod links;
 mod metadata;
+mod prose;
+mod source;
 mod text;
+mod types;
+mod wrap;
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,8 +18,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::{command, workspace};
 
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+#[derive(Default, clap::Args)]
+pub(crate) struct Args {
+    /// First fill comments anew that are too wide, below these folders
+    #[arg(long, value_name = "FOLDER")]
+    wrap: Vec<String>,
+}
 
 /// A file of the repository, by its path from the root.
 struct File {
@@ -26,8 +35,24 @@ struct File {
 #[derive(Debug)]
 struct Problem(String);
 
-pub(crate) fn run(_: &Args) -> Result<()> {
-    let files = files()?;
+type Rule = fn(&[File]) -> Vec<Problem>;
+
+/// Each with the folders that do not keep it yet; none may be added.
+const RULES: &[(Rule, &[&str])] = &[
+    (circles::problems, &["agent/"]),
+    (prose::openings, &["agent/", "common/"]),
+    (prose::wide_lines, &["agent/", "common/", "ebpf/"]),
+    (types::problems, &["agent/", "common/"]),
+];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut files = files()?;
+    for file in files.iter_mut().filter(|file| args.wrap.iter().any(|folder| file.path.starts_with(folder))) {
+        if prose::is_written(file) {
+            file.text = wrap::wrap(&file.text);
+            fs::write(workspace::root().join(&file.path), &file.text)?;
+        }
+    }
     for warning in text::long_files(&files) {
         println!("tidy: warning: {}", warning.0);
     }
@@ -48,6 +73,10 @@ fn problems(files: &[File]) -> Result<Vec<Problem>> {
     problems.extend(dependencies::problems(&packages, files));
     problems.extend(text::machine_paths(files));
     problems.extend(links::problems(files));
+    for (rule, exempt) in RULES {
+        let of_rule = rule(files).into_iter();
+        problems.extend(of_rule.filter(|Problem(text)| !exempt.iter().any(|begin| text.starts_with(begin))));
+    }
     Ok(problems)
 }
 

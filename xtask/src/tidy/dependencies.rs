@@ -1,4 +1,5 @@
-//! A dependency is a decision: each direct one has a line in `docs/dependencies.md`, and each line is of a dependency.
+//! A dependency is a decision: each direct one has a line in `docs/dependencies.md`, and each line
+//! is of a dependency.
 
 use std::collections::BTreeSet;
 

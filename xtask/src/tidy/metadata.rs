@@ -34,7 +34,8 @@ fn describe(package: &Value) -> Result<Package> {
     })
 }
 
-/// As a build of this package alone would: `cargo metadata` mixes in the features that others ask for.
+/// As a build of this package alone would: `cargo metadata` mixes in the features that others ask
+/// for.
 fn compiled(package: &str) -> Result<BTreeSet<String>> {
     let tree = cargo(&["tree", "--package", package, "--edges=normal", "--prefix=none", "--format={p}"])?;
     Ok(tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
