@@ -1,5 +1,6 @@
-//! `cargo xtask bench change`: edits routes, certificates and listeners in the directory while load runs, and measures for each how
-//! long it takes until a client sees it. No request of the load may fail.
+//! `cargo xtask bench change`: edits routes, certificates and listeners in the directory while load
+//! runs, and measures for each how long it takes until a client sees it. No request of the load may
+//! fail.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,6 @@
-//! `cargo xtask bench cluster`: an agent against a real API server. A program that speaks Kubernetes measures, inside of the
-//! test cluster (`agent/control/benches/apiserver`); what is here builds it, runs it, and stops the API server when it asks.
+//! `cargo xtask bench cluster`: an agent against a real API server. A program that speaks
+//! Kubernetes measures, inside of the test cluster (`agent/control/benches/apiserver`); what is
+//! here builds it, runs it, and stops the API server when it asks.
 
 mod program;
 

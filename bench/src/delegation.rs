@@ -1,6 +1,7 @@
-//! `cargo xtask bench delegation`: 1,000 child routes on 10 parents, under load. Edits a child, a parent's filter, and the label of a
-//! namespace that the parents select, which moves a tenth of all children; measures for each how long it takes until a client sees
-//! it. No request of the load, which a child serves, may fail.
+//! `cargo xtask bench delegation`: 1,000 child routes on 10 parents, under load. Edits a child, a
+//! parent's filter, and the label of a namespace that the parents select, which moves a tenth of
+//! all children; measures for each how long it takes until a client sees it. No request of the
+//! load, which a child serves, may fail.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

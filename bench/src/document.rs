@@ -1,4 +1,5 @@
-//! `docs/performance.md`: what a benchmark wrote there lies between marks with the benchmark's name.
+//! `docs/performance.md`: what a benchmark wrote there lies between marks with the benchmark's
+//! name.
 
 use std::fs;
 

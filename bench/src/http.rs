@@ -1,4 +1,5 @@
-//! `cargo xtask bench http`: every proxy serves the same site at the same time; in each round each is measured once, one after the other.
+//! `cargo xtask bench http`: every proxy serves the same site at the same time; in each round each
+//! is measured once, one after the other.
 
 use std::path::Path;
 use std::thread;

@@ -1,9 +1,11 @@
-//! `cargo xtask bench instructions`: user instructions that the agent spends on a request, by callgrind. They are the same on a
-//! busy machine and on an idle one, so a change that costs two in a hundred shows without a quiet machine and many rounds. They
-//! are not time: what the kernel does, and caches, are the business of `bench http`.
+//! `cargo xtask bench instructions`: user instructions that the agent spends on a request, by
+//! callgrind. They are the same on a busy machine and on an idle one, so a change that costs two in
+//! a hundred shows without a quiet machine and many rounds. They are not time: what the kernel
+//! does, and caches, are the business of `bench http`.
 //!
-//! One agent on ordinary sockets, one core, one connection, one request at a time. Counted are a short run and a long one; the
-//! difference is what requests cost, without all that runs have in common.
+//! One agent on ordinary sockets, one core, one connection, one request at a time. Counted are a
+//! short run and a long one; the difference is what requests cost, without all that runs have in
+//! common.
 
 mod backend;
 mod callgrind;
@@ -25,7 +27,8 @@ use self::client::{Client, Http1, Http2};
 use self::manifests::{HTTP_PORT, HTTPS_PORT, MANY, ONE, ROUTES, SECURE, VIP};
 use self::recorded::Recorded;
 
-/// As [`cargo`'s](https://doc.rust-lang.org/cargo/reference/profiles.html) `--profile`; see the workspace's Cargo.toml.
+/// As [`cargo`'s](https://doc.rust-lang.org/cargo/reference/profiles.html) `--profile`; see the
+/// workspace's Cargo.toml.
 const PROFILE: &str = "instructions";
 /// Requests of the two runs whose difference counts.
 const SHORT: u64 = 50;
@@ -37,7 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// An agent that is built already; repeat to compare several with the first [default: build one, profile `instructions`]
+    /// An agent that is built already; repeat to compare several with the first [default: build
+    /// one, profile `instructions`]
     #[arg(long, value_name = "FILE")]
     agent: Vec<PathBuf>,
     /// Fail if a request costs over 2 % more than recorded in bench/instructions.json
@@ -94,8 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.update { recorded.updated(&measured[0]).write() } else { Ok(()) }
 }
 
-/// The agent as it is shipped but for link-time optimisation, which takes most of the time of a build and a tenth of the
-/// instructions: what a change costs shows just as well.
+/// The agent as it is shipped but for link-time optimisation, which takes most of the time of a
+/// build and a tenth of the instructions: what a change costs shows just as well.
 fn build() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));

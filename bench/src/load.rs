@@ -17,7 +17,8 @@ const CONNECTIONS: &str = "64";
 const H2_CONNECTIONS: &str = "8";
 const H2_STREAMS: &str = "10";
 
-/// Addition to wrk's script: what is wrong with an answer. A response is parsed for it, which costs too much for measurements.
+/// Addition to wrk's script: what is wrong with an answer. A response is parsed for it, which costs
+/// too much for measurements.
 const TELL_ODD_ANSWERS: &str = "local odd = 0
 function response(status, headers, body)
   if status ~= 200 and odd < 10 then odd = odd + 1; print('ODD ' .. status .. ' ' .. body) end
@@ -78,7 +79,8 @@ impl Run<'_> {
         Ok(wrk)
     }
 
-    /// Connects to the proxy whatever the name says, asks for random routes, and prints its result for us.
+    /// Connects to the proxy whatever the name says, asks for random routes, and prints its result
+    /// for us.
     fn script(&self) -> String {
         let address = self.address;
         let mut script = format!(

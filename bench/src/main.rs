@@ -1,6 +1,7 @@
-//! Measurements of the agent that can be repeated anywhere: `cargo xtask bench <name>`, one module each. Those that take time
-//! run the proxy on CPU 0, load and backend on CPU 1; their unit is CPU time per request, since requests per second on a shared
-//! machine say little. None knows the agent's crates: all run its program.
+//! Measurements of the agent that can be repeated anywhere: `cargo xtask bench <name>`, one module
+//! each. Those that take time run the proxy on CPU 0, load and backend on CPU 1; their unit is CPU
+//! time per request, since requests per second on a shared machine say little. None knows the
+//! agent's crates: all run its program.
 
 mod backend;
 mod change;

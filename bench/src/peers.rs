@@ -1,5 +1,6 @@
-//! The proxies that are compared, each set up as its documentation recommends for one core: keep-alive on both sides, no access log,
-//! the client's address and scheme forwarded, the same TLS suite.
+//! The proxies that are compared, each set up as its documentation recommends for one core:
+//! keep-alive on both sides, no access log, the client's address and scheme forwarded, the same TLS
+//! suite.
 
 mod envoy;
 mod haproxy;

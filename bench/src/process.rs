@@ -44,8 +44,8 @@ pub(super) fn has_ended(pid: u32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))
 }
 
-/// The CPU time of a process so far, user and system, of all its threads that live. To the nanosecond, where /proc/PID/stat has
-/// ticks of 10 ms.
+/// The CPU time of a process so far, user and system, of all its threads that live. To the
+/// nanosecond, where /proc/PID/stat has ticks of 10 ms.
 pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
     let tasks =
         fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;

@@ -1,5 +1,6 @@
-//! The result as a Markdown table for each workload, to standard output and into `docs/performance.md`. A run of some workloads
-//! replaces their tables there and leaves the others as they are.
+//! The result as a Markdown table for each workload, to standard output and into
+//! `docs/performance.md`. A run of some workloads replaces their tables there and leaves the others
+//! as they are.
 
 use std::fmt::Write;
 use std::fs;

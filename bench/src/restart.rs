@@ -1,5 +1,6 @@
-//! `cargo xtask bench restart`: the agent is killed under load and started again at once, many times. Clients open a connection for
-//! each request all the while; what they see says for how long connections are refused and how long those wait that are not.
+//! `cargo xtask bench restart`: the agent is killed under load and started again at once, many
+//! times. Clients open a connection for each request all the while; what they see says for how long
+//! connections are refused and how long those wait that are not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

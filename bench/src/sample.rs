@@ -1,5 +1,5 @@
-//! Measurements and what is made of them. Absolute numbers of a shared machine wander by a third; ratios of neighbours in time do
-//! not. So all comparison is of pairs within a round.
+//! Measurements and what is made of them. Absolute numbers of a shared machine wander by a third;
+//! ratios of neighbours in time do not. So all comparison is of pairs within a round.
 
 use std::time::Duration;
 

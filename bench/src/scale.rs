@@ -1,5 +1,6 @@
-//! `cargo xtask bench scale`: many tenants, each with a ListenerSet, a certificate and sixteen routes of its own, in one
-//! directory. How much memory they take, how long a start takes, and whether an edit takes longer the more of them there are.
+//! `cargo xtask bench scale`: many tenants, each with a ListenerSet, a certificate and sixteen
+//! routes of its own, in one directory. How much memory they take, how long a start takes, and
+//! whether an edit takes longer the more of them there are.
 
 mod edits;
 mod handshakes;

@@ -1,5 +1,6 @@
-//! `cargo xtask bench start`: every proxy is started, on one CPU, on a site of 10,000 routes and 1,000 certificates. Measured is
-//! the time until it answers for the last of them, and what that cost.
+//! `cargo xtask bench start`: every proxy is started, on one CPU, on a site of 10,000 routes and
+//! 1,000 certificates. Measured is the time until it answers for the last of them, and what that
+//! cost.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `cargo xtask build-ebpf`: compiles `ebpf/`, checks and strips the object, and puts it where the agent's build looks.
+//! `cargo xtask build-ebpf`: compiles `ebpf/`, checks and strips the object, and puts it where the
+//! agent's build looks.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

@@ -1,5 +1,6 @@
-//! `cargo xtask ci`: everything that must hold before a change goes in, in one command that installs what it needs. A step that
-//! fails does not keep the others from being run, but for those that could not work without it.
+//! `cargo xtask ci`: everything that must hold before a change goes in, in one command that
+//! installs what it needs. A step that fails does not keep the others from being run, but for those
+//! that could not work without it.
 
 mod cluster;
 mod tests;
@@ -41,7 +42,7 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", run: |_| clippy(), fatal: false },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
     Step { name: "chart check", run: |_| command::run(pass_on::CHART.command().arg("check")), fatal: false },
-    Step { name: "tidy", run: |_| tidy::run(&tidy::Args {}), fatal: false },
+    Step { name: "tidy", run: |_| tidy::run(&tidy::Args::default()), fatal: false },
     Step { name: "build", run: |_| build(), fatal: true },
     Step { name: "test", run: tests::run, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
@@ -95,7 +96,8 @@ fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
     outcomes
 }
 
-/// Starts building what checks dependencies, next to the steps that do not need it; who needs it waits for it.
+/// Starts building what checks dependencies, next to the steps that do not need it; who needs it
+/// waits for it.
 fn auditing_early() -> Result<()> {
     let path = workspace::root().join(AUDITING_LOG);
     fs::create_dir_all(path.parent().unwrap_or(&path))?;
@@ -118,7 +120,8 @@ fn clippy() -> Result<()> {
     command::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets", "--locked"]).args(deny))
 }
 
-/// The agent that the namespace tests run; what they need of it is not what `cargo test` builds by itself.
+/// The agent that the namespace tests run; what they need of it is not what `cargo test` builds by
+/// itself.
 fn build() -> Result<()> {
     command::run(workspace::cargo().args(["build", "--locked", "--package", "portcullis"]))?;
     match Command::new("id").arg("-u").output() {
@@ -127,7 +130,8 @@ fn build() -> Result<()> {
     }
 }
 
-/// With the agent that the tests run: the one that is shipped takes ten minutes more to build and serves the same.
+/// With the agent that the tests run: the one that is shipped takes ten minutes more to build and
+/// serves the same.
 fn demo(datapath: demo::Datapath) -> Result<()> {
     demo::run(&demo::Args::once(datapath, workspace::debug()))
 }

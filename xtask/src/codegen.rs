@@ -1,7 +1,9 @@
-//! `cargo xtask codegen`: upstream's CRDs plus our patches → `deploy/crds` → the Rust types in `agent/api/src/types`.
+//! `cargo xtask codegen`: upstream's CRDs plus our patches → `deploy/crds` → the Rust types in
+//! `agent/api/src/types`.
 //!
-//! The types are made here and not by kopium: enumerations must stay strings (a newer CRD may add a value), descriptions are
-//! left out, and equal structs of different kinds must become one type. That is all of kopium's output rewritten.
+//! The types are made here and not by kopium: enumerations must stay strings (a newer CRD may add a
+//! value), descriptions are left out, and equal structs of different kinds must become one type.
+//! That is all of kopium's output rewritten.
 
 mod bundle;
 mod names;
@@ -26,7 +28,8 @@ pub(crate) struct Args {
     /// Write nothing; fail if a generated file is not what it would be now. Needs no network
     #[arg(long)]
     check: bool,
-    /// Take the CRDs anew from this Gateway API release, for example v1.7.0. Another release than the committed one goes to target/crds
+    /// Take the CRDs anew from this Gateway API release, for example v1.7.0. Another release than
+    /// the committed one goes to target/crds
     #[arg(long, value_name = "VERSION", conflicts_with = "check")]
     bundle: Option<String>,
 }

@@ -1,5 +1,6 @@
-//! `cargo xtask demo`: `examples/quickstart` on a real agent, with real backends and clients. Certificates are made, everything
-//! else is as it is in the example. It leaves nothing behind: its files are temporary, its pins are its own.
+//! `cargo xtask demo`: `examples/quickstart` on a real agent, with real backends and clients.
+//! Certificates are made, everything else is as it is in the example. It leaves nothing behind: its
+//! files are temporary, its pins are its own.
 
 mod requests;
 
@@ -26,7 +27,8 @@ const BACKEND_PORT: u16 = 8080;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Make the requests, check the answers, and end: with 0 if all are as they should be, else with 1
+    /// Make the requests, check the answers, and end: with 0 if all are as they should be, else
+    /// with 1
     #[arg(long)]
     once: bool,
     /// How connections find their listener

@@ -1,5 +1,6 @@
-//! `cargo xtask deny`: dependencies are of allowed licences, from crates.io, and none of the banned ones (`deny.toml`). `cargo xtask
-//! advisories`: none has a known vulnerability, which is a question to a database that changes by itself; so it is no part of CI.
+//! `cargo xtask deny`: dependencies are of allowed licences, from crates.io, and none of the banned
+//! ones (`deny.toml`). `cargo xtask advisories`: none has a known vulnerability, which is a
+//! question to a database that changes by itself; so it is no part of CI.
 
 use std::process::Command;
 

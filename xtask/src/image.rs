@@ -1,5 +1,5 @@
-//! `cargo xtask image`: the agent as a container image, FROM scratch, without a container daemon. The same input gives the same
-//! bytes.
+//! `cargo xtask image`: the agent as a container image, FROM scratch, without a container daemon.
+//! The same input gives the same bytes.
 
 mod archive;
 
@@ -14,7 +14,8 @@ use archive::{Image, User};
 use portcullis_testbed::workspace::Profile;
 use portcullis_testbed::{command, workspace};
 
-/// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and most others keep them.
+/// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and
+/// most others keep them.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(clap::Args)]
@@ -62,7 +63,8 @@ fn tags(args: &Args) -> Vec<String> {
     }
 }
 
-/// Debug information is nine tenths of the program; function names, which back traces show, are kept.
+/// Debug information is nine tenths of the program; function names, which back traces show, are
+/// kept.
 fn strip(program: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("the program has no name")?;
     let place = workspace::root().join("target/image").join(name);

@@ -1,5 +1,5 @@
-//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module per command; what measures or
-//! tests is a program of its own.
+//! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module
+//! per command; what measures or tests is a program of its own.
 
 mod build_ebpf;
 mod ci;

@@ -5,8 +5,8 @@ use object::build::elf::{Builder, SectionData};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol, elf};
 
-/// A panic left in the code is a call the verifier refuses, with a message that does not say so. Every such call leaves a
-/// symbol with "panic" in its name.
+/// A panic left in the code is a call the verifier refuses, with a message that does not say so.
+/// Every such call leaves a symbol with "panic" in its name.
 pub(crate) fn refuse_panics(object: &[u8]) -> Result<()> {
     let file = ElfFile64::<Endianness>::parse(object).context("the object is not 64-bit ELF")?;
     let names = file.symbols().filter_map(|symbol| symbol.name().ok());

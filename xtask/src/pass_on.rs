@@ -1,4 +1,5 @@
-//! Commands that are programs of their own: `cargo xtask` only finds and runs them, so nothing in xtask measures or tests.
+//! Commands that are programs of their own: `cargo xtask` only finds and runs them, so nothing in
+//! xtask measures or tests.
 
 use std::env;
 use std::ffi::OsString;

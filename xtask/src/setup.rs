@@ -1,4 +1,5 @@
-//! `cargo xtask setup`: looks at what is there, says what is missing, installs that and nothing else.
+//! `cargo xtask setup`: looks at what is there, says what is missing, installs that and nothing
+//! else.
 
 use std::process::Command;
 

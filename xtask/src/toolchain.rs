@@ -1,5 +1,6 @@
-//! The compiler for the kernel programs. They need `core` built from source, so compiler and source must match: rustup's
-//! nightly with `rust-src`, or on Debian 12 the packages named in [`versions`]. Mixing the two does not compile.
+//! The compiler for the kernel programs. They need `core` built from source, so compiler and source
+//! must match: rustup's nightly with `rust-src`, or on Debian 12 the packages named in
+//! [`versions`]. Mixing the two does not compile.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,8 +42,9 @@ impl Toolchain {
         }
     }
 
-    /// Installs whatever of Debian's toolchain is missing, and the linker. A rustup toolchain is the user's, shared with all
-    /// their projects: installing into it would also update it, so it is asked for and not touched.
+    /// Installs whatever of Debian's toolchain is missing, and the linker. A rustup toolchain is
+    /// the user's, shared with all their projects: installing into it would also update it, so it
+    /// is asked for and not touched.
     pub(crate) fn install(self) -> Result<()> {
         match self {
             Self::Debian => install_packages()?,
@@ -66,7 +68,8 @@ impl Toolchain {
         Ok(cargo)
     }
 
-    /// Where bpf-linker is: our own build of the pinned version, or with rustup also the one in PATH.
+    /// Where bpf-linker is: our own build of the pinned version, or with rustup also the one in
+    /// PATH.
     fn linker(self) -> Option<PathBuf> {
         let own = self.linker_root().join("bin/bpf-linker");
         let in_path = || command::find("bpf-linker");

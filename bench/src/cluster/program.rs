@@ -1,4 +1,5 @@
-//! The program that measures: built, run inside of the cluster, and served with what only somebody outside can do.
+//! The program that measures: built, run inside of the cluster, and served with what only somebody
+//! outside can do.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

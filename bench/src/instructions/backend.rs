@@ -1,5 +1,5 @@
-//! A backend that answers only when the agent has nothing left to do, so that each request takes the agent the same steps: what
-//! it reads never depends on who was faster.
+//! A backend that answers only when the agent has nothing left to do, so that each request takes
+//! the agent the same steps: what it reads never depends on who was faster.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! An agent under valgrind's callgrind, which counts the instructions that user space executes. Threads run one at a time, so
-//! the count depends on neither the machine's speed nor its load.
+//! An agent under valgrind's callgrind, which counts the instructions that user space executes.
+//! Threads run one at a time, so the count depends on neither the machine's speed nor its load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ impl Callgrind {
         Threads { pid: self.agent.pid() }
     }
 
-    /// Instructions since the last call, of the thread that executed most of them: the one that serves. What others do, such
-    /// as writing statuses, has nothing to do with requests.
+    /// Instructions since the last call, of the thread that executed most of them: the one that
+    /// serves. What others do, such as writing statuses, has nothing to do with requests.
     pub(super) fn count(&self) -> Result<u64> {
         self.ask(&["dump"])?;
         let mut most = None;

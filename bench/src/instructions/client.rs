@@ -1,4 +1,5 @@
-//! The smallest clients that HTTP/1.1 and HTTP/2 allow: one connection, one request at a time, bytes that are always the same.
+//! The smallest clients that HTTP/1.1 and HTTP/2 allow: one connection, one request at a time,
+//! bytes that are always the same.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
@@ -65,7 +66,8 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a window may grow by without passing its maximum, RFC 9113, section 6.9.1: no run gets to its end.
+/// What a window may grow by without passing its maximum, RFC 9113, section 6.9.1: no run gets to
+/// its end.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1 - 65_535;
 
 struct Frame {
@@ -103,7 +105,8 @@ impl Http2 {
 impl Client for Http2 {
     fn get(&mut self, path: &str) -> Result<()> {
         self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
-        // RFC 7541: `:method: GET` and `:scheme: https` of the static table, `:authority` and `:path` by their names there.
+        // RFC 7541: `:method: GET` and `:scheme: https` of the static table, `:authority` and
+        // `:path` by their names there.
         let mut fields = vec![0x82, 0x87];
         for (name, value) in [(0x01, self.authority.as_str()), (0x04, path)] {
             fields.extend([name, u8::try_from(value.len())?]);

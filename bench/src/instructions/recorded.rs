@@ -1,5 +1,6 @@
-//! `bench/instructions.json`: what a request cost when that was last recorded. Better numbers replace it by `--update`; where a
-//! rise is wanted, its line is deleted first, so that the commit shows it.
+//! `bench/instructions.json`: what a request cost when that was last recorded. Better numbers
+//! replace it by `--update`; where a rise is wanted, its line is deleted first, so that the commit
+//! shows it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! HAProxy. Debian's build tags its memory pools for debugging by default, which costs about a tenth; that is off.
+//! HAProxy. Debian's build tags its memory pools for debugging by default, which costs about a
+//! tenth; that is off.
 
 use std::fmt::Write;
 use std::fs;

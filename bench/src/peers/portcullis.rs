@@ -1,4 +1,5 @@
-//! Portcullis: the site as Gateway API objects, a ListenerSet for each certificate and an HTTPRoute for each route.
+//! Portcullis: the site as Gateway API objects, a ListenerSet for each certificate and an HTTPRoute
+//! for each route.
 
 use std::fmt::Write;
 use std::fs;

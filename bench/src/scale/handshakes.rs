@@ -29,7 +29,8 @@ impl Bench {
         let agents = [self.start(&one)?, self.start(&many)?];
         for world in [&one, &many] {
             self.wait_served(world, world.last(), std::time::Instant::now())?;
-            // A listener's TLS state is made when it is first asked for; and the statuses of all are written meanwhile.
+            // A listener's TLS state is made when it is first asked for; and the statuses of all
+            // are written meanwhile.
             self.check_all(world)?;
         }
         let mut costs = [Vec::new(), Vec::new()];

@@ -1,4 +1,5 @@
-//! The tenants' files: one for each tenant, and three for the one whose route and certificate are edited.
+//! The tenants' files: one for each tenant, and three for the one whose route and certificate are
+//! edited.
 
 use std::fmt::Write;
 use std::fs;

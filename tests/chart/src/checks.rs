@@ -1,5 +1,5 @@
-//! `cargo xtask chart test`: what the chart installs serves traffic on two nodes, and nothing of it is left when it is removed.
-//! Each check looks at the cluster as an operator would.
+//! `cargo xtask chart test`: what the chart installs serves traffic on two nodes, and nothing of it
+//! is left when it is removed. Each check looks at the cluster as an operator would.
 
 mod agent;
 mod balancer;

@@ -1,5 +1,6 @@
-//! `cargo xtask chart`: the Helm chart in `deploy/helm` as what it renders to, and as what it does on the test cluster. Helm is
-//! built from its Go module; `tests/chart` fixes the version and holds the cases.
+//! `cargo xtask chart`: the Helm chart in `deploy/helm` as what it renders to, and as what it does
+//! on the test cluster. Helm is built from its Go module; `tests/chart` fixes the version and holds
+//! the cases.
 
 mod checks;
 mod helm;
@@ -37,11 +38,13 @@ enum Command {
     Render,
     /// Fail if a rendered file is not what it would be now, or values are not refused that must be
     Check,
-    /// Install the chart on the cluster that is up, with an image of this agent, and wait until it is ready
+    /// Install the chart on the cluster that is up, with an image of this agent, and wait until it
+    /// is ready
     Install(Target),
     /// Remove it again, as an operator would
     Uninstall(Target),
-    /// Prove on a cluster of two nodes that the DaemonSet serves traffic, and that removing it leaves nothing behind
+    /// Prove on a cluster of two nodes that the DaemonSet serves traffic, and that removing it
+    /// leaves nothing behind
     Test(Target),
 }
 

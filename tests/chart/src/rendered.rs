@@ -1,5 +1,6 @@
-//! What the chart renders to, as files that are read in review: with default values for `kubectl apply -k`, and with those of
-//! each case. Values that nobody means are refused by the schema.
+//! What the chart renders to, as files that are read in review: with default values for
+//! `kubectl apply -k`, and with those of each case. Values that nobody means are refused by the
+//! schema.
 
 use std::collections::BTreeMap;
 use std::fs;

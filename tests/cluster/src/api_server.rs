@@ -1,5 +1,5 @@
-//! The tests of `portcullis-control` that `cargo test` leaves out: they need an API server, so cargo runs them inside the
-//! cluster's namespaces.
+//! The tests of `portcullis-control` that `cargo test` leaves out: they need an API server, so
+//! cargo runs them inside the cluster's namespaces.
 
 use std::process::id;
 

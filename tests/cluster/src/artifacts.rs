@@ -1,5 +1,5 @@
-//! The programs and images of the test cluster, built from `tests/cluster` once and kept in the cache under a name made of
-//! everything that they are built from.
+//! The programs and images of the test cluster, built from `tests/cluster` once and kept in the
+//! cache under a name made of everything that they are built from.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -74,7 +74,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The cluster that `cluster up` left running, or else one that ends with this process. Nobody else may use it meanwhile.
+    /// The cluster that `cluster up` left running, or else one that ends with this process. Nobody
+    /// else may use it meanwhile.
     pub fn obtain(layout: Layout, options: &Options) -> Result<Self> {
         let artifacts = Artifacts::ensure()?;
         let lock = Some(lock(&layout)?);
@@ -169,7 +170,8 @@ fn lock(layout: &Layout) -> Result<File> {
     check_environment(layout)?;
     fs::create_dir_all(layout.directory())?;
     let file = File::options().create(true).append(true).open(layout.lock())?;
-    // A child that a killed command was just starting has it until it becomes the program it is to be.
+    // A child that a killed command was just starting has it until it becomes the program it is to
+    // be.
     wait::until_true("the lock", Duration::from_secs(1), || file.try_lock().is_ok()).with_context(|| {
         format!("another command is using the cluster at {}", layout.directory().display())
     })?;
@@ -186,7 +188,8 @@ fn check_environment(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Only a cluster that was left running on purpose, and came up whole, is up. Anything else is a leftover.
+/// Only a cluster that was left running on purpose, and came up whole, is up. Anything else is a
+/// leftover.
 fn is_up(layout: &Layout) -> bool {
     layout.ready().exists() && layout.holder_of(Node::FIRST).is_some()
 }

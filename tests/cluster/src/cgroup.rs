@@ -1,7 +1,9 @@
-//! The cgroups that hold the cluster's processes, so that pods nest in them and a cluster that is gone leaves none behind.
+//! The cgroups that hold the cluster's processes, so that pods nest in them and a cluster that is
+//! gone leaves none behind.
 //!
-//! With cgroup v1 every hierarchy gets a directory below the caller's own, so the caller's limits hold for the cluster too. With
-//! cgroup v2 there is one directory, at the top: elsewhere a group with processes of its own could not delegate controllers.
+//! With cgroup v1 every hierarchy gets a directory below the caller's own, so the caller's limits
+//! hold for the cluster too. With cgroup v2 there is one directory, at the top: elsewhere a group
+//! with processes of its own could not delegate controllers.
 
 use std::fs;
 use std::io::ErrorKind;

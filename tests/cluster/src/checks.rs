@@ -1,4 +1,5 @@
-//! `cargo xtask cluster test`: proves that the cluster is one. Each check uses the cluster as an operator would.
+//! `cargo xtask cluster test`: proves that the cluster is one. Each check uses the cluster as an
+//! operator would.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

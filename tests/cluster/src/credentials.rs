@@ -1,4 +1,5 @@
-//! Who may do what: a certificate authority, the API server's certificate, a token and a kubeconfig for each user.
+//! Who may do what: a certificate authority, the API server's certificate, a token and a kubeconfig
+//! for each user.
 //!
 //! The authorisation is Kubernetes' own; only `admin` is in `system:masters`.
 

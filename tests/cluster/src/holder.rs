@@ -39,7 +39,8 @@ pub(crate) fn start(layout: &Layout, lifetime: Lifetime) -> Result<Option<ChildS
     Ok(child.stdin.take())
 }
 
-/// Makes the namespaces of one more node, which end with those of the first: it has the same process and cgroup namespaces.
+/// Makes the namespaces of one more node, which end with those of the first: it has the same
+/// process and cgroup namespaces.
 pub(crate) fn join(layout: &Layout, node: Node) -> Result<()> {
     let log = layout.log(&format!("holder-{node}"));
     let mut unshare = inside::command(layout, Node::FIRST, "unshare");

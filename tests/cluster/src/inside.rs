@@ -1,5 +1,5 @@
-//! What runs on the way into the namespaces, as a process of its own: it joins the cgroups and becomes the command, or it sets
-//! up what the namespaces are to look like.
+//! What runs on the way into the namespaces, as a process of its own: it joins the cgroups and
+//! becomes the command, or it sets up what the namespaces are to look like.
 
 use std::ffi::{CStr, OsStr};
 use std::fs;
@@ -16,11 +16,13 @@ use crate::layout::{Layout, RUN};
 use crate::network;
 use crate::node::Node;
 
-/// containerd, the CNI plugins and kubelet write here whatever their options say; so do agents that run in pods.
+/// containerd, the CNI plugins and kubelet write here whatever their options say; so do agents that
+/// run in pods.
 const PRIVATE: &[&str] =
     &["/run", "/var/lib/cni", "/var/lib/kubelet", "/var/lib/portcullis", "/var/log/containers"];
 
-/// What kubelet insists on. They are the machine's, so it is shown files of the cluster's own instead.
+/// What kubelet insists on. They are the machine's, so it is shown files of the cluster's own
+/// instead.
 const SYSCTLS: &[(&str, &str)] = &[
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -61,8 +63,9 @@ enum Entry {
     },
 }
 
-/// Does what a process that is started on the way into the namespaces is for; returns in every other process. Every program
-/// that uses a cluster calls this first, because it is itself the program that is started again.
+/// Does what a process that is started on the way into the namespaces is for; returns in every
+/// other process. Every program that uses a cluster calls this first, because it is itself the
+/// program that is started again.
 pub fn enter_if_asked() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.peek().is_none_or(|first| first != ENTRY) {
@@ -104,7 +107,8 @@ pub(crate) fn preparing(layout: &Layout, node: Node) -> Result<Command> {
     Ok(command)
 }
 
-/// Becomes the parent of the process that is pid 1 of the namespaces. With that one everything in them ends.
+/// Becomes the parent of the process that is pid 1 of the namespaces. With that one everything in
+/// them ends.
 fn hold(layout: &Layout, while_stdin: bool) -> Result<()> {
     Cgroups::recorded(layout).hold(id())?;
     let mut unshare = Command::new("unshare");
@@ -157,7 +161,8 @@ fn prepare(layout: &Layout, node: Node) -> Result<()> {
     network::prepare(node)
 }
 
-/// Kernel programs pinned in the cluster are the cluster's, and go with it. Kernels without have no such directory.
+/// Kernel programs pinned in the cluster are the cluster's, and go with it. Kernels without have no
+/// such directory.
 fn mount_bpf() -> Result<()> {
     let place = Path::new("/sys/fs/bpf");
     if place.is_dir() { mount_new("bpf", place, c"mode=0700") } else { Ok(()) }
@@ -188,7 +193,8 @@ fn mount_cgroups() -> Result<()> {
     Ok(())
 }
 
-/// Of the hierarchies without controllers (systemd's, and v2's in a hybrid set-up) nothing is shown.
+/// Of the hierarchies without controllers (systemd's, and v2's in a hybrid set-up) nothing is
+/// shown.
 fn remount_v1(directory: &Path, controllers: &OsStr) -> Result<()> {
     // Not everything there need be a mount.
     let _ = unmount(directory, UnmountFlags::DETACH);

@@ -1,4 +1,5 @@
-//! Where a cluster keeps what: every path below its directory, and the directory that only its processes see.
+//! Where a cluster keeps what: every path below its directory, and the directory that only its
+//! processes see.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,8 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::node::Node;
 use crate::process::Process;
 
-/// Sockets and other short-lived files. `/run` is the cluster's own, so every cluster may use the same short path: the path of
-/// a Unix socket is limited to 107 bytes.
+/// Sockets and other short-lived files. `/run` is the cluster's own, so every cluster may use the
+/// same short path: the path of a Unix socket is limited to 107 bytes.
 pub(crate) const RUN: &str = "/run/portcullis-cluster";
 
 const TEMPLATES: &str = "tests/cluster/conf";
@@ -52,7 +53,8 @@ impl Layout {
         self.path("pki").join(name).display().to_string()
     }
 
-    /// Held while a command changes the cluster, or for as long as a cluster tied to a command lives.
+    /// Held while a command changes the cluster, or for as long as a cluster tied to a command
+    /// lives.
     pub(crate) fn lock(&self) -> PathBuf {
         self.path("lock")
     }
@@ -81,7 +83,8 @@ impl Layout {
         self.path("bin")
     }
 
-    /// A name for what must be named outside of the directory: different for every directory, the same every time.
+    /// A name for what must be named outside of the directory: different for every directory, the
+    /// same every time.
     pub(crate) fn name(&self) -> String {
         let digest = Sha256::digest(self.directory.as_os_str().as_encoded_bytes());
         let short: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
@@ -123,7 +126,8 @@ impl Layout {
         Ok(symlink(artifacts.join("kubernetes"), self.programs().join("kubectl"))?)
     }
 
-    /// A configuration file from its template. `@STATE@` and `@RUN@` are always filled in, the rest is given.
+    /// A configuration file from its template. `@STATE@` and `@RUN@` are always filled in, the rest
+    /// is given.
     pub(crate) fn fill(&self, template: &str, place: &Path, values: &[(&str, &str)]) -> Result<()> {
         let source = workspace::root().join(TEMPLATES).join(template);
         let text =

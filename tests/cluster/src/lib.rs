@@ -1,8 +1,9 @@
-//! `cargo xtask cluster`: a real Kubernetes of one or more nodes in namespaces of its own. Its Go programs and configuration are
-//! next to this crate's sources, `docs/test-cluster.md` says how to use it.
+//! `cargo xtask cluster`: a real Kubernetes of one or more nodes in namespaces of its own. Its Go
+//! programs and configuration are next to this crate's sources, `docs/test-cluster.md` says how to
+//! use it.
 //!
-//! Nothing here knows about the agent but the name of its API server tests; other tests start it inside with
-//! [`Cluster::command`].
+//! Nothing here knows about the agent but the name of its API server tests; other tests start it
+//! inside with [`Cluster::command`].
 
 mod api_server;
 mod artifacts;
@@ -42,7 +43,8 @@ const DEFAULT: &str = "target/cluster";
     about = "A real Kubernetes of one or more nodes in namespaces of its own"
 )]
 pub struct Args {
-    /// Where the cluster keeps its state; each directory is a cluster of its own [default: target/cluster]
+    /// Where the cluster keeps its state; each directory is a cluster of its own [default:
+    /// target/cluster]
     #[arg(long, global = true, env = "PORTCULLIS_CLUSTER")]
     dir: Option<PathBuf>,
     #[command(subcommand)]

@@ -1,5 +1,5 @@
-//! A node's addresses and routes, as a network plugin for flat networks would set them up: the first node has a link to every
-//! other one, and is their router. Runs inside.
+//! A node's addresses and routes, as a network plugin for flat networks would set them up: the
+//! first node has a link to every other one, and is their router. Runs inside.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! The nodes: their names and addresses, the configuration of containerd and kubelet, and the images that pods may use.
+//! The nodes: their names and addresses, the configuration of containerd and kubelet, and the
+//! images that pods may use.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +20,8 @@ pub(crate) const SERVICES: &str = "10.96.0.0/16";
 /// Debian's place, and everybody else's.
 const CNI_PLUGINS: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
 
-/// By its number. The first one is where the control plane runs, and the way from any node to the others.
+/// By its number. The first one is where the control plane runs, and the way from any node to the
+/// others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Node(u8);
 

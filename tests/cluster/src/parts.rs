@@ -1,5 +1,5 @@
-//! The programs that make the cluster, and their flags. Each part runs inside, logs to a file of its own and can be stopped and
-//! started again.
+//! The programs that make the cluster, and their flags. Each part runs inside, logs to a file of
+//! its own and can be stopped and started again.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

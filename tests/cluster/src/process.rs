@@ -1,4 +1,5 @@
-//! A process that another command may have started. A pid alone may meanwhile be somebody else's; with its start time it is not.
+//! A process that another command may have started. A pid alone may meanwhile be somebody else's;
+//! with its start time it is not.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +58,8 @@ impl Process {
     }
 }
 
-/// State and start time: fields 3 and 22. The name in field 2 may hold anything, so counting starts after its parenthesis.
+/// State and start time: fields 3 and 22. The name in field 2 may hold anything, so counting starts
+/// after its parenthesis.
 fn stat(pid: i32) -> Option<(String, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;

@@ -1,4 +1,5 @@
-//! `cargo xtask conformance`: the official Gateway API conformance suite, unmodified, against the agent on the test cluster.
+//! `cargo xtask conformance`: the official Gateway API conformance suite, unmodified, against the
+//! agent on the test cluster.
 
 mod agent;
 mod outcome;
@@ -39,7 +40,8 @@ struct Args {
     /// Claim these features instead of those in the GatewayClass's status, separated by commas
     #[arg(long)]
     supported_features: Option<String>,
-    /// Where the report goes [default: docs/conformance/VERSION-PROFILES.yaml, for whole runs of our agent that pass]
+    /// Where the report goes [default: docs/conformance/VERSION-PROFILES.yaml, for whole runs of
+    /// our agent that pass]
     #[arg(long)]
     report: Option<PathBuf>,
     /// A static agent that is built already, for the DaemonSet [default: build one, as CI does]
@@ -112,7 +114,8 @@ fn gateway(args: &Args) -> Result<Gateway> {
     }
 }
 
-/// The suite refuses CRDs of another release than its own, so ours for its release are made: `codegen` patches them alike.
+/// The suite refuses CRDs of another release than its own, so ours for its release are made:
+/// `codegen` patches them alike.
 fn crds() -> Result<PathBuf> {
     let version = portcullis_test_cluster::suite_version()?;
     command::run(&mut workspace::xtask(&["codegen", "--bundle", &version]))?;
@@ -131,7 +134,8 @@ impl Gateway {
     }
 }
 
-/// With a GatewayClass of its own, made anew: the status that an earlier agent left claims what that one could do.
+/// With a GatewayClass of its own, made anew: the status that an earlier agent left claims what
+/// that one could do.
 fn start_process(cluster: &Cluster, crds: &Path, binary: &Path) -> Result<Agent> {
     cluster.install_crds(crds)?;
     let manifest = workspace::root().join(GATEWAY_CLASS).display().to_string();

@@ -1,5 +1,5 @@
-//! What the suite said: the verbose output of a Go test, in which every conformance test is a subtest of one test, as it is made
-//! for the program test2json.
+//! What the suite said: the verbose output of a Go test, in which every conformance test is a
+//! subtest of one test, as it is made for the program test2json.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,8 @@ const MARK: char = '\u{16}';
 /// The Go test that holds all others.
 const ROOT: &str = "TestConformance";
 
-/// Of one run of the suite or of several: what an earlier one has tested is not counted again, unless it fails now.
+/// Of one run of the suite or of several: what an earlier one has tested is not counted again,
+/// unless it fails now.
 #[derive(Default, Debug)]
 pub(crate) struct Outcome {
     passed: BTreeSet<String>,
@@ -44,7 +45,8 @@ impl Outcome {
         !self.run.name.is_empty()
     }
 
-    /// Takes one line of output. Returns what to show of it: the result of one conformance test, or of a failed part of one.
+    /// Takes one line of output. Returns what to show of it: the result of one conformance test, or
+    /// of a failed part of one.
     pub(crate) fn read(&mut self, line: &str) -> Option<String> {
         if let Some((test, feature)) = missing(line) {
             self.skip(test, feature);

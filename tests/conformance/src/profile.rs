@@ -1,4 +1,5 @@
-//! Conformance profiles: which there are, which the GatewayClass claims, and in how many runs of the suite they are tested.
+//! Conformance profiles: which there are, which the GatewayClass claims, and in how many runs of
+//! the suite they are tested.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -61,8 +62,8 @@ pub(super) fn print_those_not_run() {
     }
 }
 
-/// What is claimed is tested exactly as the suite was published. The rest comes in a second run, which would take hours otherwise:
-/// most of its tests wait for a Gateway that never is ready.
+/// What is claimed is tested exactly as the suite was published. The rest comes in a second run,
+/// which would take hours otherwise: most of its tests wait for a Gateway that never is ready.
 pub(super) fn runs(cluster: &Cluster, args: &Args, profiles: Vec<&'static str>) -> Result<Vec<Run>> {
     if args.run_test.is_some() {
         return Ok(vec![Run { profiles, patience: Patience::Published }]);

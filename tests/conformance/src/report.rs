@@ -111,8 +111,8 @@ pub(super) fn place(cluster: &Cluster, run: &Run) -> PathBuf {
     cluster.layout().path(&format!("{}.yaml", run.profiles.join("-").to_lowercase()))
 }
 
-/// Where the report is kept, if it is. One of a single test, of somebody else's gateway, or of what nobody claims says nothing about
-/// our conformance.
+/// Where the report is kept, if it is. One of a single test, of somebody else's gateway, or of what
+/// nobody claims says nothing about our conformance.
 fn target(args: &Args, run: &Run, report: &Report) -> Result<Option<PathBuf>> {
     let path = match &args.report {
         Some(_) if args.all && run.patience == Patience::Short => return Ok(None),

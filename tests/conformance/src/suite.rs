@@ -13,7 +13,8 @@ use super::outcome::Outcome;
 use super::profile::{Patience, Run};
 use super::{Args, CLASS, report};
 
-/// An address that Gateways may ask for, and one from a documentation range that nobody has, for GatewayStaticAddresses.
+/// An address that Gateways may ask for, and one from a documentation range that nobody has, for
+/// GatewayStaticAddresses.
 const USABLE_ADDRESS: &str = "10.96.200.1";
 const UNUSABLE_ADDRESS: &str = "192.0.2.1";
 

@@ -1,5 +1,5 @@
-//! A network for each test: client – node – backends, each in a network namespace of its own, and the real agent with its
-//! kernel programs on the node. Needs root, and says so without.
+//! A network for each test: client – node – backends, each in a network namespace of its own, and
+//! the real agent with its kernel programs on the node. Needs root, and says so without.
 //!
 //! ```text
 //! client 10.1.0.2 ──veth── 10.1.0.1 node 10.2.0.1 ──veth── 10.2.0.2, 10.2.0.3 backends

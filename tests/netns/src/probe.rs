@@ -1,4 +1,5 @@
-//! A client's connection that stays open over all changes, to see soon when one of them is in force.
+//! A client's connection that stays open over all changes, to see soon when one of them is in
+//! force.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

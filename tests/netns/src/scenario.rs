@@ -85,7 +85,8 @@ impl Scenario {
         self.node.enter(|| Ok(TcpListener::bind((vip, 0)).is_ok()))
     }
 
-    /// What the agent's command line says, run outside of the network; problems that it finds are no failure.
+    /// What the agent's command line says, run outside of the network; problems that it finds are
+    /// no failure.
     pub fn portcullis(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(binary()?).args(arguments).output()?;
         ensure!(

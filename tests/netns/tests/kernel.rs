@@ -132,7 +132,8 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.2.0.2], conditions: {ready: true}}]
 ";
 
-/// The packet guard drops what goes to ports without listener, but not what belongs to open connections.
+/// The packet guard drops what goes to ports without listener, but not what belongs to open
+/// connections.
 #[test]
 fn a_request_that_has_begun_outlives_its_listener() {
     let scenario = Scenario::without_configuration("listener").unwrap();

@@ -1,4 +1,5 @@
-//! A small HTTP/1.1 server that says who it is and what reached it (`?fields`: with all header fields). A thread per connection: for tests, not for load.
+//! A small HTTP/1.1 server that says who it is and what reached it (`?fields`: with all header
+//! fields). A thread per connection: for tests, not for load.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -56,7 +57,8 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // Ends the accept. No matter in which network namespace it is, which connecting to it would not do.
+        // Ends the accept. No matter in which network namespace it is, which connecting to it would
+        // not do.
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
 }

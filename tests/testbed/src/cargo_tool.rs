@@ -1,4 +1,5 @@
-//! Commands of cargo that do not come with it: built from crates.io once for each version, and kept in the cache.
+//! Commands of cargo that do not come with it: built from crates.io once for each version, and kept
+//! in the cache.
 
 use std::env;
 use std::fs::{self, File};

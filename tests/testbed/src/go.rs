@@ -1,6 +1,6 @@
-//! Go, by which the test cluster, Helm and releases of the Gateway API are had: the one in PATH if it is new enough, else one in
-//! our cache. Go's releases are Go modules, too, so an old Go, such as Debian's, fetches a new one, and checks it against the
-//! checksum database.
+//! Go, by which the test cluster, Helm and releases of the Gateway API are had: the one in PATH if
+//! it is new enough, else one in our cache. Go's releases are Go modules, too, so an old Go, such
+//! as Debian's, fetches a new one, and checks it against the checksum database.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
-//! What a killed run leaves: kernel programs stay pinned. Every pin directory of ours is named after the process that made it,
-//! so that the next run can tell which of them nobody owns any more.
+//! What a killed run leaves: kernel programs stay pinned. Every pin directory of ours is named
+//! after the process that made it, so that the next run can tell which of them nobody owns any
+//! more.
 
 use std::path::{Path, PathBuf};
 use std::{fs, process};
@@ -14,7 +15,8 @@ pub fn pin_directory(purpose: &str) -> PathBuf {
     Path::new(BPF_FILES).join(format!("{PREFIX}{purpose}-{}", process::id()))
 }
 
-/// Removes what killed runs for this purpose, or for one that begins with it, left pinned; programs detach with their last pin.
+/// Removes what killed runs for this purpose, or for one that begins with it, left pinned; programs
+/// detach with their last pin.
 pub fn remove_leftovers(purpose: &str) -> Result<()> {
     let Ok(entries) = fs::read_dir(BPF_FILES) else { return Ok(()) };
     for entry in entries.flatten() {

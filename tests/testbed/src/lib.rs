@@ -1,6 +1,6 @@
-//! The product from outside, for whoever runs it: the demo, the benchmarks, the tests in network namespaces. Starts agents,
-//! backends and certificate authorities, each with files of its own, and leaves nothing behind. Knows the agent's command line
-//! and its admin socket, none of its crates.
+//! The product from outside, for whoever runs it: the demo, the benchmarks, the tests in network
+//! namespaces. Starts agents, backends and certificate authorities, each with files of its own, and
+//! leaves nothing behind. Knows the agent's command line and its admin socket, none of its crates.
 
 mod admin;
 mod agent;

@@ -1,4 +1,5 @@
-//! An HTTPS client of our own: it holds connections open, and tells what a handshake failed of, where a command cannot.
+//! An HTTPS client of our own: it holds connections open, and tells what a handshake failed of,
+//! where a command cannot.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -2,14 +2,15 @@
 
 use crate::CargoTool;
 
-/// bpf-linker turns LLVM bitcode into the eBPF object. Its LLVM must be at least as new as the compiler's.
+/// bpf-linker turns LLVM bitcode into the eBPF object. Its LLVM must be at least as new as the
+/// compiler's.
 pub const BPF_LINKER: &str = "0.13.0";
 
 /// The LLVM of Debian's `rustc-web`.
 pub const DEBIAN_LLVM: &str = "22";
 
-/// Debian 12's only compiler that comes with matching library source, needed for `-Z build-std=core`. It goes by the name of
-/// the browsers it is packaged for.
+/// Debian 12's only compiler that comes with matching library source, needed for
+/// `-Z build-std=core`. It goes by the name of the browsers it is packaged for.
 pub const DEBIAN_TOOLCHAIN: &[&str] =
     &["rustc-web", "cargo-web", "rust-web-src", "rust-web-llvm", "llvm-22-dev"];
 

@@ -1,5 +1,5 @@
-//! This checkout: its root, what cargo builds in it, and the cache for what takes long to build. Other developer commands are
-//! run as programs, so that no test and no benchmark compiles them.
+//! This checkout: its root, what cargo builds in it, and the cache for what takes long to build.
+//! Other developer commands are run as programs, so that no test and no benchmark compiles them.
 
 use std::env::{self, consts::ARCH};
 use std::path::{Path, PathBuf};
@@ -63,8 +63,9 @@ pub enum Profile {
     Dev,
 }
 
-/// The agent with the kernel programs and the C library linked in, and with a list of the crates that it is made of, for
-/// scanners of images. The explicit target keeps build scripts and procedural macros dynamic.
+/// The agent with the kernel programs and the C library linked in, and with a list of the crates
+/// that it is made of, for scanners of images. The explicit target keeps build scripts and
+/// procedural macros dynamic.
 pub fn build_static(profile: Profile) -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
     let (name, directory) = match profile {
@@ -80,7 +81,8 @@ pub fn build_static(profile: Profile) -> Result<PathBuf> {
     Ok(target_directory().join(target).join(directory).join("portcullis"))
 }
 
-/// What takes long to build and depends on a version only: `$PORTCULLIS_CACHE`, or under the user's cache directory.
+/// What takes long to build and depends on a version only: `$PORTCULLIS_CACHE`, or under the user's
+/// cache directory.
 pub fn cache() -> PathBuf {
     let user = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));

@@ -1,5 +1,5 @@
-//! The steps that need a real Kubernetes. They share a cluster directory of their own, so that one a developer has up is left
-//! alone; each starts and ends its cluster.
+//! The steps that need a real Kubernetes. They share a cluster directory of their own, so that one
+//! a developer has up is left alone; each starts and ends its cluster.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,8 +17,9 @@ const DIRECTORY: &str = "target/ci/cluster";
 const BUILD_LOG: &str = "target/ci/cluster-build.log";
 const REPORT: &str = "target/ci/conformance.yaml";
 
-/// Starts building the cluster's programs next to the steps that do not need them: on a fresh machine that takes as long as
-/// building everything else. Whether it went well the step [`build`] sees.
+/// Starts building the cluster's programs next to the steps that do not need them: on a fresh
+/// machine that takes as long as building everything else. Whether it went well the step [`build`]
+/// sees.
 pub(super) fn build_early() -> Result<()> {
     let path = workspace::root().join(BUILD_LOG);
     std::fs::create_dir_all(path.parent().unwrap_or(&path))?;

@@ -34,8 +34,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Takes a test runner's last line into account: `test result: ok. 3 passed; 0 failed; …` of cargo's, and
-    /// `3 passed, 0 failed` of ours.
+    /// Takes a test runner's last line into account: `test result: ok. 3 passed; 0 failed; …` of
+    /// cargo's, and `3 passed, 0 failed` of ours.
     fn add(&mut self, line: &str) {
         let cargos = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "));
         for count in cargos.map_or(line, |(_, counts)| counts).split([';', ',']).map(str::trim_start) {

@@ -1,4 +1,5 @@
-//! The CRDs of a Gateway API release with our additive fields. A release is a Go module, so Go's module cache is the source.
+//! The CRDs of a Gateway API release with our additive fields. A release is a Go module, so Go's
+//! module cache is the source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,8 @@ const READ: &[&str] = &[
     "xmeshes.gateway.networking.x-k8s.io",
 ];
 
-/// What is installed with them, for the conformance suite and whoever else reads it. The other CRDs of the release are installed from
-/// the release, if at all.
+/// What is installed with them, for the conformance suite and whoever else reads it. The other CRDs
+/// of the release are installed from the release, if at all.
 const INSTALLED: &[&str] = &[
     "backendtlspolicies.gateway.networking.k8s.io",
     "tcproutes.gateway.networking.k8s.io",
@@ -38,7 +39,8 @@ const INSTALLED: &[&str] = &[
 /// Written by hand: the Helm chart installs them, below `deploy/crds`.
 const OWN: &[&str] = &["own/gatewayparameters.yaml"];
 
-/// A release's CRDs, patched: for `deploy/crds` if it is the committed release, else for `target/crds`.
+/// A release's CRDs, patched: for `deploy/crds` if it is the committed release, else for
+/// `target/crds`.
 pub(super) fn patched(version: &str) -> Result<Files> {
     let upstream = download(version)?.join("config/crd/experimental");
     let directory =
@@ -53,7 +55,8 @@ pub(super) fn patched(version: &str) -> Result<Files> {
     Ok(files)
 }
 
-/// The CRDs in the repository of which types are made. Each of upstream's must already be what its patch would make of it.
+/// The CRDs in the repository of which types are made. Each of upstream's must already be what its
+/// patch would make of it.
 pub(super) fn committed() -> Result<Vec<Value>> {
     let own = OWN.iter().map(|file| read(&workspace::root().join(CRDS).join(file)));
     READ.iter().map(|plural| patched_already(plural)).chain(own).collect()
@@ -70,7 +73,8 @@ fn patched_already(plural: &str) -> Result<Value> {
     Ok(crd)
 }
 
-/// Where Go keeps the unpacked module. The exit code says nothing: a release may ask for a newer Go, and is unpacked all the same.
+/// Where Go keeps the unpacked module. The exit code says nothing: a release may ask for a newer
+/// Go, and is unpacked all the same.
 fn download(version: &str) -> Result<PathBuf> {
     let module = format!("{MODULE}@{version}");
     let go = || go::command(&std::env::temp_dir());

@@ -1,4 +1,5 @@
-//! Our additive fields: JSON merge patches (RFC 7386) of a CRD's schema, one readable file per kind in `deploy/crds/patches`.
+//! Our additive fields: JSON merge patches (RFC 7386) of a CRD's schema, one readable file per kind
+//! in `deploy/crds/patches`.
 
 use std::fs;
 

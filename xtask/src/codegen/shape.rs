@@ -1,5 +1,5 @@
-//! A CRD's schema as shapes: what a value looks like, without names and descriptions. Two places with equal shapes can share
-//! one Rust type.
+//! A CRD's schema as shapes: what a value looks like, without names and descriptions. Two places
+//! with equal shapes can share one Rust type.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;

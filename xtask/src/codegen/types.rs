@@ -1,4 +1,5 @@
-//! From CRDs to Rust types: collect every struct, give equal shapes one name, say which file each goes to.
+//! From CRDs to Rust types: collect every struct, give equal shapes one name, say which file each
+//! goes to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +72,8 @@ fn collect(shape: &Shape, name: &str, prefix: &str, places: &mut Vec<Place>) {
     }
 }
 
-/// The final name of each shape. A shape in several places must have one in [`names`], so that nobody has to guess which
-/// place a shared type is named after.
+/// The final name of each shape. A shape in several places must have one in [`names`], so that
+/// nobody has to guess which place a shared type is named after.
 fn name_all(kinds: &[Kind]) -> Result<render::Names> {
     let mut places: BTreeMap<&[Field], Vec<&str>> = BTreeMap::new();
     for place in kinds.iter().flat_map(|kind| &kind.places) {

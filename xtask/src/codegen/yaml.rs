@@ -1,5 +1,5 @@
-//! YAML in and out. Printed the way upstream's generator prints it (sorted keys, literal blocks, lists not indented), so that
-//! comparing our CRDs with a release shows our fields and little else.
+//! YAML in and out. Printed the way upstream's generator prints it (sorted keys, literal blocks,
+//! lists not indented), so that comparing our CRDs with a release shows our fields and little else.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! What the demo asks, and what must come back. All requests are made by curl, so that anybody can repeat them.
+//! What the demo asks, and what must come back. All requests are made by curl, so that anybody can
+//! repeat them.
 
 use std::path::Path;
 use std::process::Command;

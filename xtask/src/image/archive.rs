@@ -1,5 +1,6 @@
-//! A container image of one layer, as a tar archive that is an OCI image layout and what `docker save` writes at once:
-//! `ctr images import`, `docker load`, `podman load` and skopeo all take it.
+//! A container image of one layer, as a tar archive that is an OCI image layout and what
+//! `docker save` writes at once: `ctr images import`, `docker load`, `podman load` and skopeo all
+//! take it.
 //!
 //! No time, user name or random value of the machine gets in.
 

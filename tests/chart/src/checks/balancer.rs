@@ -1,4 +1,5 @@
-//! A Service of type LoadBalancer, with these checks as the load balancer: they give it addresses and lead traffic to a node.
+//! A Service of type LoadBalancer, with these checks as the load balancer: they give it addresses
+//! and lead traffic to a node.
 
 use anyhow::{Result, bail, ensure};
 use portcullis_test_cluster::{Check, Cluster, wait};

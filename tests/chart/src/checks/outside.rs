@@ -1,4 +1,5 @@
-//! A client outside of the cluster, with a link to every node: a network namespace that only routes know of.
+//! A client outside of the cluster, with a link to every node: a network namespace that only routes
+//! know of.
 
 use std::process::Command;
 
@@ -11,7 +12,8 @@ use portcullis_testbed::command;
 pub(super) const ADDRESS: &str = "192.0.2.10";
 const BALANCED: &str = "198.51.100.0/24";
 
-/// Links from the node that is `$0` and has the address `$1` to the client. Pid 1 sees the first node's files.
+/// Links from the node that is `$0` and has the address `$1` to the client. Pid 1 sees the first
+/// node's files.
 const LINK: &str = r#"
 set -e
 ip link add outside type veth peer name "$0" netns /proc/1/root/run/netns/outside

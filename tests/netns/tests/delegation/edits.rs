@@ -1,4 +1,5 @@
-//! Edits of parents, children and labels while clients are served: no request fails, and every edit is seen.
+//! Edits of parents, children and labels while clients are served: no request fails, and every edit
+//! is seen.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The specification's examples: every URL reaches the backend that the text says, and what must not match does not.
+//! The specification's examples: every URL reaches the backend that the text says, and what must
+//! not match does not.
 
 use crate::family::Family;
 

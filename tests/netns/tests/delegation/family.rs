@@ -1,4 +1,5 @@
-//! A golden case of `agent/gateway/tests/cases/delegation`, running: every Service has a backend of its name.
+//! A golden case of `agent/gateway/tests/cases/delegation`, running: every Service has a backend of
+//! its name.
 
 use std::fs;
 use std::path::{Path, PathBuf};

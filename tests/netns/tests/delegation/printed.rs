@@ -1,5 +1,6 @@
-//! "A user could save the generated Ephemeral route config to my-foo-route.yaml, remove the parent and child routes from the
-//! cluster, then load my-foo-route.yaml into the cluster, and the system would accept and deploy it as a valid config."
+//! "A user could save the generated Ephemeral route config to my-foo-route.yaml, remove the parent
+//! and child routes from the cluster, then load my-foo-route.yaml into the cluster, and the system
+//! would accept and deploy it as a valid config."
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! The ways in which a tenant can break its own part, what its clients see then, and what its status says.
+//! The ways in which a tenant can break its own part, what its clients see then, and what its
+//! status says.
 
 use anyhow::Result;
 use portcullis_testbed::{Authority, Refusal};

@@ -1,4 +1,5 @@
-//! Clients of tenants that do nothing wrong. No request of theirs may fail, and no connection may end.
+//! Clients of tenants that do nothing wrong. No request of theirs may fail, and no connection may
+//! end.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,8 @@ impl<'a> Load<'a> {
         function()
     }
 
-    /// Asks tenant by tenant, until a last round after the end; returns how many requests were answered.
+    /// Asks tenant by tenant, until a last round after the end; returns how many requests were
+    /// answered.
     pub(crate) fn run(&self, work: Work) -> Result<usize> {
         match work {
             Work::OpenConnections => self.on_open_connections(),

@@ -1,5 +1,5 @@
-//! Three hundred tenants share a port of one Gateway. Thirty of them break their part in every way there is, and mend it
-//! again, while clients of all the others are served without a break.
+//! Three hundred tenants share a port of one Gateway. Thirty of them break their part in every way
+//! there is, and mend it again, while clients of all the others are served without a break.
 #![cfg(test)]
 
 mod ailment;

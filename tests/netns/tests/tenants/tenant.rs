@@ -1,4 +1,5 @@
-//! A tenant's part: a namespace with a certificate, a ListenerSet, a route and a backend of its own.
+//! A tenant's part: a namespace with a certificate, a ListenerSet, a route and a backend of its
+//! own.
 
 use std::net::SocketAddr;
 
