@@ -40,7 +40,7 @@ pub(super) struct Args {
     write: bool,
 }
 
-/// What is edited, and how a client sees it.
+/// Kinds of edits, and how a client sees each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Edit {
     /// A header that a route sets.
@@ -131,7 +131,7 @@ impl Bench<'_> {
         put(&self.config, name, text)
     }
 
-    /// Whether a handshake shows this certificate.
+    /// True if a handshake shows this certificate.
     fn presents(&self, chain: &str) -> Result<bool> {
         let to = format!("{}:{HTTPS_PORT}", self.address);
         let mut openssl = Command::new("openssl");

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueEnum;
 use portcullis_test_cluster::{Cluster, Options};
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{build, command, workspace};
 
 use super::document::replace;
 use super::report::machine;
@@ -19,7 +19,7 @@ const DIRECTORY: &str = "target/bench-cluster";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What to measure [default: everything]
+    /// Parts to measure [default: everything]
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Small numbers and short times, to see that it works
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Some(binary) => std::path::absolute(binary)?,
         None => {
             crate::setup()?;
-            workspace::build_release()?
+            build::release()?
         }
     };
     let program = program::build()?;

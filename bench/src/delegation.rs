@@ -18,6 +18,8 @@ use super::{backend, document, report};
 
 /// Namespaces of children; each has the same share of every parent's.
 const TEAMS: usize = 10;
+/// Label of the namespaces that parents select.
+const SELECTED: &str = "family";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -83,12 +85,12 @@ impl Families<'_> {
         for team in 0..TEAMS {
             self.put(
                 &format!("team-{team}"),
-                &(labels(&team_name(team), true) + &service(&team_name(team))),
+                &(labels(&team_name(team), SELECTED) + &service(&team_name(team))),
             )?;
         }
         self.put(
             "root",
-            &(labels("root", true) + &service("root") + &child("root", "root", &parent_name(0), "/", 0)),
+            &(labels("root", SELECTED) + &service("root") + &child("root", "root", &parent_name(0), "/", 0)),
         )?;
         for parent in 0..self.args.parents {
             self.put(&parent_name(parent), &parent_route(parent, 0))?;
@@ -131,17 +133,17 @@ impl Families<'_> {
                 let expected = format!("x-parent: {number}\r\n");
                 visible(|| Ok(self.ask(connection, parent, child)?.contains(&expected)))
             }
-            Edit::Leave => self.label(number, false, connection),
-            Edit::Return => self.label(number, true, connection),
+            Edit::Leave => self.label(number, "none", connection),
+            Edit::Return => self.label(number, SELECTED, connection),
         }
     }
 
     /// Seen at the last parent: the first one's host answers everything, for the load.
-    fn label(&self, number: usize, admitted: bool, connection: &mut Connection) -> Result<Duration> {
+    fn label(&self, number: usize, part: &str, connection: &mut Connection) -> Result<Duration> {
         let team = number % TEAMS;
-        let text = labels(&team_name(team), admitted) + &service(&team_name(team));
+        let text = labels(&team_name(team), part) + &service(&team_name(team));
         self.put(&format!("team-{team}"), &text)?;
-        let expected = if admitted { " 200 " } else { " 404 " };
+        let expected = if part == SELECTED { " 200 " } else { " 404 " };
         visible(|| Ok(self.ask(connection, self.args.parents - 1, team)?.contains(expected)))
     }
 
@@ -221,8 +223,7 @@ fn child(namespace: &str, name: &str, parent: &str, path: &str, version: usize) 
     )
 }
 
-fn labels(namespace: &str, admitted: bool) -> String {
-    let part = if admitted { "family" } else { "none" };
+fn labels(namespace: &str, part: &str) -> String {
     format!(
         "---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{part: {part}}}}}\n"
     )

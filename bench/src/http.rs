@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Fewer and shorter rounds: for a look, not for a claim
     #[arg(long)]
     quick: bool,
-    /// How often each proxy is measured in each workload [default: 9, quick: 3]
+    /// Measurements of each proxy in each workload [default: 9, quick: 3]
     #[arg(long)]
     rounds: Option<usize>,
     /// Seconds of one measurement [default: 2, quick: 1]
@@ -98,7 +98,8 @@ fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Contes
     Ok(Contestant { peer, running })
 }
 
-/// Who is first changes from round to round, so that nobody always runs after the same neighbour.
+/// Measures each proxy once. The first one changes from round to round, so that none always runs
+/// after the same neighbour.
 fn measure_round(
     workload: &Workload,
     round: usize,

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     update: bool,
 }
 
-/// What is asked of the agent; the names are those of the recorded numbers.
+/// Kinds of requests; the names are those of the recorded numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Workload {
     Http1,

@@ -38,7 +38,7 @@ pub(super) struct Run<'a> {
     pub(super) scratch: &'a Path,
 }
 
-/// What the generator saw.
+/// The generator's counts and times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) requests: u64,

@@ -38,7 +38,7 @@ impl Drop for Process {
     }
 }
 
-/// Whether a child has ended; nobody has waited for it yet.
+/// True if a child has ended that was not waited for yet.
 pub(super) fn has_ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))

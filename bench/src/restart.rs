@@ -27,7 +27,7 @@ const PEACE: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How often the agent is killed, on each site
+    /// Kills of the agent, on each site
     #[arg(long, default_value_t = 10)]
     times: usize,
     #[command(flatten)]
@@ -52,7 +52,7 @@ enum Outcome {
     CutOff,
 }
 
-/// What one restart did.
+/// Consequences of one restart.
 struct Gap {
     /// From the kill until the last refusal.
     refused_for: Duration,

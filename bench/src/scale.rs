@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use portcullis_testbed::workspace;
+use portcullis_testbed::build;
 use portcullis_testbed::{Agent, Authority, Datapath, Launch, TlsClient, pin_directory, remove_leftovers};
 
 use super::process::{memory, peak_memory};
@@ -47,7 +47,7 @@ pub(super) struct Args {
     write: bool,
 }
 
-/// What all runs share.
+/// Shared by all runs.
 struct Bench {
     binary: PathBuf,
     datapath: Datapath,
@@ -93,7 +93,7 @@ impl Bench {
             Some(binary) => binary.clone(),
             None => {
                 crate::setup()?;
-                workspace::build_release()?
+                build::release()?
             }
         };
         let authority = Authority::new()?;

@@ -1,6 +1,6 @@
-//! What every proxy is to serve, independent of any proxy's configuration: by HTTP a host with one
-//! route and a host with many, by HTTPS a number of hosts with a certificate each. All routes lead
-//! to the same backend.
+//! The site that every proxy serves, independent of any proxy's configuration: by HTTP a host with
+//! one route and a host with many, by HTTPS a number of hosts with a certificate each. All routes
+//! lead to the same backend.
 
 use std::fs;
 use std::path::{Path, PathBuf};

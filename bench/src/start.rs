@@ -17,7 +17,7 @@ use super::{backend, document};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How often each is started
+    /// Starts of each proxy
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Whom to compare with

@@ -1,4 +1,4 @@
-//! What is asked of each proxy.
+//! Requests that every proxy is asked.
 
 use super::site::Size;
 

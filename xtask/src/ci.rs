@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{build, command, workspace};
 
 use crate::{build_ebpf, codegen, demo, deny, pass_on, setup, tidy};
 use tests::Tally;
@@ -29,7 +29,7 @@ const AUDITING_LOG: &str = "target/ci/auditing-build.log";
 struct Step {
     name: &'static str,
     run: fn(&mut Tally) -> Result<()>,
-    /// Whether the rest makes no sense when it fails.
+    /// True if the rest makes no sense when it fails.
     fatal: bool,
 }
 
@@ -133,7 +133,7 @@ fn build() -> Result<()> {
 /// With the agent that the tests run: the one that is shipped takes ten minutes more to build and
 /// serves the same.
 fn demo(datapath: demo::Datapath) -> Result<()> {
-    demo::run(&demo::Args::once(datapath, workspace::debug()))
+    demo::run(&demo::Args::once(datapath, build::debug_program()))
 }
 
 impl fmt::Display for Outcome {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use portcullis_testbed as testbed;
-use portcullis_testbed::workspace;
+use portcullis_testbed::build;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use testbed::{Agent, Authority, Backend, Launch, quickstart};
@@ -96,7 +96,7 @@ fn program(args: &Args) -> Result<PathBuf> {
         return Ok(binary.clone());
     }
     setup::run(&setup::Args::default())?;
-    if args.release { workspace::build_release() } else { workspace::build_debug() }
+    if args.release { build::release() } else { build::debug() }
 }
 
 impl Demo {

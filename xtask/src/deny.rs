@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use portcullis_testbed::versions::CARGO_DENY;
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{cargo_tool, command, workspace};
 
 /// The kernel programs have a lock file of their own.
 const WORKSPACES: &[&str] = &["Cargo.toml", "ebpf/Cargo.toml"];
@@ -24,7 +24,7 @@ pub(crate) fn advisories(_: &Args) -> Result<()> {
 }
 
 fn check(what: &[&str]) -> Result<()> {
-    let program = CARGO_DENY.ensure()?;
+    let program = cargo_tool::ensure(CARGO_DENY)?;
     for manifest in WORKSPACES {
         let mut deny = Command::new(&program);
         deny.arg("--manifest-path").arg(workspace::root().join(manifest)).args(["--locked", "check"]);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use object::read::elf::{ElfFile64, ProgramHeader};
 
 use archive::{Image, User};
-use portcullis_testbed::workspace::Profile;
+use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
 /// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let program = match &args.binary {
         Some(binary) => binary.clone(),
-        None => workspace::build_static(Profile::Release)?,
+        None => build::static_program(Profile::Release)?,
     };
     refuse_dynamic(&program)?;
     let program = strip(&program)?;

@@ -4,6 +4,7 @@
 mod build_ebpf;
 mod ci;
 mod codegen;
+mod debian;
 mod demo;
 mod deny;
 mod image;

@@ -1,14 +1,13 @@
 //! `cargo xtask setup`: looks at what is there, says what is missing, installs that and nothing
 //! else.
 
-use std::process::Command;
-
-use anyhow::{Result, bail};
+use anyhow::Result;
 use portcullis_testbed::versions::{
     BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool,
 };
-use portcullis_testbed::{command, go};
+use portcullis_testbed::{cargo_tool, command, go};
 
+use crate::debian;
 use crate::toolchain::{Choice, Toolchain};
 
 #[derive(Default, clap::Args)]
@@ -50,13 +49,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.cluster {
         tools(CLUSTER_TOOLS)?;
         if command::find("go").is_none() {
-            apt_install(&["golang-go"])?;
+            debian::install(&["golang-go"])?;
         }
         go::ensure()?;
     }
     if args.auditing {
-        CARGO_AUDITABLE.ensure()?;
-        CARGO_DENY.ensure()?;
+        cargo_tool::ensure(CARGO_AUDITABLE)?;
+        cargo_tool::ensure(CARGO_DENY)?;
     }
     if !args.no_ebpf {
         let toolchain = Toolchain::choose(args.toolchain)?;
@@ -67,27 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Installs Debian packages; as root, or through sudo.
-pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
-    if command::find("apt-get").is_none() {
-        bail!("missing here: {}; install them with this system's package manager", packages.join(", "));
-    }
-    println!("setup: installing {}", packages.join(", "));
-    command::run(apt().args(["-qq", "update"]))?;
-    command::run(apt().args(["-qq", "install", "--yes", "--no-install-recommends"]).args(packages))
-}
-
 fn tools(wanted: &[Tool]) -> Result<()> {
     let missing: Vec<_> = wanted.iter().filter(|tool| command::find(tool.command).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    apt_install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>())
-}
-
-fn apt() -> Command {
-    let root = command::ask("id", &["-u"]).is_some_and(|uid| uid == "0");
-    let mut command = Command::new(if root { "env" } else { "sudo" });
-    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
-    command
+    debian::install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>())
 }

@@ -31,7 +31,7 @@ struct File {
     text: String,
 }
 
-/// What is wrong, where, and what to do.
+/// Place of a mistake, what is wrong, and what to do.
 #[derive(Debug)]
 struct Problem(String);
 
@@ -80,7 +80,7 @@ fn problems(files: &[File]) -> Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// What git tracks or would track, of text.
+/// Text files that git tracks or would track.
 fn files() -> Result<Vec<File>> {
     let root = workspace::root().display().to_string();
     let listed = ["-C", &root, "ls-files", "--cached", "--others", "--exclude-standard"];

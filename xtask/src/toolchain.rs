@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use portcullis_testbed::versions::{BPF_LINKER, DEBIAN_LLVM, DEBIAN_TOOLCHAIN, RUSTUP_TOOLCHAIN};
 use portcullis_testbed::{command, workspace};
 
-use crate::setup;
+use crate::debian;
 
 const RUSTUP_INSTALL: &str =
     "run `rustup toolchain install nightly --component rust-src`, which also updates the toolchain";
 
-/// What the command line asks for.
+/// Choice on the command line.
 #[derive(Clone, Copy, Default, clap::ValueEnum)]
 pub(crate) enum Choice {
     /// rustup's nightly if it has rust-src, else Debian's packages
@@ -140,7 +140,7 @@ fn install_packages() -> Result<()> {
             .context("Debian's toolchain was asked for, but there is no dpkg-query")?;
     let is_missing = |package: &&&str| !installed.lines().any(|line| line == format!("{package} installed"));
     let missing: Vec<_> = DEBIAN_TOOLCHAIN.iter().filter(is_missing).copied().collect();
-    if missing.is_empty() { Ok(()) } else { setup::apt_install(&missing) }
+    if missing.is_empty() { Ok(()) } else { debian::install(&missing) }
 }
 
 fn debian_cargo() -> Command {

@@ -66,8 +66,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a window may grow by without passing its maximum, RFC 9113, section 6.9.1: no run gets to
-/// its end.
+/// Growth of a window that keeps it below its maximum, RFC 9113, section 6.9.1; no run uses it up.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1 - 65_535;
 
 struct Frame {

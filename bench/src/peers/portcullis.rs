@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use portcullis_testbed::workspace;
+use portcullis_testbed::build;
 use portcullis_testbed::{Datapath, Launch, pin_directory, remove_leftovers};
 
 use super::{Peer, Running, version};
@@ -42,7 +42,7 @@ impl Build {
             Some(binary) => binary.clone(),
             None => {
                 crate::setup()?;
-                workspace::build_release()?
+                build::release()?
             }
         };
         Ok(Portcullis { binary, datapath })

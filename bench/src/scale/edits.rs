@@ -34,7 +34,7 @@ impl Edits<'_> {
         self.route_on(&mut self.connect()?, usize::MAX - number)
     }
 
-    /// What the client's part in seeing a certificate takes.
+    /// Time that the client's own part of seeing a certificate takes.
     pub(super) fn handshake(&self) -> Result<Duration> {
         let began = Instant::now();
         for _ in 0..PROBES {

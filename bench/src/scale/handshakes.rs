@@ -1,4 +1,4 @@
-//! What a full handshake costs the agent with one name and with many: two agents, asked in turns.
+//! Cost of a full handshake for the agent, with one name and with many: two agents, asked in turns.
 
 use std::time::Duration;
 

@@ -78,7 +78,7 @@ impl World {
         Ok(SocketAddr::new(self.address.parse()?, PORT))
     }
 
-    /// Whoever is read last.
+    /// The tenant that is read last.
     pub(super) fn last(&self) -> &Tenant {
         self.tenants.last().unwrap_or(&self.editor)
     }

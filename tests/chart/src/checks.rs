@@ -23,7 +23,7 @@ use portcullis_test_cluster::{Check, Cluster, holds};
 use super::{TESTED, install};
 
 const MANIFESTS: &str = "on-cluster.yaml";
-/// What only looks every 15 s: autoscalers, and agents at a Lease.
+/// Time for what only looks every 15 s: autoscalers, and agents at a Lease.
 const SCALING: Duration = Duration::from_secs(60);
 
 /// In this order: later ones use what earlier ones left.

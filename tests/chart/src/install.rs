@@ -57,7 +57,7 @@ fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<()> {
     command::output(&mut command).map(drop).with_context(|| format!("helm {}", arguments.join(" ")))
 }
 
-/// What the agents say, if they do not become ready.
+/// Descriptions and logs of agents that do not become ready.
 fn words(cluster: &Cluster) -> String {
     let ask = |arguments: &[&str]| {
         let namespaced = [arguments, &["--namespace", NAMESPACE]].concat();

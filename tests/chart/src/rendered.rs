@@ -1,4 +1,4 @@
-//! What the chart renders to, as files that are read in review: with default values for
+//! Output of the chart, as files that are read in review: with default values for
 //! `kubectl apply -k`, and with those of each case. Values that nobody means are refused by the
 //! schema.
 

@@ -11,10 +11,12 @@ use portcullis_testbed::command;
 use portcullis_testbed::versions::CLUSTER_TOOLS;
 
 use crate::artifacts::Artifacts;
-use crate::holder::{self, Lifetime};
+use crate::containerd;
+use crate::holder;
 use crate::inside;
+use crate::inside::Lifetime;
 use crate::layout::Layout;
-use crate::node::{self, Node};
+use crate::node::Node;
 use crate::parts::Part;
 use crate::{credentials, wait};
 
@@ -118,10 +120,10 @@ impl Cluster {
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = Node> {
-        Node::running(&self.layout)
+        self.layout.running_nodes()
     }
 
-    /// What kubectl prints.
+    /// Output of kubectl.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         kubectl(&self.layout, arguments)
     }
@@ -136,7 +138,7 @@ impl Cluster {
 
     /// Makes an image archive usable by pods, on every node.
     pub fn import_image(&self, archive: &Path) -> Result<()> {
-        self.nodes().try_for_each(|node| node::import_image(&self.layout, node, archive))
+        self.nodes().try_for_each(|node| containerd::import_image(&self.layout, node, archive))
     }
 
     /// Installs the CRDs in a file or directory, and waits until the API server serves them.
@@ -195,7 +197,7 @@ fn is_up(layout: &Layout) -> bool {
 }
 
 fn check_nodes(layout: &Layout, options: &Options) -> Result<()> {
-    let (wanted, there) = (options.places().count(), Node::running(layout).count());
+    let (wanted, there) = (options.places().count(), layout.running_nodes().count());
     if there < wanted {
         bail!(
             "the cluster has {there} of {wanted} nodes: run `cargo xtask cluster down`, and `cargo xtask cluster up --nodes \
@@ -282,7 +284,7 @@ struct Boot<'a> {
 impl Boot<'_> {
     fn control_plane(&self, options: &Options) -> Result<()> {
         for node in options.nodes() {
-            node::configure(self.layout, node)?;
+            containerd::configure(self.layout, node)?;
             Part::Containerd.start(self.layout, node)?;
         }
         self.start(Part::Etcd)?;
@@ -301,9 +303,9 @@ impl Boot<'_> {
     }
 
     fn images(&self, node: Node) -> Result<()> {
-        let answers = || node::containerd_answers(self.layout, node);
+        let answers = || containerd::answers(self.layout, node);
         self.until(Part::Containerd, node, &format!("containerd ready on {node}"), answers)?;
-        node::import_images(self.layout, node)?;
+        containerd::import_images(self.layout, node)?;
         self.say(&format!("images imported on {node}"));
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Cgroups {
         Ok(Self { directories })
     }
 
-    /// What [`create`](Self::create) wrote down; empty if it never ran.
+    /// The cgroups that [`create`](Self::create) wrote down; empty if it never ran.
     pub(crate) fn recorded(layout: &Layout) -> Self {
         let text = fs::read_to_string(layout.cgroups()).unwrap_or_default();
         Self { directories: text.lines().map(PathBuf::from).collect() }

@@ -1,4 +1,4 @@
-//! Who may do what: a certificate authority, the API server's certificate, a token and a kubeconfig
+//! Credentials: a certificate authority, the API server's certificate, a token and a kubeconfig
 //! for each user.
 //!
 //! The authorisation is Kubernetes' own; only `admin` is in `system:masters`.

@@ -10,20 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::cgroup::Cgroups;
-use crate::inside;
+use crate::inside::{self, Lifetime};
 use crate::layout::Layout;
 use crate::node::Node;
 use crate::process::Process;
 use crate::wait;
-
-/// How long a cluster lives.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lifetime {
-    /// Until somebody ends it.
-    Detached,
-    /// As long as the process that started it, however that one ends.
-    Tied,
-}
 
 /// Makes the namespaces. For a tied cluster, returns the pipe whose closing ends it.
 pub(crate) fn start(layout: &Layout, lifetime: Lifetime) -> Result<Option<ChildStdin>> {
@@ -62,11 +53,8 @@ pub(crate) fn end(layout: &Layout) -> Result<()> {
 }
 
 fn spawn(layout: &Layout, lifetime: Lifetime) -> Result<Child> {
-    let mut command = inside::holding(layout);
-    command.stdin(Stdio::null());
-    if lifetime == Lifetime::Tied {
-        command.arg("--while-stdin").stdin(Stdio::piped());
-    }
+    let mut command = inside::holding(layout, lifetime);
+    command.stdin(if lifetime == Lifetime::Tied { Stdio::piped() } else { Stdio::null() });
     // A terminal's Ctrl-C is for the command that the user sees.
     command.stdout(Stdio::piped()).stderr(File::create(layout.log("holder"))?).process_group(0);
     command.spawn().context("cannot start the holder of the namespaces")

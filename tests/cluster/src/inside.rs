@@ -1,4 +1,4 @@
-//! What runs on the way into the namespaces, as a process of its own: it joins the cgroups and
+//! The way into the namespaces, as a process of its own: it joins the cgroups and
 //! becomes the command, or it sets up what the namespaces are to look like.
 
 use std::ffi::{CStr, OsStr};
@@ -21,8 +21,8 @@ use crate::node::Node;
 const PRIVATE: &[&str] =
     &["/run", "/var/lib/cni", "/var/lib/kubelet", "/var/lib/portcullis", "/var/log/containers"];
 
-/// What kubelet insists on. They are the machine's, so it is shown files of the cluster's own
-/// instead.
+/// Sysctls that kubelet insists on. They are the machine's, so it is shown files of the cluster's
+/// own instead.
 const SYSCTLS: &[(&str, &str)] = &[
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -31,6 +31,15 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("kernel/keys/root_maxkeys", "1000000"),
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
+
+/// Time that a cluster lives.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Lifetime {
+    /// Until somebody ends it.
+    Detached,
+    /// As long as the process that started it, however that one ends.
+    Tied,
+}
 
 /// First argument of a process that was started to go inside.
 const ENTRY: &str = "enter-test-cluster";
@@ -43,7 +52,7 @@ enum Entry {
         #[arg(long)]
         dir: PathBuf,
         #[arg(long)]
-        while_stdin: bool,
+        lifetime: Lifetime,
     },
     /// Become a command inside
     Exec {
@@ -72,7 +81,7 @@ pub fn enter_if_asked() -> Result<()> {
         return Ok(());
     }
     match Entry::parse_from(arguments) {
-        Entry::Hold { dir, while_stdin } => hold(&Layout::at(dir), while_stdin)?,
+        Entry::Hold { dir, lifetime } => hold(&Layout::at(dir), lifetime)?,
         Entry::Exec { dir, node, command } => enter(&Layout::at(dir), node, &command[0], &command[1..])?,
         Entry::Prepare { dir, node } => prepare(&Layout::at(dir), node)?,
     }
@@ -95,8 +104,13 @@ pub(crate) fn command(layout: &Layout, node: Node, program: &str) -> Command {
 }
 
 /// A command that will become the holder of the namespaces.
-pub(crate) fn holding(layout: &Layout) -> Command {
-    entry("hold", layout)
+pub(crate) fn holding(layout: &Layout, lifetime: Lifetime) -> Command {
+    let mut command = entry("hold", layout);
+    command.arg(match lifetime {
+        Lifetime::Detached => "--lifetime=detached",
+        Lifetime::Tied => "--lifetime=tied",
+    });
+    command
 }
 
 /// A command that will set up what a node's namespaces look like.
@@ -109,12 +123,12 @@ pub(crate) fn preparing(layout: &Layout, node: Node) -> Result<Command> {
 
 /// Becomes the parent of the process that is pid 1 of the namespaces. With that one everything in
 /// them ends.
-fn hold(layout: &Layout, while_stdin: bool) -> Result<()> {
+fn hold(layout: &Layout, lifetime: Lifetime) -> Result<()> {
     Cgroups::recorded(layout).hold(id())?;
     let mut unshare = Command::new("unshare");
     unshare.args(["--net", "--mount", "--pid", "--cgroup", "--propagation", "private", "--mount-proc"]);
     unshare.args(["--fork", "--kill-child=KILL"]).arg(layout.path("artifacts/pause"));
-    if while_stdin {
+    if lifetime == Lifetime::Tied {
         unshare.arg("-while-stdin");
     }
     Err(unshare.exec()).context("cannot run unshare")

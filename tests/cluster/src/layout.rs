@@ -68,6 +68,11 @@ impl Layout {
         Process::recorded(&self.holder(node))
     }
 
+    /// The nodes that run. The first has namespaces even in a cluster where it is no node.
+    pub(crate) fn running_nodes(&self) -> impl Iterator<Item = Node> {
+        Node::some(Node::MOST).take_while(|node| self.holder_of(*node).is_some())
+    }
+
     /// There when the cluster came up whole.
     pub(crate) fn ready(&self) -> PathBuf {
         self.path("ready")

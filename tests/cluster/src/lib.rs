@@ -10,6 +10,7 @@ mod artifacts;
 mod boot;
 mod cgroup;
 mod checks;
+mod containerd;
 mod credentials;
 mod holder;
 mod inside;

@@ -1,24 +1,11 @@
-//! The nodes: their names and addresses, the configuration of containerd and kubelet, and the
-//! images that pods may use.
+//! The nodes: their names and addresses.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::str::FromStr;
-
-use anyhow::{Context, Result};
-use portcullis_testbed::command;
-
-use crate::inside;
-use crate::layout::{Layout, RUN};
 
 /// All addresses exist in the cluster's own network namespaces only. No route leads out.
 pub(crate) const PODS: &str = "10.244.0.0/16";
 pub(crate) const SERVICES: &str = "10.96.0.0/16";
-
-/// Debian's place, and everybody else's.
-const CNI_PLUGINS: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
 
 /// By its number. The first one is where the control plane runs, and the way from any node to the
 /// others.
@@ -33,11 +20,6 @@ impl Node {
     /// As many as that, the first one first.
     pub fn some(count: u8) -> impl Iterator<Item = Self> {
         (1..=count).map(Self)
-    }
-
-    /// Those that run. The first has namespaces even in a cluster where it is no node.
-    pub(crate) fn running(layout: &Layout) -> impl Iterator<Item = Self> {
-        Self::some(Self::MOST).take_while(|node| layout.holder_of(*node).is_some())
     }
 
     pub fn address(self) -> String {
@@ -63,46 +45,6 @@ impl FromStr for Node {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::some(Self::MOST).find(|node| node.to_string() == text).ok_or("nodes are node-1 to node-9")
     }
-}
-
-pub(crate) fn configure(layout: &Layout, node: Node) -> Result<()> {
-    let plugins = CNI_PLUGINS.iter().find(|directory| Path::new(directory).join("bridge").is_file());
-    let plugins = plugins.context("no CNI plugins: run `cargo xtask setup --cluster`")?;
-    let (name, pods) = (node.to_string(), node.pods());
-    let values = [("NODE", name.as_str()), ("PODS", &pods), ("CNI_PLUGINS", plugins)];
-    fs::create_dir(layout.of(node, "cni"))?;
-    for (template, place) in [
-        ("containerd.toml", "containerd.toml"),
-        ("cni.conflist", "cni/pods.conflist"),
-        ("kubelet.yaml", "kubelet.yaml"),
-    ] {
-        layout.fill(template, &layout.of(node, place), &values)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn containerd_answers(layout: &Layout, node: Node) -> bool {
-    command::output(&mut ctr(layout, node, &["version"])).is_ok()
-}
-
-/// Every image in the artifacts. Pods have fixed tags and pull nothing.
-pub(crate) fn import_images(layout: &Layout, node: Node) -> Result<()> {
-    for image in fs::read_dir(layout.path("artifacts/images")).context("no images were built")? {
-        import_image(layout, node, &image?.path())?;
-    }
-    Ok(())
-}
-
-pub(crate) fn import_image(layout: &Layout, node: Node, archive: &Path) -> Result<()> {
-    command::output(ctr(layout, node, &["images", "import"]).arg(archive))
-        .with_context(|| format!("cannot import {} on {node}", archive.display()))?;
-    Ok(())
-}
-
-fn ctr(layout: &Layout, node: Node, arguments: &[&str]) -> Command {
-    let mut command = inside::command(layout, node, "ctr");
-    command.args(["--address", &format!("{RUN}/containerd.sock"), "--namespace", "k8s.io"]).args(arguments);
-    command
 }
 
 #[cfg(test)]

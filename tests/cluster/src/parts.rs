@@ -65,7 +65,7 @@ impl Part {
         entered.kill()
     }
 
-    /// What entered the namespaces for it and lives as long as it does.
+    /// The process that entered the namespaces for it and lives as long as it does.
     pub(crate) fn process(self, layout: &Layout, node: Node) -> Option<Process> {
         Process::recorded(&layout.of(node, self.name()).with_extension("pid"))
     }
@@ -136,7 +136,7 @@ fn apiserver(layout: &Layout) -> Vec<String> {
     flags
 }
 
-/// What scheduler and controller manager have in common.
+/// Flags that scheduler and controller manager have in common.
 fn controller(user: &str, layout: &Layout) -> Vec<String> {
     let kubeconfig = layout.kubeconfig(user).display().to_string();
     let mut flags = words(&["--leader-elect=false", "--bind-address=127.0.0.1", "--profiling=false"]);

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Parser;
 use portcullis_test_cluster::{Cluster, Options};
-use portcullis_testbed::workspace::Profile;
+use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
 use self::agent::Agent;
 use self::outcome::Outcome;
 use self::report::Reports;
+use self::suite::Objects;
 
 const CLASS: &str = "portcullis";
 const GATEWAY_CLASS: &str = "tests/cluster/conformance/gatewayclass.yaml";
@@ -64,13 +65,13 @@ struct Args {
     suite: Vec<String>,
 }
 
-/// Who is tested.
+/// The gateway that is tested.
 enum Gateway {
     /// The chart's DaemonSet, with this agent in its image.
     Chart(PathBuf),
     /// A process of the node.
     Process(PathBuf),
-    /// Somebody who is there already.
+    /// One that is there already.
     Other,
 }
 
@@ -88,7 +89,9 @@ fn run(args: &Args) -> Result<()> {
     let runs = profile::runs(&cluster, args, profiles)?;
     let (mut outcome, mut reports) = (Outcome::default(), Reports::default());
     for (at, run) in runs.iter().enumerate() {
-        suite::run(&cluster, args, run, at + 1 == runs.len(), &mut outcome)?;
+        let is_last = at + 1 == runs.len();
+        let objects = if is_last { Objects::Remove } else { Objects::KeepForNextRun };
+        suite::run(&cluster, args, run, objects, &mut outcome)?;
         reports.add(&cluster, args, run)?;
     }
     drop(agent);
@@ -105,7 +108,7 @@ fn run(args: &Args) -> Result<()> {
 
 /// Builds what there is to build, before a cluster waits for it.
 fn gateway(args: &Args) -> Result<Gateway> {
-    let built = |profile| workspace::build_static(profile).map(Gateway::Chart);
+    let built = |profile| build::static_program(profile).map(Gateway::Chart);
     match (&args.agent, &args.binary) {
         _ if args.no_agent => Ok(Gateway::Other),
         (Some(binary), _) => agent::existing(binary).map(Gateway::Process),

@@ -1,10 +1,11 @@
-//! What the suite said: the verbose output of a Go test, in which every conformance test is a
+//! Results of the suite, from the verbose output of a Go test, in which every conformance test is a
 //! subtest of one test, as it is made for the program test2json.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitStatus;
 use std::time::Duration;
 
-/// What test2json takes for a line of the test runner's own.
+/// Marks a line of the test runner's own for test2json.
 const MARK: char = '\u{16}';
 
 /// The Go test that holds all others.
@@ -26,7 +27,7 @@ pub(crate) struct Outcome {
 #[derive(Default, Debug)]
 struct Run {
     name: String,
-    /// Whether the suite as a whole failed, its set-up included.
+    /// True if the suite as a whole failed, its set-up included.
     failed: bool,
     failed_before: usize,
     /// Tests of earlier runs.
@@ -91,9 +92,9 @@ impl Outcome {
     }
 
     /// A suite that fails outside of any test has failed all the same.
-    pub(crate) fn finish(&mut self, succeeded: bool, duration: Duration) {
+    pub(crate) fn finish(&mut self, status: ExitStatus, duration: Duration) {
         self.duration += duration;
-        let failed = self.run.failed || !succeeded;
+        let failed = self.run.failed || !status.success();
         if failed && self.failed.len() == self.run.failed_before {
             self.failed.push(format!("the suite's set-up or end ({})", self.run.name));
         }
@@ -149,6 +150,8 @@ fn result(line: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     const RUN: &str = "\
@@ -192,7 +195,7 @@ FAIL
     #[test]
     fn failing_before_any_test_is_a_failure() {
         let mut outcome = read("--- FAIL: TestConformance (61.00s)\n");
-        outcome.finish(false, Duration::ZERO);
+        outcome.finish(ExitStatus::from_raw(1 << 8), Duration::ZERO);
         assert_eq!(outcome.failures(), 1);
         assert!(!outcome.is_success());
     }
@@ -216,7 +219,7 @@ FAIL
     #[test]
     fn running_nothing_is_no_success() {
         let mut outcome = read("");
-        outcome.finish(true, Duration::ZERO);
+        outcome.finish(ExitStatus::default(), Duration::ZERO);
         assert!(!outcome.is_success());
     }
 }

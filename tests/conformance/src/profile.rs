@@ -62,8 +62,9 @@ pub(super) fn print_those_not_run() {
     }
 }
 
-/// What is claimed is tested exactly as the suite was published. The rest comes in a second run,
-/// which would take hours otherwise: most of its tests wait for a Gateway that never is ready.
+/// Runs that test the profiles. Claimed ones are tested exactly as the suite was published. The
+/// rest comes in a second run, which would take hours otherwise: most of its tests wait for a
+/// Gateway that never is ready.
 pub(super) fn runs(cluster: &Cluster, args: &Args, profiles: Vec<&'static str>) -> Result<Vec<Run>> {
     if args.run_test.is_some() {
         return Ok(vec![Run { profiles, patience: Patience::Published }]);

@@ -138,7 +138,7 @@ fn name(run: &Run) -> Result<String> {
     ))
 }
 
-/// What a report must say about who wrote it.
+/// Flags for what a report must say about its origin.
 pub(super) fn implementation() -> [String; 5] {
     [
         "-organization=portcullis".to_owned(),

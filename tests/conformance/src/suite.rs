@@ -38,12 +38,19 @@ const WAITS: &[&str] = &[
     "UDPRouteMustHaveCondition",
 ];
 
-/// What an earlier run set up is used again; only the last takes it away.
+/// Fate of the objects that the suite has set up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Objects {
+    KeepForNextRun,
+    Remove,
+}
+
+/// Runs the suite. The set-up of an earlier run is used again; only the last removes it.
 pub(super) fn run(
     cluster: &Cluster,
     args: &Args,
     run: &Run,
-    is_last: bool,
+    objects: Objects,
     outcome: &mut Outcome,
 ) -> Result<()> {
     let start = Instant::now();
@@ -53,7 +60,7 @@ pub(super) fn run(
     let mut command = cluster.command(&suite.display().to_string());
     // Plain -test.v says how a test went only when all others that run with it are through.
     command.args(["-test.v=test2json", "-test.timeout=60m"]).args(flags(args, run, &report));
-    command.arg(format!("-cleanup-base-resources={is_last}")).args(&args.suite);
+    command.arg(format!("-cleanup-base-resources={}", objects == Objects::Remove)).args(&args.suite);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let log = cluster.layout().log("conformance");
     command.stderr(appended(&log.with_extension("stderr.log"), outcome)?);
@@ -62,7 +69,7 @@ pub(super) fn run(
     let mut child = command.spawn().context("cannot start the conformance suite")?;
     let output = child.stdout.take().context("the suite has no output")?;
     follow(BufReader::new(output), &mut log, outcome)?;
-    outcome.finish(child.wait()?.success(), start.elapsed());
+    outcome.finish(child.wait()?, start.elapsed());
     Ok(())
 }
 

@@ -5,8 +5,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::VIP;
 use crate::namespace::Namespace;
+
+/// Address of the agent's Gateways, which every request goes to.
+pub const VIP: &str = "10.9.0.1";
 
 pub struct Request<'a> {
     client: &'a Namespace,

@@ -12,8 +12,8 @@ mod namespace;
 mod probe;
 mod scenario;
 
-pub use client::{Answer, Request};
+pub use client::{Answer, Request, VIP};
 pub use load::Load;
 pub use namespace::Namespace;
 pub use probe::Probe;
-pub use scenario::{CLIENT_INTERFACE, Scenario, VIP};
+pub use scenario::{CLIENT_INTERFACE, Scenario};

@@ -37,7 +37,7 @@ impl Namespace {
         &self.name
     }
 
-    /// What to put before a command to run it in the namespace. Not `ip netns exec`: that mounts
+    /// Words before a command that run it in the namespace. Not `ip netns exec`: that mounts
     /// another /sys, without pins.
     pub fn prefix(&self) -> Vec<OsString> {
         vec!["nsenter".into(), format!("--net={}", self.path().display()).into()]

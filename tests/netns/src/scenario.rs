@@ -9,10 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use portcullis_testbed::{self as testbed, Agent, Authority, Backend, Datapath, Launch, quickstart};
 use tempfile::TempDir;
 
-use crate::client::Request;
+use crate::client::{Request, VIP};
 use crate::namespace::{self, Namespace};
 
-pub const VIP: &str = "10.9.0.1";
 /// The node's interface towards the client.
 pub const CLIENT_INTERFACE: &str = "front";
 
@@ -80,12 +79,12 @@ impl Scenario {
         self.node.ip(arguments)
     }
 
-    /// Whether a VIP is an address of the node.
+    /// True if a VIP is an address of the node.
     pub fn is_local(&self, vip: &str) -> Result<bool> {
         self.node.enter(|| Ok(TcpListener::bind((vip, 0)).is_ok()))
     }
 
-    /// What the agent's command line says, run outside of the network; problems that it finds are
+    /// Output of the agent's command line, run outside of the network; problems that it finds are
     /// no failure.
     pub fn portcullis(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(binary()?).args(arguments).output()?;

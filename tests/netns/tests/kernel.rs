@@ -1,4 +1,4 @@
-//! What the kernel programs do for a node, with packets from outside.
+//! The kernel programs at work on a node, with packets from outside.
 #![cfg(test)]
 
 use std::fs;
@@ -178,7 +178,7 @@ fn edit(scenario: &Scenario, from: &str, to: &str) {
     fs::write(path, before.replace(from, to)).unwrap();
 }
 
-/// What has begun is finished; who comes now may try elsewhere, and does not wait for nobody.
+/// Connections that have begun are finished; new ones are refused at once and may try elsewhere.
 #[test]
 fn a_draining_agent_refuses_connections() {
     let scenario = Scenario::new("drain").unwrap();

@@ -1,4 +1,4 @@
-//! What a killed run leaves: kernel programs stay pinned. Every pin directory of ours is named
+//! Remains of killed runs: kernel programs stay pinned. Every pin directory of ours is named
 //! after the process that made it, so that the next run can tell which of them nobody owns any
 //! more.
 

@@ -5,7 +5,8 @@
 mod admin;
 mod agent;
 mod backend;
-mod cargo_tool;
+pub mod build;
+pub mod cargo_tool;
 mod certificate;
 pub mod command;
 pub mod go;
@@ -19,7 +20,6 @@ pub mod workspace;
 pub use admin::get;
 pub use agent::{Agent, Datapath, Launch};
 pub use backend::Backend;
-pub use cargo_tool::CargoTool;
 pub use certificate::{Authority, Certificate};
 pub use leftovers::{pin_directory, remove_leftovers};
 pub use tls::{Answer, Connection, Refusal, TlsClient, refusal};

@@ -36,7 +36,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// What may be wrong with a handshake.
+/// Reasons for a handshake to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The server has no listener of the name.

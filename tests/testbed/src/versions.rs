@@ -1,7 +1,5 @@
 //! Every version and package that does not come from a Cargo.lock, in one place.
 
-use crate::CargoTool;
-
 /// bpf-linker turns LLVM bitcode into the eBPF object. Its LLVM must be at least as new as the
 /// compiler's.
 pub const BPF_LINKER: &str = "0.13.0";
@@ -27,7 +25,7 @@ const fn tool(command: &'static str, package: &'static str) -> Tool {
     Tool { command, package }
 }
 
-/// What builds, tests and the demo run.
+/// Tools that builds, tests and the demo run.
 pub const TOOLS: &[Tool] = &[
     tool("cc", "build-essential"),
     tool("ip", "iproute2"),
@@ -36,7 +34,7 @@ pub const TOOLS: &[Tool] = &[
     tool("curl", "curl"),
 ];
 
-/// What the node of the test cluster runs. The CNI plugins are in no PATH.
+/// Tools that a node of the test cluster runs. The CNI plugins are in no PATH.
 pub const CLUSTER_TOOLS: &[Tool] = &[
     tool("containerd", "containerd"),
     tool("ctr", "containerd"),
@@ -46,10 +44,10 @@ pub const CLUSTER_TOOLS: &[Tool] = &[
     tool("/usr/lib/cni/bridge", "containernetworking-plugins"),
 ];
 
-/// What `bench instructions` runs.
+/// Tools that `bench instructions` runs.
 pub const COUNTING_TOOLS: &[Tool] = &[tool("valgrind", "valgrind")];
 
-/// What only the benchmarks run.
+/// Tools that only the benchmarks run.
 pub const BENCH_TOOLS: &[Tool] = &[
     tool("haproxy", "haproxy"),
     tool("nginx", "nginx"),
@@ -61,6 +59,13 @@ pub const BENCH_TOOLS: &[Tool] = &[
 
 /// For what is built with Go, where there is no Go that is new enough.
 pub const GO: &str = "1.26.8";
+
+/// A package of crates.io whose only program has its name, and the version of it that is used here.
+#[derive(Clone, Copy)]
+pub struct CargoTool {
+    pub name: &'static str,
+    pub version: &'static str,
+}
 
 /// Checks licences, sources and banned crates, and known vulnerabilities.
 pub const CARGO_DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use portcullis_testbed::command;
-use portcullis_testbed::workspace::{self, Profile};
+use portcullis_testbed::build::{self, Profile};
+use portcullis_testbed::{command, workspace};
 
 use super::tests::Tally;
 use crate::pass_on::{CHART, CLUSTER, CONFORMANCE, Program};
@@ -47,7 +47,7 @@ pub(super) fn api_server_tests(tally: &mut Tally) -> Result<()> {
     tally.follow(&mut inside_ci(CLUSTER, &["api-server-tests"]))
 }
 
-/// What an operator installs: a DaemonSet that serves traffic, and leaves nothing behind.
+/// Tests what an operator installs: a DaemonSet that serves traffic, and leaves nothing behind.
 pub(super) fn chart(tally: &mut Tally) -> Result<()> {
     tally.follow(inside_ci(CHART, &["test"]).arg("--binary").arg(in_pods()?))
 }
@@ -61,7 +61,7 @@ pub(super) fn conformance(tally: &mut Tally) -> Result<()> {
 
 /// An agent that needs nothing of its image. The one that is shipped takes ten minutes to build.
 fn in_pods() -> Result<PathBuf> {
-    workspace::build_static(Profile::Dev)
+    build::static_program(Profile::Dev)
 }
 
 /// On the cluster of `ci`.

@@ -16,7 +16,7 @@ pub(crate) const COMMITTED: &str = "v1.7.0";
 
 const MODULE: &str = "sigs.k8s.io/gateway-api";
 
-/// What the agent reads: types are made of these.
+/// CRDs that the agent reads: types are made of these.
 const READ: &[&str] = &[
     "gatewayclasses.gateway.networking.k8s.io",
     "gateways.gateway.networking.k8s.io",
@@ -27,7 +27,7 @@ const READ: &[&str] = &[
     "xmeshes.gateway.networking.x-k8s.io",
 ];
 
-/// What is installed with them, for the conformance suite and whoever else reads it. The other CRDs
+/// CRDs that are installed with them, for the conformance suite and other readers. The other CRDs
 /// of the release are installed from the release, if at all.
 const INSTALLED: &[&str] = &[
     "backendtlspolicies.gateway.networking.k8s.io",

@@ -1,4 +1,4 @@
-//! What generated structs are called. By default a struct is named after its kind and path, as in
+//! Names of generated structs. By default a struct is named after its kind and path, as in
 //! `GatewayTlsFrontend`; here are the better names, and those of shapes that several places share.
 //! Narrow forms of a status (without the fields of route delegation) take the wide form's name and
 //! become one type with it.

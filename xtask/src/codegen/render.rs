@@ -25,7 +25,7 @@ const INDEX: &str = "\
 
 ";
 
-/// What `#[kube]` needs to know of a CRD.
+/// Properties of a CRD that `#[kube]` needs.
 pub(super) struct Resource {
     pub(super) kind: String,
     pub(super) plural: String,

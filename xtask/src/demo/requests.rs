@@ -1,5 +1,5 @@
-//! What the demo asks, and what must come back. All requests are made by curl, so that anybody can
-//! repeat them.
+//! Requests of the demo, and the answers that must come back. All are made by curl, so that anybody
+//! can repeat them.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use portcullis_testbed::quickstart::VIP;
 
 pub(super) struct Request {
-    /// What it is an example of.
+    /// Feature that it is an example of.
     pub(super) shows: &'static str,
     url: &'static str,
     http2: bool,
@@ -93,7 +93,7 @@ impl Request {
         arguments
     }
 
-    /// What is wrong with an answer, if anything.
+    /// Difference between an answer and the expected one, if any.
     pub(super) fn problem(&self, answer: &Answer) -> Option<String> {
         match self.expect {
             // curl's code for a handshake that the server ended.

@@ -19,7 +19,7 @@ struct Crate {
 struct Module {
     /// Everything that it names by `crate::`, `self::` or `super::`, or imports from a child.
     names: BTreeSet<Path>,
-    /// What a name that it gives on stands for.
+    /// Paths behind the names that it re-exports.
     given_on: BTreeMap<String, Path>,
     /// Children for tests only.
     tests: BTreeSet<String>,
@@ -157,7 +157,7 @@ fn absolute(own: &[String], path: &[String]) -> Path {
     from
 }
 
-/// What stands before each `use`, and its tree.
+/// Each `use` as its visibility and its tree.
 fn imports(code: &str) -> impl Iterator<Item = (&str, &str)> {
     let statements = code.split(';');
     statements.filter_map(|statement| {

@@ -20,7 +20,7 @@ pub(super) fn machine_paths(files: &[File]) -> Vec<Problem> {
     files.iter().flat_map(in_file).collect()
 }
 
-/// Whether a path begins there, and not a part of another path or of an address.
+/// True if a path begins there, and not a part of another path or of an address.
 fn is_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -93,7 +93,7 @@ fn fill(paragraph: &mut Vec<Line<'_>>, wrapped: &mut String) {
     paragraph.clear();
 }
 
-/// What is between spaces; code in backticks is one word.
+/// Texts between spaces; code in backticks is one word.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut begin, mut is_code) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {

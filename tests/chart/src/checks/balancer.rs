@@ -121,7 +121,7 @@ fn balancer_is_given_up(cluster: &Cluster) -> Result<()> {
     conversation.go_on()
 }
 
-/// What a load balancer's controller does.
+/// Does a load balancer controller's part.
 fn give(cluster: &Cluster, addresses: &[&str]) -> Result<()> {
     let ingress: Vec<_> = addresses.iter().map(|ip| format!(r#"{{"ip":"{ip}"}}"#)).collect();
     let status = format!(r#"{{"status":{{"loadBalancer":{{"ingress":[{}]}}}}}}"#, ingress.join(","));

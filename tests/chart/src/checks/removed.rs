@@ -1,4 +1,4 @@
-//! What is left when the chart was uninstalled.
+//! Remains of a chart that was uninstalled.
 
 use anyhow::{Context, Result, ensure};
 use portcullis_test_cluster::{Check, Cluster, Node, wait};

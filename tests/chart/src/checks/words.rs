@@ -1,4 +1,4 @@
-//! What checks ask the cluster and its nodes.
+//! Questions that checks ask the cluster and its nodes.
 
 use std::time::Duration;
 

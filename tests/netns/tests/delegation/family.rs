@@ -34,7 +34,7 @@ impl Family {
         Ok(())
     }
 
-    /// Who answers a GET: the backend's name, or the status.
+    /// Answer to a GET: the backend's name, or the status.
     pub(crate) fn ask(&self, url: &str, headers: &[&str]) -> Result<String> {
         Ok(who(&self.get(url, headers)?))
     }

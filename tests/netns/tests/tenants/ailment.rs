@@ -30,7 +30,7 @@ pub(crate) enum Ailment {
     MissingBackend,
 }
 
-/// What a client sees.
+/// Consequences for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Symptom {
     Handshake(Refusal),

@@ -30,7 +30,7 @@ pub(crate) struct Tenant {
     pub(crate) certificate: Certificate,
 }
 
-/// What differs between tenants in good and in bad health.
+/// Differences between tenants in good and in bad health.
 pub(crate) struct Manifests {
     pub(crate) namespace: String,
     pub(crate) labels: &'static str,
