@@ -1,5 +1,5 @@
-//! The configuration that the agent serves: by HTTP a host with one route and a host with thousands,
-//! by HTTPS a host with one.
+//! The configuration that the agent serves: by HTTP a host with one route and a host with
+//! thousands, by HTTPS a host with one.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
