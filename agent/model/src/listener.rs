@@ -145,7 +145,8 @@ impl Serves {
     }
 }
 
-/// Tables are compared by identity: a table that is built again is taken for another one.
+/// Tables are compared by identity: a table that is built again is taken for another one. A split is
+/// small, and compared by value.
 impl PartialEq for Serves {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -157,7 +158,7 @@ impl PartialEq for Serves {
                 Arc::ptr_eq(backends, others) && tls == other
             }
             (Self::TlsPassthrough(a), Self::TlsPassthrough(b)) => Arc::ptr_eq(a, b),
-            (Self::Tcp(a), Self::Tcp(b)) | (Self::Udp(a), Self::Udp(b)) => Arc::ptr_eq(a, b),
+            (Self::Tcp(a), Self::Tcp(b)) | (Self::Udp(a), Self::Udp(b)) => a == b,
             _ => false,
         }
     }
