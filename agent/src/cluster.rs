@@ -12,7 +12,7 @@ use portcullis_control::kube::{
     Announcer, Client, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, SourceOptions, StatusQueue,
     StatusWriter, Succession, Timing, connect,
 };
-use portcullis_gateway::Serves;
+use portcullis_gateway::AgentRole;
 use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
 use portcullis_model::ObjectName;
@@ -123,8 +123,8 @@ impl ClusterArgs {
         Parameters { service_type, pods, ..Parameters::default() }
     }
 
-    pub(crate) fn serves(&self) -> Serves {
-        self.gateway.clone().map_or(Serves::Node, Serves::Dedicated)
+    pub(crate) fn role(&self) -> AgentRole {
+        self.gateway.clone().map_or(AgentRole::Node, AgentRole::Dedicated)
     }
 
     fn last_good(&self) -> LastGood {

@@ -167,7 +167,7 @@ fn settings(args: &RunArgs) -> Settings {
         controller_name: args.controller_name.clone(),
         default_addresses,
         generated,
-        serves: args.cluster.serves(),
+        role: args.cluster.role(),
     }
 }
 

@@ -31,7 +31,7 @@ pub use portcullis_api::{
 };
 pub use reason::{ConditionStatus, ConditionType, Polarity, Reason, condition};
 pub use selector::{NamespaceRule, Namespaces};
-pub use settings::{CONTROLLER_NAME, Serves, Settings};
+pub use settings::{AgentRole, CONTROLLER_NAME, Settings};
 pub use status::Status;
 pub use status::dump::dump_status;
 pub use translator::{Outcome, Translator, translate};

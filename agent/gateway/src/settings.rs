@@ -18,12 +18,13 @@ pub struct Settings {
     pub default_addresses: Vec<IpAddr>,
     /// The parameters of Gateways that say nothing about them.
     pub generated: infra::Parameters,
-    pub serves: Serves,
+    pub role: AgentRole,
 }
 
-/// The Gateways that are put into the snapshot. Statuses are planned for all.
+/// The place of an agent, which says what Gateways are put into its snapshot. Statuses are planned
+/// for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Serves {
+pub enum AgentRole {
     /// An agent on a node: all but those that have pods of their own.
     #[default]
     Node,
@@ -37,7 +38,7 @@ impl Default for Settings {
             controller_name: CONTROLLER_NAME.to_owned(),
             default_addresses: Vec::new(),
             generated: infra::Parameters::default(),
-            serves: Serves::default(),
+            role: AgentRole::default(),
         }
     }
 }

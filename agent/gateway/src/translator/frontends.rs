@@ -13,7 +13,7 @@ use super::gateways::{ChangedGateways, Gateways, MergedGateway};
 use super::ports::{ChangedPorts, Ports};
 use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode};
-use crate::{Kind, Objects, Serves, Settings, created, parent};
+use crate::{AgentRole, Kind, Objects, Settings, created, parent};
 
 #[derive(Debug, Default)]
 pub(super) struct Frontends {
@@ -141,13 +141,13 @@ impl Sources<'_> {
     fn served_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
         let own = self.own_addresses(name, merged).into_iter();
-        match (&self.settings.serves, merged.parameters.mode) {
-            (Serves::Node, Mode::Node) if merged.parameters.host_ports == HostPorts::On => {
+        match (&self.settings.role, merged.parameters.mode) {
+            (AgentRole::Node, Mode::Node) if merged.parameters.host_ports == HostPorts::On => {
                 own.chain(everywhere).collect()
             }
-            (Serves::Node, Mode::Node) => own.collect(),
-            (Serves::Dedicated(only), Mode::Dedicated) if only == name => everywhere,
-            (Serves::Node, Mode::Dedicated) | (Serves::Dedicated(_), _) => BTreeSet::new(),
+            (AgentRole::Node, Mode::Node) => own.collect(),
+            (AgentRole::Dedicated(only), Mode::Dedicated) if only == name => everywhere,
+            (AgentRole::Node, Mode::Dedicated) | (AgentRole::Dedicated(_), _) => BTreeSet::new(),
         }
     }
 

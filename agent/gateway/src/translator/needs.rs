@@ -10,7 +10,7 @@ use portcullis_model::{ObjectName, ParentKind};
 
 use super::generated::Sources;
 use crate::api::gateways::GatewayTls;
-use crate::{Grants, Kind, ObjectKey, Serves};
+use crate::{AgentRole, Grants, Kind, ObjectKey};
 
 /// By the Gateway that they are for, with everything that is attached to it.
 #[derive(Debug, Default)]
@@ -54,9 +54,9 @@ impl Sources<'_> {
         let secrets = || self.secrets(gateway).into_iter().map(|name| ObjectKey { kind: Kind::Secret, name });
         let of_tls = || self.with_attached(gateway).flat_map(move |name| self.references_of_tls(name));
         // A pod has rights to what its own listeners refer to, and to nothing else.
-        let (secrets, of_tls) = match &self.settings.serves {
-            Serves::Node => (Some(secrets()), Some(of_tls())),
-            Serves::Dedicated(only) => ((only == gateway).then(secrets), None),
+        let (secrets, of_tls) = match &self.settings.role {
+            AgentRole::Node => (Some(secrets()), Some(of_tls())),
+            AgentRole::Dedicated(only) => ((only == gateway).then(secrets), None),
         };
         let keys = secrets.into_iter().flatten().chain(of_tls.into_iter().flatten());
         // The CRDs take any text; nothing is called what no object can be called.
@@ -120,13 +120,13 @@ mod tests {
     use super::*;
     use crate::{Change, Object, Settings, Translator};
 
-    fn needs(manifests: &[(&str, &str, Value)], serves: Serves) -> Vec<String> {
+    fn needs(manifests: &[(&str, &str, Value)], role: AgentRole) -> Vec<String> {
         let set = |(kind, name, spec): &(&str, &str, Value)| {
             let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
                 "metadata": {"name": name, "namespace": "edge"}, "spec": spec});
             Change::Set(Object::from_json(manifest).unwrap().unwrap())
         };
-        let settings = Settings { controller_name: "c".to_owned(), serves, ..Settings::default() };
+        let settings = Settings { controller_name: "c".to_owned(), role, ..Settings::default() };
         let outcome = Translator::new(settings).apply(manifests.iter().map(set).collect());
         outcome.needs.iter().flatten().map(ToString::to_string).collect()
     }
@@ -152,8 +152,8 @@ mod tests {
             ("ListenerSet", "t", json!({"parentRef": {"name": "b"}, "listeners": tls("four")})),
         ];
         let all = ["Secret edge/one", "Secret edge/three", "ConfigMap edge/ca"];
-        assert_eq!(needs(&objects, Serves::Node), all);
-        let only = |name: &str| Serves::Dedicated(ObjectName::new("edge", name));
+        assert_eq!(needs(&objects, AgentRole::Node), all);
+        let only = |name: &str| AgentRole::Dedicated(ObjectName::new("edge", name));
         assert_eq!(needs(&objects, only("a")), all[..2]);
         assert!(needs(&objects, only("other")).is_empty());
     }
@@ -168,7 +168,7 @@ mod tests {
             ("GatewayClass", "ours", json!({"controllerName": "c"})),
             ("Gateway", "a", json!({"gatewayClassName": "ours", "listeners": tls})),
         ];
-        assert_eq!(needs(&objects, Serves::Node), ["Secret edge/a.b-c"]);
+        assert_eq!(needs(&objects, AgentRole::Node), ["Secret edge/a.b-c"]);
     }
 
     #[test]
@@ -180,6 +180,6 @@ mod tests {
             ("GatewayClass", "ours", json!({"controllerName": "c"})),
             ("Gateway", "a", json!({"gatewayClassName": "ours", "listeners": tls})),
         ];
-        assert!(needs(&objects, Serves::Node).is_empty());
+        assert!(needs(&objects, AgentRole::Node).is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_gateway::infra::{GeneratedKind, Wanted};
 use portcullis_gateway::{
-    Change, Kind, Object, ObjectKey, Objects, Outcome, Serves, Settings, Translator, dump_status,
+    AgentRole, Change, Kind, Object, ObjectKey, Objects, Outcome, Settings, Translator, dump_status,
 };
 use portcullis_inspect::dump_snapshot;
 use portcullis_model::ObjectName;
@@ -81,8 +81,8 @@ fn follow(wanted: &mut BTreeMap<ObjectName, Wanted>, changed: BTreeMap<ObjectNam
 
 /// The Secrets that a pod of the Gateway asks for.
 fn needed_by_pods(gateway: &ObjectName, objects: &Objects) -> BTreeSet<ObjectName> {
-    let serves = Serves::Dedicated(gateway.clone());
-    let mut translator = Translator::new(Settings { serves, ..support::settings() });
+    let role = AgentRole::Dedicated(gateway.clone());
+    let mut translator = Translator::new(Settings { role, ..support::settings() });
     let needs = translator.apply(objects.iter().map(Change::Set).collect()).needs.unwrap_or_default();
     needs.into_iter().filter(|key| key.kind == Kind::Secret).map(|key| key.name).collect()
 }
