@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", run: tests::run, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
+    Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
     Step { name: "cluster build", run: cluster::build, fatal: true },
     Step { name: "cluster test", run: cluster::test, fatal: false },
@@ -108,6 +109,11 @@ fn auditing_early() -> Result<()> {
     setup.spawn().context("cannot start building cargo-deny")?;
     println!("ci: building cargo-deny meanwhile; its log is {AUDITING_LOG}");
     Ok(())
+}
+
+/// Fails if a request costs more than recorded, whatever else this machine does meanwhile.
+fn instructions() -> Result<()> {
+    command::run(pass_on::BENCH.command().args(["instructions", "--check"]))
 }
 
 fn format() -> Result<()> {
