@@ -16,7 +16,7 @@ use portcullis_node::{
 };
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use support::{Cores, isolated, open, options, tcp};
+use support::{Cores, close, isolated, open, options, tcp};
 
 const NOBODY: u32 = 65534;
 
@@ -44,7 +44,7 @@ fn programs_are_detached_without_capabilities() {
         let mut datapath = open(&options(pin_dir));
         datapath.apply(&Desired::new([tcp("127.0.0.1:8443")], [])).unwrap();
         TcpStream::connect(ordinary.local_addr().unwrap()).unwrap_err();
-        drop(datapath);
+        close(datapath);
 
         become_nobody_with(CapabilitySet::empty());
         assert_eq!(detach(pin_dir).problems, Vec::<String>::new());

@@ -13,7 +13,7 @@ use portcullis_model::{FrontendKey, PortKey};
 use portcullis_node::vips::Tracking;
 use portcullis_node::{Choice, Interfaces, Node, Settings};
 use socket2::{Domain, Socket, Type};
-use support::{isolated, tcp};
+use support::{close, isolated, tcp};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -63,7 +63,7 @@ fn a_port_is_refused_where_an_ordinary_socket_would_be() {
                 assert!(why.is_none_or(|why| why.contains("another process of the node listens on port")));
             }
             assert!(!refused.is_empty(), "{address} is in nobody's way");
-            drop(listener);
+            close(listener);
             assert!(node.serve(BTreeSet::from(frontends)).is_empty(), "{address} is closed");
         }
     });
@@ -99,7 +99,7 @@ fn an_address_stays_until_its_connections_have_ended() {
         assert!(is_local("10.50.0.1"), "a connection is open");
         node.tend();
         assert!(is_local("10.50.0.1"), "a connection is still open");
-        drop((connection, listener));
+        close((connection, listener));
         let deadline = Instant::now() + Duration::from_secs(5);
         while is_local("10.50.0.1") {
             assert!(Instant::now() < deadline, "nothing is left to be sent");

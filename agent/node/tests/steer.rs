@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use portcullis_common::ABI_VERSION;
 use portcullis_node::{Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, detach};
-use support::{Client, Cores, ip, isolated, open, options, tcp};
+use support::{Client, Cores, close, ip, isolated, open, options, tcp};
 
 const CORES: usize = 4;
 
@@ -84,7 +84,7 @@ fn a_frontend_without_sockets_is_refused_and_counted() {
         datapath.set_sockets(&cores.sockets()).unwrap();
         assert_reaches(&client, &cores, "10.50.0.1:443");
 
-        drop(cores);
+        close(cores);
         assert_refused(&client, "10.50.0.1:443");
         assert_eq!(count(&datapath, Reason::SteerNoSocket), 2);
     });
@@ -104,9 +104,9 @@ fn a_frontend_without_sockets_is_nobody_elses() {
 
         datapath.set_sockets(&cores.sockets()).unwrap();
         assert_reaches(&client, &cores, "10.50.0.1:443");
-        drop((datapath, cores));
+        close((datapath, cores));
         assert_refused(&client, "10.50.0.1:443");
-        drop(everywhere);
+        close(everywhere);
     });
 }
 
@@ -134,7 +134,7 @@ fn traffic_survives_the_agent_and_is_adopted_by_the_next() {
         datapath.set_sockets(&cores.sockets()).unwrap();
         let desired = desired_443();
         datapath.apply(&desired).unwrap();
-        drop(datapath);
+        close(datapath);
         assert_reaches(&client, &cores, "10.50.0.1:443");
 
         for _ in 0..5 {
@@ -202,7 +202,7 @@ fn an_interface_no_longer_listed_is_left() {
         let client = client_with_vips();
         let mut datapath = open(&guarded(pin_dir));
         datapath.apply(&desired_443()).unwrap();
-        drop(datapath);
+        close(datapath);
         let next = open(&options(pin_dir));
         assert_eq!(next.attachments().len(), 1);
         assert_refused(&client, "10.50.0.1:444");
@@ -216,7 +216,7 @@ fn an_agent_of_another_version_is_relieved() {
         let mut datapath = open(&guarded(pin_dir));
         datapath.set_sockets(&old.sockets()).unwrap();
         datapath.apply(&desired_443()).unwrap();
-        drop(datapath);
+        close(datapath);
         let (version, other) = (pin_dir.join(format!("v{ABI_VERSION}")), pin_dir.join("v0"));
         std::fs::rename(version, &other).unwrap();
 
@@ -242,7 +242,7 @@ fn programs_are_detached_that_no_agent_looks_after() {
         assert!(refused.removed.is_empty() && refused.problems.len() == 1, "{refused:?}");
         let address = ordinary.local_addr().unwrap();
         client.connect_within(address, Duration::from_millis(200)).unwrap_err();
-        drop(datapath);
+        close(datapath);
 
         let version = format!("v{ABI_VERSION}");
         std::fs::rename(pin_dir.join(version), pin_dir.join("v0")).unwrap();

@@ -7,7 +7,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -122,9 +123,26 @@ pub(crate) fn tcp(address: &str) -> FrontendKey {
     FrontendKey::tcp(address.parse().unwrap())
 }
 
+/// Held while a process is made or descriptors are closed: until its program starts, a new process
+/// has a copy of every socket and lock of this one, which would keep them open.
+static DESCRIPTORS: Mutex<()> = Mutex::new(());
+
+/// Closes sockets, or the lock of a pin directory, for good: no other test is about to start a
+/// program that would still have them.
+pub(crate) fn close<T>(descriptors: T) {
+    let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(descriptors);
+}
+
 /// Runs `ip` in this thread's network namespace.
 pub(crate) fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip (package iproute2)");
+    let mut command = Command::new("ip");
+    command.args(arguments.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = {
+        let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
+        command.spawn().expect("ip (package iproute2)")
+    };
+    let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
