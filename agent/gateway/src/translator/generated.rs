@@ -7,7 +7,7 @@ use portcullis_model::{ObjectName, ParentKind};
 
 use super::changes::ChangedObjects;
 use super::frontends::ChangedFrontends;
-use super::gateways::Gateways;
+use super::gateways::{ChangedGateways, Gateways};
 use super::hierarchy::Hierarchy;
 use super::listeners::{ChangedListeners, Listeners};
 use super::ports::Ports;
@@ -39,18 +39,20 @@ pub(super) struct Sources<'s> {
 impl Generated {
     pub(super) fn update(
         &mut self,
-        affected: &BTreeSet<ObjectName>,
+        mut affected: BTreeSet<ObjectName>,
+        frontends: &ChangedFrontends,
         sources: Sources<'_>,
     ) -> ChangedGenerated {
         let mut now_changed = ChangedGenerated::new();
+        affected.extend(frontends.claimants.iter().cloned());
         for name in affected {
-            let now = sources.wanted(name);
+            let now = sources.wanted(&name);
             let before = match &now {
                 Some(wanted) => self.wanted.insert(name.clone(), wanted.clone()),
-                None => self.wanted.remove(name),
+                None => self.wanted.remove(&name),
             };
             if before != now {
-                now_changed.insert(name.clone(), now);
+                now_changed.insert(name, now);
             }
         }
         now_changed
@@ -58,15 +60,16 @@ impl Generated {
 }
 
 impl Sources<'_> {
-    /// The Gateways that may want something else, or need something else to be read.
-    pub(super) fn affected(
+    /// The Gateways whose references, or those of what is attached to them, may be others. Routes
+    /// have no part in that.
+    pub(super) fn referring(
         self,
         changed: &ChangedObjects,
         listeners: &ChangedListeners,
-        frontends: &ChangedFrontends,
+        merged: &ChangedGateways,
     ) -> BTreeSet<ObjectName> {
         let mut affected: BTreeSet<_> =
-            frontends.claimants.iter().chain(changed.of(Kind::Gateway)).cloned().collect();
+            merged.merged.iter().chain(changed.of(Kind::Gateway)).cloned().collect();
         let gateway_of = |key: &ParentKey| self.hierarchy.gateway_of(key).cloned();
         affected.extend(listeners.secrets.iter().filter_map(gateway_of));
         let gateways = changed.of(Kind::Gateway).cloned();

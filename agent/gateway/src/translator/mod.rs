@@ -149,11 +149,12 @@ impl Translator {
         // with other kinds.
         let affected = routes.affected(&changed, &judged, &attached, parsed, listeners);
         let affected = parsed.update(affected, objects);
-        let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects });
+        let mut routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects });
         let turned = conflicts.update(&routed, routes);
 
         // What is served: tables into listeners, these into ports, and ports on addresses.
-        let rebuilt = tables.update(&routed, &turned, routes, conflicts);
+        let hostnames = std::mem::take(&mut routed.hostnames);
+        let rebuilt = tables.update(hostnames, &turned, routes, conflicts);
         let sources = ports::Sources { listeners, hierarchy, gateways, tables };
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, objects, settings };
@@ -169,18 +170,19 @@ impl Translator {
             listeners: &judged,
             hierarchy: &attached,
             gateways: &merged,
-            routes: &routed,
+            routes: std::mem::take(&mut routed.statuses),
+            parents: &routed.parents,
             conflicts: &turned,
             frontends: &claimed,
             observed: &observed,
         };
-        let planned = self.statuses.update(&changes, self.stages.view(objects, settings, &self.observations));
+        let planned = self.statuses.update(changes, self.stages.view(objects, settings, &self.observations));
 
         let Stages { listeners, hierarchy, gateways, routes, ports, .. } = &self.stages;
         let sources = generated::Sources { listeners, hierarchy, gateways, ports, objects, settings };
-        let affected = sources.affected(&changed, &judged, &claimed);
-        let generated = self.generated.update(&affected, sources);
-        let needs = self.needs.update(&affected, sources);
+        let referring = sources.referring(&changed, &judged, &merged);
+        let needs = self.needs.update(&referring, sources);
+        let generated = self.generated.update(referring, &claimed, sources);
         let ephemeral = routed.families.into_iter();
         Outcome {
             snapshot: self.snapshot.clone(),

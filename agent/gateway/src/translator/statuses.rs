@@ -9,7 +9,6 @@ use super::gateways::ChangedGateways;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, changed_classes};
 use super::published::Published;
-use super::routes::ChangedRoutes;
 use super::view::View;
 use crate::listener::ParentKey;
 use crate::status::Status;
@@ -38,7 +37,9 @@ pub(super) struct Changes<'c> {
     pub(super) listeners: &'c ChangedListeners,
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
-    pub(super) routes: &'c ChangedRoutes,
+    pub(super) routes: BTreeSet<ObjectKey>,
+    /// Gateways and ListenerSets with another number of attached routes.
+    pub(super) parents: &'c BTreeSet<ParentKey>,
     pub(super) conflicts: &'c ChangedConflicts,
     pub(super) frontends: &'c ChangedFrontends,
     /// Gateways of which something else was observed.
@@ -57,7 +58,7 @@ impl Statuses {
         &self.problems
     }
 
-    pub(super) fn update(&mut self, changes: &Changes<'_>, view: View<'_>) -> ChangedStatuses {
+    pub(super) fn update(&mut self, changes: Changes<'_>, view: View<'_>) -> ChangedStatuses {
         let mut changed = ChangedStatuses::default();
         for key in changes.affected(view) {
             self.update_status(&key, view, &mut changed);
@@ -102,13 +103,15 @@ impl Statuses {
 
 impl Changes<'_> {
     /// The objects whose statuses may be others.
-    fn affected(&self, view: View<'_>) -> BTreeSet<ObjectKey> {
-        let mut affected = self.classes(view);
-        affected.extend(self.routes.statuses.iter().chain(&self.conflicts.routes).cloned());
+    fn affected(self, view: View<'_>) -> BTreeSet<ObjectKey> {
+        let classes = self.classes(view);
+        let mut affected = self.routes;
+        affected.extend(classes);
+        affected.extend(self.conflicts.routes.iter().cloned());
         let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
         let parents = parents.chain(&self.hierarchy.candidates);
         let parents = parents.chain(&self.gateways.verdicts).chain(&self.gateways.overlaps);
-        let attached = self.routes.parents.iter();
+        let attached = self.parents.iter();
         let attached = attached.chain(self.conflicts.listeners.iter().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));
         affected.extend(self.gateways.merged.iter().map(gateway_key));

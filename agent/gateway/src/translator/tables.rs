@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portcullis_model::{HostPattern, PathTable, RouteTable};
 
 use super::conflicts::{ChangedConflicts, KindConflicts};
-use super::routes::{ChangedRoutes, Routes};
+use super::routes::Routes;
 use crate::listener::ListenerKey;
 
 #[derive(Debug, Default)]
@@ -29,16 +29,17 @@ impl Tables {
 
     pub(super) fn update(
         &mut self,
-        changed: &ChangedRoutes,
+        mut hostnames: BTreeSet<(ListenerKey, HostPattern)>,
         turned: &ChangedConflicts,
         routes: &Routes,
         conflicts: &KindConflicts,
     ) -> ChangedTables {
-        let mut by_listener: BTreeMap<&ListenerKey, Vec<&HostPattern>> = BTreeMap::new();
-        for (listener, hostname) in changed.hostnames.union(&turned.hostnames) {
+        let mut by_listener: BTreeMap<ListenerKey, Vec<HostPattern>> = BTreeMap::new();
+        hostnames.extend(turned.hostnames.iter().cloned());
+        for (listener, hostname) in hostnames {
             by_listener.entry(listener).or_default().push(hostname);
         }
-        for (&listener, hostnames) in &by_listener {
+        for (listener, hostnames) in &by_listener {
             match routes.at_listener(listener) {
                 Some(_) => {
                     let mut table = RouteTable::clone(self.of(listener));
@@ -53,7 +54,7 @@ impl Tables {
                 None => drop(self.by_listener.remove(listener)),
             }
         }
-        by_listener.into_keys().cloned().collect()
+        by_listener.into_keys().collect()
     }
 }
 
