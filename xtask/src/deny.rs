@@ -27,11 +27,9 @@ fn check(what: &[&str]) -> Result<()> {
     let program = cargo_tool::ensure(CARGO_DENY)?;
     for manifest in WORKSPACES {
         let mut deny = Command::new(&program);
-        deny.arg("--manifest-path").arg(workspace::root().join(manifest)).args(["--locked", "check"]);
-        deny.arg("--config")
-            .arg(workspace::root().join("deny.toml"))
-            .args(["--hide-inclusion-graph"])
-            .args(what);
+        deny.arg("--manifest-path").arg(workspace::root().join(manifest)).arg("--locked");
+        deny.arg("--config").arg(workspace::root().join("deny.toml"));
+        deny.args(["check", "--hide-inclusion-graph"]).args(what);
         command::run(&mut deny)?;
     }
     Ok(())
