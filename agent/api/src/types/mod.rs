@@ -1,6 +1,6 @@
-//! The Kubernetes API types that the agent reads and whose statuses it writes: generated from `deploy/crds` by
-//! `cargo xtask codegen`. Enumerations are plain strings and unknown fields are ignored, so that newer CRDs never make the
-//! agent fail.
+//! The Kubernetes API types that the agent reads and whose statuses it writes: generated from
+//! `deploy/crds` by `cargo xtask codegen`. Enumerations are plain strings and unknown fields are
+//! ignored, so that newer CRDs never make the agent fail.
 
 pub mod gatewayclasses;
 pub mod gatewayparameters;
