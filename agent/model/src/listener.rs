@@ -145,8 +145,8 @@ impl Serves {
     }
 }
 
-/// Tables are compared by identity: a table that is built again is taken for another one. A split is
-/// small, and compared by value.
+/// Tables are compared by identity: a table that is built again is taken for another one. A split
+/// is small, and compared by value.
 impl PartialEq for Serves {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

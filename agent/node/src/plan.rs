@@ -12,7 +12,7 @@ use portcullis_common::abi::{Address, FrontendKey, TCP, UDP, VIP_EXCLUSIVE};
 
 use table::{Change, Difference};
 
-/// What the maps hold, or should hold.
+/// Contents of the maps, as they are or as they should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Frontend → listener group.

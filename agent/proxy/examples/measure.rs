@@ -1,4 +1,4 @@
-//! What the data plane costs: the gateway, a bare proxy on the same HTTP library that does the
+//! The cost of the data plane: the gateway, a bare proxy on the same HTTP library that does the
 //! least a gateway must, and an origin behind either. Both speak HTTP/1 and HTTP/2, plain on the
 //! address given and TLS on the port after it. Load comes from outside (`wrk`, `h2load`); CPU time
 //! per request is read from `/proc/PID/stat`.
@@ -163,7 +163,7 @@ struct Passed {
     back: Option<(Idle, SendRequest<Incoming>)>,
 }
 
-/// What all connections of the bare proxy share.
+/// State that all connections of the bare proxy share.
 #[derive(Clone)]
 struct Bare {
     table: Rc<HashMap<String, SocketAddr>>,

@@ -1,6 +1,6 @@
-//! What every part of a core may use: the clock, the counters, the settings, the snapshot that is
-//! served, the sockets, and the reasons of answers that the gateway gives itself. Nothing here
-//! knows a connection or a request.
+//! The things that every part of a core may use: the clock, the counters, the settings, the
+//! snapshot that is served, the sockets, and the reasons of answers that the gateway gives itself.
+//! Nothing here knows a connection or a request.
 
 pub(crate) mod clock;
 pub(crate) mod head;

@@ -233,7 +233,7 @@ fn routing() -> Vec<Row> {
     ]
 }
 
-/// What is normalised is forwarded as it was matched.
+/// A normalised path is forwarded as it was matched.
 fn paths() -> Vec<Row> {
     let normalised = |request, saw| Row { request, saw, ..row(request, vec![rule().prefix("/ok")]) };
     let refused = |request| Row { request, got: (400, &[]), ..row(request, vec![rule()]) };

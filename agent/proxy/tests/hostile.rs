@@ -1,4 +1,5 @@
-//! What a gateway must refuse before it is routed, as raw bytes; and clients that keep it waiting.
+//! Requests that must be refused before they are routed, as raw bytes; clients that keep it
+//! waiting.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

@@ -1,4 +1,4 @@
-//! What a Gateway's limits do to its clients, and that they do nothing to those of another Gateway
+//! Effects of a Gateway's limits on its clients, and on those of another Gateway
 //! of the same agent.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]

@@ -52,8 +52,8 @@ async fn a_burst_shares_one_http2_connection() {
     assert_eq!((origin.connections(), origin.requests()), (1, 20));
 }
 
-/// What a peer does not take at once would wait until something else ends; of watches, nothing
-/// does.
+/// A stream that the peer does not take at once would wait until another one ends; watches never
+/// end.
 #[tokio::test]
 async fn what_one_http2_connection_has_no_room_for_gets_another() {
     let origin = Origin::h2c_with(3).await;

@@ -52,7 +52,7 @@ impl Agent {
         }
     }
 
-    /// What the kernel programs' map names are to the log: which data plane serves.
+    /// The data plane that serves, in the words of the agent's log.
     pub(crate) fn datapath(&self) -> String {
         let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
         let line = log.lines().rev().find_map(|line| line.split_once("datapath: "));

@@ -12,7 +12,7 @@ use crate::http::Connection;
 use crate::site::{Site, host};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the client asks.
+/// Time between two questions of the client.
 const POLL: Duration = Duration::from_micros(200);
 /// Statuses of the route before are written meanwhile.
 const PAUSE: Duration = Duration::from_millis(60);

@@ -24,7 +24,7 @@ mod in_process;
 use std::io::BufRead;
 use std::path::PathBuf;
 
-/// What is to be measured, with what, and how thoroughly.
+/// The measurement to be made, its means, and its number of repetitions.
 pub(crate) struct Bench {
     agent: PathBuf,
     /// For state, sockets and logs of agents.

@@ -1,5 +1,5 @@
-//! What thousands of Secrets cost that nothing refers to: the same agent before and after hearing
-//! of them, and a restarted one without and with a list of them.
+//! The cost of thousands of Secrets that nothing refers to: the same agent before and after it
+//! hears of them, and a restarted one without and with a list of them.
 
 use std::collections::VecDeque;
 use std::time::Duration;

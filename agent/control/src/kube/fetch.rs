@@ -178,8 +178,8 @@ impl Fetcher {
         Some(Fetched { key, answer: object.map_or(Answer::Absent, Answer::Found) })
     }
 
-    /// Whoever waits for an answer waits for an API server that is away, not for one that will not
-    /// give it.
+    /// A failed request is answered if the API server will not give the object; one that is away is
+    /// waited for.
     fn failed(&mut self, key: ObjectKey, error: &kube::Error) -> Option<Fetched> {
         self.read_log.failed_at(&key, error);
         self.failed.insert(key.clone());

@@ -1,6 +1,6 @@
-//! What statuses should be and what they are, newest only: the meeting place of the source (which
-//! observes), the applier (which plans) and the writer (which makes the one the other). A queue,
-//! never a queue: a thousand changes of an object before it is its turn are one write.
+//! Planned and observed statuses, the newest of each object: the meeting place of the source (which
+//! observes), the applier (which plans) and the writer (which makes the one the other). It is keyed
+//! by object: a thousand changes of an object before it is its turn are one write.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};

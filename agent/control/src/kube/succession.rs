@@ -1,6 +1,5 @@
-//! Whether an agent that ends is followed by another one on its node. What it leaves in the kernel
-//! is for that one; when the agents are uninstalled, or their node is no longer theirs, nothing may
-//! stay.
+//! The succession of agents on a node. What an agent leaves in the kernel is for the next one; when
+//! the agents are uninstalled, or their node is no longer theirs, nothing may stay.
 
 mod selection;
 
@@ -39,7 +38,8 @@ impl Succession {
         }
     }
 
-    /// Whoever cannot reach the API server leaves everything in place.
+    /// True if no other agent follows on this node. Without an answer of the API server it is
+    /// false: everything stays in place.
     pub async fn is_over(&self) -> bool {
         tokio::time::timeout(PATIENCE, self.ask()).await.unwrap_or(false)
     }
@@ -85,7 +85,7 @@ mod tests {
         (code, json!({"kind": "Status", "code": code, "reason": reason}))
     }
 
-    /// What an agent concludes that is answered like this.
+    /// The conclusion of an agent that gets these answers.
     async fn concluded(answers: impl IntoIterator<Item = (u16, Value)>) -> bool {
         let mut server = ApiServer::start().await;
         let succession = Succession::new(server.client().await, "infra", "portcullis", "node-1");

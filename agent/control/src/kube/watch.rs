@@ -62,7 +62,7 @@ struct KindWatch {
     told: bool,
     /// Number of times in a row that the kind was not served.
     not_served: u32,
-    /// Since when we may not read the kind.
+    /// Begin of the time without the right to read the kind.
     denied: Option<Instant>,
 }
 

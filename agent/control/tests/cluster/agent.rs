@@ -33,7 +33,7 @@ pub(crate) const LEASE: &str = "portcullis";
 pub(crate) struct Agent {
     pub(crate) state: watch::Receiver<State>,
     pub(crate) leading: watch::Receiver<bool>,
-    /// Whether everything was read and applied.
+    /// True once everything was read and applied.
     pub(crate) current: watch::Receiver<bool>,
     pub(crate) provisioning: watch::Receiver<Provisioning>,
     queue: Arc<StatusQueue>,
@@ -130,12 +130,12 @@ pub(crate) async fn until<T: Clone>(mut watched: watch::Receiver<T>, holds: impl
         .clone()
 }
 
-/// Whether it is known that every Gateway could get what is generated for it.
+/// True if it is known that every Gateway could get what is generated for it.
 pub(crate) fn has_all(provisioning: &Provisioning) -> bool {
     provisioning.as_ref().is_none_or(BTreeMap::is_empty)
 }
 
-/// Whether something is served.
+/// True if something is served.
 pub(crate) fn serves(state: &State) -> bool {
     !state.snapshot.frontends.is_empty()
 }

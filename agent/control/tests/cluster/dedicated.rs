@@ -1,6 +1,6 @@
-//! What pods of mode Dedicated may read: what their Gateway needs, and nothing else that is secret.
-//! Whoever may run pods in the Gateway's namespace may run them as its ServiceAccount, so these
-//! tests are that account.
+//! Rights of pods in mode Dedicated: to what their Gateway needs, and to nothing else that is
+//! secret. Whoever may run pods in the Gateway's namespace may run them as its ServiceAccount, so
+//! these tests are that account.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::provisioned::{IMAGE, Provider, binding, binding_name, generated_name,
 const CERTIFICATE: &str = include_str!("../../../gateway/tests/cases/certificates/a.crt");
 const KEY: &str = include_str!("../../../gateway/tests/cases/certificates/a.key");
 
-/// What a pod's agent reads and translates. Ends when it is dropped.
+/// The source and the translation of a pod's agent. Ends when it is dropped.
 struct Pod {
     state: watch::Receiver<State>,
     _tasks: JoinSet<()>,

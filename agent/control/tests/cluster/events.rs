@@ -1,4 +1,4 @@
-//! What a node cannot serve is an Event of the Gateway, whoever leads.
+//! Events of Gateways that a node cannot serve; the node's own agent makes them, leader or not.
 
 use std::sync::Arc;
 use std::time::Duration;

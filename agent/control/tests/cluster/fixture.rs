@@ -1,4 +1,4 @@
-//! What every test has of its own in the cluster, removed when it ends.
+//! A test's own part of the cluster, removed when the test ends.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const LABEL: &str = "portcullis.dev/test";
 /// No test takes this long.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// What tests make outside of their namespace, named after it.
+/// Objects that tests make outside of their namespace, named after it.
 const NOT_NAMESPACED: [(&str, &str); 7] = [
     ("GatewayClass", ""),
     ("GatewayClass", "-other"),
@@ -157,7 +157,7 @@ pub(crate) async fn config() -> Config {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
 }
 
-/// What runs that were killed left behind.
+/// Removes what killed runs left behind.
 async fn remove_leftovers(client: &Client) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let now = k8s_openapi::jiff::Timestamp::now().as_second();

@@ -1,4 +1,4 @@
-//! What Gateways have generated (GEP-1762): made, followed, withdrawn, refused, removed.
+//! Objects generated for Gateways (GEP-1762): made, followed, withdrawn, refused, removed.
 
 use serde_json::{Value, json};
 

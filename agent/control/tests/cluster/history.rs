@@ -17,7 +17,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// What is there now is its first version.
+    /// Begins with the version that is there now.
     pub(crate) async fn of(fixture: &Fixture, kind: &str, name: &str) -> Self {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let mut history =

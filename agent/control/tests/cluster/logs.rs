@@ -1,4 +1,4 @@
-//! What the code under test says in its log. Every test runs on a thread of its own, so a thread's
+//! Log lines of the code under test. Every test runs on a thread of its own, so a thread's
 //! lines are a test's.
 
 use std::cell::RefCell;

@@ -47,7 +47,7 @@ fn start_as(fixture: &Fixture, name: &str, leads: bool) -> Running {
     Running { state, leading, _tasks: tasks }
 }
 
-/// What an agent may do with Mesh resources, and what [`account::with_rules`] needs.
+/// Rules for Mesh resources, and those that [`account::with_rules`] needs.
 fn mesh_rules(verbs: &[&str]) -> Value {
     json!([{"apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["get"]},
         {"apiGroups": ["gateway.networking.x-k8s.io"], "resources": ["xmeshes", "xmeshes/status"], "verbs": verbs}])

@@ -112,13 +112,13 @@ async fn until_kept(path: &Path, holds: impl Fn(&str) -> bool) {
     }
 }
 
-/// Whether a listener has a certificate.
+/// True if a listener has a certificate.
 pub(crate) fn has_certificate(state: &State) -> bool {
     let listeners = state.snapshot.frontends.values().flat_map(|port| port.listeners.iter());
     listeners.filter_map(|listener| listener.serves.tls()).any(|tls| !tls.certificates.is_empty())
 }
 
-/// What a Secret holds of one.
+/// The content of a Secret with a certificate.
 pub(crate) fn certificate() -> Value {
     let made = rcgen::generate_simple_self_signed(["web.example.com".to_owned()]).unwrap();
     let data = json!({"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()});

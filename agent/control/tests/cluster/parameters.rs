@@ -1,4 +1,4 @@
-//! What an API server refuses of GatewayParameters, so that no agent ever sees it: the schema's
+//! GatewayParameters that an API server refuses, so that no agent ever sees them: by the schema's
 //! ranges, and its CEL rules, which a directory of manifests does not have.
 
 use kube::api::{DynamicObject, PostParams};

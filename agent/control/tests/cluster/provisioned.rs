@@ -1,4 +1,4 @@
-//! What GatewayParameters decide about what is generated (GEP-1762), on all kinds of it: pods of a
+//! The effect of GatewayParameters on generated objects of all kinds (GEP-1762), pods of a
 //! Gateway's own above all. No image is there, so the pods never start; `cargo xtask chart test`
 //! has them serve.
 

@@ -1,4 +1,4 @@
-//! What the agent hears, how soon, and what it remembers.
+//! The source of a cluster: its changes, their latency, and its memory.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! Listeners: what an object declares, judged on its own; how the listeners of a Gateway and its
-//! children get along; and which routes attach to them. Nothing here knows what is served or reported.
+//! children get along; and which routes attach to them. Nothing here knows what is served or
+//! reported.
 
 mod attach;
 mod certificate;

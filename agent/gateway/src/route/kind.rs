@@ -1,5 +1,5 @@
-//! What every kind of route has around its rules: metadata, hostnames, parent references. A kind is
-//! an implementation of [`RouteKind`], in a file of its own, and a line in [`with_route`];
+//! The part that is the same for every kind of route: metadata, hostnames, parent references. A
+//! kind is an implementation of [`RouteKind`], in a file of its own, and a line in [`with_route`];
 //! attachment, backends, grants, tables and statuses work on the [`ParsedRoute`] that it becomes.
 //! They must not ask for the kind, but where the specification makes a difference.
 

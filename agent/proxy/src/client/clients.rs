@@ -41,8 +41,7 @@ pub(crate) struct Client {
     pub progress: Arc<Progress>,
     permit: ConnectionPermit,
     idle_limit: IdleLimit,
-    /// Since when it has been up to the client alone that something happens, plus one; 0 if it is
-    /// not.
+    /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
     stalled_since: Cell<u32>,
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,

@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     exchanges: [AtomicU32; 3],
     /// When the last exchange ended.
     idle_since: AtomicU32,
-    /// Since when a request head has been overdue, plus one; 0 if none is.
+    /// Time since which a request head has been overdue, plus one; 0 if none is.
     head_since: AtomicU32,
     /// More of an HTTP/1 request's body is wanted than came.
     body_wanted: AtomicBool,

@@ -1,4 +1,4 @@
-//! What an operator can choose, with defaults that are safe at the edge.
+//! Settings for the operator, with defaults that are safe at the edge.
 
 use std::fs::File;
 use std::sync::Arc;

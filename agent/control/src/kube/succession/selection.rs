@@ -1,6 +1,6 @@
-//! Whether pods may be on a node by what they say about its labels: as the DaemonSet controller
-//! decides whether one may stay ("Assigning Pods to Nodes" in Kubernetes' documentation). Taints
-//! are not looked at: they come and go.
+//! Selection of nodes by what pods demand of their labels, as the DaemonSet controller decides
+//! which pods may stay ("Assigning Pods to Nodes" in Kubernetes' documentation). Taints are not
+//! looked at: they come and go.
 
 use std::collections::BTreeMap;
 
