@@ -18,8 +18,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Where xtask puts the object. Cargo reruns a script whose watched file does not exist on every
-/// build, so the directory is made and watched instead.
+/// Path at which xtask puts the object. Cargo reruns a script whose watched file does not exist on
+/// every build, so the directory is made and watched instead.
 fn well_known() -> io::Result<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ebpf");
     fs::create_dir_all(&directory)?;

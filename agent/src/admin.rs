@@ -3,4 +3,5 @@
 
 pub(crate) mod client;
 pub(crate) mod endpoints;
+mod hosts;
 pub(crate) mod server;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use portcullis_control::kube::{Installation, connect_for_command, uninstall};
+use portcullis_control::kube::connect_for_command;
+use portcullis_control::uninstall::{Installation, uninstall};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, MeshSettings};
 use portcullis_node::Cleaned;
 
@@ -20,7 +21,7 @@ pub(crate) struct CleanupArgs {
     /// XMesh, the Lease)
     #[arg(long)]
     cluster: bool,
-    /// Where kernel programs and maps are pinned
+    /// Directory in which kernel programs and maps are pinned
     #[arg(long, value_name = "DIR", default_value = portcullis_node::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
     pin_dir: std::path::PathBuf,
     #[command(flatten)]

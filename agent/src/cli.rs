@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use portcullis_gateway::infra::Pods;
-use portcullis_node::vips::Tracking;
+use portcullis_node::vips::Host;
 
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
@@ -66,7 +66,8 @@ pub(crate) struct RunArgs {
     /// uplinks]
     #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
     pub interface: Vec<String>,
-    /// Where kernel programs and maps are pinned
+    /// Directory in which kernel programs and maps are pinned. One agent of each serves a network
+    /// namespace, with ordinary sockets too
     #[arg(long, value_name = "DIR", default_value = portcullis_node::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
     pub pin_dir: PathBuf,
     #[command(flatten)]
@@ -74,7 +75,11 @@ pub(crate) struct RunArgs {
     /// Also answer admin requests on this port of 127.0.0.1 (0: any free port)
     #[arg(long, value_name = "N", env = "PORTCULLIS_ADMIN_PORT")]
     pub admin_port: Option<u16>,
-    /// Where objects' statuses are written as files [default: <config-dir>/.status, in a cluster
+    /// A name under which admin requests may come to that port, besides IP addresses and localhost;
+    /// repeat for several
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_ADMIN_HOST", value_delimiter = ',')]
+    pub admin_host: Vec<String>,
+    /// Directory for objects' statuses as files [default: <config-dir>/.status, in a cluster
     /// <state-dir>/status]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_STATUS_DIR")]
     pub status_dir: Option<PathBuf>,
@@ -82,11 +87,17 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME, env = "PORTCULLIS_CONTROLLER_NAME")]
     pub controller_name: String,
     #[command(flatten)]
-    pub limits: Limits,
+    pub limits: InputLimits,
     /// Proxies in front of this one, load balancers for instance, whose X-Forwarded-For, -Proto and
     /// -Host are believed. Every request must come through them: others could claim anything
     #[arg(long, value_name = "N", default_value_t = 0, env = "PORTCULLIS_TRUSTED_HOPS")]
     pub trusted_hops: usize,
+    /// Size of a response's head, in KiB: a backend that sends a larger one has failed (502)
+    #[arg(long, value_name = "KIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(8..=1024), env = "PORTCULLIS_MAX_RESPONSE_HEADER")]
+    pub max_response_header: u16,
+    /// Header fields of a response: a backend that sends more has failed (502)
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000), env = "PORTCULLIS_MAX_RESPONSE_FIELDS")]
+    pub max_response_fields: u16,
     /// Time for connections to finish after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
     drain_timeout: u64,
@@ -192,11 +203,11 @@ pub(crate) struct Offline {
     #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME)]
     pub controller_name: String,
     #[command(flatten)]
-    pub limits: Limits,
+    pub limits: InputLimits,
 }
 
 #[derive(Args)]
-pub(crate) struct Limits {
+pub(crate) struct InputLimits {
     /// Larger files are refused, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 10, env = "PORTCULLIS_MAX_FILE_SIZE")]
     max_file_size: u64,
@@ -258,16 +269,18 @@ impl RunArgs {
         Pods { log, log_format: log_format.to_owned(), drain_seconds, ..Pods::new("") }
     }
 
-    /// Only a node of a cluster has a service proxy that drops what it does not serve itself.
-    pub(crate) fn tracking(&self) -> Tracking {
-        let on_node = self.config_dir.is_none() && self.cluster.gateway.is_none();
-        if on_node { Tracking::Off } else { Tracking::On }
+    pub(crate) fn host(&self) -> Host {
+        match (&self.config_dir, &self.cluster.gateway) {
+            (Some(_), _) => Host::Machine,
+            (None, Some(_)) => Host::Pod,
+            (None, None) => Host::ClusterNode,
+        }
     }
 }
 
-// === impl Limits ===
+// === impl InputLimits ===
 
-impl Limits {
+impl InputLimits {
     /// In bytes.
     pub(crate) fn max_file_size(&self) -> u64 {
         self.max_file_size.saturating_mul(1 << 20)

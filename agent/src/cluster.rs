@@ -8,10 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use portcullis_control::applier::{Provisioning, State};
-use portcullis_control::kube::{
-    Announcer, Client, Elector, Generator, KubeSource, LastGood, Mesh, MeshState, SourceOptions, StatusQueue,
-    StatusWriter, Succession, Timing, connect,
-};
+use portcullis_control::events::Announcer;
+use portcullis_control::infra::Generator;
+use portcullis_control::kube::{Client, connect};
+use portcullis_control::lease::{Elector, Timing};
+use portcullis_control::mesh::{Mesh, MeshState};
+use portcullis_control::source::{KubeSource, LastGood, SourceOptions};
+use portcullis_control::status::{StatusQueue, StatusWriter};
+use portcullis_control::succession::Succession;
 use portcullis_gateway::AgentRole;
 use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
@@ -23,7 +27,7 @@ use tokio::task::JoinSet;
 use crate::state::StateDir;
 
 /// Time that the API server has at the start before the last good configuration is served.
-const PATIENCE: Duration = Duration::from_secs(2);
+const API_SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Label of the pods that are counted as agents; the chart sets it.
 const AGENTS: &str = "app.kubernetes.io/name=portcullis";
 pub(crate) const LEASE: &str = "portcullis";
@@ -46,8 +50,8 @@ pub(crate) struct ClusterArgs {
     daemon_set: Option<String>,
     #[command(flatten)]
     pub state: StateDir,
-    /// Where Secrets outlive the process, for HTTPS to be served after a restart without API
-    /// server; has to be a tmpfs [default: nowhere]
+    /// Directory in which Secrets outlive the process, for HTTPS to be served after a restart
+    /// without API server; has to be a tmpfs [default: nowhere]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_SECRETS_DIR")]
     secrets_dir: Option<PathBuf>,
     /// Name of the XMesh that is ours: created if absent
@@ -150,7 +154,7 @@ impl Cluster {
         let options = SourceOptions {
             only: args.gateway.clone(),
             last_good: Some(args.last_good()),
-            patience: PATIENCE,
+            wait: API_SERVER_TIMEOUT,
         };
         let source = KubeSource::new(client.clone(), queue.clone(), options);
         let (membership, writers) = match args.gateway {

@@ -1,14 +1,14 @@
 //! `portcullis dump`, `routes` and `explain`: asked of a running agent, or of manifests. The
 //! answers are the same.
 
-use std::borrow::Cow;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use portcullis_inspect::{Question, Refusal};
+use portcullis_inspect::Question;
 use portcullis_model::Snapshot;
 
 use crate::cli::{DumpArgs, ExplainArgs, From, RoutesArgs};
+use crate::plane::read_path;
 use crate::{admin, offline, output};
 
 pub(crate) fn dump(args: &DumpArgs) -> Result<ExitCode> {
@@ -44,13 +44,3 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode> {
     });
     Ok(ExitCode::SUCCESS)
 }
-
-/// As the data plane reads a path: its own function.
-pub(crate) fn read_path(path: &str) -> Result<Cow<'_, str>, Refusal> {
-    portcullis_proxy::normalise_path(path)
-        .map_err(|reason| Refusal { status: reason.status().as_u16(), words: reason.words().trim_end() })
-}
-
-#[cfg(test)]
-#[path = "explain_tests.rs"]
-mod tests;

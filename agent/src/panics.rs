@@ -30,7 +30,8 @@ fn note(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let thread = thread.name().unwrap_or_default();
     let backtrace = Backtrace::force_capture();
-    let loss = loss(thread, applier::is_translating());
+    let work = if applier::is_translating() { Work::Translation } else { Work::Other };
+    let loss = loss(thread, work);
     tracing::error!(thread, loss, "{panic}\nThis is a bug, please report it.\n{backtrace}");
     if loss == EVERYTHING {
         process::abort();
@@ -38,13 +39,17 @@ fn note(panic: &PanicHookInfo<'_>) {
     SURVIVED.fetch_add(1, Ordering::Relaxed);
 }
 
-fn loss(thread: &str, is_translating: bool) -> &'static str {
-    if thread.starts_with(CORE_THREAD) {
-        "connection"
-    } else if is_translating {
-        "change"
-    } else {
-        EVERYTHING
+/// The work that panicked.
+enum Work {
+    Translation,
+    Other,
+}
+
+fn loss(thread: &str, work: Work) -> &'static str {
+    match work {
+        _ if thread.starts_with(CORE_THREAD) => "connection",
+        Work::Translation => "change",
+        Work::Other => EVERYTHING,
     }
 }
 
@@ -54,8 +59,8 @@ mod tests {
 
     #[test]
     fn only_connections_and_translation_outlive_a_panic() {
-        assert_eq!(loss("core-0", false), "connection");
-        assert_eq!(loss("control", true), "change");
-        assert_eq!(loss("control", false), EVERYTHING);
+        assert_eq!(loss("core-0", Work::Other), "connection");
+        assert_eq!(loss("control", Work::Translation), "change");
+        assert_eq!(loss("control", Work::Other), EVERYTHING);
     }
 }

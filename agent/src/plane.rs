@@ -1,14 +1,16 @@
 //! The data plane as the control side sees it: the node's addresses and kernel programs, and the
 //! proxy behind them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
+use portcullis_inspect::EarlyAnswer;
 use portcullis_model::Snapshot;
-use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node};
+use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Refused};
 use portcullis_proxy::{Proxy, SocketMode, Stats};
 use tokio::task::JoinSet;
 
@@ -22,8 +24,8 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    pub(crate) fn start(args: &RunArgs) -> Result<Self> {
-        let node = Node::open(&node_settings(args)).context("--datapath ebpf is not possible here")?;
+    pub(crate) fn start(args: &RunArgs) -> anyhow::Result<Self> {
+        let node = Node::open(&node_settings(args)).context("cannot use the kernel programs")?;
         let proxy = Proxy::start(proxy_settings(args, &node))?;
         let sockets: Vec<_> = proxy
             .sockets()
@@ -62,13 +64,28 @@ impl Plane {
 impl DataPlane for Plane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
-        let without_address = self.node.prepare(&wanted);
-        let unbound = self.proxy.apply(snapshot).await;
-        let mut refused: BTreeMap<_, _> = unbound.into_iter().map(|it| (it.frontend, it.problem)).collect();
-        refused.extend(without_address);
-        refused.extend(self.node.serve(wanted));
+        let unusable = self.node.prepare(&wanted);
+        let mut refused = self.proxy.apply(without(snapshot, &unusable)).await;
+        refused.frontends.extend(unusable);
+        refused.frontends.extend(self.node.serve(wanted));
         Acknowledgement { refused }
     }
+}
+
+/// The snapshot without the frontends that nothing may be bound to.
+fn without(snapshot: Arc<Snapshot>, frontends: &Refused) -> Arc<Snapshot> {
+    if frontends.is_empty() {
+        return snapshot;
+    }
+    let mut usable = Arc::unwrap_or_clone(snapshot);
+    usable.frontends.retain(|frontend, _| !frontends.contains_key(frontend));
+    Arc::new(usable)
+}
+
+/// A path as the data plane reads it, by its own function.
+pub(crate) fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
+    portcullis_proxy::normalise_path(path)
+        .map_err(|reason| EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() })
 }
 
 async fn tend(node: Arc<Node>) {
@@ -97,7 +114,7 @@ fn node_settings(args: &RunArgs) -> portcullis_node::Settings {
         },
         pin_dir: args.pin_dir.clone(),
         interfaces: Interfaces::from_names(&args.interface),
-        tracking: args.tracking(),
+        tracking: args.host().tracking(),
         drain: args.drain_timeout(),
     }
 }
@@ -108,5 +125,7 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
     settings.cores = node.usable_cores(args.cores.map_or(settings.cores, usize::from));
     settings.drain = args.drain_timeout();
     settings.trusted_hops = args.trusted_hops;
+    settings.upstream.header_bytes = usize::from(args.max_response_header) << 10;
+    settings.upstream.header_fields = args.max_response_fields.into();
     settings
 }

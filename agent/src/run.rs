@@ -1,21 +1,20 @@
 //! `portcullis run`: puts source, translator, data plane, statuses and admin endpoints together,
 //! and takes signals.
 
-use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
-use portcullis_control::source::built_in::BUILT_IN;
+use portcullis_control::source::built_in::{BUILT_IN, default_addresses};
 use portcullis_control::source::{DirSource, Source};
-use portcullis_control::status::{FileStatuses, StatusSink, Statuses};
-use portcullis_gateway::{ObjectKey, Settings, Translator};
+use portcullis_control::status::{FileStatuses, StatusSink};
+use portcullis_gateway::{Settings, Translator};
+use portcullis_node::Lock;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::endpoints::Admin;
-use crate::admin::server;
+use crate::admin::server::{self, Sockets};
 use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
@@ -32,6 +31,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     panics::watch();
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
+    // Held until the process ends. Before these two nothing on the node is touched.
+    let _lock = Lock::take(&args.pin_dir)?;
+    let sockets = server::listen(&args.admin.path(), args.admin_port, &args.admin_host)?;
     let plane = Plane::start(args)?;
     tracing::info!("datapath: {}", plane.node.description());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -40,10 +42,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the control runtime")?;
-    let after = runtime.block_on(serve(args, plane))?;
+    let successor = runtime.block_on(serve(args, plane, sockets))?;
     // Whatever still writes to the node ends with it.
     drop(runtime);
-    if after == After::Nobody {
+    if successor == Successor::None {
         cleanup::leave(&args.pin_dir, &args.cluster.state, args.status_dir.as_deref());
     }
     Ok(ExitCode::SUCCESS)
@@ -51,57 +53,62 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 
 /// The successor of an agent that ends.
 #[derive(PartialEq, Eq)]
-enum After {
-    Another,
+enum Successor {
+    Agent,
     /// The agents were uninstalled, here or everywhere.
-    Nobody,
+    None,
 }
 
-async fn serve(args: &RunArgs, plane: Plane) -> Result<After> {
+async fn serve(args: &RunArgs, plane: Plane, sockets: Sockets) -> Result<Successor> {
     match &args.config_dir {
-        Some(directory) => serve_directory(args, directory, plane).await,
-        None => serve_cluster(args, plane).await,
+        Some(directory) => serve_directory(args, directory, plane, sockets).await,
+        None => serve_cluster(args, plane, sockets).await,
     }
 }
 
-async fn serve_directory(args: &RunArgs, directory: &Path, plane: Plane) -> Result<After> {
+async fn serve_directory(
+    args: &RunArgs,
+    directory: &Path,
+    plane: Plane,
+    sockets: Sockets,
+) -> Result<Successor> {
     let source = DirSource::new(directory, args.limits.max_file_size()).with_built_in(BUILT_IN);
     let reread = source.reread();
     let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
-    let sink = StatusFiles::open(&status_dir);
+    let sink = status_files(&status_dir);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     let admin = Admin { state: applier.state(), plane, status_dir, membership: None };
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
     };
-    attend(args, admin, applier, hang_up, async {}).await?;
-    Ok(After::Another)
+    attend(admin, sockets, applier, hang_up, async {}).await?;
+    Ok(Successor::Agent)
 }
 
 /// Statuses go to the API server if this agent leads, and always to files: those hold what this
 /// agent itself decided.
-async fn serve_cluster(args: &RunArgs, plane: Plane) -> Result<After> {
+async fn serve_cluster(args: &RunArgs, plane: Plane, sockets: Sockets) -> Result<Successor> {
     let Cluster { source, statuses, membership, mut writers } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.state.statuses());
-    let sink = (statuses, StatusFiles::open(&status_dir));
+    let sink = (statuses, status_files(&status_dir));
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
     let applier = applier.observing(membership.provisioning.clone());
     writers.announce(applier.state());
     let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
-    let result = attend(args, admin, applier, hang_up, writers.resign()).await;
+    let result = attend(admin, sockets, applier, hang_up, writers.resign()).await;
     writers.resign().await;
     result?;
-    Ok(if writers.are_uninstalled().await { After::Nobody } else { After::Another })
+    Ok(if writers.are_uninstalled().await { Successor::None } else { Successor::Agent })
 }
 
 /// Applies until a signal comes, then drains. It resigns at once: the agent that writes next must
 /// not wait for our clients.
 async fn attend<S, W>(
-    args: &RunArgs,
     admin: Admin,
+    sockets: Sockets,
     mut applier: Applier<S, Translator, Plane, W>,
     hang_up: impl Fn(),
     resign: impl Future<Output = ()>,
@@ -111,7 +118,7 @@ where
     W: StatusSink + 'static,
 {
     let plane = admin.plane.clone();
-    let endpoints = server::serve(admin, &args.admin.path(), args.admin_port).await?;
+    let endpoints = server::serve(admin, sockets)?;
     let mut chores = plane.chores();
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
@@ -154,13 +161,10 @@ fn check_directory(directory: &Path) -> Result<()> {
     }
 }
 
-/// Without an address of its own, a Gateway of a directory is served on all of the node's; one of a
-/// cluster waits for that of its Service.
 fn settings(args: &RunArgs) -> Settings {
-    let everywhere = || vec![[0_u8; 4].into(), [0_u16; 8].into()];
     let default_addresses = match &args.config_dir {
-        Some(_) if args.address.is_empty() => everywhere(),
-        _ => args.address.clone(),
+        Some(_) => default_addresses(&args.address),
+        None => args.address.clone(),
     };
     let generated = args.cluster.parameters(args.pods());
     Settings {
@@ -171,30 +175,11 @@ fn settings(args: &RunArgs) -> Settings {
     }
 }
 
-/// Status files, or nothing where they cannot be written: traffic matters more.
-struct StatusFiles(Option<FileStatuses>);
-
-impl StatusFiles {
-    fn open(directory: &Path) -> Self {
-        let files = FileStatuses::new(directory.to_owned());
-        let complain = |error: &io::Error| {
-            let directory = directory.display();
-            tracing::warn!(%directory, %error, "no status files: choose another place with --status-dir");
-        };
-        Self(files.inspect_err(complain).ok())
-    }
-}
-
-impl StatusSink for StatusFiles {
-    fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
-        if let Some(files) = &mut self.0 {
-            files.keep_only(objects);
-        }
-    }
-
-    fn write(&mut self, statuses: &Statuses) {
-        if let Some(files) = &mut self.0 {
-            files.write(statuses);
-        }
-    }
+/// Traffic matters more than status files that cannot be written.
+fn status_files(directory: &Path) -> Option<FileStatuses> {
+    let files = FileStatuses::new(directory.to_owned()).inspect_err(|error| {
+        let directory = directory.display();
+        tracing::warn!(%directory, %error, "no status files: choose another place with --status-dir");
+    });
+    files.ok()
 }

@@ -19,6 +19,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
         agent: Agent { version: env!("CARGO_PKG_VERSION"), datapath, panics: panics::survived() },
         traffic: traffic(plane.stats().await),
         verdicts: verdicts.collect(),
+        unguarded: plane.node.unguarded(),
         configuration: configuration(state),
         cluster: membership.map(cluster),
     }
@@ -56,9 +57,9 @@ fn configuration(state: &State) -> Configuration {
         apply_time: state.apply_time,
         age: age.unwrap_or_default(),
         generation: state.snapshot.generation,
-        problems: state.problems.len() + state.unsaid.len(),
+        problems: state.problems.len() + state.unreported.len(),
         frontends: state.snapshot.frontends.len(),
-        refused: state.refused.len(),
+        refused: state.refused.frontends.len(),
         backends: state.snapshot.backends.len(),
     }
 }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use portcullis_control::kube::LastGood;
+use portcullis_control::source::LastGood;
 use portcullis_control::status::remove_statuses;
 
 #[derive(Args)]
 pub(crate) struct StateDir {
-    /// Where the last good configuration and the statuses are kept, without keys
+    /// Directory of the last good configuration and the statuses, without keys
     #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
     state_dir: PathBuf,
 }

@@ -49,6 +49,19 @@ fn cases() {
 
 const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
 
+/// One after the other, though the second could be waited for without end.
+#[test]
+fn what_is_no_file_is_named_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("a.yaml"), SECRET).unwrap();
+    assert!(Command::new("mkfifo").arg(directory.path().join("b.yaml")).status().unwrap().success());
+    std::os::unix::fs::symlink(".", directory.path().join("loop")).unwrap();
+    let output = portcullis(directory.path(), &["check", "-f", "."], "");
+    let complaints = String::from_utf8(output.stderr).unwrap();
+    let expected = "./b.yaml: is a named pipe, and only regular files are read: remove it, or replace it by a file; nothing of it is served\n";
+    assert_eq!((complaints.as_str(), output.status.code()), (expected, Some(2)));
+}
+
 #[test]
 fn standard_input_and_json() {
     let directory = tempfile::tempdir().unwrap();

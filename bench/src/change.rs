@@ -21,7 +21,7 @@ use super::site::{HTTP_PORT, HTTPS_PORT, ONE, Site, Size};
 use super::workload::Kind;
 use super::{backend, document};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(200);
 const FIRST_PORT: usize = 10_000;
 const PORTS: usize = 1_000;
@@ -30,7 +30,7 @@ const EDITED: &str = "edited.example.com";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How many edits, a third of each kind
+    /// Number of edits, a third of each kind
     #[arg(long, default_value_t = 1_000)]
     edits: usize,
     #[command(flatten)]
@@ -152,8 +152,8 @@ pub(super) fn put(directory: &Path, name: &str, text: &str) -> Result<()> {
 pub(super) fn visible(mut seen: impl FnMut() -> Result<bool>) -> Result<Duration> {
     let begin = Instant::now();
     while !seen()? {
-        if begin.elapsed() > PATIENCE {
-            bail!("not visible within {PATIENCE:?}");
+        if begin.elapsed() > TIMEOUT {
+            bail!("not visible within {TIMEOUT:?}");
         }
         thread::sleep(POLL);
     }
@@ -167,7 +167,7 @@ impl Connection {
     pub(super) fn open(address: &str) -> Result<Self> {
         let stream = TcpStream::connect((address, HTTP_PORT))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }
 

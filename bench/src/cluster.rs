@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// An agent that is built already
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Where the cluster keeps its state [default: target/bench-cluster]
+    /// Directory of the cluster's state [default: target/bench-cluster]
     #[arg(long)]
     dir: Option<PathBuf>,
 }

@@ -23,12 +23,12 @@ const SELECTED: &str = "family";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How many edits of each kind
+    /// Number of edits of each kind
     #[arg(long, default_value_t = 200)]
     edits: usize,
     #[arg(long, default_value_t = 10)]
     parents: usize,
-    /// How many children every parent has
+    /// Number of children of every parent
     #[arg(long, default_value_t = 100)]
     children: usize,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `cargo xtask bench http`: every proxy serves the same site at the same time; in each round each
 //! is measured once, one after the other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -29,8 +29,11 @@ pub(super) struct Args {
     #[arg(long)]
     seconds: Option<u64>,
     /// Whom to compare with
-    #[arg(long, value_delimiter = ',', default_value = "haproxy,nginx,envoy")]
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "haproxy,nginx,envoy")]
     peers: Vec<String>,
+    /// Another agent to compare with, for a change's cost
+    #[arg(long, value_name = "FILE")]
+    earlier: Option<PathBuf>,
     /// Only workloads whose name begins like this; repeat for several
     #[arg(long)]
     workload: Vec<String>,
@@ -47,7 +50,7 @@ struct Rounds {
 }
 
 /// A proxy that serves a site.
-struct Contestant<'a> {
+struct Proxy<'a> {
     peer: &'a dyn Peer,
     running: Running,
 }
@@ -55,7 +58,10 @@ struct Contestant<'a> {
 pub(super) fn run(args: &Args) -> Result<()> {
     args.check()?;
     let scratch = super::scratch()?;
-    let peers = peers::all(args.build.portcullis()?, &args.peers)?;
+    let agent = args.build.portcullis()?;
+    let earlier = args.earlier.as_ref().map(|binary| agent.earlier(binary));
+    let mut peers = peers::all(agent, &args.peers)?;
+    peers.extend(earlier.map(|agent| -> Box<dyn Peer> { Box::new(agent) }));
     let _backend = backend::start(scratch.path())?;
     let mut report = Report::new(&peers, args.rounds().count, args.rounds().duration)?;
     for size in [Size::Small, Size::Routes, Size::Certificates] {
@@ -79,23 +85,23 @@ fn measure_site(
 ) -> Result<()> {
     println!("bench: a site of {} routes and {} certificates", size.routes(), size.certificates());
     let site = Site::create(size, &directory.join("site"))?;
-    let contestants: Vec<_> =
+    let proxies: Vec<_> =
         peers.iter().map(|peer| start(peer.as_ref(), &site, directory)).collect::<Result<_>>()?;
     for workload in workloads {
         println!("bench: {}", workload.title);
         let mut measured = Measured::new(workload, peers.len());
         for round in 0..=rounds.count {
             // The first round is for caches and pools, and is not counted.
-            measure_round(workload, round, &contestants, rounds.duration, directory, &mut measured)?;
+            measure_round(workload, round, &proxies, rounds.duration, directory, &mut measured)?;
         }
         report.add(measured);
     }
     Ok(())
 }
 
-fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Contestant<'a>> {
+fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Proxy<'a>> {
     let running = peers::serve(peer, site, &directory.join(peer.name()))?;
-    Ok(Contestant { peer, running })
+    Ok(Proxy { peer, running })
 }
 
 /// Measures each proxy once. The first one changes from round to round, so that none always runs
@@ -103,16 +109,16 @@ fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Contes
 fn measure_round(
     workload: &Workload,
     round: usize,
-    contestants: &[Contestant<'_>],
+    proxies: &[Proxy<'_>],
     duration: Duration,
     scratch: &Path,
     measured: &mut Measured,
 ) -> Result<()> {
-    for turn in 0..contestants.len() {
-        let at = (turn + round) % contestants.len();
-        let contestant = &contestants[at];
-        let sample = measure(workload, round, contestant, duration, scratch)
-            .with_context(|| format!("{}, {}", contestant.peer.name(), workload.title))?;
+    for turn in 0..proxies.len() {
+        let at = (turn + round) % proxies.len();
+        let proxy = &proxies[at];
+        let sample = measure(workload, round, proxy, duration, scratch)
+            .with_context(|| format!("{}, {}", proxy.peer.name(), workload.title))?;
         if round > 0 {
             measured.samples[at].push(sample);
         }
@@ -123,17 +129,17 @@ fn measure_round(
 fn measure(
     workload: &Workload,
     round: usize,
-    contestant: &Contestant<'_>,
+    proxy: &Proxy<'_>,
     duration: Duration,
     scratch: &Path,
 ) -> Result<Sample> {
     const SETTLE: Duration = Duration::from_millis(100);
     thread::sleep(SETTLE);
-    let pid = contestant.running.pid();
+    let pid = proxy.running.pid();
     let before = cpu_time(pid)?;
     let run = Run {
         kind: workload.kind,
-        address: contestant.peer.address(),
+        address: proxy.peer.address(),
         duration,
         routes: workload.site.routes(),
         certificates: workload.site.certificates(),

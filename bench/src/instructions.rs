@@ -10,10 +10,9 @@
 mod backend;
 mod callgrind;
 mod client;
-mod manifests;
 mod recorded;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -24,19 +23,23 @@ use portcullis_testbed::{Authority, Datapath, Launch, TlsClient, pin_directory};
 use self::backend::AGENT;
 use self::callgrind::Callgrind;
 use self::client::{Client, Http1, Http2};
-use self::manifests::{HTTP_PORT, HTTPS_PORT, MANY, ONE, ROUTES, SECURE, VIP};
 use self::recorded::Recorded;
+use super::manifests::Manifests;
+use super::random::Random;
+use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, Site, Size, host_name, path};
 
 /// As [`cargo`'s](https://doc.rust-lang.org/cargo/reference/profiles.html) `--profile`; see the
 /// workspace's Cargo.toml.
 const PROFILE: &str = "instructions";
+const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 93));
+const BACKEND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 94)), 9090);
 /// Requests of the two runs whose difference counts.
 const SHORT: u64 = 50;
 const LONG: u64 = 250;
 /// Pairs of runs; the median counts.
 const PAIRS: usize = 5;
 const WARM_UP: u64 = 200;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -44,7 +47,7 @@ pub(crate) struct Args {
     /// one, profile `instructions`]
     #[arg(long, value_name = "FILE")]
     agent: Vec<PathBuf>,
-    /// Fail if a request costs over 2 % more than recorded in bench/instructions.json
+    /// Fail if a request costs over 2 % more or less than recorded in bench/instructions.json
     #[arg(long)]
     check: bool,
     /// Record what got cheaper, and what was never recorded
@@ -88,18 +91,19 @@ struct Measured {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let agents = if args.agent.is_empty() { vec![build()?] } else { args.agent.clone() };
-    backend::start(SocketAddr::new(manifests::BACKEND, manifests::BACKEND_PORT))?;
+    backend::start(BACKEND)?;
     let measured = agents.iter().map(|agent| measure(agent)).collect::<Result<Vec<_>>>()?;
     print(&agents, &measured);
     let recorded = Recorded::read()?;
     if args.check {
         measured.iter().try_for_each(|of_agent| recorded.check(of_agent))?;
     }
-    if args.update { recorded.updated(&measured[0]).write() } else { Ok(()) }
+    if args.update { recorded.updated(&measured[0])?.write() } else { Ok(()) }
 }
 
 /// The agent as it is shipped but for link-time optimisation, which takes most of the time of a
-/// build and a tenth of the instructions: what a change costs shows just as well.
+/// build. Without it, a request takes a third more instructions: what a change costs shows just as
+/// well.
 fn build() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
@@ -112,8 +116,8 @@ fn build() -> Result<PathBuf> {
 fn measure(binary: &Path) -> Result<Vec<Measured>> {
     let scratch = tempfile::Builder::new().prefix("portcullis-instructions-").tempdir()?;
     let config = scratch.path().join("config");
-    let authority = Authority::new()?;
-    manifests::write(&config, &authority)?;
+    let site = Site::create(Size::Routes, &scratch.path().join("site"))?;
+    Manifests { address: VIP, backend: BACKEND }.write(&site, &config)?;
     let counts = scratch.path().join("counts");
     std::fs::create_dir(&counts)?;
     let launch = Launch {
@@ -126,11 +130,11 @@ fn measure(binary: &Path) -> Result<Vec<Measured>> {
         arguments: vec!["--cores".into(), "1".into(), "--log".into(), "warn".into()],
         through: Vec::new(),
     };
-    println!("bench: starting {} under callgrind, with {ROUTES} routes", binary.display());
+    println!("bench: starting {} under callgrind, with {} routes", binary.display(), site.routes);
     let callgrind = Callgrind::start(launch, &counts)?;
     *AGENT.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(callgrind.threads());
     let measured = WORKLOADS.into_iter().map(|workload| {
-        let pairs = workload.measure(&callgrind, &authority)?;
+        let pairs = workload.measure(&callgrind, &site.authority)?;
         Ok(Measured { workload, pairs })
     });
     measured.collect()
@@ -159,12 +163,15 @@ impl Workload {
 
     fn measure(self, callgrind: &Callgrind, authority: &Authority) -> Result<Vec<f64>> {
         let mut client = self.connect(authority).with_context(|| self.title())?;
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new();
         let mut ask = |requests: u64| -> Result<u64> {
             callgrind.count()?;
             for _ in 0..requests {
-                let path =
-                    if self == Self::Routes { manifests::path(random.below(ROUTES)) } else { "/".to_owned() };
+                let path = if self == Self::Routes {
+                    path(random.below(Size::Routes.routes()))
+                } else {
+                    "/".to_owned()
+                };
                 client.get(&path).with_context(|| format!("{}: GET {path}", self.title()))?;
                 callgrind.threads().wait_idle()?;
             }
@@ -183,15 +190,16 @@ impl Workload {
         let plain = || -> Result<client::Bytes> {
             let stream = TcpStream::connect(SocketAddr::new(VIP, HTTP_PORT))?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             Ok(Box::new(stream))
         };
+        let host = host_name(0);
         let tls = |protocol: &[u8]| -> Result<client::Bytes> {
             let client = TlsClient::new(authority)?.speaking(protocol);
             let address = SocketAddr::new(VIP, HTTPS_PORT);
-            Ok(Box::new(client.connect_within(PATIENCE, address, SECURE)?.into_stream()))
+            Ok(Box::new(client.connect_within(TIMEOUT, address, &host)?.into_stream()))
         };
-        let authority = format!("{SECURE}:{HTTPS_PORT}");
+        let authority = format!("{host}:{HTTPS_PORT}");
         Ok(match self {
             Self::Http1 => Box::new(Http1::new(plain()?, ONE, &[])),
             Self::Http1TwelveHeaders => Box::new(Http1::new(plain()?, ONE, &BROWSER)),
@@ -209,7 +217,7 @@ impl Measured {
         pairs.get(pairs.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// How far the pairs are apart, of the median.
+    /// Distance between the largest and the smallest pair, as a share of the median.
     fn spread(&self) -> f64 {
         let most = self.pairs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = self.pairs.iter().copied().fold(f64::INFINITY, f64::min);
@@ -233,16 +241,4 @@ fn print(agents: &[PathBuf], measured: &[Vec<Measured>]) {
         println!("| {} |{}", workload.title(), cells.collect::<String>());
     }
     println!();
-}
-
-/// xorshift64: the same routes in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap_or(0) % end
-    }
 }

@@ -30,7 +30,7 @@ pub(super) struct Run<'a> {
     pub(super) kind: Kind,
     pub(super) address: &'a str,
     pub(super) duration: Duration,
-    /// How many routes and certificates there are to choose from.
+    /// Numbers of routes and certificates to choose from.
     pub(super) routes: usize,
     pub(super) certificates: usize,
     /// Different in each round: chooses the certificate.
@@ -162,7 +162,7 @@ fn pinned(program: &str) -> Command {
     command
 }
 
-/// The same command, giving way to whoever measures on the same CPU, and gone when we are.
+/// The same command, giving way to what is measured on the same CPU, and gone when we are.
 fn polite(command: &Command) -> Command {
     let mut nice = Command::new("setpriv");
     nice.args(["--pdeathsig", "KILL", "nice", "--adjustment", "10"])

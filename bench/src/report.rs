@@ -18,7 +18,7 @@ pub(super) struct Report {
     names: Vec<&'static str>,
     /// The machine and the versions.
     heading: String,
-    /// When and how long.
+    /// Date and duration.
     occasion: String,
     measured: Vec<Measured>,
 }

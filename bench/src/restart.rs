@@ -19,7 +19,7 @@ use super::site::{HTTP_PORT, ONE, Site, Size};
 use super::{backend, document};
 
 const CLIENTS: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two connections of a client, so that refusals do not keep a CPU busy.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Served in peace between two restarts.
@@ -131,7 +131,7 @@ impl Clients {
 
 fn attempt(address: SocketAddr) -> Attempt {
     let begin = Instant::now();
-    let outcome = match TcpStream::connect_timeout(&address, PATIENCE) {
+    let outcome = match TcpStream::connect_timeout(&address, TIMEOUT) {
         Err(_) => Outcome::Refused,
         Ok(stream) if is_answered(&stream) => Outcome::Answered,
         Ok(_) => Outcome::CutOff,
@@ -142,7 +142,7 @@ fn attempt(address: SocketAddr) -> Attempt {
 fn is_answered(mut stream: &TcpStream) -> bool {
     let mut answer = String::new();
     let request = format!("GET / HTTP/1.1\r\nHost: {ONE}\r\nConnection: close\r\n\r\n");
-    let asked = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(request.as_bytes()));
+    let asked = stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.write_all(request.as_bytes()));
     asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200")
 }
 

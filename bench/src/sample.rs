@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::random::Random;
+
 /// One run of one workload against one proxy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
@@ -37,7 +39,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
     const RESAMPLES: usize = 2000;
     let pairs: Vec<_> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new();
     let mut medians: Vec<_> = (0..RESAMPLES)
         .map(|_| median((0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).collect()))
         .collect();
@@ -46,18 +48,6 @@ pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
         low: medians[RESAMPLES / 40],
         high: medians[RESAMPLES - RESAMPLES / 40 - 1],
         median: median(pairs),
-    }
-}
-
-/// xorshift64: the same numbers each time, so the same samples give the same report.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap_or(0) % end.max(1)
     }
 }
 

@@ -23,7 +23,7 @@ use table::{Measured, Memory, Start};
 use world::{Tenant, World};
 
 const PURPOSE: &str = "bench-scale";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The whole of it: 2,500 ListenerSets, 40,000 routes.
 const SIZES: [usize; 4] = [0, 63, 625, 2_500];
 const NAMES: usize = 10_000;
@@ -151,8 +151,8 @@ impl Bench {
         loop {
             match tenant.is_served(world, &self.client) {
                 Ok(()) => return Ok(()),
-                Err(error) if began.elapsed() > PATIENCE => {
-                    return Err(error).context(format!("not served within {PATIENCE:?}"));
+                Err(error) if began.elapsed() > TIMEOUT => {
+                    return Err(error).context(format!("not served within {TIMEOUT:?}"));
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }

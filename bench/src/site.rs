@@ -26,6 +26,8 @@ pub(super) enum Size {
 }
 
 pub(super) struct Site {
+    /// Of the certificates.
+    pub(super) authority: Authority,
     pub(super) routes: usize,
     pub(super) hosts: Vec<Host>,
 }
@@ -41,7 +43,7 @@ pub(super) struct Host {
 }
 
 impl Size {
-    pub(super) fn routes(self) -> usize {
+    pub(super) const fn routes(self) -> usize {
         match self {
             Self::Routes | Self::Full => 10_000,
             Self::Small | Self::Certificates => 1,
@@ -76,7 +78,7 @@ impl Site {
             Ok(host)
         };
         let hosts = (0..size.certificates()).map(host).collect::<Result<_>>()?;
-        Ok(Self { routes: size.routes(), hosts })
+        Ok(Self { authority, routes: size.routes(), hosts })
     }
 
     /// The paths of the host with many routes.

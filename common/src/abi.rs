@@ -70,6 +70,13 @@ impl FrontendKey {
     }
 }
 
+/// The address family of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4 = 0,
+    V6 = 1,
+}
+
 /// Value of [`GROUPS`]: how many sockets of each family a listener group has in [`SOCKETS`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,8 +109,8 @@ pub const MAX_VIPS: u32 = 16_384;
 
 /// Index into [`SOCKETS`]. Groups are laid out one after the other, IPv4 before IPv6.
 #[inline(always)]
-pub const fn socket_index(group: u32, v6: bool, core: u32) -> u32 {
-    (group * 2 + v6 as u32) * MAX_CORES + core
+pub const fn socket_index(group: u32, family: Family, core: u32) -> u32 {
+    (group * 2 + family as u32) * MAX_CORES + core
 }
 
 /// Map names: as in the object, as the pin's file name, as `bpftool map` shows them.
@@ -129,8 +136,8 @@ mod tests {
 
     #[test]
     fn socket_indices_of_groups_do_not_overlap() {
-        assert_eq!(socket_index(0, false, MAX_CORES - 1) + 1, socket_index(0, true, 0));
-        assert_eq!(socket_index(0, true, MAX_CORES - 1) + 1, socket_index(1, false, 0));
+        assert_eq!(socket_index(0, Family::V4, MAX_CORES - 1) + 1, socket_index(0, Family::V6, 0));
+        assert_eq!(socket_index(0, Family::V6, MAX_CORES - 1) + 1, socket_index(1, Family::V4, 0));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The packet guard: parse → look up → act. Only the destination decides, so replies, forwarded
-//! traffic and everything that is not addressed to a VIP are none of its business.
+//! traffic and everything that is not addressed to a VIP are left to the kernel.
 
 use crate::abi::{Address, FrontendKey, VIP_EXCLUSIVE};
 use crate::packet::{self, Frame, Headers, Network, Payload};

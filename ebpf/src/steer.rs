@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, bpf_sk_lookup, sk_action}
 use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
 use aya_log_ebpf::{debug, trace};
-use portcullis_common::abi::{Address, FrontendKey, TCP, socket_index};
+use portcullis_common::abi::{Address, Family, FrontendKey, TCP, socket_index};
 use portcullis_common::reason::Reason;
 use portcullis_common::steer::core_of;
 use portcullis_common::verdict::listener_group;
@@ -110,11 +110,11 @@ impl Connection {
     #[inline(always)]
     fn socket(&self, group: u32) -> Option<u32> {
         let sockets = GROUPS.get(group)?;
-        let cores = if self.v6 { sockets.v6 } else { sockets.v4 };
+        let (family, cores) = if self.v6 { (Family::V6, sockets.v6) } else { (Family::V4, sockets.v4) };
         if cores == 0 {
             return None;
         }
-        Some(socket_index(group, self.v6, core_of(self.remote, self.remote_port, cores)))
+        Some(socket_index(group, family, core_of(self.remote, self.remote_port, cores)))
     }
 }
 

@@ -16,7 +16,7 @@ const OBJECT: &str = "target/ebpf/portcullis-ebpf.o";
 
 #[derive(Default, clap::Args)]
 pub(crate) struct Args {
-    /// Which compiler to use
+    /// Compiler to use
     #[arg(long, value_enum, default_value_t)]
     toolchain: Choice,
 }
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Where cargo put the object.
+/// Path at which cargo put the object.
 fn compile(toolchain: Toolchain) -> Result<PathBuf> {
     let target = target_directory();
     let mut cargo = toolchain.cargo()?;

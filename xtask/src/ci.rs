@@ -56,7 +56,7 @@ const STEPS: &[Step] = &[
     Step { name: "conformance", run: cluster::conformance, fatal: false },
 ];
 
-/// How a step went.
+/// Outcome of a step.
 struct Outcome {
     name: &'static str,
     took: Duration,

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// with 1
     #[arg(long)]
     once: bool,
-    /// How connections find their listener
+    /// The way connections find their listener
     #[arg(long, value_enum, default_value_t)]
     datapath: Datapath,
     /// Build the agent as it is shipped, which takes three times as long

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use object::Object;
 use object::read::elf::{ElfFile64, ProgramHeader};
 
 use archive::{Image, User};
@@ -20,7 +21,7 @@ const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to write the archive
+    /// Path of the archive
     #[arg(long, default_value = "target/image/portcullis.tar")]
     output: PathBuf,
     /// The image's name; may be given more than once [default: portcullis.dev/portcullis:VERSION]
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     /// Leave the system's certificate authorities out
     #[arg(long)]
     without_authorities: bool,
-    /// Run the program as nobody: for images of the test cluster
+    /// Run the program as user 65532: for images of the test cluster
     #[arg(long, hide = true, requires = "binary")]
     nobody: bool,
 }
@@ -40,7 +41,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let program = match &args.binary {
         Some(binary) => binary.clone(),
-        None => build::static_program(Profile::Release)?,
+        None => {
+            let program = build::static_program(Profile::Release)?;
+            refuse_unlisted(&program)?;
+            program
+        }
     };
     refuse_dynamic(&program)?;
     let program = strip(&program)?;
@@ -71,6 +76,18 @@ fn strip(program: &Path) -> Result<PathBuf> {
     fs::create_dir_all(place.parent().unwrap_or(&place))?;
     command::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&place).arg(program))?;
     Ok(place)
+}
+
+/// The list of crates in the program, which scanners of images read.
+const CRATES: &str = ".dep-v0";
+
+fn refuse_unlisted(program: &Path) -> Result<()> {
+    let bytes = fs::read(program)?;
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).context("the program is not ELF")?;
+    if file.section_by_name(CRATES).is_none() {
+        bail!("{} does not list its crates: cargo-auditable did not build it", program.display());
+    }
+    Ok(())
 }
 
 /// A program that names an interpreter needs files that the image lacks.

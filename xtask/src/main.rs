@@ -37,7 +37,7 @@ enum Command {
     Ci(ci::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
-    /// Check the rules no compiler checks: layers, links, dependencies, paths
+    /// Check the rules no compiler checks: layers, links, dependencies, paths, circles, words
     Tidy(tidy::Args),
     /// Check what dependencies there are: banned ones, licences, sources
     Deny(deny::Args),

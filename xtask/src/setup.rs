@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Leave the eBPF toolchain out: builds and tests run on the user-space fallback
     #[arg(long)]
     no_ebpf: bool,
-    /// Which compiler builds the kernel programs
+    /// Compiler for the kernel programs
     #[arg(long, value_enum, default_value_t)]
     toolchain: Choice,
 }

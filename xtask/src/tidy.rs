@@ -10,6 +10,7 @@ mod prose;
 mod source;
 mod text;
 mod types;
+mod words;
 mod wrap;
 
 use std::fs;
@@ -20,7 +21,7 @@ use portcullis_testbed::{command, workspace};
 
 #[derive(Default, clap::Args)]
 pub(crate) struct Args {
-    /// First fill comments anew that are too wide, below these folders
+    /// First fill comments and documents anew that are too wide, below these folders
     #[arg(long, value_name = "FOLDER")]
     wrap: Vec<String>,
 }
@@ -37,24 +38,26 @@ struct Problem(String);
 
 type Rule = fn(&[File]) -> Vec<Problem>;
 
-/// Each with the folders that do not keep it yet; none may be added.
-const RULES: &[(Rule, &[&str])] = &[
-    (circles::problems, &["agent/api/", "agent/gateway/", "agent/model/", "agent/src/"]),
-    (prose::openings, &[]),
-    (prose::wide_lines, &[]),
-    (
-        types::problems,
-        &["agent/control/", "agent/inspect/", "agent/node/", "agent/proxy/", "agent/src/", "common/"],
-    ),
+const RULES: &[Rule] = &[
+    circles::problems,
+    prose::openings,
+    prose::wide_lines,
+    prose::wide_documents,
+    types::problems,
+    words::people,
+    words::vocabulary,
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut files = files()?;
     for file in files.iter_mut().filter(|file| args.wrap.iter().any(|folder| file.path.starts_with(folder))) {
-        if prose::is_written(file) {
-            file.text = wrap::wrap(&file.text);
-            fs::write(workspace::root().join(&file.path), &file.text)?;
-        }
+        let wrapped = match prose::marker(file) {
+            Some(marker) => wrap::comments(&file.text, marker),
+            None if prose::is_document(file) => wrap::document(&file.text),
+            None => continue,
+        };
+        file.text = wrapped;
+        fs::write(workspace::root().join(&file.path), &file.text)?;
     }
     for warning in text::long_files(&files) {
         println!("tidy: warning: {}", warning.0);
@@ -76,10 +79,7 @@ fn problems(files: &[File]) -> Result<Vec<Problem>> {
     problems.extend(dependencies::problems(&packages, files));
     problems.extend(text::machine_paths(files));
     problems.extend(links::problems(files));
-    for (rule, exempt) in RULES {
-        let of_rule = rule(files).into_iter();
-        problems.extend(of_rule.filter(|Problem(text)| !exempt.iter().any(|begin| text.starts_with(begin))));
-    }
+    problems.extend(RULES.iter().flat_map(|rule| rule(files)));
     Ok(problems)
 }
 

@@ -68,7 +68,7 @@ impl Toolchain {
         Ok(cargo)
     }
 
-    /// Where bpf-linker is: our own build of the pinned version, or with rustup also the one in
+    /// Path of bpf-linker: our own build of the pinned version, or with rustup also the one in
     /// PATH.
     fn linker(self) -> Option<PathBuf> {
         let own = self.linker_root().join("bin/bpf-linker");
@@ -113,7 +113,7 @@ impl Toolchain {
             .with_context(|| format!("LLVM {llvm} with headers is needed; or put a bpf-linker into PATH"))
     }
 
-    /// Where Debian's packages, and those of the LLVM project, put LLVM.
+    /// Directories in which Debian's packages, and those of the LLVM project, put LLVM.
     fn llvm_prefix(self) -> PathBuf {
         PathBuf::from(format!("/usr/lib/llvm-{}", self.llvm()))
     }

@@ -22,7 +22,7 @@ pub enum Admission {
 
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// As far as the manifest says who it is.
+    /// `None` if the manifest lacks a part of it.
     pub key: Option<ObjectKey>,
     /// `HTTPRoute shop/web`, or what else there is to name it by.
     pub object: String,

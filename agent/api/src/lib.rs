@@ -4,7 +4,6 @@
 
 pub mod admission;
 mod definition;
-mod kind;
 mod node;
 mod objects;
 pub mod schema;
@@ -12,9 +11,9 @@ mod selector;
 pub mod types;
 
 pub use definition::CustomResourceDefinition;
-pub use kind::{LastGood, Readers, Reading, Role, Scope, StatusUse};
 pub use node::{Node, NodeAddress, NodeStatus};
 pub use objects::{
-    Change, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed, created, generation,
+    Change, GATEWAY_GROUP, Kind, LastGood, Object, ObjectError, ObjectKey, ObjectType, Objects, Packed,
+    Readers, Reading, Role, Scope, StatusUse, by_kind, created, generation,
 };
 pub use selector::SelectorError;

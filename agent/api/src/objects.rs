@@ -2,6 +2,7 @@
 //! This module knows how an object is spelt in JSON and where it is kept; it does not know what
 //! objects mean.
 
+mod kind;
 mod packed;
 
 use std::borrow::Cow;
@@ -16,7 +17,6 @@ use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
 use crate::definition::CustomResourceDefinition;
-use crate::kind::{LastGood, Readers, Reading, Role, Row, Scope, StatusUse};
 use crate::node::Node;
 use crate::types::gatewayclasses::GatewayClass;
 use crate::types::gatewayparameters::GatewayParameters;
@@ -26,8 +26,10 @@ use crate::types::httproutes::HttpRoute;
 use crate::types::listenersets::ListenerSet;
 use crate::types::referencegrants::ReferenceGrant;
 
-pub use packed::Packed;
-use packed::{Described, Keep};
+use kind::Row;
+pub use kind::{LastGood, Readers, Reading, Role, Scope, StatusUse};
+use packed::Keep;
+pub use packed::{ObjectType, Packed};
 
 /// The API group of Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -61,10 +63,22 @@ macro_rules! kept {
     ($type:ty, Packed) => { Packed<$type> };
 }
 
-/// One row per kind: its type and its set, and the columns of [`crate::kind`].
+/// An expression in an arm of a match over kinds, if the role of the kind is that of routes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! if_route {
+    (Route, $value:expr) => {
+        Some($value)
+    };
+    ($other:ident, $value:expr) => {
+        None
+    };
+}
+
+/// One row per kind: its type and its set, and the columns of [`kind`].
 macro_rules! kinds {
-    ($(
-        $kind:ident($type:ty) in $field:ident $(as $keep:ident)?:
+    ($dollar:tt $(
+        $kind:ident($type:ident) in $field:ident $(as $keep:ident)?:
         $name:literal $resource:literal of $group:ident [$($version:literal),+],
         $scope:ident, $role:ident, read $reading:ident by $readers:ident, status $status:ident, kept $last_good:ident;
     )+) => {
@@ -86,17 +100,45 @@ macro_rules! kinds {
         }
 
         $(
-            impl Described for $type {
-                fn meta(&self) -> &ObjectMeta {
+            impl ObjectType for $type {
+                const KIND: Kind = Kind::$kind;
+
+                fn metadata(&self) -> &ObjectMeta {
                     &self.metadata
+                }
+
+                fn of(object: &Object) -> Option<Cow<'_, Self>> {
+                    match object {
+                        Object::$kind(object) => Some(Keep::whole(object)),
+                        _ => None,
+                    }
                 }
             }
         )+
 
+        /// The types of the objects, by the name of their kind.
+        pub mod by_kind {
+            $(pub type $kind = super::$type;)+
+        }
+
+        /// Evaluates an expression for the type of a kind of route, which is all that the code
+        /// for kinds of routes has to know of the table; `None` for a kind that is none.
+        #[macro_export]
+        macro_rules! with_route_type {
+            ($dollar kind:expr, $dollar route:ident => $dollar value:expr) => {
+                match $dollar kind {
+                    $($crate::Kind::$kind => $crate::if_route!($role, {
+                        type $dollar route = $crate::by_kind::$kind;
+                        $dollar value
+                    })),+
+                }
+            };
+        }
+
         impl Kind {
             pub const ALL: &[Self] = &[$(Self::$kind),+];
 
-            pub(crate) fn row(self) -> &'static Row {
+            fn row(self) -> &'static Row {
                 match self {
                     $(Self::$kind => &Row {
                         name: $name,
@@ -193,7 +235,7 @@ const DISCOVERY: &str = "discovery.k8s.io";
 const OWN_GROUP: &str = "portcullis.dev";
 const EXTENSIONS: &str = "apiextensions.k8s.io";
 
-kinds! {
+kinds! { $
     GatewayClass(GatewayClass) in gateway_classes:
         "GatewayClass" "gatewayclasses" of GATEWAY_GROUP ["v1", "v1beta1"],
         Cluster, Other, read Whole by All, status Written, kept Disk;

@@ -1,21 +1,22 @@
-//! The loop: a source's changes are translated, the data plane takes the snapshot and says what it
-//! could not take, and statuses follow from both. Generic over all ends, so that a directory and an
-//! API server differ only there.
+//! The loop: a source's changes are translated, the data plane takes the snapshot and answers what
+//! it could not take, and statuses follow from both. Generic over all ends, so that a directory and
+//! an API server differ only there.
 
 mod guarded;
 mod reporter;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_api::ObjectKey;
+use portcullis_api::{Change, ObjectKey};
 use portcullis_gateway::{Fault, Feedback, Outcome};
-use portcullis_model::{FrontendKey, ObjectName, Snapshot};
+use portcullis_log::{CurrentProblems, Difference};
+use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
 use tokio::sync::watch;
 
-use crate::source::{Problem, Source, Update};
+use crate::source::{KeptCertificates, Problem, Source, Update};
 use crate::status::StatusSink;
 use reporter::StatusReporter;
 
@@ -27,15 +28,15 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// The data plane: it serves snapshots.
 pub trait DataPlane: Send {
-    /// Returns once the snapshot is served, except for what the answer says.
+    /// Returns once the snapshot is served, except for what the answer lists.
     fn apply(&mut self, snapshot: Arc<Snapshot>) -> impl Future<Output = Acknowledgement> + Send;
 }
 
 /// The data plane's answer to a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgement {
-    /// Frontends that cannot be served, and why. All others of the snapshot are.
-    pub refused: BTreeMap<FrontendKey, String>,
+    /// Everything else of the snapshot is served.
+    pub refused: Unserved,
 }
 
 /// Gateways that could not get what is generated for them, and why; `None` as long as that is not
@@ -47,10 +48,10 @@ pub type Provisioning = Option<BTreeMap<ObjectName, Fault>>;
 pub struct State {
     /// Acknowledged by the data plane.
     pub snapshot: Arc<Snapshot>,
-    pub refused: BTreeMap<FrontendKey, String>,
+    pub refused: Unserved,
     pub problems: Arc<[Problem]>,
-    /// Problems that translation found and no status can tell.
-    pub unsaid: Arc<BTreeMap<ObjectKey, Vec<String>>>,
+    /// Problems that translation found and no status can report.
+    pub unreported: Arc<CurrentProblems<ObjectKey>>,
     /// Number of updates applied, and the time they took from the source to the data plane's
     /// answer.
     pub applied: u64,
@@ -59,7 +60,7 @@ pub struct State {
 }
 
 pub struct Applier<S, T, D, W> {
-    source: S,
+    source: KeptCertificates<S>,
     translator: T,
     data_plane: D,
     reporter: StatusReporter<W>,
@@ -68,8 +69,12 @@ pub struct Applier<S, T, D, W> {
     provisioning: Option<watch::Receiver<Provisioning>>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
-    /// The source has said everything; the sink hears of it with the next outcome.
+    /// The source has handed on everything; the sink learns of it with the next outcome.
     is_complete: bool,
+    /// The same of what the cluster gave to Gateways.
+    is_provisioned: bool,
+    /// Problems of outcomes since the last draft began, not yet in the state.
+    unreported: BTreeMap<ObjectKey, Vec<String>>,
     /// The last translation is to be neither served nor reported.
     is_draft: bool,
 }
@@ -77,7 +82,7 @@ pub struct Applier<S, T, D, W> {
 impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, T, D, W> {
     pub fn new(source: S, translator: T, data_plane: D, sink: W) -> Self {
         Self {
-            source,
+            source: KeptCertificates::of(source),
             translator,
             data_plane,
             reporter: StatusReporter::new(sink),
@@ -85,11 +90,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             provisioning: None,
             is_from_scratch: true,
             is_complete: false,
+            is_provisioned: false,
+            unreported: BTreeMap::new(),
             is_draft: false,
         }
     }
 
-    /// Has statuses say what the cluster could not give to Gateways.
+    /// Has statuses report what the cluster could not give to Gateways.
     #[must_use]
     pub fn observing(self, provisioning: watch::Receiver<Provisioning>) -> Self {
         Self { provisioning: Some(provisioning), ..self }
@@ -99,7 +106,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         self.state.subscribe()
     }
 
-    /// Applies what the source says until the future is dropped; nothing is left half done then.
+    /// Applies the source's updates until the future is dropped; nothing is left half done then.
     pub async fn run(&mut self) {
         let update = self.source.next().await;
         self.step(update).await;
@@ -119,15 +126,16 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
 
     async fn step(&mut self, update: Update) {
         let started = Instant::now();
-        report(&self.state.borrow().problems, update.problems.as_deref());
+        if let Some(problems) = &update.problems {
+            log_difference(&self.state.borrow().problems, problems);
+        }
         self.is_complete |= update.is_complete;
-        let Some(mut outcome) = guarded::translate(&mut self.translator, update.changes) else {
-            self.is_from_scratch = true;
+        for observed in update.observed {
+            self.translator.observe(observed);
+        }
+        let Some(outcome) = self.translate(update.changes) else {
             return self.note_problems(update.problems);
         };
-        if let Some(needs) = outcome.needs.take() {
-            self.source.need(needs);
-        }
         self.is_draft = update.is_draft;
         if self.is_draft {
             return self.hand_out(outcome);
@@ -137,21 +145,33 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         let answer = self.serve(&snapshot).await;
         let took = started.elapsed();
         tracing::debug!(?translated, ?took, generation = snapshot.generation, "applied");
-        self.note_unsaid(std::mem::take(&mut outcome.problems));
         self.hand_out(outcome);
         self.take_answer(&answer);
         self.note_problems(update.problems);
         self.publish(snapshot, answer, took);
     }
 
-    fn hand_out(&mut self, outcome: Outcome) {
+    fn hand_out(&mut self, mut outcome: Outcome) {
+        let is_everything = std::mem::take(&mut self.is_from_scratch);
+        if is_everything {
+            // Objects that it does not mention have no problems any more.
+            let known = self.state.borrow().unreported.clone();
+            self.unreported = known.iter().map(|(key, _)| (key.clone(), Vec::new())).collect();
+        }
+        self.unreported.append(&mut outcome.problems);
+        if !self.is_draft {
+            self.note_unreported();
+        }
         let pending = self.reporter.pending();
-        match std::mem::take(&mut self.is_from_scratch) {
+        match is_everything {
             true => pending.replace(outcome),
             false => pending.add(outcome),
         }
         if std::mem::take(&mut self.is_complete) {
             pending.complete();
+        }
+        if std::mem::take(&mut self.is_provisioned) {
+            pending.provisioned();
         }
     }
 
@@ -163,11 +183,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
     }
 
     fn take_provisioning(&mut self, provisioning: Provisioning) {
-        let is_known = provisioning.is_some();
+        self.is_provisioned |= provisioning.is_some();
         self.observe(Feedback::Unprovisioned(provisioning.unwrap_or_default()));
-        if is_known {
-            self.reporter.pending().provisioned();
-        }
     }
 
     /// After a panic, the next change of objects comes first: it may be the end of the cause.
@@ -176,10 +193,25 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         if self.is_from_scratch {
             return;
         }
-        match guarded::translate(&mut self.translator, Vec::new()) {
-            Some(outcome) => self.hand_out(outcome),
-            None => self.is_from_scratch = true,
+        if let Some(outcome) = self.translate(Vec::new()) {
+            self.hand_out(outcome);
         }
+    }
+
+    /// `None` if that panicked: the next outcome is then all there is, and the source may not have
+    /// been told what the last one needs.
+    fn translate(&mut self, changes: Vec<Change>) -> Option<Outcome> {
+        let Some(mut outcome) = guarded::translate(&mut self.translator, changes) else {
+            self.is_from_scratch = true;
+            return None;
+        };
+        let needs = std::mem::take(&mut outcome.needs);
+        if self.is_from_scratch {
+            self.source.need_only(needs.added);
+        } else if !needs.is_empty() {
+            self.source.need(needs);
+        }
+        Some(outcome)
     }
 
     /// Many changes concern statuses only: what is served as it should be is not disturbed.
@@ -198,17 +230,18 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         self.state.send_modify(|state| state.refused = answer.refused);
     }
 
-    fn note_unsaid(&self, changed: BTreeMap<ObjectKey, Vec<String>>) {
+    fn note_unreported(&mut self) {
+        let changed = std::mem::take(&mut self.unreported);
         if changed.is_empty() {
             return;
         }
         self.state.send_modify(|state| {
-            let unsaid = Arc::make_mut(&mut state.unsaid);
+            let unreported = Arc::make_mut(&mut state.unreported);
             for (key, problems) in changed {
-                problems.iter().for_each(|problem| tracing::warn!("{key}: {problem}"));
-                unsaid.insert(key, problems);
+                for problem in unreported.replace(key.clone(), problems).new {
+                    tracing::warn!("{key}: {problem}");
+                }
             }
-            unsaid.retain(|_, problems| !problems.is_empty());
         });
     }
 
@@ -241,13 +274,12 @@ async fn changed(provisioning: &mut Option<watch::Receiver<Provisioning>>) -> Pr
 }
 
 /// Each problem once, and once more when it is gone.
-fn report(before: &[Problem], after: Option<&[Problem]>) {
-    let Some(after) = after else { return };
-    let (before, after) = (BTreeSet::from_iter(before), BTreeSet::from_iter(after));
-    for problem in after.difference(&before) {
+fn log_difference(before: &[Problem], now: &[Problem]) {
+    let Difference { new, solved } = Difference::between(before, now);
+    for problem in new {
         tracing::warn!("{problem}");
     }
-    for problem in before.difference(&after) {
+    for problem in solved {
         let place = problem.object.as_deref().unwrap_or("the file");
         tracing::info!(file = %problem.file, "{place}: solved: {}", problem.message);
     }
@@ -256,17 +288,22 @@ fn report(before: &[Problem], after: Option<&[Problem]>) {
 /// Logs the frontends at which Gateways are served now, and those at which they no longer are.
 fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgement) {
     let served = |state: &State, key: &FrontendKey| {
-        state.snapshot.frontends.contains_key(key) && !state.refused.contains_key(key)
+        state.snapshot.frontends.contains_key(key) && !state.refused.frontends.contains_key(key)
     };
     for (frontend, port) in &snapshot.frontends {
-        match answer.refused.get(frontend) {
-            Some(why) if before.refused.get(frontend) != Some(why) => {
+        match answer.refused.frontends.get(frontend) {
+            Some(why) if before.refused.frontends.get(frontend) != Some(why) => {
                 tracing::error!("Gateway {} cannot be served on {frontend}: {why}", port.gateway.name);
             }
             None if !served(before, frontend) => {
                 tracing::info!("Gateway {} is served on {frontend} ({})", port.gateway.name, port.listeners);
             }
             _ => {}
+        }
+    }
+    for (refused @ (frontend, _), why) in &answer.refused.listeners {
+        if before.refused.listeners.get(refused) != Some(why) {
+            tracing::error!("not served on {frontend}: {why}");
         }
     }
     for (frontend, port) in &before.snapshot.frontends {

@@ -1,9 +1,9 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
 
 use portcullis_api::{Change, Kind, Object};
-use portcullis_gateway::infra::Wanted;
-use portcullis_gateway::{Outcome, Reason, Settings, Translator};
+use portcullis_gateway::infra::DesiredObjects;
+use portcullis_gateway::{ChangedNeeds, Outcome, Reason, Settings, Translator};
 use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -23,6 +23,28 @@ impl Source for Scripted {
     }
 }
 
+/// The same, and takes note of what is needed.
+struct Following {
+    updates: Scripted,
+    needed: Arc<Mutex<BTreeSet<ObjectKey>>>,
+}
+
+impl Source for Following {
+    async fn next(&mut self) -> Update {
+        self.updates.next().await
+    }
+
+    fn need(&mut self, changed: ChangedNeeds) {
+        let mut needed = self.needed.lock().unwrap();
+        needed.retain(|key| !changed.removed.contains(key));
+        needed.extend(changed.added);
+    }
+
+    fn need_only(&mut self, needs: BTreeSet<ObjectKey>) {
+        *self.needed.lock().unwrap() = needs;
+    }
+}
+
 /// Refuses everything the first time it is asked for a frontend, then nothing.
 #[derive(Default)]
 struct Reluctant {
@@ -35,8 +57,8 @@ impl DataPlane for Reluctant {
             return Acknowledgement::default();
         }
         self.refusals -= 1;
-        let refused = snapshot.frontends.keys().map(|frontend| (*frontend, "in use".to_owned())).collect();
-        Acknowledgement { refused }
+        let frontends = snapshot.frontends.keys().map(|frontend| (*frontend, "in use".to_owned())).collect();
+        Acknowledgement { refused: Unserved { frontends, ..Unserved::default() } }
     }
 }
 
@@ -45,8 +67,8 @@ struct Recorded(Arc<(Mutex<Vec<Statuses>>, Notify)>, Arc<Mutex<Reported>>);
 
 #[derive(Debug, Default)]
 struct Reported {
-    generated: BTreeMap<ObjectName, Wanted>,
-    /// How many writes there were when everything was told.
+    generated: BTreeMap<ObjectName, DesiredObjects>,
+    /// The number of writes when everything was reported.
     complete: Option<usize>,
     is_provisioned: bool,
 }
@@ -62,7 +84,7 @@ impl Recorded {
         }
     }
 
-    /// After how many writes everything was told.
+    /// The number of writes after which everything was reported.
     async fn completed(&self) -> usize {
         loop {
             if let Some(writes) = self.1.lock().unwrap().complete {
@@ -86,7 +108,7 @@ impl StatusSink for Recorded {
         self.0.1.notify_one();
     }
 
-    fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<Wanted>>) {
+    fn generate(&mut self, wanted: BTreeMap<ObjectName, Option<DesiredObjects>>) {
         let generated = &mut self.1.lock().unwrap().generated;
         for (gateway, wanted) in wanted {
             match wanted {
@@ -96,7 +118,7 @@ impl StatusSink for Recorded {
         }
     }
 
-    fn generate_only(&mut self, wanted: BTreeMap<ObjectName, Wanted>) {
+    fn generate_only(&mut self, wanted: BTreeMap<ObjectName, DesiredObjects>) {
         self.1.lock().unwrap().generated = wanted;
     }
 
@@ -127,6 +149,15 @@ fn gateway(name: &str, address: &str) -> Change {
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name, "uid": name},
         "spec": {"gatewayClassName": "c", "addresses": [{"value": address}],
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}}),
+    )
+}
+
+fn gateway_with_certificate(secret: &str) -> Change {
+    let tls = json!({"certificateRefs": [{"name": secret}]});
+    set(
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "tls", "uid": "tls"},
+        "spec": {"gatewayClassName": "c", "addresses": [{"value": "192.0.2.4"}],
+            "listeners": [{"name": "https", "port": 443, "protocol": "HTTPS", "tls": tls}]}}),
     )
 }
 
@@ -167,7 +198,7 @@ fn start_saying(
 async fn programmed_follows_the_data_plane() {
     let (recorded, state) = start(vec![vec![class(), gateway("g", "192.0.2.1")]], Reluctant { refusals: 1 });
     assert_eq!(programmed(&recorded.write(0).await).unwrap(), "False AddressNotUsable");
-    assert_eq!(state.borrow().refused.len(), 1);
+    assert_eq!(state.borrow().refused.frontends.len(), 1);
     let retried = recorded.write(1).await;
     assert_eq!(retried.len(), 1, "only what changed is written");
     assert_eq!(programmed(&retried).unwrap(), "True Programmed");
@@ -261,6 +292,28 @@ async fn what_is_generated_for_a_gateway_that_was_deleted_while_translation_pani
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_needed_before_translation_panicked_is_needed_no_longer_by_itself() {
+    let poison = gateway("poison", "192.0.2.2");
+    let remove = Change::Delete(poison.key());
+    let batches = [
+        vec![class(), gateway_with_certificate("one")],
+        vec![gateway_with_certificate("two")],
+        vec![poison],
+        vec![remove, gateway_with_certificate("three")],
+    ];
+    let updates = batches.into_iter().map(|changes| Update { changes, ..Update::default() });
+    let needed = Arc::default();
+    let source = Following { updates: Scripted(updates.collect()), needed: Arc::clone(&needed) };
+    let (translator, recorded) = (Fragile(Translator::new(Settings::default())), Recorded::default());
+    let mut applier = Applier::new(source, translator, Reluctant::default(), recorded.clone());
+    let state = applier.state();
+    tokio::spawn(async move { applier.run().await });
+    state.clone().wait_for(|state| state.applied == 3).await.unwrap();
+    let three = ObjectKey::new(Kind::Secret, ObjectName::new("default", "three"));
+    assert_eq!(*needed.lock().unwrap(), [three].into());
+}
+
+#[tokio::test(start_paused = true)]
 async fn everything_is_told_only_after_the_statuses_of_everything_that_could_be_translated() {
     let update = |changes, is_complete| Update { changes, is_complete, ..Update::default() };
     let poison = gateway("poison", "192.0.2.2");
@@ -285,4 +338,42 @@ async fn a_draft_is_translated_and_neither_served_nor_reported() {
     assert_eq!(recorded.completed().await, 1, "one report, of all of it");
     assert_eq!(recorded.write(0).await.len(), 2);
     assert_eq!((state.borrow().snapshot.frontends.len(), state.borrow().applied), (1, 1));
+}
+
+fn set_without_gateway(name: &str) -> Change {
+    set(
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet", "metadata": {"name": name, "uid": name},
+        "spec": {"parentRef": {"name": "none"}, "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}}),
+    )
+}
+
+fn unreported(state: &watch::Receiver<State>) -> Vec<String> {
+    state.borrow().unreported.iter().map(|(key, _)| key.name.name.to_string()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn problems_of_a_draft_are_in_the_state_with_the_first_that_is_served() {
+    let update = |changes, is_draft| Update { changes, is_draft, ..Update::default() };
+    let updates = [
+        update(vec![class(), set_without_gateway("lasting"), set_without_gateway("passing")], true),
+        update(vec![Change::Delete(set_without_gateway("passing").key())], false),
+    ];
+    let translator = Translator::new(Settings::default());
+    let (_recorded, mut state) = start_saying(translator, updates.into(), Reluctant::default());
+    state.wait_for(|state| state.applied == 1).await.unwrap();
+    assert_eq!(unreported(&state), ["lasting"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn problems_that_went_with_a_panic_are_not_in_the_state_after_it() {
+    let poison = gateway("poison", "192.0.2.2");
+    let remove = vec![Change::Delete(poison.key())];
+    let gone = Change::Delete(set_without_gateway("passing").key());
+    let batches =
+        [vec![set_without_gateway("lasting"), set_without_gateway("passing")], vec![poison, gone], remove];
+    let updates = batches.into_iter().map(|changes| Update { changes, ..Update::default() });
+    let translator = Fragile(Translator::new(Settings::default()));
+    let (_recorded, mut state) = start_saying(translator, updates.collect(), Reluctant::default());
+    state.wait_for(|state| state.applied == 2).await.unwrap();
+    assert_eq!(unreported(&state), ["lasting"]);
 }

@@ -5,13 +5,18 @@ pub mod batch;
 pub mod built_in;
 pub mod dir;
 pub mod document;
+mod kept_certificates;
+mod kube;
 pub mod problem;
 
 use std::collections::BTreeSet;
 use std::future::Future;
 
 use portcullis_api::{Change, ObjectKey};
+use portcullis_gateway::{ChangedNeeds, Feedback};
 
+pub(crate) use self::kept_certificates::KeptCertificates;
+pub use self::kube::{KubeSource, LastGood, SourceOptions};
 pub use batch::Batch;
 pub use dir::{DirSource, MAX_FILE_SIZE};
 pub use problem::{Effect, Problem};
@@ -20,10 +25,12 @@ pub use problem::{Effect, Problem};
 #[derive(Clone, Debug, Default)]
 pub struct Update {
     pub changes: Vec<Change>,
+    /// Observations of what the cluster gave, and of what it gave before, as of these changes.
+    pub observed: Vec<Feedback>,
     /// Everything that is wrong now, when that changed.
     pub problems: Option<Vec<Problem>>,
-    /// With this, everything was said that there is now. Before, it may have been a part, or what
-    /// was remembered.
+    /// With this, updates have brought everything there is now. Before, it may have been a part, or
+    /// what was remembered.
     pub is_complete: bool,
     /// The Secrets and ConfigMaps that objects refer to are still being read: they are to be
     /// translated, so that it is known what that is, but neither served nor reported yet.
@@ -35,7 +42,11 @@ pub trait Source: Send {
     /// Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Update> + Send;
 
-    /// Takes note of all objects whose contents translation needs
-    /// ([`portcullis_gateway::Outcome::needs`]). A source that reads everything has no use for it.
-    fn need(&mut self, _needs: BTreeSet<ObjectKey>) {}
+    /// Takes note of the objects whose contents translation needs now, and of those that it no
+    /// longer does ([`portcullis_gateway::Outcome::needs`]). A source that reads everything has no
+    /// use for it.
+    fn need(&mut self, _changed: ChangedNeeds) {}
+
+    /// The same after a translation from scratch: nothing but these is needed, whatever was before.
+    fn need_only(&mut self, _needs: BTreeSet<ObjectKey>) {}
 }

@@ -1,10 +1,12 @@
 //! Measures how long translation takes with many child routes: `cargo run --release --example
 //! families -p portcullis-gateway [parents] [children-per-parent]`. Every parent has a host of its
-//! own; a tenth of each one's children is in a namespace that it selects by label.
+//! own; a tenth of each one's children is in a namespace that it selects by label. In the end, a
+//! namespace of children that are refused.
 
 use std::time::{Duration, Instant};
 
-use portcullis_gateway::{Change, Object, Settings, Translator};
+use portcullis_api::{Change, Object};
+use portcullis_gateway::{Settings, Translator};
 use serde_json::{Value, json};
 
 fn main() {
@@ -25,6 +27,44 @@ fn main() {
         vec![namespace("team-0", if at % 2 == 0 { "none" } else { "shop" }, at)]
     });
     measure("one Service", &mut translator, |at| vec![service("team-1", at)]);
+    let before = resident();
+    let start = Instant::now();
+    translator.apply(hostile().map(Change::Set).collect());
+    let (after, elapsed) = (resident(), start.elapsed());
+    println!("40 hostile        {elapsed:>10.1?}   {:>6} KiB kept", after.saturating_sub(before));
+}
+
+/// 40 children of 9 KiB, 128 matches each, below as many matches of a parent: more than all its
+/// children together may come to.
+fn hostile() -> impl Iterator<Item = Object> {
+    let matches = |name: &str, rule: usize| -> Value {
+        let matched = |at| json!({"path": {"type": "PathPrefix", "value": format!("/{name}{rule}-{at}")}});
+        (0..8).map(matched).collect()
+    };
+    let parent =
+        |rule| json!({"matches": matches("p", rule), "allowedRoutes": {"namespaces": {"from": "All"}}});
+    let parent_rules: Value = (0..16).map(parent).collect();
+    let parent = object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "wide", "namespace": "infra"},
+        "spec": {"parentRefs": [{"name": "edge"}], "hostnames": ["wide.example.com"], "rules": parent_rules}}));
+    let child = move |at: usize| {
+        let rule =
+            |rule| json!({"matches": matches("c", rule), "backendRefs": [{"name": "app", "port": 80}]});
+        let rules: Value = (0..16).map(rule).collect();
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": format!("c{at}"), "namespace": "evil"},
+            "spec": {"parentRefs": [{"kind": "HTTPRoute", "name": "wide", "namespace": "infra"}], "rules": rules}}))
+    };
+    std::iter::once(parent).chain((0..40).map(child))
+}
+
+/// Memory of the process, in KiB.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()
 }
 
 fn measure(what: &str, translator: &mut Translator, change: impl Fn(usize) -> Vec<Object>) {

@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_gateway::{Change, Object, Settings, Translator};
+use portcullis_api::{Change, Object};
+use portcullis_gateway::{Settings, Translator};
 use serde_json::{Value, json};
 
 fn main() {

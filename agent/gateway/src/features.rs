@@ -2,10 +2,10 @@
 //! `GatewayClass.status.supportedFeatures`, the documentation and the flags of the conformance
 //! suite come from.
 
-use crate::api::shared::SupportedFeature;
-
 /// In alphabetical order, as `supportedFeatures` demands. A name is added with the change that
 /// makes its tests pass.
+use portcullis_api::types::shared::SupportedFeature;
+
 pub const SUPPORTED_FEATURES: &[&str] = &[
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",

@@ -1,59 +1,133 @@
 //! The second input of translation beside the objects: what became of what it handed out. The data
-//! plane says what it does not serve, the cluster what it did not give; statuses follow from
-//! objects and feedback alike. Nothing here knows who observes, or when.
+//! plane reports what it does not serve, the cluster which addresses it assigned and what it did
+//! not give; frontends and statuses follow from objects and feedback alike. Nothing here knows the
+//! observers, or when they observe.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_model::{FrontendKey, ObjectName, Snapshot};
+use portcullis_api::Objects;
+use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, Snapshot, Unserved};
 
 use crate::Fault;
+use crate::infra::AssignedAddresses;
 
-/// An observation. Each replaces the earlier one of its kind.
+/// An observation. Each replaces the earlier one of its kind, or of its kind and Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Feedback {
-    /// The frontends that the data plane cannot serve, with the reason of each; it serves all
-    /// others of the snapshot.
-    Unserved(BTreeMap<FrontendKey, String>),
+    /// The part of the snapshot that the data plane cannot serve; it serves the rest.
+    Unserved(Unserved),
     /// The Gateways that could not get what is generated for them; all others have it.
     Unprovisioned(BTreeMap<ObjectName, Fault>),
+    /// The addresses that the cluster assigned to these Gateways. From the first such observation
+    /// on, no Gateway is served on an address that it was not assigned.
+    Assigned(BTreeMap<ObjectName, AssignedAddresses>),
+    /// By Secret that holds none that can be served any more, the certificate that it held last.
+    /// They are remembered by those who read Secrets, for as long as they may.
+    KeptCertificates(BTreeMap<ObjectName, Certificate>),
 }
+
+/// No address.
+static UNASSIGNED: AssignedAddresses = AssignedAddresses { all: Vec::new(), balanced: None };
 
 /// The newest observations, and the Gateways that they concern.
 #[derive(Debug, Default)]
 pub(crate) struct Observations {
-    unserved: BTreeMap<FrontendKey, String>,
+    unserved: Unserved,
     unprovisioned: BTreeMap<ObjectName, Fault>,
-    /// The frontends that are not served, by the Gateway that the snapshot has for the frontend.
-    by_gateway: BTreeMap<ObjectName, BTreeMap<FrontendKey, String>>,
+    /// By Gateway, the addresses that it was assigned; `None` without a cluster.
+    assigned: Option<BTreeMap<ObjectName, AssignedAddresses>>,
+    /// The traffic that is not served, by the Gateway that the snapshot has for the frontend.
+    by_gateway: BTreeMap<ObjectName, Unserved>,
     /// Gateways of which something else was observed since [`Self::assign`].
     changed: BTreeSet<ObjectName>,
+    /// Gateways that were assigned other addresses since [`Self::readdressed`].
+    readdressed: BTreeSet<ObjectName>,
+    /// By Secret.
+    certificates: BTreeMap<ObjectName, Certificate>,
+    /// Secrets of which another certificate is kept since [`Self::recertified`].
+    recertified: BTreeSet<ObjectName>,
 }
 
 // === impl Observations ===
 
 impl Observations {
-    pub(crate) fn observe(&mut self, feedback: Feedback) {
+    pub(crate) fn observe(&mut self, feedback: Feedback, objects: &Objects) {
         match feedback {
             Feedback::Unserved(now) => self.unserved = now,
             Feedback::Unprovisioned(now) => {
                 self.changed.extend(different(&self.unprovisioned, &now));
                 self.unprovisioned = now;
             }
+            Feedback::KeptCertificates(now) => {
+                self.recertified.extend(different(&self.certificates, &now));
+                self.certificates = now;
+            }
+            Feedback::Assigned(now) => {
+                if self.assigned.is_none() {
+                    // In a cluster the others are now known to have nothing.
+                    self.readdressed.extend(objects.gateways.keys().cloned());
+                }
+                let assigned = self.assigned.get_or_insert_default();
+                for (gateway, now) in now {
+                    if assigned.get(&gateway).unwrap_or(&UNASSIGNED) == &now {
+                        continue;
+                    }
+                    self.readdressed.insert(gateway.clone());
+                    if now == UNASSIGNED {
+                        assigned.remove(&gateway);
+                    } else {
+                        assigned.insert(gateway, now);
+                    }
+                }
+            }
         }
     }
 
     /// The same observations, for a translation from scratch.
     pub(crate) fn restart(self) -> Self {
-        Self { by_gateway: BTreeMap::new(), changed: BTreeSet::new(), ..self }
+        Self {
+            by_gateway: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            readdressed: BTreeSet::new(),
+            recertified: BTreeSet::new(),
+            ..self
+        }
+    }
+
+    /// Takes the Gateways that were assigned other addresses since the last call.
+    pub(crate) fn readdressed(&mut self) -> BTreeSet<ObjectName> {
+        std::mem::take(&mut self.readdressed)
+    }
+
+    /// Takes the Secrets of which another certificate is kept since the last call.
+    pub(crate) fn recertified(&mut self) -> BTreeSet<ObjectName> {
+        std::mem::take(&mut self.recertified)
+    }
+
+    /// The last certificate of a Secret that holds none any more.
+    pub(crate) fn kept_certificate(&self, secret: &ObjectName) -> Option<&Certificate> {
+        self.certificates.get(secret)
+    }
+
+    /// The addresses that the cluster assigned to a Gateway; `None` without a cluster.
+    pub(crate) fn assigned(&self, gateway: &ObjectName) -> Option<&AssignedAddresses> {
+        self.assigned.as_ref().map(|assigned| assigned.get(gateway).unwrap_or(&UNASSIGNED))
     }
 
     /// Assigns what is not served to Gateways. Returns those of which something else is known than
     /// after the last call.
     pub(crate) fn assign(&mut self, snapshot: &Snapshot) -> BTreeSet<ObjectName> {
-        let mut by_gateway = BTreeMap::<ObjectName, BTreeMap<_, _>>::new();
-        for (frontend, why) in &self.unserved {
+        let mut by_gateway = BTreeMap::<ObjectName, Unserved>::new();
+        for (frontend, why) in &self.unserved.frontends {
             if let Some(port) = snapshot.frontends.get(frontend) {
-                by_gateway.entry(port.gateway.name.clone()).or_default().insert(*frontend, why.clone());
+                let unserved = by_gateway.entry(port.gateway.name.clone()).or_default();
+                unserved.frontends.insert(*frontend, why.clone());
+            }
+        }
+        for (refused @ (frontend, _), why) in &self.unserved.listeners {
+            if let Some(port) = snapshot.frontends.get(frontend) {
+                let unserved = by_gateway.entry(port.gateway.name.clone()).or_default();
+                unserved.listeners.insert(refused.clone(), why.clone());
             }
         }
         let mut changed = std::mem::take(&mut self.changed);
@@ -63,12 +137,21 @@ impl Observations {
     }
 
     /// One line for each frontend of a Gateway that is not served.
-    pub(crate) fn unserved<'o>(
+    pub(crate) fn unserved_frontends<'o>(
         &'o self,
         gateway: &ObjectName,
     ) -> impl Iterator<Item = (&'o FrontendKey, String)> {
-        let frontends = self.by_gateway.get(gateway).into_iter().flatten();
+        let unserved = self.by_gateway.get(gateway).into_iter();
+        let frontends = unserved.flat_map(|unserved| &unserved.frontends);
         frontends.map(|(frontend, why)| (frontend, format!("{frontend}: {why}")))
+    }
+
+    /// One line for each served frontend at which a listener is not.
+    pub(crate) fn unserved_at(&self, listener: &ListenerId) -> impl Iterator<Item = String> {
+        let unserved = self.by_gateway.get(&listener.gateway).into_iter();
+        let listeners = unserved.flat_map(|unserved| &unserved.listeners);
+        let of_it = listeners.filter(move |((_, refused), _)| refused == listener);
+        of_it.map(|((frontend, _), why)| format!("{frontend}: {why}"))
     }
 
     /// The reason why a Gateway did not get what is generated for it.

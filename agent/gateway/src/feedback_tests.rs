@@ -1,22 +1,27 @@
 use std::net::IpAddr;
 
-use portcullis_model::L4Protocol;
+use portcullis_api::{Change, Kind, Object, ObjectKey};
+use portcullis_model::{ParentKind, PortKey};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{Change, Kind, Object, ObjectKey, Outcome, Reason, Settings, Status, Translator};
+use crate::{Outcome, Reason, Settings, Status, Translator};
 
-/// A Gateway of ListenerSets' listeners, each on a port of its own.
+/// A Gateway with a listener on port 8080, and a ListenerSet's, each on a port of its own.
 fn translator(ports: &[u16]) -> (Translator, Outcome) {
     let listener = |port: &u16| json!({"name": format!("http-{port}"), "port": port, "protocol": "HTTP"});
-    let listeners: Vec<_> = ports.iter().map(listener).collect();
+    translator_of(ports.iter().map(listener).collect())
+}
+
+fn translator_of(listeners: Vec<Value>) -> (Translator, Outcome) {
     let objects = [
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "c"},
             "spec": {"controllerName": "portcullis.dev/gateway"}}),
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
             "metadata": {"name": "web", "namespace": "infra"},
             "spec": {"gatewayClassName": "c", "addresses": [{"value": "127.0.0.1"}],
-                "allowedListeners": {"namespaces": {"from": "All"}}}}),
+                "allowedListeners": {"namespaces": {"from": "All"}},
+                "listeners": [{"name": "own", "port": 8080, "protocol": "HTTP"}]}}),
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
             "metadata": {"name": "set", "namespace": "shop"},
             "spec": {"parentRef": {"name": "web", "namespace": "infra"}, "listeners": listeners}}),
@@ -35,13 +40,13 @@ fn set() -> ObjectKey {
     ObjectKey::new(Kind::ListenerSet, ObjectName::new("shop", "set"))
 }
 
+fn frontend(port: u16) -> FrontendKey {
+    FrontendKey::new(IpAddr::from([127, 0, 0, 1]), PortKey::tcp(port))
+}
+
 fn unserved(ports: &[u16]) -> Feedback {
-    let frontend = |port: &u16| FrontendKey {
-        protocol: L4Protocol::Tcp,
-        address: IpAddr::from([127, 0, 0, 1]),
-        port: *port,
-    };
-    Feedback::Unserved(ports.iter().map(|port| (frontend(port), "address in use".to_owned())).collect())
+    let frontends = ports.iter().map(|port| (frontend(*port), "address in use".to_owned())).collect();
+    Feedback::Unserved(Unserved { frontends, ..Unserved::default() })
 }
 
 fn unprovisioned(fault: Fault) -> Feedback {
@@ -62,20 +67,24 @@ fn programmed(holder: &Value) -> String {
 }
 
 #[test]
-fn a_refused_frontend_turns_its_gateway_and_its_listeners() {
+fn a_refused_frontend_turns_the_object_that_has_its_listeners() {
     let (mut translator, outcome) = translator(&[80]);
     let before = outcome.statuses;
     let turned = changed(&mut translator, unserved(&[80]));
-    assert_eq!(turned.keys().collect::<Vec<_>>(), [&gateway(), &set()]);
-    let (web, set) = (turned[&gateway()].to_json(), turned[&set()].to_json());
+    assert_eq!(turned.keys().collect::<Vec<_>>(), [&set()], "the Gateway's own port is served");
+    let turned = turned[&set()].to_json();
     let line = "not served: tcp/127.0.0.1:80: address in use";
-    assert_eq!(programmed(&web), format!("False AddressNotUsable: {line}"));
-    assert_eq!(programmed(&set["listeners"][0]), format!("False PortUnavailable: {line}"));
-    assert_eq!(programmed(&set), format!("False PortUnavailable: {line}"), "no other listener is served");
-
+    assert_eq!(programmed(&turned["listeners"][0]), format!("False PortUnavailable: {line}"));
+    assert_eq!(programmed(&turned), format!("False PortUnavailable: {line}"), "no other listener is served");
     assert_eq!(changed(&mut translator, unserved(&[80])), BTreeMap::new(), "that is known");
-    let turned = changed(&mut translator, unserved(&[]));
-    assert_eq!(turned[&gateway()], before[&gateway()]);
+
+    let turned = changed(&mut translator, unserved(&[8080]));
+    assert_eq!(turned[&set()], before[&set()]);
+    let turned = turned[&gateway()].to_json();
+    let line = "not served: tcp/127.0.0.1:8080: address in use";
+    assert_eq!(programmed(&turned["listeners"][0]), format!("False PortUnavailable: {line}"));
+    assert_eq!(programmed(&turned), format!("False AddressNotUsable: {line}"));
+    assert_eq!(changed(&mut translator, unserved(&[]))[&gateway()], before[&gateway()]);
 }
 
 #[test]
@@ -85,6 +94,44 @@ fn a_set_is_programmed_as_long_as_one_of_its_listeners_is() {
     assert_eq!(programmed(&turned), "True Programmed: ");
     assert_eq!(programmed(&turned["listeners"][0]), "True Programmed: ");
     assert!(programmed(&turned["listeners"][1]).starts_with("False PortUnavailable: "));
+}
+
+#[test]
+fn a_refused_listener_turns_no_other_of_its_port() {
+    let listener = |name: &str| json!({"name": name, "port": 80, "protocol": "HTTP", "hostname": name});
+    let (mut translator, _) = translator_of(vec![listener("a.com"), listener("b.com")]);
+    let refused = ListenerId {
+        gateway: gateway().name,
+        kind: ParentKind::ListenerSet,
+        parent: set().name,
+        name: "b.com".into(),
+    };
+    let listeners = [((frontend(80), refused), "no such protocol".to_owned())].into();
+    let feedback = Feedback::Unserved(Unserved { listeners, ..Unserved::default() });
+    let turned = changed(&mut translator, feedback);
+    assert_eq!(turned.keys().collect::<Vec<_>>(), [&set()]);
+    let set = turned[&set()].to_json();
+    assert_eq!(programmed(&set), "True Programmed: ");
+    assert_eq!(programmed(&set["listeners"][0]), "True Programmed: ");
+    let line = "not served: tcp/127.0.0.1:80: no such protocol";
+    assert_eq!(programmed(&set["listeners"][1]), format!("False PortUnavailable: {line}"));
+}
+
+#[test]
+fn a_gateway_of_whose_listeners_none_is_served_is_not_programmed() {
+    let (mut translator, _) = translator(&[80]);
+    let refused = ListenerId {
+        gateway: gateway().name,
+        kind: ParentKind::Gateway,
+        parent: gateway().name,
+        name: "own".into(),
+    };
+    let listeners = [((frontend(8080), refused), "no such protocol".to_owned())].into();
+    let feedback = Feedback::Unserved(Unserved { listeners, ..Unserved::default() });
+    let turned = changed(&mut translator, feedback)[&gateway()].to_json();
+    let line = "not served: tcp/127.0.0.1:8080: no such protocol";
+    assert_eq!(programmed(&turned["listeners"][0]), format!("False PortUnavailable: {line}"));
+    assert_eq!(programmed(&turned), format!("False AddressNotUsable: {line}"));
 }
 
 #[test]
@@ -99,10 +146,30 @@ fn a_gateway_says_what_the_cluster_did_not_give_and_its_set_that_it_did_not() {
     let fault = Fault::not_programmed(Reason::Pending, "no pod");
     let turned = changed(&mut translator, unprovisioned(fault));
     assert_eq!(programmed(&turned[&gateway()].to_json()), "False Pending: no pod");
-    let told = "False ParentNotProgrammed: the Gateway attached to is not programmed";
-    assert_eq!(programmed(&turned[&set()].to_json()), told);
+    let expected = "False ParentNotProgrammed: the Gateway attached to is not programmed";
+    assert_eq!(programmed(&turned[&set()].to_json()), expected);
     let turned = changed(&mut translator, Feedback::Unprovisioned(BTreeMap::new()));
     assert_eq!(programmed(&turned[&gateway()].to_json()), "True Programmed: ");
+}
+
+#[test]
+fn an_attached_gateway_says_that_its_parent_is_not_programmed() {
+    let (mut translator, _) = translator(&[80]);
+    let gateway = |name: &str, infrastructure: Value, port: u16| {
+        let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": name, "namespace": "infra"},
+            "spec": {"gatewayClassName": "c", "infrastructure": infrastructure,
+                "listeners": [{"name": "http", "port": port, "protocol": "HTTP"}]}});
+        Change::Set(Object::from_json(manifest).unwrap().unwrap())
+    };
+    let to = json!({"attachTo": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "web"}});
+    translator.apply(vec![gateway("web", json!({"allowedChildren": {}}), 8080), gateway("child", to, 81)]);
+    translator.observe(unprovisioned(Fault::not_programmed(Reason::Pending, "no pod")));
+    translator.apply(Vec::new());
+    let child = ObjectKey::new(Kind::Gateway, ObjectName::new("infra", "child"));
+    let status = translator.status_of(&child).unwrap().to_json();
+    // Without an address of the parent, too: what it waits for comes first.
+    assert_eq!(programmed(&status), "False Pending: the Gateway attached to is not programmed");
 }
 
 #[test]
@@ -120,8 +187,8 @@ fn what_is_not_programmed_for_another_reason_stays_so_but_for_a_missing_address(
 #[test]
 fn a_translation_from_scratch_knows_what_was_observed() {
     let (mut translator, _) = translator(&[80]);
-    changed(&mut translator, unserved(&[80]));
+    changed(&mut translator, unserved(&[8080]));
     translator.begin_again(Vec::new());
-    let told = translator.apply(Vec::new()).statuses;
-    assert!(programmed(&told[&gateway()].to_json()).starts_with("False AddressNotUsable: "));
+    let statuses = translator.apply(Vec::new()).statuses;
+    assert!(programmed(&statuses[&gateway()].to_json()).starts_with("False AddressNotUsable: "));
 }

@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use portcullis_api::types::referencegrants::{ReferenceGrant, ReferenceGrantFrom, ReferenceGrantTo};
+use portcullis_api::{Kind, Objects};
 use portcullis_model::ObjectName;
-
-use crate::api::referencegrants::{ReferenceGrant, ReferenceGrantFrom, ReferenceGrantTo};
-use crate::{Kind, Objects};
 
 /// Proof that a reference was checked; only [`Grants`] makes it. Whatever needs the referred object
 /// takes this type.
@@ -84,10 +83,10 @@ fn names_target(to: &ReferenceGrantTo, kind: Kind, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::{Change, Object};
     use serde_json::json;
 
     use super::*;
-    use crate::{Change, Object};
 
     fn objects(to: serde_json::Value) -> Objects {
         let mut objects = Objects::default();

@@ -16,19 +16,17 @@ mod syntax;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use portcullis_api::GATEWAY_GROUP;
+use portcullis_api::types::gateways::Gateway;
 use portcullis_model::{ObjectName, PortKey};
 
-use crate::GATEWAY_GROUP;
-use crate::api::gateways::Gateway;
-
-pub(crate) use address::{Ingress, balanced, cluster_addresses, is_assigned, is_granted, is_in_cluster};
-pub use address::{generated_for, with_assigned_addresses};
+pub use address::{AssignedAddresses, generated_for};
+pub(crate) use address::{Ingress, cluster_addresses};
 pub use diff::{Operation, diff};
 pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
-pub use parameters::{HostPorts, Logging, Mode, Parameters, ServiceType};
+pub use parameters::{HostPorts, Logging, Mode, Parameters, Pods, ServiceType};
 pub(crate) use parameters::{class_refers, of_class, refers};
-pub use pods::Pods;
 
 /// "MUST label all generated resources (Service, Deployment, etc)".
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
@@ -54,10 +52,9 @@ pub struct Merged {
 
 /// The objects that are to be there for a Gateway.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct DesiredObjects {
     pub gateway: ObjectName,
-    /// The Gateway's UID tells what was generated for it from what was for an earlier one of the
-    /// same name.
+    /// Of the Gateway: what was generated for an earlier one of the same name has another.
     pub uid: String,
     /// In the order in which they are made. Absent while the Gateway has no port, for a Service
     /// needs one, or is not accepted, for whatever reason: what is there already stays as it is,
@@ -68,7 +65,7 @@ pub struct Wanted {
     pub rights: Vec<Generated>,
 }
 
-impl Wanted {
+impl DesiredObjects {
     pub fn objects(&self) -> &[Generated] {
         self.objects.as_deref().unwrap_or_default()
     }
@@ -87,7 +84,7 @@ impl Wanted {
         }
     }
 
-    /// The object of a kind, if one is wanted.
+    /// The object of a kind, if one is desired.
     pub fn object(&self, kind: GeneratedKind) -> Option<&Generated> {
         self.objects().iter().find(|object| object.kind == kind)
     }
@@ -100,14 +97,14 @@ pub fn plan(
     merged: &Merged,
     parameters: &Parameters,
     controller_name: &str,
-) -> Option<Wanted> {
-    let wanted = untouched(gateway)?;
+) -> Option<DesiredObjects> {
+    let desired = untouched(gateway)?;
     let mut objects = objects(gateway, merged, parameters, controller_name);
     if merged.ports.is_empty() {
         objects.retain(|object| object.kind.gives_rights());
-        return Some(Wanted { rights: objects, ..wanted });
+        return Some(DesiredObjects { rights: objects, ..desired });
     }
-    Some(Wanted { objects: Some(objects), ..wanted })
+    Some(DesiredObjects { objects: Some(objects), ..desired })
 }
 
 fn objects(
@@ -136,9 +133,14 @@ fn objects(
 
 /// For a Gateway that is not accepted at the moment: what was generated for it, its address above
 /// all, is still its own.
-pub fn untouched(gateway: &Gateway) -> Option<Wanted> {
+pub fn untouched(gateway: &Gateway) -> Option<DesiredObjects> {
     let uid = gateway.metadata.uid.clone()?;
-    Some(Wanted { gateway: object::name_of(&gateway.metadata), uid, objects: None, rights: Vec::new() })
+    Some(DesiredObjects {
+        gateway: object::name_of(&gateway.metadata),
+        uid,
+        objects: None,
+        rights: Vec::new(),
+    })
 }
 
 /// Of all objects of a Gateway: "Any labels or annotations here are added to all generated

@@ -11,6 +11,7 @@ mod listener;
 pub mod mesh;
 mod parent;
 mod policy;
+mod protocol;
 mod reason;
 pub mod route;
 mod selector;
@@ -22,16 +23,13 @@ pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
 pub use feedback::Feedback;
 pub use grant::{Granted, Grants};
-pub use listener::ParentKey;
+pub use listener::{CertificateError, ParentKey, read_certificate};
 pub use parent::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use policy::Policies;
-pub use portcullis_api::{
-    Change, CustomResourceDefinition, GATEWAY_GROUP, Kind, Object, ObjectError, ObjectKey, Objects, Packed,
-    SelectorError, created, generation, types as api,
-};
 pub use reason::{ConditionStatus, ConditionType, Polarity, Reason, condition};
 pub use selector::{NamespaceRule, Namespaces};
 pub use settings::{AgentRole, CONTROLLER_NAME, Settings};
 pub use status::Status;
 pub use status::dump::dump_status;
-pub use translator::{Outcome, Translator, translate};
+pub use status::summary::{ConditionSummary, parent_name};
+pub use translator::{ChangedNeeds, Outcome, Translator, translate};

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
+use portcullis_api::generation;
+use portcullis_api::types::shared::{ClassStatus, NamespacedObjectReference};
+use portcullis_api::types::xmeshes::{XMesh, XMeshSpec};
 use portcullis_model::ObjectName;
 
-use crate::api::shared::{ClassStatus, NamespacedObjectReference};
-use crate::api::xmeshes::{XMesh, XMeshSpec};
 use crate::features::supported_features;
-use crate::{ConditionStatus, ConditionType, Reason, condition, generation};
+use crate::{ConditionStatus, ConditionType, Reason, condition};
 
 /// "A given mesh implementation will define its controller name at build time."
 pub const MESH_CONTROLLER_NAME: &str = "portcullis.dev/mesh";
@@ -47,8 +48,8 @@ pub struct Instance {
 /// configuration MUST remain in its default state".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshParameters {
-    /// `reportAgents`: whether the `Accepted` message counts the agents. Off, a cluster whose nodes
-    /// come and go causes no status writes.
+    /// `reportAgents`: true if the `Accepted` message counts the agents. If not, a cluster whose
+    /// nodes come and go causes no status writes.
     pub report_agents: bool,
 }
 
@@ -161,7 +162,7 @@ fn is_decided(mesh: &XMesh) -> bool {
     accepted.is_some_and(|accepted| {
         let is_outdated = accepted.observed_generation != Some(generation(&mesh.metadata));
         let is_refusal = accepted.reason == Reason::UnexpectedName.as_str();
-        accepted.status != "Unknown" && !(is_refusal && is_outdated)
+        ConditionStatus::of(&accepted.status).is_some() && !(is_refusal && is_outdated)
     })
 }
 
@@ -183,19 +184,20 @@ fn conditions(mesh: &XMesh, accepted: Condition) -> Vec<Condition> {
 }
 
 fn is_stray_default(condition: &Condition) -> bool {
-    condition.type_ == ConditionType::Programmed.as_str() && condition.status == "Unknown"
+    condition.type_ == ConditionType::Programmed.as_str() && ConditionStatus::of(&condition.status).is_none()
 }
 
 /// True if nothing but time differs.
 fn says_the_same(observed: Option<&ClassStatus>, planned: &ClassStatus) -> bool {
-    let timeless = |status: &ClassStatus| {
-        let mut status = status.clone();
-        for condition in status.conditions.iter_mut().flatten() {
-            condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
-        }
-        status
-    };
     observed.is_some_and(|observed| timeless(observed) == timeless(planned))
+}
+
+fn timeless(status: &ClassStatus) -> ClassStatus {
+    let mut status = status.clone();
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
+    }
+    status
 }
 
 // === impl MeshParameters ===

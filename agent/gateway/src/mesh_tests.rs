@@ -160,7 +160,7 @@ fn unexpected(mesh: &XMesh) -> Option<Value> {
 }
 
 #[test]
-fn ours_of_another_name_is_told_that_it_is_not_used() {
+fn ours_of_another_name_says_that_it_is_not_used() {
     let status = unexpected(&ours(default_status())).unwrap();
     let conditions = status["conditions"].as_array().unwrap();
     assert_eq!(conditions.len(), 1, "{status}");

@@ -178,7 +178,7 @@ impl ConditionType {
     /// True if a condition of the type says that something is wrong. `Unknown` counts as False:
     /// what is not known to be good is not.
     pub fn is_fault(self, status: &str, reason: &str) -> bool {
-        let holds = status == ConditionStatus::True.as_str();
+        let holds = ConditionStatus::of(status) == Some(ConditionStatus::True);
         Reason::of(reason).is_some_and(Reason::is_partial)
             || match self.polarity() {
                 Polarity::Positive => !holds,
@@ -189,6 +189,11 @@ impl ConditionType {
 }
 
 impl ConditionStatus {
+    /// `None` for `Unknown`.
+    pub fn of(text: &str) -> Option<Self> {
+        [Self::True, Self::False].into_iter().find(|status| status.as_str() == text)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",

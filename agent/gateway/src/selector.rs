@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
+use portcullis_api::Objects;
+use portcullis_api::types::shared::{AllowedNamespaces, LabelSelector};
 use portcullis_model::ObjectName;
-
-use crate::Objects;
-use crate::api::shared::{AllowedNamespaces, LabelSelector};
 
 /// The label that the API server puts on every namespace.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -65,11 +64,10 @@ impl<'o> Namespaces<'o> {
     fn match_labels(&self, namespace: &str, selector: &LabelSelector) -> bool {
         let object = self.by_name.get(&ObjectName::new("", namespace));
         let labels = object.and_then(|object| object.metadata.labels.as_ref());
-        let label = |key: &str| {
+        selector.matches(|key| {
             let written = labels.and_then(|labels| labels.get(key)).map(String::as_str);
             written.or_else(|| (key == NAME_LABEL).then_some(namespace))
-        };
-        selector.matches(label)
+        })
     }
 }
 
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_of_from_admit_nobody() {
+    fn unknown_values_of_from_admit_no_route() {
         let allowed = AllowedNamespaces { from: Some("Friends".to_owned()), selector: None };
         assert_eq!(NamespaceRule::new(Some(&allowed), NamespaceRule::Same), NamespaceRule::None);
     }

@@ -21,7 +21,7 @@ pub struct Settings {
     pub role: AgentRole,
 }
 
-/// The place of an agent, which says what Gateways are put into its snapshot. Statuses are planned
+/// The place of an agent, which decides on the Gateways that its snapshot has. Statuses are planned
 /// for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AgentRole {

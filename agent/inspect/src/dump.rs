@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_model::{
-    Action, Backend, BackendTarget, Entry, FrontendKey, Limits, Listener, Port, RouteMatch, RouteTable, Rule,
-    ServerNames, Serves, Snapshot, Split, Timeouts, TlsTermination, ValueMatch,
+    Action, Backend, BackendTarget, Entry, FrontendKey, L4Action, L4Rule, Limits, Listener, Port, RouteMatch,
+    RouteTable, Rule, ServerNames, Serves, Snapshot, Split, Timeouts, TlsTermination, ValueMatch,
 };
 use serde_json::{Map, Value, json};
 
@@ -73,11 +73,12 @@ fn dump_listener(listener: &Listener) -> Value {
     value.extend(match &listener.serves {
         Serves::Http(routes) => dump_routes(routes),
         Serves::Https { tls, routes } => dump_tls(tls).into_iter().chain(dump_routes(routes)).collect(),
-        Serves::TlsTerminated { tls, backends } => {
-            dump_tls(tls).into_iter().chain(dump_server_names(backends)).collect()
+        Serves::TlsTerminated { tls, rules } => {
+            dump_tls(tls).into_iter().chain(dump_server_names(rules)).collect()
         }
-        Serves::TlsPassthrough(backends) => dump_server_names(backends),
-        Serves::Tcp(split) | Serves::Udp(split) => object([("forward", dump_split(split))]),
+        Serves::TlsPassthrough(rules) => dump_server_names(rules),
+        Serves::Tcp(rule) | Serves::Udp(rule) => dump_l4_rule(rule),
+        Serves::NoCertificate => object([("certificates", json!([]))]),
     });
     Value::Object(value)
 }
@@ -92,9 +93,17 @@ fn dump_routes(routes: &RouteTable) -> Map<String, Value> {
     if routes.is_empty() { Map::new() } else { object([("routes", dump_table(routes))]) }
 }
 
-fn dump_server_names(backends: &ServerNames) -> Map<String, Value> {
-    let by_name = backends.sorted().into_iter().map(|(name, split)| (name.to_string(), dump_split(split)));
-    object([("forward", Value::Object(by_name.collect()))])
+fn dump_server_names(rules: &ServerNames) -> Map<String, Value> {
+    let rules = rules.sorted().into_iter().map(|(name, rule)| (name.to_string(), dump_l4_rule(rule).into()));
+    object([("serverNames", Value::Object(rules.collect()))])
+}
+
+fn dump_l4_rule(rule: &L4Rule) -> Map<String, Value> {
+    let action = match &rule.action {
+        L4Action::Forward(split) => ("forward", dump_split(split)),
+        L4Action::Refuse(reason) => ("refuse", json!(reason)),
+    };
+    object([("rule", json!(rule.id.to_string())), action])
 }
 
 fn dump_table(table: &RouteTable) -> Value {
@@ -113,7 +122,7 @@ fn dump_entry(entry: &Entry) -> Value {
 fn dump_match(matches: &RouteMatch) -> Map<String, Value> {
     let mut value = object([("path", json!(matches.path.to_string()))]);
     if let Some(method) = &matches.method {
-        value.insert("method".to_owned(), json!(method));
+        value.insert("method".to_owned(), json!(method.as_str()));
     }
     if !matches.headers.is_empty() {
         value.insert("headers".to_owned(), dump_values(&matches.headers));

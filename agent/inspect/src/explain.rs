@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use portcullis_model::{
     Action, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead, RouteTable,
-    Rule, Selected, Snapshot,
+    Rule, Selected, Serves, Snapshot,
 };
 
 use crate::text;
 use candidates::{Candidates, Verdict};
-use request::{Question, QuestionError, ReadPath, Refusal, Request};
+use request::{EarlyAnswer, Question, QuestionError, ReadPath, Request};
 
 /// The text that answers a question. `read_path` is how the data plane reads paths.
 ///
@@ -28,7 +28,7 @@ pub fn explain(
     let request = Request::parse(question, read_path)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
-        return Ok(nobody_listens(snapshot, &request));
+        return Ok(no_listener(snapshot, &request));
     }
     let mut text = String::new();
     for (frontends, port) in ports {
@@ -51,11 +51,11 @@ fn ports<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>
     ports.into_iter().map(|(frontends, port)| (frontends, &**port)).collect()
 }
 
-fn nobody_listens(snapshot: &Snapshot, request: &Request) -> String {
+fn no_listener(snapshot: &Snapshot, request: &Request) -> String {
     let mut ports: Vec<_> = snapshot.frontends.keys().map(ToString::to_string).collect();
     ports.truncate(20);
     let there = if ports.is_empty() { "there are no listeners at all".to_owned() } else { ports.join(", ") };
-    format!("nobody listens on port {} for {request}; listeners: {there}\n", request.port)
+    format!("no listener on port {} for {request}; listeners: {there}\n", request.port)
 }
 
 /// Writes what one Gateway's port does with the request.
@@ -81,8 +81,8 @@ impl Answer<'_> {
         if tls != self.request.tls {
             return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));
         }
-        if let Some(refusal) = self.request.refusal() {
-            let Refusal { status, words } = refusal;
+        if let Some(answer) = self.request.early_answer() {
+            let EarlyAnswer { status, words } = answer;
             return self.line("answer", &format!("{status}: {words}: no route is asked"));
         }
         if self.request.is_rewritten() {
@@ -105,6 +105,11 @@ impl Answer<'_> {
         let connections = listeners.for_sni(self.request.server_name.as_deref());
         if self.request.tls && connections.is_none() {
             self.line("answer", "none: no listener has this server name, TLS is refused");
+            return None;
+        }
+        if let Some(named) = connections.filter(|it| self.request.tls && it.serves == Serves::NoCertificate) {
+            let why = format!("none: {} has no certificate that can be used, TLS is refused", named.id);
+            self.line("answer", &why);
             return None;
         }
         let is_connections = |best: &Arc<Listener>| {
@@ -178,7 +183,8 @@ impl Answer<'_> {
     fn others(&mut self, candidates: &Candidates<'_>) {
         const SHOWN: usize = 10;
         let shown = if self.all { usize::MAX } else { SHOWN };
-        let others = candidates.others(self.all);
+        let near = candidates.others().filter(|other| self.all || other.is_near);
+        let others: Vec<_> = near.collect();
         for other in others.iter().take(shown) {
             let matched = text::match_text(&other.entry.matches);
             let Verdict::Passed(why) = &other.verdict else { continue };

@@ -1,7 +1,7 @@
 //! Answers to operators' questions about a configuration: the dump, the routes in the order they
-//! are matched, the rule that takes a request and why not the others, readiness, problems and
-//! metrics. Pure: values in, text or JSON out, so that the answer is the same from a running agent
-//! and from manifests.
+//! are matched, the rule that takes a request and why not the others, statuses, readiness, problems
+//! and metrics. Pure: values in, text or JSON out, so that the answer is the same from a running
+//! agent and from manifests.
 //!
 //! This crate does not know where a snapshot comes from or who asks, and decides nothing that the
 //! data plane decides: precedence and the choice of a listener are the model's.
@@ -11,15 +11,16 @@ mod explain;
 mod metrics;
 mod readiness;
 mod routes;
+mod statuses;
 mod table;
 mod text;
 
 pub use dump::{dump, dump_snapshot};
 pub use explain::explain;
-pub use explain::request::{Question, QuestionError, ReadPath, Refusal};
+pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPath};
 pub use metrics::{
-    Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, Traffic, metrics,
+    Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
 };
 pub use readiness::{Progress, problems};
 pub use routes::routes;
-pub use table::table;
+pub use statuses::{Selection, statuses};

@@ -1,7 +1,8 @@
-//! Prometheus text. Names follow OpenTelemetry's semantic conventions where those have one;
-//! `docs/metrics.md` is the list. Nothing is counted here: a scrape is given what data plane,
-//! kernel and control side know.
+//! OpenMetrics text, or Prometheus' older one for what does not ask for it. Names follow
+//! OpenTelemetry's semantic conventions where those have one; `docs/metrics.md` is the list.
+//! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use portcullis_model::{ListenerId, ObjectName, ParentKind};
@@ -19,6 +20,8 @@ pub struct Metrics {
     pub traffic: Traffic,
     /// Packets and connections, by the label of the kernel programs' verdict; empty without them.
     pub verdicts: Vec<(&'static str, u64)>,
+    /// Interfaces that should have the packet guard, and have not.
+    pub unguarded: Vec<String>,
     pub configuration: Configuration,
     /// Of an agent in a cluster.
     pub cluster: Option<Cluster>,
@@ -103,7 +106,7 @@ struct GatewayLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabels {
+struct ExceededLimitLabels {
     gateway: String,
     /// The field of `limits`.
     reason: &'static str,
@@ -139,13 +142,85 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InterfaceLabels {
+    interface: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AgentLabels {
     version: &'static str,
     datapath: &'static str,
 }
 
-/// The text that a scrape answers.
-pub fn metrics(metrics: &Metrics) -> String {
+/// The text that a scrape is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsFormat {
+    OpenMetrics,
+    /// Prometheus' text format, which everything reads.
+    Text,
+}
+
+impl MetricsFormat {
+    /// As `Accept` of a scrape wants it: OpenMetrics if that is named and nothing is preferred.
+    pub fn accepted(accept: &str) -> Self {
+        let ranges = || accept.split(',').map(quality);
+        let best = |names: &[&str]| {
+            ranges().filter(|(name, _)| names.contains(&&**name)).map(|(_, quality)| quality).max()
+        };
+        match best(&["application/openmetrics-text"]) {
+            Some(wanted) if wanted > 0 && Some(wanted) >= best(&["text/plain", "text/*", "*/*"]) => {
+                Self::OpenMetrics
+            }
+            _ => Self::Text,
+        }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// The name of a media range in lower case, and its `q` (RFC 9110 section 12.4.2) in thousandths.
+fn quality(range: &str) -> (String, u32) {
+    let mut parts = range.split(';').map(str::trim);
+    let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let weight = parts.find_map(|it| it.strip_prefix("q=").or_else(|| it.strip_prefix("Q=")));
+    let weight: f32 = weight.map_or(1.0, |weight| weight.parse().unwrap_or(0.0));
+    (name, (weight.clamp(0.0, 1.0) * 1000.0) as u32)
+}
+
+/// The answer to a scrape.
+pub fn metrics(metrics: &Metrics, format: MetricsFormat) -> String {
+    let text = open_metrics(metrics);
+    match format {
+        MetricsFormat::OpenMetrics => text,
+        MetricsFormat::Text => prometheus_text(&text),
+    }
+}
+
+/// OpenMetrics names a counter without the `_total` of its samples, and has lines of its own for
+/// units and the end. To what reads the older format, the counter would be of no type.
+fn prometheus_text(open: &str) -> String {
+    let types = open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+    let counters: BTreeSet<_> = types.collect();
+    let mut text = String::with_capacity(open.len());
+    for line in open.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT ")) {
+        let described = ["# HELP ", "# TYPE "].into_iter().find_map(|it| Some((it, line.strip_prefix(it)?)));
+        match described.and_then(|(keyword, rest)| Some((keyword, rest.split_once(' ')?))) {
+            Some((keyword, (name, rest))) if counters.contains(name) => {
+                text.extend([keyword, name, "_total ", rest]);
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn open_metrics(metrics: &Metrics) -> String {
     let mut registry = Registry::default();
     agent(&mut registry, &metrics.agent);
     requests(&mut registry, &metrics.traffic);
@@ -154,6 +229,7 @@ pub fn metrics(metrics: &Metrics) -> String {
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
     registry.register("portcullis_datapath_verdicts", help, verdicts);
+    unguarded(&mut registry, &metrics.unguarded);
     configuration(&mut registry, &metrics.configuration);
     if let Some(part) = &metrics.cluster {
         cluster(&mut registry, part);
@@ -163,6 +239,15 @@ pub fn metrics(metrics: &Metrics) -> String {
         Ok(()) => text,
         Err(error) => format!("# metrics cannot be shown: {error}\n"),
     }
+}
+
+fn unguarded(registry: &mut Registry, interfaces: &[String]) {
+    let family = Family::<InterfaceLabels, Gauge>::default();
+    for interface in interfaces {
+        family.get_or_create(&InterfaceLabels { interface: interface.clone() }).set(1);
+    }
+    let help = "Interfaces that should have the packet guard, and have not";
+    registry.register("portcullis_interface_unguarded", help, family);
 }
 
 fn agent(registry: &mut Registry, agent: &Agent) {
@@ -185,7 +270,12 @@ fn requests(registry: &mut Registry, traffic: &Traffic) {
     registry.register("http_server_requests", "Answered requests, by listener and status class", requests);
     registry.register("tls_server_connections", "Completed TLS handshakes, by listener", connections);
     let lost = traffic.access_log_lost;
-    counter(registry, "http_server_access_log_lost", "Lines of access logs that nobody took in time", lost);
+    counter(
+        registry,
+        "http_server_access_log_lost",
+        "Lines of access logs that were not taken in time",
+        lost,
+    );
     counter(
         registry,
         "http_server_requests_unrouted",
@@ -214,11 +304,11 @@ fn connections(registry: &mut Registry, traffic: &Traffic) {
 
 fn gateways(registry: &mut Registry, traffic: &Traffic) {
     let open = Family::<GatewayLabels, Gauge>::default();
-    let refused = Family::<RefusalLabels, Counter>::default();
+    let refused = Family::<ExceededLimitLabels, Counter>::default();
     for (name, traffic) in &traffic.gateways {
         let gateway = name.to_string();
         for (limit, count) in &traffic.refused {
-            let labels = RefusalLabels { gateway: gateway.clone(), reason: limit };
+            let labels = ExceededLimitLabels { gateway: gateway.clone(), reason: limit };
             refused.get_or_create(&labels).inc_by(*count);
         }
         open.get_or_create(&GatewayLabels { gateway }).set(i64::try_from(traffic.open).unwrap_or(i64::MAX));
@@ -348,6 +438,7 @@ mod tests {
                 ..Traffic::default()
             },
             verdicts: vec![("steered", 9)],
+            unguarded: vec!["eth0".into()],
             configuration: Configuration {
                 age: Duration::from_secs(12),
                 frontends: 2,
@@ -359,7 +450,7 @@ mod tests {
 
     #[test]
     fn everything_given_is_shown() {
-        let text = metrics(&everything());
+        let text = metrics(&everything(), MetricsFormat::Text);
         let listener =
             "gateway=\"infra/web\",parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"http\"";
         for line in [
@@ -381,16 +472,64 @@ mod tests {
     }
 
     #[test]
-    fn a_mesh_of_somebody_else_is_counted() {
+    fn the_page_lists_all_metrics_and_no_others() {
+        let page = include_str!("../../../docs/metrics.md");
+        let listed = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        let listed: BTreeSet<_> = listed.map(|(name, _)| name.to_owned()).collect();
+        let text = metrics(&everything(), MetricsFormat::Text);
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        assert_eq!(listed, types.map(|(name, _)| name.to_owned()).collect());
+    }
+
+    #[test]
+    fn counters_have_their_type_in_both_formats() {
+        let describes = |text: &str, name: &str| {
+            assert!(text.contains(&format!("# HELP {name} ")), "{text}");
+            text.contains(&format!("# TYPE {name} counter\n"))
+        };
+        let open = metrics(&everything(), MetricsFormat::OpenMetrics);
+        assert!(open.ends_with("# EOF\n") && describes(&open, "http_server_requests"), "{open}");
+        let text = metrics(&everything(), MetricsFormat::Text);
+        assert!(!text.contains("# EOF") && describes(&text, "http_server_requests_total"), "{text}");
+        assert!(!text.contains("# UNIT") && describes(&text, "portcullis_config_apply_time_seconds_total"));
+        // A set: a family prints its label sets in no particular order.
+        let samples = |text: &str| -> BTreeSet<_> {
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(samples(&open), samples(&text));
+    }
+
+    #[test]
+    fn a_scrape_gets_the_format_it_wants() {
+        use MetricsFormat::{OpenMetrics, Text};
+        // Prometheus 2.5 and later.
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,\
+                          application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        for (accept, format) in [
+            (prometheus, OpenMetrics),
+            ("application/openmetrics-text", OpenMetrics),
+            ("Application/OpenMetrics-Text; version=1.0.0, text/plain", OpenMetrics),
+            ("text/plain, application/openmetrics-text; q=0.9", Text),
+            ("application/openmetrics-text;q=0", Text),
+            ("application/openmetrics-text;q=nonsense", Text),
+            ("*/*", Text),
+            ("", Text),
+        ] {
+            assert_eq!(MetricsFormat::accepted(accept), format, "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_mesh_of_another_controller_is_counted() {
         let scraped = |mesh_unclaimed| {
-            metrics(&Metrics {
-                cluster: Some(Cluster { mesh_unclaimed, ..Cluster::default() }),
-                ..everything()
-            })
+            metrics(
+                &Metrics { cluster: Some(Cluster { mesh_unclaimed, ..Cluster::default() }), ..everything() },
+                MetricsFormat::Text,
+            )
         };
         assert!(scraped(false).contains("\nportcullis_mesh_unclaimed 0\n"), "{}", scraped(false));
         assert!(scraped(true).contains("\nportcullis_mesh_unclaimed 1\n"), "{}", scraped(true));
-        let alone = metrics(&Metrics { cluster: None, ..everything() });
+        let alone = metrics(&Metrics { cluster: None, ..everything() }, MetricsFormat::Text);
         assert!(!alone.contains("portcullis_leader"), "{alone}");
     }
 }

@@ -1,9 +1,8 @@
 //! Readiness, and the list of problems.
 
-use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use portcullis_model::FrontendKey;
+use portcullis_model::Unserved;
 
 /// An agent's progress with its configuration.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +39,12 @@ impl Progress {
     }
 }
 
-/// A line for each problem: of the input, of objects whose status cannot say it, and of frontends
-/// that are not served.
+/// A line for each problem: of the input, of objects whose status cannot say it, and of traffic
+/// that is not served.
 pub fn problems<'a>(
     input: impl IntoIterator<Item = impl Display>,
     objects: impl IntoIterator<Item = (impl Display, &'a Vec<String>)>,
-    refused: &BTreeMap<FrontendKey, String>,
+    refused: &Unserved,
 ) -> String {
     let mut text = String::new();
     for problem in input {
@@ -56,7 +55,7 @@ pub fn problems<'a>(
             let _ = writeln!(text, "{object}: {problem}");
         }
     }
-    for (frontend, why) in refused {
+    for (frontend, why) in refused.reasons() {
         let _ = writeln!(text, "{frontend}: not served: {why}");
     }
     text

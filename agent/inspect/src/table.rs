@@ -1,7 +1,7 @@
 //! Text in columns.
 
 /// Columns aligned, two blanks between them. Every row has as many cells as the header.
-pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<_> = header.iter().map(ToString::to_string).collect();
     let lines: Vec<_> = std::iter::once(&header).chain(rows).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);

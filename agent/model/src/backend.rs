@@ -7,8 +7,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-/// `namespace/service:port`. Rules name their backends; the data plane looks endpoints and
-/// connection pools up by name, so that an endpoint that comes or goes touches no route table.
+use crate::{L4Protocol, PortKey};
+
+/// `namespace/service:port`, with `/udp` for ports over UDP. Rules name their backends; the data
+/// plane looks endpoints and connection pools up by name, so that an endpoint that comes or goes
+/// touches no route table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct BackendName(pub Arc<str>);
 
@@ -31,8 +34,12 @@ pub struct Backend {
 // === impl BackendName ===
 
 impl BackendName {
-    pub fn new(namespace: &str, service: &str, port: u16) -> Self {
-        Self(format!("{namespace}/{service}:{port}").into())
+    pub fn new(namespace: &str, service: &str, port: PortKey) -> Self {
+        let number = port.number;
+        Self(match port.protocol {
+            L4Protocol::Tcp => format!("{namespace}/{service}:{number}").into(),
+            L4Protocol::Udp => format!("{namespace}/{service}:{number}/udp").into(),
+        })
     }
 
     pub fn as_str(&self) -> &str {

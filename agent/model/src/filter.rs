@@ -119,7 +119,7 @@ fn value<S: Serializer>(value: &Option<HeaderValue>, serializer: S) -> Result<S:
     value.as_ref().map(text).serialize(serializer)
 }
 
-fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u16(status.as_u16())
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use serde::Serialize;
 
 use crate::ObjectName;
@@ -22,7 +23,8 @@ pub struct Gateway {
 pub struct AccessLog {
     pub format: LogFormat,
     /// Answers with a lower status are not logged.
-    pub minimum_status: u16,
+    #[serde(serialize_with = "crate::filter::status")]
+    pub minimum_status: StatusCode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -74,7 +76,7 @@ impl Gateway {
 impl Default for AccessLog {
     /// Everything, as JSON.
     fn default() -> Self {
-        Self { format: LogFormat::Json, minimum_status: 100 }
+        Self { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE }
     }
 }
 

@@ -6,14 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Certificate, HostMap, HostPattern, RouteTable, Split};
-
-/// `namespace/name` of a Kubernetes object.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectName {
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
-}
+use crate::{Certificate, HostPattern, L4Rule, ObjectName, RouteTable, ServerNames};
 
 /// The kind of object that holds a listener's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -52,42 +45,22 @@ pub enum Serves {
     /// TLS ends here; the bytes inside go to a backend as they are.
     TlsTerminated {
         tls: TlsTermination,
-        backends: Arc<ServerNames>,
+        rules: Arc<ServerNames>,
     },
     /// Connections go to a backend as they are, by the server name of their ClientHello.
     TlsPassthrough(Arc<ServerNames>),
-    Tcp(Arc<Split>),
-    Udp(Arc<Split>),
+    Tcp(Arc<L4Rule>),
+    Udp(Arc<L4Rule>),
+    /// TLS would end here, but there is no certificate to do so: the listener keeps its name, and
+    /// handshakes for it are refused.
+    NoCertificate,
 }
-
-/// Backends by server name.
-pub type ServerNames = HostMap<Arc<Split>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsTermination {
     /// In the order of `certificateRefs`; the longest matching name wins, then the first. Never
     /// empty.
     pub certificates: Arc<[Certificate]>,
-}
-
-// === impl ObjectName ===
-
-impl ObjectName {
-    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl Serialize for ObjectName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
 }
 
 // === impl ListenerId ===
@@ -121,7 +94,7 @@ impl Serves {
     pub const fn protocol(&self) -> &'static str {
         match self {
             Self::Http(_) => "HTTP",
-            Self::Https { .. } => "HTTPS",
+            Self::Https { .. } | Self::NoCertificate => "HTTPS",
             Self::TlsTerminated { .. } | Self::TlsPassthrough(_) => "TLS",
             Self::Tcp(_) => "TCP",
             Self::Udp(_) => "UDP",
@@ -132,7 +105,11 @@ impl Serves {
     pub const fn routes(&self) -> Option<&Arc<RouteTable>> {
         match self {
             Self::Http(routes) | Self::Https { routes, .. } => Some(routes),
-            Self::TlsTerminated { .. } | Self::TlsPassthrough(_) | Self::Tcp(_) | Self::Udp(_) => None,
+            Self::TlsTerminated { .. }
+            | Self::TlsPassthrough(_)
+            | Self::Tcp(_)
+            | Self::Udp(_)
+            | Self::NoCertificate => None,
         }
     }
 
@@ -140,13 +117,15 @@ impl Serves {
     pub const fn tls(&self) -> Option<&TlsTermination> {
         match self {
             Self::Https { tls, .. } | Self::TlsTerminated { tls, .. } => Some(tls),
-            Self::Http(_) | Self::TlsPassthrough(_) | Self::Tcp(_) | Self::Udp(_) => None,
+            Self::Http(_) | Self::TlsPassthrough(_) | Self::Tcp(_) | Self::Udp(_) | Self::NoCertificate => {
+                None
+            }
         }
     }
 }
 
-/// Tables are compared by identity: a table that is built again is taken for another one. A split
-/// is small, and compared by value.
+/// Tables are compared by identity: a table that is built again is taken for another one. A
+/// rule for connections is small, and compared by value.
 impl PartialEq for Serves {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -154,11 +133,12 @@ impl PartialEq for Serves {
             (Self::Https { tls, routes }, Self::Https { tls: other, routes: others }) => {
                 Arc::ptr_eq(routes, others) && tls == other
             }
-            (Self::TlsTerminated { tls, backends }, Self::TlsTerminated { tls: other, backends: others }) => {
-                Arc::ptr_eq(backends, others) && tls == other
+            (Self::TlsTerminated { tls, rules }, Self::TlsTerminated { tls: other, rules: others }) => {
+                Arc::ptr_eq(rules, others) && tls == other
             }
             (Self::TlsPassthrough(a), Self::TlsPassthrough(b)) => Arc::ptr_eq(a, b),
             (Self::Tcp(a), Self::Tcp(b)) | (Self::Udp(a), Self::Udp(b)) => a == b,
+            (Self::NoCertificate, Self::NoCertificate) => true,
             _ => false,
         }
     }

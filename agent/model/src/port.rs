@@ -14,7 +14,8 @@ pub struct Port {
     pub listeners: PortListeners,
 }
 
-/// The accepted listeners of a port. It is never without one.
+/// The listeners of a port: those that are accepted, and those that keep their name without being
+/// served. It is never without one.
 #[derive(Clone, Debug)]
 pub enum PortListeners {
     /// Requests find their listener by host. A request belongs to the listener with the most
@@ -29,6 +30,14 @@ pub enum PortListeners {
     Udp(Arc<Listener>),
 }
 
+/// A listener that is found in another way than those that have the port.
+#[derive(Debug, PartialEq)]
+pub struct Mismatch {
+    /// The protocols of the listeners that have the port.
+    port: String,
+    listener: Arc<Listener>,
+}
+
 // === impl PortListeners ===
 
 impl PortListeners {
@@ -41,28 +50,33 @@ impl PortListeners {
         };
         match &listener.serves {
             Serves::Http(_) => Self::Http(named(listener)),
-            Serves::Https { .. } | Serves::TlsTerminated { .. } | Serves::TlsPassthrough(_) => {
-                Self::Tls(named(listener))
-            }
+            Serves::Https { .. }
+            | Serves::TlsTerminated { .. }
+            | Serves::TlsPassthrough(_)
+            | Serves::NoCertificate => Self::Tls(named(listener)),
             Serves::Tcp(_) => Self::Tcp(listener),
             Serves::Udp(_) => Self::Udp(listener),
         }
     }
 
-    /// With one more listener, in the place of one with the same hostname. A listener that does not
-    /// go with those of the port is left out.
-    #[must_use]
-    pub fn with(mut self, listener: Arc<Listener>) -> Self {
-        match (&mut self, Self::of(listener)) {
-            (Self::Http(map), Self::Http(new)) | (Self::Tls(map), Self::Tls(new)) => {
-                for listener in new.values() {
-                    map.insert(&listener.hostname, listener.clone());
-                }
-            }
-            (Self::Tcp(one), Self::Tcp(new)) | (Self::Udp(one), Self::Udp(new)) => *one = new,
-            _ => {}
+    /// Adds a listener, in the place of one with the same hostname.
+    ///
+    /// # Errors
+    /// When the listener is found in another way than those of the port; the port is as it was.
+    pub fn add(&mut self, listener: Arc<Listener>) -> Result<(), Mismatch> {
+        match (self, &listener.serves) {
+            (Self::Http(map), Serves::Http(_))
+            | (
+                Self::Tls(map),
+                Serves::Https { .. }
+                | Serves::TlsTerminated { .. }
+                | Serves::TlsPassthrough(_)
+                | Serves::NoCertificate,
+            ) => drop(map.insert(&listener.hostname.clone(), listener)),
+            (Self::Tcp(only), Serves::Tcp(_)) | (Self::Udp(only), Serves::Udp(_)) => *only = listener,
+            (port, _) => return Err(Mismatch { port: port.to_string(), listener }),
         }
-        self
+        Ok(())
     }
 
     /// Without the listener that has this one's hostname; `None` if it was the last.
@@ -112,6 +126,15 @@ impl fmt::Display for PortListeners {
     }
 }
 
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, listener } = self;
+        write!(f, "{} has protocol {}, its port {port}", listener.id, listener.serves.protocol())
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +155,9 @@ mod tests {
     #[test]
     fn https_and_tls_share_a_port_by_server_name() {
         let passed = listener("b.com", Serves::TlsPassthrough(Arc::default()));
-        let port = PortListeners::of(https("a.com")).with(passed.clone()).with(https("*"));
+        let mut port = PortListeners::of(https("a.com"));
+        port.add(passed.clone()).unwrap();
+        port.add(https("*")).unwrap();
         assert_eq!(port.to_string(), "HTTPS, TLS");
         let found = port.by_name().unwrap().for_sni(Some("b.com")).unwrap();
         assert!(Arc::ptr_eq(found, &passed));
@@ -143,8 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_in_another_way_is_left_out() {
-        let port = PortListeners::of(https("a.com")).with(listener("b.com", Serves::Http(Arc::default())));
+    fn a_listener_that_is_found_in_another_way_is_refused() {
+        let mut port = PortListeners::of(https("a.com"));
+        let refused = port.add(listener("b.com", Serves::Http(Arc::default()))).unwrap_err();
+        assert_eq!(refused.to_string(), "Gateway infra/web listener b.com has protocol HTTP, its port HTTPS");
         assert_eq!(port.to_string(), "HTTPS");
     }
 }

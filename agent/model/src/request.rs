@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-use http::HeaderName;
+use http::{HeaderName, Method};
 
 /// A parsed, normalised request head. Implementations may cache what they parse (the query, for
 /// example).
 pub trait RequestHead {
-    fn method(&self) -> &str;
+    fn method(&self) -> &Method;
     /// Lower-case host without port; empty if the request names none.
     fn host(&self) -> &str;
     /// Absolute path without query, normalised once: what is matched is what is forwarded.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, StatusCode};
+use http::{HeaderName, Method, StatusCode};
 use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
@@ -15,7 +15,7 @@ use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead};
 #[derive(Clone, Debug)]
 pub struct RouteMatch {
     pub path: PathMatch,
-    pub method: Option<Box<str>>,
+    pub method: Option<Method>,
     /// Each name at most once.
     pub headers: Vec<(HeaderName, ValueMatch)>,
     pub query: Vec<(Box<str>, ValueMatch)>,
@@ -111,7 +111,7 @@ pub struct Timeouts {
 impl RouteMatch {
     /// Everything but the path, which [`crate::PathTable`] has looked up already.
     pub fn matches_beyond_path(&self, request: &impl RequestHead) -> bool {
-        self.method.as_deref().is_none_or(|method| method == request.method())
+        self.method.as_ref().is_none_or(|method| method == request.method())
             && self
                 .headers
                 .iter()

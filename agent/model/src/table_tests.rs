@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderName, StatusCode};
+use http::{HeaderName, Method, StatusCode};
 use proptest::prelude::*;
 
 use super::*;
@@ -11,7 +11,7 @@ use crate::{Action, Failure, ObjectName, RouteOrigin, RuleId, Timeouts, ValueMat
 
 #[derive(Clone, Debug)]
 struct Request {
-    method: &'static str,
+    method: Method,
     host: &'static str,
     path: String,
     headers: Vec<&'static str>,
@@ -19,8 +19,8 @@ struct Request {
 }
 
 impl RequestHead for Request {
-    fn method(&self) -> &str {
-        self.method
+    fn method(&self) -> &Method {
+        &self.method
     }
     fn host(&self) -> &str {
         self.host
@@ -62,7 +62,7 @@ fn host_pattern() -> impl Strategy<Value = HostPattern> {
 
 fn request() -> impl Strategy<Value = Request> {
     (
-        prop::sample::select(vec!["GET", "POST"]),
+        prop::sample::select(vec![Method::GET, Method::POST]),
         prop::sample::select(vec!["a.example.com", "b.example.com", "b.com", "local"]),
         path(),
         names(),
@@ -72,14 +72,18 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn route() -> impl Strategy<Value = Route> {
-    let matched =
-        (path_match(), prop::option::of(prop::sample::select(vec!["GET", "POST"])), names(), names());
+    let matched = (
+        path_match(),
+        prop::option::of(prop::sample::select(vec![Method::GET, Method::POST])),
+        names(),
+        names(),
+    );
     (host_pattern(), matched, 0..3_i64, 0..3_usize, 0..2_usize).prop_map(
         |(host, (path, method, headers, query), created, name, rule)| {
             let one = || ValueMatch::Exact("1".into());
             let matches = RouteMatch {
                 path,
-                method: method.map(Into::into),
+                method,
                 headers: headers.iter().map(|name| (HeaderName::from_static(name), one())).collect(),
                 query: query.iter().map(|name| ((*name).into(), one())).collect(),
             };
@@ -138,7 +142,7 @@ fn the_matched_prefix_is_reported() {
     let matches = RouteMatch { path: PathMatch::prefix("/a/b/"), ..RouteMatch::default() };
     let table = table(&[(HostPattern::Any, entry(matches, 0, 0, 0))]);
     let request =
-        Request { method: "GET", host: "h", path: "/a/b/c/d".into(), headers: vec![], query: vec![] };
+        Request { method: Method::GET, host: "h", path: "/a/b/c/d".into(), headers: vec![], query: vec![] };
     assert_eq!(table.find(&request).map(|found| found.prefix), Some("/a/b"));
 }
 

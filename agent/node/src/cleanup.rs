@@ -21,14 +21,20 @@ pub struct Cleaned {
 pub fn clean(pin_dir: &Path) -> Cleaned {
     let mut cleaned = Cleaned::default();
     cleaned.remove_pins(pin_dir, |_| true);
-    cleaned.remove_vips();
+    match addresses::remove_all() {
+        Ok(changes) => {
+            cleaned.removed.extend(changes.removed.iter().map(|address| format!("VIP {address} on lo")));
+            cleaned.problems.extend(changes.problems.iter().map(ToString::to_string));
+        }
+        Err(error) => cleaned.problems.push(error.to_string()),
+    }
     let rules = notrack::set(&BTreeSet::new());
     cleaned.problems.extend(rules.err().map(|error| format!("cannot remove the nftables rules: {error}")));
     cleaned
 }
 
 /// Takes the programs of earlier agents, of any version, out of this network namespace: they would
-/// hear of no new ports, and drop packets to them. Those of an agent that runs stay, and are a
+/// not learn of new ports, and drop packets to them. Those of an agent that runs stay, and are a
 /// problem.
 pub fn detach(pin_dir: &Path) -> Cleaned {
     let mut cleaned = Cleaned::default();
@@ -53,14 +59,5 @@ impl Cleaned {
                 Err(error) => self.problems.push(error.to_string()),
             }
         }
-    }
-
-    fn remove_vips(&mut self) {
-        let changes = match addresses::remove_all() {
-            Ok(changes) => changes,
-            Err(error) => return self.problems.push(error.to_string()),
-        };
-        self.removed.extend(changes.removed.iter().map(|address| format!("VIP {address} on lo")));
-        self.problems.extend(changes.problems.iter().map(ToString::to_string));
     }
 }

@@ -10,11 +10,11 @@ use portcullis_common::reason::Reason;
 use crate::error::{Error, Unavailable};
 use crate::plan::desired::{Desired, GROUP};
 use crate::plan::{Contents, Op, plan};
-use crate::programs::attach::{self, Attachment};
-use crate::programs::interfaces::Interfaces;
+use crate::programs::attach::{self, Attachment, Unguarded};
+use crate::programs::interfaces::{Interface, Interfaces};
 use crate::programs::kernel::{Kernel, KernelLog, Passage};
-use crate::programs::maps::{CoreSockets, Maps};
-use crate::programs::pins::{DEFAULT_PIN_DIR, Pins};
+use crate::programs::maps::{self, CoreSockets, Maps};
+use crate::programs::pins::{DEFAULT_PIN_DIR, Found, Pins};
 use crate::programs::probe::probe;
 
 /// Options for opening the datapath.
@@ -23,7 +23,7 @@ pub struct Options {
     /// The base of the pin directory; must be on a BPF file system.
     pub pin_dir: PathBuf,
     pub interfaces: Interfaces,
-    /// The most talkative level the kernel programs log at; `None` is silent.
+    /// The most verbose level the kernel programs log at; `None` is silent.
     pub log: Option<Level>,
 }
 
@@ -42,7 +42,9 @@ pub struct Datapath {
     /// The contents of the maps; this is their only writer.
     contents: Contents,
     attachments: Vec<Attachment>,
-    /// Steering of agents of other ABI versions; it goes once this one knows its frontends.
+    unguarded: Vec<Unguarded>,
+    /// Steering of agents whose maps this one cannot use; it goes once this one knows its
+    /// frontends.
     predecessors: Vec<Pins>,
 }
 
@@ -53,25 +55,33 @@ impl Datapath {
     pub fn open(options: &Options) -> Result<Self, Unavailable> {
         probe(&options.pin_dir).check()?;
         let interfaces = options.interfaces.resolve()?;
-        let pins = Pins::open(&options.pin_dir)?;
+        let Found { ours: pins, others: predecessors } = Pins::open(&options.pin_dir, maps::fit)?;
         let mut kernel = Kernel::load(&pins, options.log)?;
         let maps = Maps::take(&mut kernel.0)?;
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
         let mut attachments = vec![attach::steer(&mut kernel, &pins)?];
-        let predecessors = pins.of_other_versions();
         // An interface has room for one guard, a namespace for many steering programs.
         predecessors.iter().for_each(|pins| remove_guards(pins, &[]));
+        let mut unguarded = vec![];
         for interface in &interfaces {
-            attachments.push(attach::guard(&mut kernel, &pins, interface)?);
+            match attach::guard(&mut kernel, &pins, interface) {
+                Ok(attachment) => attachments.push(attachment),
+                Err(error) => unguarded.push(warn_unguarded(interface, &error)),
+            }
         }
         let kept: Vec<_> = interfaces.iter().map(attach::guard_pin).collect();
         remove_guards(&pins, &kept);
-        Ok(Self { kernel, maps, pins, contents, attachments, predecessors })
+        Ok(Self { kernel, maps, pins, contents, attachments, unguarded, predecessors })
     }
 
     /// The programs at work, and how they came there.
     pub fn attachments(&self) -> &[Attachment] {
         &self.attachments
+    }
+
+    /// Interfaces on which the packet guard could not be put.
+    pub fn unguarded(&self) -> &[Unguarded] {
+        &self.unguarded
     }
 
     /// Gives the listening sockets of all cores to the steering program, in place of any it had.
@@ -118,6 +128,18 @@ impl Datapath {
     pub fn remove(self) -> Result<(), Error> {
         self.pins.remove()
     }
+}
+
+/// Connections are steered all the same, and packets to ports without listener reach the kernel,
+/// which refuses them.
+fn warn_unguarded(interface: &Interface, error: &Unavailable) -> Unguarded {
+    let (interface, reason) = (interface.name.clone(), error.to_string());
+    tracing::warn!(
+        "no packet guard on {interface}: {reason}; connections are steered all the same. Where another XDP program \
+         is in the way, `bpftool net show dev {interface}` names it; leave the interface out with --interface, or \
+         take that program away and start the agent again"
+    );
+    Unguarded { interface, reason }
 }
 
 /// Takes the guard off the interfaces that are not kept.

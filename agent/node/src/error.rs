@@ -1,4 +1,5 @@
-//! Errors of opening the datapath and of running it. Every message says what an operator can do.
+//! Errors of opening the datapath and of running it. Every message includes what an operator can
+//! do.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,6 +9,8 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 use portcullis_model::FrontendKey;
+
+use crate::process::Process;
 
 /// Frontends that are not served, and why.
 pub type Refused = BTreeMap<FrontendKey, String>;
@@ -25,6 +28,20 @@ pub enum Unavailable {
     NoBpffs { path: PathBuf, source: io::Error },
     #[error("cannot use the pin directory {path}: make it writable for the agent ({source})")]
     PinDirectory { path: PathBuf, source: io::Error },
+    #[error(
+        "another agent{} uses the programs pinned in {path}: stop it first, or give this one a --pin-dir of its own",
+        Process::named(.holder)
+    )]
+    InUse { path: PathBuf, holder: Option<Process> },
+    #[error(
+        "the directory {path} belongs to user {owner}, who could change what is pinned in it: remove it, or choose \
+         another --pin-dir"
+    )]
+    ForeignDirectory { path: PathBuf, owner: u32 },
+    #[error(
+        "other users may write to the directory {path}, and change what is pinned in it: chmod it to 0700"
+    )]
+    OpenDirectory { path: PathBuf },
     #[error("cannot tell the network namespace: is /proc mounted? ({0})")]
     NetworkNamespace(io::Error),
     #[error("kernel {kernel} refused the programs; they need 5.15 or later with BPF enabled: {}", chain(.source))]
@@ -41,7 +58,7 @@ pub enum Unavailable {
     Object(String),
 }
 
-/// A running datapath could not do what it was asked.
+/// A failure of a running datapath.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot write {entry} to the BPF map {map} (is it full?): {}", chain(.source))]

@@ -1,5 +1,6 @@
 //! A netlink socket (netlink(7)) of this thread's network namespace: requests with their
-//! acknowledgement, and dumps. What is asked is in the rooms below; nothing here knows why.
+//! acknowledgement, and dumps. The messages are in the modules below; their purpose is not known
+//! here.
 
 pub(crate) mod addresses;
 pub(crate) mod sockets;
@@ -13,7 +14,7 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
-/// A connection to the kernel that speaks one protocol.
+/// A connection to the kernel for one protocol.
 pub(crate) struct Connection<M> {
     socket: Socket,
     messages: PhantomData<M>,
@@ -45,7 +46,7 @@ where
         }
     }
 
-    /// Asks for a list and takes each of its messages. A list that the kernel cannot make ends with
+    /// Requests a list and takes each of its messages. A list that the kernel cannot make ends with
     /// an error code.
     pub(crate) fn dump(&mut self, message: M, mut take: impl FnMut(M)) -> io::Result<()> {
         self.send(message, NLM_F_DUMP)?;

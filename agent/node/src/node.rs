@@ -14,6 +14,7 @@ use portcullis_model::FrontendKey;
 use crate::cleanup::detach;
 use crate::datapath::{Datapath, Options};
 use crate::error::{Error, Refused, Unavailable};
+use crate::ports::Bound;
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
@@ -26,7 +27,7 @@ pub struct Settings {
     pub steering: Choice,
     /// As [`Options::pin_dir`].
     pub pin_dir: PathBuf,
-    /// Where the packet guard is attached.
+    /// Interfaces that the packet guard is attached to.
     pub interfaces: Interfaces,
     pub tracking: Tracking,
     /// Time for open connections to end where nothing is served any more.
@@ -48,6 +49,8 @@ pub enum Choice {
 /// the next agent.
 pub struct Node {
     steering: Option<Mutex<Steering>>,
+    /// Used without steering.
+    bound: Mutex<Bound>,
     vips: Mutex<Vips>,
     description: String,
 }
@@ -60,7 +63,8 @@ impl Node {
     /// agents away. Maps keep their contents until the first [`Node::serve`].
     ///
     /// # Errors
-    /// When only the kernel programs will do, and they are not possible.
+    /// When only the kernel programs will do, and they are not possible; or another agent uses
+    /// them.
     pub fn open(settings: &Settings) -> Result<Self, Unavailable> {
         let options = Options {
             pin_dir: settings.pin_dir.clone(),
@@ -70,14 +74,19 @@ impl Node {
         let opened = match settings.steering {
             Choice::Sockets => Err("as asked for".to_owned()),
             Choice::Programs => Ok(Datapath::open(&options)?),
-            Choice::Auto => {
-                Datapath::open(&options).map_err(|error| format!("because ebpf is not possible: {error}"))
-            }
+            Choice::Auto => match Datapath::open(&options) {
+                // Ordinary sockets would get no connections beside its programs.
+                Err(in_use @ Unavailable::InUse { .. }) => return Err(in_use),
+                opened => opened.map_err(|error| format!("because ebpf is not possible: {error}")),
+            },
         };
         let (datapath, description) = match opened {
             Ok(datapath) => {
-                let attached: Vec<_> = datapath.attachments().iter().map(ToString::to_string).collect();
-                (Some(datapath), format!("ebpf: {}", attached.join(", ")))
+                let attached = datapath.attachments().iter().map(ToString::to_string);
+                let unguarded = datapath.unguarded().iter();
+                let missing = unguarded.map(|it| format!("no guard on {}: {}", it.interface, it.reason));
+                let description = attached.chain(missing).collect::<Vec<_>>().join(", ");
+                (Some(datapath), format!("ebpf: {description}"))
             }
             Err(reason) => {
                 detach_predecessors(&options.pin_dir);
@@ -85,6 +94,7 @@ impl Node {
             }
         };
         Ok(Self {
+            bound: Mutex::default(),
             steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
             vips: Mutex::new(Vips::new(settings.tracking, settings.drain, Instant::now())),
             description,
@@ -99,6 +109,13 @@ impl Node {
     /// Returns `true` if the kernel programs steer connections.
     pub fn is_steered(&self) -> bool {
         self.steering.is_some()
+    }
+
+    /// Interfaces that should have the packet guard, and have not.
+    pub fn unguarded(&self) -> Vec<String> {
+        let steering = self.steering.as_ref().map(lock);
+        let unguarded = steering.iter().flat_map(|steering| steering.datapath.unguarded());
+        unguarded.map(|unguarded| unguarded.interface.clone()).collect()
     }
 
     /// The number of cores that can serve: the kernel programs have room for the sockets of so
@@ -125,9 +142,14 @@ impl Node {
     }
 
     /// Makes the frontends' addresses local; to be done before anything is bound to them. Returns
-    /// the frontends that have no address.
+    /// the frontends to which nothing may be bound: those without address, and those on which
+    /// another process listens.
     pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>) -> Refused {
-        lock(&self.vips).add(wanted, Instant::now())
+        let mut refused = lock(&self.vips).add(wanted, Instant::now());
+        if !self.is_steered() {
+            refused.extend(lock(&self.bound).taken_by_others(wanted));
+        }
+        refused
     }
 
     /// Steers connections to these frontends, and to no others, once the proxy serves them; then
@@ -166,8 +188,8 @@ impl Node {
     }
 }
 
-/// Programs of an earlier agent refuse the frontends they know, and drop packets to others: they
-/// would hear of no change.
+/// Programs of an earlier agent refuse the frontends they know, and drop packets to others: nothing
+/// would update them.
 fn detach_predecessors(pin_dir: &Path) {
     let detached = detach(pin_dir);
     for what in detached.removed {

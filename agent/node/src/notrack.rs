@@ -55,7 +55,9 @@ pub fn set(vips: &BTreeSet<IpAddr>) -> io::Result<()> {
     let (v4, v6): (Vec<_>, Vec<_>) = vips.iter().partition(|vip| vip.is_ipv4());
     let mut batch = Batch::new();
     for (family, vips) in [(IPV4, v4), (IPV6, v6)] {
-        family.clear(&mut batch);
+        // Deleting what is not there is an error, so it is made first.
+        batch.add(Kind::NewTable, family.number, table());
+        batch.add(Kind::DeleteTable, family.number, table());
         if !vips.is_empty() {
             family.fill(&mut batch, &vips);
         }
@@ -83,12 +85,6 @@ impl Family {
     /// Number of rules in our table. `NFTA_RULE_TABLE` is 1, like every table attribute.
     fn rules(self) -> io::Result<usize> {
         message::count(Kind::GetRule, self.number, table())
-    }
-
-    /// Deleting what is not there is an error, so it is made first.
-    fn clear(self, batch: &mut Batch) {
-        batch.add(Kind::NewTable, self.number, table());
-        batch.add(Kind::DeleteTable, self.number, table());
     }
 
     fn fill(self, batch: &mut Batch, vips: &[&IpAddr]) {

@@ -1,62 +1,133 @@
 //! Ports of the whole node. The kernel programs would take such a port from a process that listens
 //! on it already (sshd, the kubelet), so a frontend that an ordinary socket could not be bound to
 //! is refused here. Sockets of connections, whatever their local port, are in no frontend's way:
-//! they are found before the programs are asked.
+//! they are found before the programs run. Ordinary sockets are not bound to ports that another
+//! agent has.
 
-use std::collections::BTreeMap;
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use portcullis_model::{FrontendKey, L4Protocol};
 
 use crate::error::Refused;
 use crate::netlink::sockets::{self, Families, Listening};
+use crate::process::{self, Process};
 
 /// Those of the frontends on which another process listens, with what to do. Addresses of Gateways
 /// are not shared: only the unspecified ones can be in use.
 pub(crate) fn taken<'f>(frontends: impl Iterator<Item = &'f FrontendKey>) -> Refused {
-    let mut shared = frontends
-        .filter(|frontend| frontend.protocol == L4Protocol::Tcp && frontend.address.is_unspecified())
-        .peekable();
+    let is_checked = |frontend: &&FrontendKey| match frontend.protocol {
+        L4Protocol::Tcp => frontend.address.is_unspecified(),
+        // Not served yet; their sockets do not listen, and are listed in another way.
+        L4Protocol::Udp => false,
+    };
+    let mut shared = frontends.filter(is_checked).peekable();
     if shared.peek().is_none() {
         return BTreeMap::new();
     }
     match sockets::listening() {
         Ok(listening) => {
-            let is_taken = |frontend: &FrontendKey| listening.iter().any(|it| conflicts(it, frontend));
-            shared.filter(|it| is_taken(it)).map(|it| (*it, in_use(it.port))).collect()
+            let taken = shared.filter(|frontend| listening.iter().any(|it| conflicts(it, frontend)));
+            let in_use = taken.map(|frontend| {
+                let why = format!(
+                    "another process of the node listens on port {}: use another port, or an address of the \
+                     Gateway's own",
+                    frontend.port
+                );
+                (*frontend, why)
+            });
+            in_use.collect()
         }
         Err(error) => {
-            let unknown = |port| {
-                format!(
-                    "cannot tell whether another process listens on port {port}: the kernel does not list sockets \
-                     ({error}); load its module tcp_diag, or use an address of the Gateway's own"
-                )
-            };
-            shared.map(|frontend| (*frontend, unknown(frontend.port))).collect()
+            let unknown = shared.map(|frontend| {
+                let why = format!(
+                    "cannot tell whether another process listens on port {}: the kernel does not list sockets \
+                     ({error}); load its module tcp_diag, or use an address of the Gateway's own",
+                    frontend.port
+                );
+                (*frontend, why)
+            });
+            unknown.collect()
         }
     }
 }
 
-/// As bind(2) decides for a socket on the frontend's unspecified address: on every address of its
-/// family, no other socket may listen. IPv6 sockets count for IPv4 if they accept it: bound to an
-/// IPv4-mapped address, or to `::` without `IPV6_V6ONLY`.
-fn conflicts(socket: &Listening, frontend: &FrontendKey) -> bool {
-    socket.address.port() == frontend.port
-        && match (frontend.address, socket.address.ip()) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => true,
-            (IpAddr::V4(_), IpAddr::V6(address)) => {
-                address.to_ipv4_mapped().is_some()
-                    || (address.is_unspecified() && socket.families == Families::Both)
-            }
-            (IpAddr::V6(_), IpAddr::V6(address)) => address.to_ipv4_mapped().is_none(),
-            (IpAddr::V6(_), IpAddr::V4(_)) => false,
-        }
+/// The frontends that this agent serves from ordinary sockets. Its cores share each port
+/// (`SO_REUSEPORT`), so the kernel would let another agent of the same user share it as well, and
+/// every other connection would go there.
+#[derive(Debug, Default)]
+pub(crate) struct Bound {
+    bound: BTreeSet<FrontendKey>,
+    /// Those on which another process listened when it was looked up last.
+    taken: BTreeSet<FrontendKey>,
 }
 
-fn in_use(port: u16) -> String {
-    format!(
-        "another process of the node listens on port {port}: use another port, or an address of the Gateway's own"
-    )
+impl Bound {
+    /// Those of the frontends on which another process listens, with what to do. Where the kernel
+    /// lists no sockets, bind(2) decides alone.
+    pub(crate) fn taken_by_others(&mut self, wanted: &BTreeSet<FrontendKey>) -> Refused {
+        self.bound.retain(|frontend| wanted.contains(frontend));
+        let is_new = |it: &&FrontendKey| it.protocol == L4Protocol::Tcp && !self.bound.contains(it);
+        let new: Vec<_> = wanted.iter().filter(is_new).copied().collect();
+        if new.is_empty() {
+            self.taken.clear();
+            return BTreeMap::new();
+        }
+        let listening = sockets::listening().unwrap_or_else(|error| {
+            tracing::debug!("the kernel does not list sockets: {error}");
+            vec![]
+        });
+        let own: LazyCell<BTreeSet<u64>> = LazyCell::new(|| process::own_sockets().collect());
+        let mut taken = BTreeMap::new();
+        for frontend in new {
+            let mut in_the_way = listening.iter().filter(|socket| conflicts(socket, &frontend));
+            if let Some(socket) = in_the_way.clone().find(|socket| !own.contains(&socket.inode)) {
+                if !self.taken.contains(&frontend) {
+                    log_holder(socket);
+                }
+                let at = socket.address;
+                let why = format!(
+                    "Address already in use: another process listens on {at}; use another port or address"
+                );
+                taken.insert(frontend, why);
+            } else if in_the_way.any(|socket| socket.address.ip() == frontend.address) {
+                self.bound.insert(frontend);
+            }
+        }
+        self.taken = taken.keys().copied().collect();
+        taken
+    }
+}
+
+/// The process is the operator's matter, not that of a Gateway's owner.
+fn log_holder(socket: &Listening) {
+    let holder = Process::with_socket(socket.inode);
+    let holder = holder.map_or_else(|| "another process".to_owned(), |process| process.to_string());
+    tracing::warn!(
+        "{holder} listens on {}: it is served when that process has ended, or on another port or address",
+        socket.address
+    );
+}
+
+/// As bind(2) decides for a socket on the frontend's address: on this one, or on any of its family
+/// if one of the two is unspecified, no other socket may listen. IPv6 sockets count for IPv4 if
+/// they accept it: bound to an IPv4-mapped address, or to `::` without `IPV6_V6ONLY`.
+fn conflicts(socket: &Listening, frontend: &FrontendKey) -> bool {
+    let (wanted, bound) = (frontend.address, socket.address.ip());
+    let overlap = match (wanted, bound) {
+        (IpAddr::V4(_), IpAddr::V6(address)) if address.is_unspecified() => {
+            return socket.address.port() == frontend.port && socket.families == Families::Both;
+        }
+        (IpAddr::V6(_), IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => false,
+        (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        _ => {
+            let bound = bound.to_canonical();
+            wanted.is_ipv4() == bound.is_ipv4()
+                && (wanted == bound || wanted.is_unspecified() || bound.is_unspecified())
+        }
+    };
+    socket.address.port() == frontend.port && overlap
 }
 
 #[cfg(test)]
@@ -66,7 +137,7 @@ mod tests {
     use super::*;
 
     fn listening(address: &str, families: Families) -> Listening {
-        Listening { address: address.parse().unwrap(), families }
+        Listening { address: address.parse().unwrap(), families, inode: 0 }
     }
 
     #[test]
@@ -88,6 +159,38 @@ mod tests {
                 assert_eq!(conflicts(&socket, &frontend), expected, "{frontend} and {socket:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_address_is_taken_by_itself_and_by_the_unspecified_one() {
+        use Families::{Both, Ipv6Only};
+        for (address, families, v4, v6) in [
+            ("10.0.0.1:80", Both, true, false),
+            ("10.0.0.2:80", Both, false, false),
+            ("0.0.0.0:80", Both, true, false),
+            ("[::]:80", Both, true, true),
+            ("[::]:80", Ipv6Only, false, true),
+            ("[fd00::1]:80", Both, false, true),
+            ("[fd00::2]:80", Both, false, false),
+            ("[::ffff:10.0.0.1]:80", Both, true, false),
+        ] {
+            let socket = listening(address, families);
+            for (own, expected) in [("10.0.0.1", v4), ("fd00::1", v6)] {
+                let frontend = FrontendKey::new(own.parse().unwrap(), PortKey::tcp(80));
+                assert_eq!(conflicts(&socket, &frontend), expected, "{frontend} and {socket:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_socket_of_this_process_is_in_no_ports_way() {
+        let listener = std::net::TcpListener::bind("127.93.8.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let wanted = [FrontendKey::new(address.ip(), PortKey::tcp(address.port()))].into();
+        let mut bound = Bound::default();
+        assert!(bound.taken_by_others(&wanted).is_empty());
+        assert_eq!(bound.bound, wanted, "it need not be looked up again");
+        assert!(bound.taken_by_others(&BTreeSet::new()).is_empty() && bound.bound.is_empty());
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Steering {
 
 impl Closing {
     /// Takes up what was served and is not desired any more: the guard would drop the packets of
-    /// its open connections. A VIP that goes as a whole is none of the guard's business.
+    /// its open connections. The guard ignores a VIP that goes as a whole.
     fn update(&mut self, served: &BTreeSet<FrontendKey>, desired: &Desired, now: Instant) {
         let gone = served.difference(&desired.frontends).map(|frontend| (*frontend, now + self.drain));
         self.until.extend(gone);

@@ -8,10 +8,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
 
 use crate::error::Refused;
-use crate::logged::LastLogged;
 use crate::netlink::sockets;
 use crate::notrack;
 use crate::plan::desired::Sharing;
@@ -25,6 +25,27 @@ const COMPARISON_INTERVAL: Duration = Duration::from_secs(10);
 pub enum Tracking {
     On,
     Off,
+}
+
+/// The network namespace that an agent serves from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// A node of a cluster.
+    ClusterNode,
+    /// A pod of one Gateway.
+    Pod,
+    /// A machine that is no part of a cluster.
+    Machine,
+}
+
+impl Host {
+    /// Only a node of a cluster has a service proxy that drops what it does not serve itself.
+    pub fn tracking(self) -> Tracking {
+        match self {
+            Self::ClusterNode => Tracking::Off,
+            Self::Pod | Self::Machine => Tracking::On,
+        }
+    }
 }
 
 pub(crate) struct Vips {
@@ -126,7 +147,7 @@ impl Vips {
         };
         let rules = self.retrack();
         let disturbance = addresses.into_iter().chain(rules).reduce(|one, other| format!("{one}; {other}"));
-        if let Some(message) = self.disturbance.update(disturbance) {
+        if let Some(message) = self.disturbance.update((), disturbance) {
             tracing::warn!("another program changes what Gateways need on this node: {message}");
         }
     }
@@ -169,7 +190,7 @@ impl Vips {
         match notrack::set(&vips) {
             Ok(()) => self.untracked = Some(vips),
             Err(error) => {
-                if let Some(error) = self.tracking_problem.update(Some(error.to_string())) {
+                if let Some(error) = self.tracking_problem.update((), Some(error.to_string())) {
                     tracing::warn!(
                         "connections to VIPs are tracked, because nftables cannot be used ({error}): where kube-proxy \
                          runs in nftables mode, the node itself does not reach its Gateways; pods and other clients do"

@@ -31,7 +31,7 @@ fn vips_become_local_once_and_go_again() {
 
         ip("addr del 10.50.0.1/32 dev lo");
         let again = make_local(&vips(&["10.50.0.1", "fd50::1"])).unwrap();
-        assert_eq!(again.added, vec!["10.50.0.1".parse::<IpAddr>().unwrap()], "what somebody took away");
+        assert_eq!(again.added, vec!["10.50.0.1".parse::<IpAddr>().unwrap()], "what another program removed");
 
         let wanted = vips(&["10.50.0.2", "fd50::1"]);
         let added = make_local(&wanted).unwrap();

@@ -61,8 +61,8 @@ fn missing_capabilities_are_named() {
         become_nobody_with(CapabilitySet::NET_ADMIN);
         let refused = refusal(&options(pin_dir));
         assert!(matches!(refused, Unavailable::Capabilities(_)), "{refused}");
-        let said = refused.to_string();
-        assert!(said.contains("BPF, PERFMON") && said.contains("grant"), "{said}");
+        let message = refused.to_string();
+        assert!(message.contains("BPF, PERFMON") && message.contains("grant"), "{message}");
     });
 }
 

@@ -62,7 +62,7 @@ fn a_port_is_refused_where_an_ordinary_socket_would_be() {
                 assert_eq!(bound.is_err(), why.is_some(), "{frontend} beside {address}: {why:?}");
                 assert!(why.is_none_or(|why| why.contains("another process of the node listens on port")));
             }
-            assert!(!refused.is_empty(), "{address} is in nobody's way");
+            assert!(!refused.is_empty(), "{address} is not taken");
             close(listener);
             assert!(node.serve(BTreeSet::from(frontends)).is_empty(), "{address} is closed");
         }

@@ -65,9 +65,9 @@ fn vips_are_reached_where_connections_to_unknown_services_are_dropped() {
 
 fn exchange(mut client: &TcpStream, server: &mut TcpStream) {
     client.write_all(b"still here").unwrap();
-    let mut heard = [0; 10];
-    server.read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"still here");
+    let mut received = [0; 10];
+    server.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"still here");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn nothing_is_left_without_vips_and_others_tables_stay() {
 }
 
 #[test]
-fn rules_that_somebody_flushed_are_missed() {
+fn rules_that_were_flushed_are_missed() {
     isolated(|_| {
         let both = vips(&["10.50.0.1", "fd50::1"]);
         assert!(notrack::is_in_force(&vips(&[])).unwrap() && !notrack::is_in_force(&both).unwrap());

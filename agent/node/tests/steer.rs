@@ -4,12 +4,18 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aya::maps::{HashMap, PerCpuArray};
 use portcullis_common::ABI_VERSION;
-use portcullis_node::{Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, detach};
+use portcullis_node::{
+    Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, Unavailable, detach,
+};
 use support::{Client, Cores, close, ip, isolated, open, options, tcp};
 
 const CORES: usize = 4;
@@ -17,12 +23,10 @@ const CORES: usize = 4;
 #[test]
 fn a_thousand_ports_reach_the_cores_and_keep_their_number() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(CORES));
-        let mut datapath = open(&options(pin_dir));
-        datapath.set_sockets(&cores.sockets()).unwrap();
         let ports =
             || (2000..3000).flat_map(|port| [format!("10.50.0.1:{port}"), format!("[fd50::1]:{port}")]);
-        datapath.apply(&Desired::new(ports().map(|address| tcp(&address)), [])).unwrap();
+        let desired = Desired::new(ports().map(|address| tcp(&address)), []);
+        let Steered { client, cores, datapath } = Steered::new(&options(pin_dir), CORES, &desired);
 
         let mut hits = BTreeMap::<usize, usize>::new();
         for address in ports().map(|address| address.parse::<SocketAddr>().unwrap()) {
@@ -41,11 +45,8 @@ fn a_thousand_ports_reach_the_cores_and_keep_their_number() {
 #[test]
 fn what_is_not_a_frontend_is_untouched() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(1));
-        let mut datapath = open(&options(pin_dir));
-        datapath.set_sockets(&cores.sockets()).unwrap();
-        datapath.apply(&Desired::new([tcp("10.50.0.1:443")], [])).unwrap();
-
+        let desired = Desired::new([tcp("10.50.0.1:443")], []);
+        let Steered { client, cores: _cores, datapath } = Steered::new(&options(pin_dir), 1, &desired);
         assert_refused(&client, "10.50.0.1:444");
         assert_refused(&client, "10.99.0.1:443");
         assert_refused(&client, "[fd50::1]:443");
@@ -59,11 +60,8 @@ fn what_is_not_a_frontend_is_untouched() {
 #[test]
 fn a_wildcard_frontend_is_every_local_address_of_its_family() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(2));
-        let mut datapath = open(&options(pin_dir));
-        datapath.set_sockets(&cores.sockets()).unwrap();
-        datapath.apply(&Desired::new([tcp("0.0.0.0:8080"), tcp("[::]:8081")], [])).unwrap();
-
+        let desired = Desired::new([tcp("0.0.0.0:8080"), tcp("[::]:8081")], []);
+        let Steered { client, cores, datapath: _datapath } = Steered::new(&options(pin_dir), 2, &desired);
         for address in ["10.50.0.1:8080", "10.99.0.1:8080", "[fd50::1]:8081", "[fd99::1]:8081"] {
             assert_reaches(&client, &cores, address);
         }
@@ -91,7 +89,7 @@ fn a_frontend_without_sockets_is_refused_and_counted() {
 }
 
 #[test]
-fn a_frontend_without_sockets_is_nobody_elses() {
+fn a_frontend_without_sockets_is_no_other_processes() {
     isolated(|pin_dir| {
         let (client, cores) = (client_with_vips(), Cores::new(1));
         let everywhere = [TcpListener::bind("0.0.0.0:443").unwrap(), TcpListener::bind("[::]:22").unwrap()];
@@ -113,10 +111,9 @@ fn a_frontend_without_sockets_is_nobody_elses() {
 #[test]
 fn fewer_cores_after_more_leave_no_connection_behind() {
     isolated(|pin_dir| {
-        let (client, many, few) = (client_with_vips(), Cores::new(8), Cores::new(1));
-        let mut datapath = open(&options(pin_dir));
-        datapath.set_sockets(&many.sockets()).unwrap();
-        datapath.apply(&Desired::new([tcp("10.50.0.1:443")], [])).unwrap();
+        let desired = Desired::new([tcp("10.50.0.1:443")], []);
+        let Steered { client, cores: _many, mut datapath } = Steered::new(&options(pin_dir), 8, &desired);
+        let few = Cores::new(1);
         datapath.set_sockets(&few.sockets()).unwrap();
         for _ in 0..50 {
             assert_reaches(&client, &few, "10.50.0.1:443");
@@ -127,13 +124,9 @@ fn fewer_cores_after_more_leave_no_connection_behind() {
 #[test]
 fn traffic_survives_the_agent_and_is_adopted_by_the_next() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(2));
-        let options = guarded(pin_dir);
-        let mut datapath = open(&options);
+        let (options, desired) = (guarded(pin_dir), desired_443());
+        let Steered { client, cores, datapath } = Steered::new(&options, 2, &desired);
         assert!(datapath.attachments().iter().all(|a| a.how != How::Adopted), "{:?}", datapath.attachments());
-        datapath.set_sockets(&cores.sockets()).unwrap();
-        let desired = desired_443();
-        datapath.apply(&desired).unwrap();
         close(datapath);
         assert_reaches(&client, &cores, "10.50.0.1:443");
 
@@ -142,6 +135,7 @@ fn traffic_survives_the_agent_and_is_adopted_by_the_next() {
             assert!(next.attachments().iter().all(|a| a.how == How::Adopted), "{:?}", next.attachments());
             assert_eq!(next.apply(&desired).unwrap(), [], "the maps are as they were left");
             assert_reaches(&client, &cores, "10.50.0.1:443");
+            close(next);
         }
 
         let mut next = open(&options);
@@ -155,11 +149,7 @@ fn traffic_survives_the_agent_and_is_adopted_by_the_next() {
 #[test]
 fn the_guard_drops_what_the_kernel_would_refuse() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(1));
-        let mut datapath = open(&guarded(pin_dir));
-        datapath.set_sockets(&cores.sockets()).unwrap();
-        datapath.apply(&desired_443()).unwrap();
-
+        let Steered { client, cores, datapath } = Steered::new(&guarded(pin_dir), 1, &desired_443());
         assert_reaches(&client, &cores, "10.50.0.1:443");
         let silence = client.connect_within("10.50.0.1:444".parse().unwrap(), Duration::from_millis(200));
         assert_eq!(silence.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -172,10 +162,7 @@ fn the_guard_drops_what_the_kernel_would_refuse() {
 #[test]
 fn a_port_that_is_going_is_closed_and_its_connections_go_on() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(1));
-        let mut datapath = open(&guarded(pin_dir));
-        datapath.set_sockets(&cores.sockets()).unwrap();
-        datapath.apply(&desired_443()).unwrap();
+        let Steered { client, cores, mut datapath } = Steered::new(&guarded(pin_dir), 1, &desired_443());
         let address = "10.50.0.1:443".parse().unwrap();
         let mut connection = client.connect(address).unwrap();
         let (_, mut accepted) = cores.accept();
@@ -212,10 +199,7 @@ fn an_interface_no_longer_listed_is_left() {
 #[test]
 fn an_agent_of_another_version_is_relieved() {
     isolated(|pin_dir| {
-        let (client, old, new) = (client_with_vips(), Cores::new(1), Cores::new(1));
-        let mut datapath = open(&guarded(pin_dir));
-        datapath.set_sockets(&old.sockets()).unwrap();
-        datapath.apply(&desired_443()).unwrap();
+        let Steered { client, cores: old, datapath } = Steered::new(&guarded(pin_dir), 1, &desired_443());
         close(datapath);
         let (version, other) = (pin_dir.join(format!("v{ABI_VERSION}")), pin_dir.join("v0"));
         std::fs::rename(version, &other).unwrap();
@@ -223,11 +207,109 @@ fn an_agent_of_another_version_is_relieved() {
         let mut next = open(&guarded(pin_dir));
         assert!(next.attachments().iter().all(|a| a.how != How::Adopted), "{:?}", next.attachments());
         assert_reaches(&client, &old, "10.50.0.1:443");
+        let new = Cores::new(1);
         next.set_sockets(&new.sockets()).unwrap();
         next.apply(&desired_443()).unwrap();
         assert_reaches(&client, &new, "10.50.0.1:443");
         assert!(!other.exists(), "the other version's pins are left");
     });
+}
+
+#[test]
+fn a_second_agent_is_refused_and_changes_nothing() {
+    isolated(|pin_dir| {
+        let Steered { client, cores, datapath } = Steered::new(&guarded(pin_dir), 1, &desired_443());
+        let Err(refused) = Datapath::open(&guarded(pin_dir)) else { panic!("opened") };
+        let own = format!("process {} (", std::process::id());
+        assert!(matches!(refused, Unavailable::InUse { .. }), "{refused}");
+        assert!(refused.to_string().contains(&own), "{refused}");
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+        close(datapath);
+        open(&guarded(pin_dir));
+    });
+}
+
+/// As an agent finds them that was built with other limits.
+#[test]
+fn maps_of_another_shape_are_left_and_replaced() {
+    type Pin = fn(&Path);
+    let pins: [(&str, Pin); 4] = [
+        ("COUNTERS", |path| HashMap::<_, u32, u64>::create(Reason::COUNT, 0).unwrap().pin(path).unwrap()),
+        ("COUNTERS", |path| {
+            PerCpuArray::<_, [u64; 64]>::create(Reason::COUNT, 0).unwrap().pin(path).unwrap();
+        }),
+        ("FRONTENDS", |path| HashMap::<_, [u8; 20], [u8; 64]>::create(65_536, 0).unwrap().pin(path).unwrap()),
+        ("VIPS", |path| HashMap::<_, [u8; 16], u32>::create(1, 0).unwrap().pin(path).unwrap()),
+    ];
+    for (name, pin) in pins {
+        isolated(|pin_dir| {
+            let Steered { client, cores: old, datapath } = Steered::new(&guarded(pin_dir), 1, &desired_443());
+            close(datapath);
+            let [directory] = pin_directories(pin_dir).try_into().unwrap();
+            std::fs::remove_file(directory.join(name)).unwrap();
+            pin(&directory.join(name));
+
+            let mut next = open(&guarded(pin_dir));
+            assert_reaches(&client, &old, "10.50.0.1:443");
+            let new = Cores::new(1);
+            next.set_sockets(&new.sockets()).unwrap();
+            next.apply(&desired_443()).unwrap();
+            assert_reaches(&client, &new, "10.50.0.1:443");
+            assert!(count(&next, Reason::Steered) > 0);
+            assert!(!directory.exists(), "{name}: it has no agent any more");
+            let own = pin_directories(pin_dir);
+            close(next);
+            let next = open(&guarded(pin_dir));
+            assert!(next.attachments().iter().all(|a| a.how == How::Adopted), "{:?}", next.attachments());
+            assert_eq!(pin_directories(pin_dir), own, "its directory is found again");
+        });
+    }
+}
+
+/// A network card has room for one XDP program in its driver, and for one in the generic hook.
+#[test]
+fn a_foreign_program_on_an_interface_costs_the_guard_and_not_the_steering() {
+    isolated(|pin_dir| {
+        let client = client_with_vips();
+        let foreign = Datapath::open(&guarded(&pin_dir.with_file_name("foreign"))).unwrap();
+        let mut datapath = open(&guarded(pin_dir));
+        let unguarded = datapath.unguarded();
+        assert_eq!(unguarded.len(), 1, "{unguarded:?}");
+        assert_eq!(unguarded[0].interface, "node0");
+        assert!(unguarded[0].reason.contains("cannot attach guard to node0"), "{unguarded:?}");
+        let cores = Cores::new(1);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&desired_443()).unwrap();
+        assert_reaches(&client, &cores, "10.50.0.1:443");
+        foreign.remove().unwrap();
+    });
+}
+
+#[test]
+fn only_the_agents_user_may_look_at_its_pins() {
+    isolated(|pin_dir| {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let datapath = open(&options(pin_dir));
+        let [directory] = pin_directories(pin_dir).try_into().unwrap();
+        assert_eq!([mode(pin_dir), mode(&directory)], [0o700; 2]);
+        close(datapath);
+
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+        close(open(&options(pin_dir)));
+        assert_eq!(mode(&directory), 0o700, "as an earlier version left it");
+
+        let refused = || Datapath::open(&options(pin_dir)).err().map(|error| error.to_string());
+        std::fs::set_permissions(pin_dir, Permissions::from_mode(0o777)).unwrap();
+        assert!(refused().unwrap().contains("chmod it to 0700"), "{:?}", refused());
+        std::fs::set_permissions(pin_dir, Permissions::from_mode(0o700)).unwrap();
+        chown(&directory, Some(65534), None).unwrap();
+        assert!(refused().unwrap().contains("belongs to user 65534"), "{:?}", refused());
+    });
+}
+
+fn pin_directories(pin_dir: &Path) -> Vec<PathBuf> {
+    let version = pin_dir.join(format!("v{ABI_VERSION}"));
+    std::fs::read_dir(version).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 /// As an agent does that serves without programs.
@@ -256,16 +338,30 @@ fn programs_are_detached_that_no_agent_looks_after() {
 #[test]
 fn removing_detaches_and_leaves_no_pin() {
     isolated(|pin_dir| {
-        let (client, cores) = (client_with_vips(), Cores::new(1));
-        let mut datapath = open(&guarded(pin_dir));
-        datapath.set_sockets(&cores.sockets()).unwrap();
-        datapath.apply(&desired_443()).unwrap();
+        let Steered { client, cores, datapath } = Steered::new(&guarded(pin_dir), 1, &desired_443());
         assert_reaches(&client, &cores, "10.50.0.1:443");
         datapath.remove().unwrap();
         assert_refused(&client, "10.50.0.1:443");
         assert_refused(&client, "10.50.0.1:444");
         assert!(!pin_dir.exists(), "pins are left");
     });
+}
+
+/// A client with VIPs, and a datapath that steers what it wants to cores of its own.
+struct Steered {
+    client: Client,
+    cores: Cores,
+    datapath: Datapath,
+}
+
+impl Steered {
+    fn new(options: &Options, cores: usize, desired: &Desired) -> Self {
+        let (client, cores) = (client_with_vips(), Cores::new(cores));
+        let mut datapath = open(options);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(desired).unwrap();
+        Self { client, cores, datapath }
+    }
 }
 
 fn client_with_vips() -> Client {

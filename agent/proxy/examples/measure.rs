@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -30,9 +30,9 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use portcullis_model::{
     Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, FrontendKey, Gateway,
-    HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortListeners,
-    Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split, Timeouts,
-    TlsTermination, WeightedBackend,
+    HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortKey,
+    PortListeners, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split,
+    Timeouts, TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings};
 use rustls::ServerConfig;
@@ -93,12 +93,12 @@ async fn origin(address: SocketAddr) {
 
 async fn gateway(address: SocketAddr, origin: SocketAddr, routes: usize) {
     let proxy = Proxy::start(Settings { cores: 1, ..Settings::default() }).unwrap();
-    assert_eq!(proxy.apply(Arc::new(snapshot(address, origin, routes))).await, []);
+    assert!(proxy.apply(Arc::new(snapshot(address, origin, routes))).await.is_empty());
     std::future::pending().await
 }
 
 fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot {
-    let name = BackendName::new("bench", "origin", 80);
+    let name = BackendName::new("bench", "origin", PortKey::tcp(80));
     let mut table = RouteTable::default();
     let entries = (0..routes).map(|index| entry(index, &name)).collect();
     table.insert(&HostPattern::Any, Arc::new(PathTable::new(entries)));
@@ -181,7 +181,7 @@ async fn bare(address: SocketAddr, origin: SocketAddr) {
     loop {
         let stream = accept(&listener).await;
         let peer = stream.peer_addr().unwrap();
-        tokio::task::spawn_local(bare.clone().serve(stream, peer, false));
+        tokio::task::spawn_local(bare.clone().serve(stream, peer, Version::HTTP_11));
     }
 }
 
@@ -201,8 +201,9 @@ async fn bare_tls(address: SocketAddr, bare: Bare) {
         let (bare, acceptor) = (bare.clone(), acceptor.clone());
         tokio::task::spawn_local(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
-            let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            bare.serve(stream, peer, http2).await;
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let version = if is_http2 { Version::HTTP_2 } else { Version::HTTP_11 };
+            bare.serve(stream, peer, version).await;
         });
     }
 }
@@ -212,7 +213,7 @@ impl Bare {
         self,
         stream: S,
         peer: SocketAddr,
-        http2: bool,
+        version: Version,
     ) {
         let peer = HeaderValue::from_str(&peer.ip().to_string()).unwrap();
         let service = hyper::service::service_fn(move |request| {
@@ -220,8 +221,8 @@ impl Bare {
             async move { Ok::<_, Infallible>(pass(&bare.table, bare.idle, peer, request).await) }
         });
         let io = TokioIo::new(stream);
-        // A connection that breaks off is no news here.
-        let _ = if http2 {
+        // Connections that break off are not counted.
+        let _ = if version == Version::HTTP_2 {
             http2::Builder::new(Local).serve_connection(io, service).await
         } else {
             http1::Builder::new().serve_connection(io, service).await
@@ -245,7 +246,7 @@ async fn pass(
     let authority = request.uri().authority().map(|it| HeaderValue::from_str(it.as_str()).unwrap());
     let host = authority.unwrap_or_else(|| request.headers()[header::HOST].clone());
     *request.uri_mut() = request.uri().path_and_query().cloned().unwrap().into();
-    *request.version_mut() = http::Version::HTTP_11;
+    *request.version_mut() = Version::HTTP_11;
     let fields = request.headers_mut();
     fields.insert(header::HOST, host.clone());
     for name in [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE] {

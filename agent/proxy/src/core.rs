@@ -1,10 +1,11 @@
 //! The things that every part of a core may use: the clock, the counters, the settings, the
 //! snapshot that is served, the sockets, and the reasons of answers that the gateway gives itself.
-//! Nothing here knows a connection or a request.
+//! Nothing here depends on connections or requests.
 
 pub(crate) mod clock;
 pub(crate) mod head;
 pub(crate) mod log_limit;
+pub(crate) mod origin;
 pub(crate) mod reason;
 pub(crate) mod settings;
 pub(crate) mod snapshot;

@@ -1,5 +1,9 @@
 //! HTTP requests, from their head to the last byte of the response: the edge policy, the decision,
 //! the way to a backend or an answer of the gateway's own.
+//!
+//! The HTTP library parses and writes messages in `connection`, `service`, `forward`, `body` and
+//! `upgrade`. All that is decided, changed, counted and logged is in the other files, which do not
+//! know it: they take any [`Head`](crate::core::head::Head).
 
 pub(crate) mod answer;
 pub(crate) mod body;
@@ -9,5 +13,8 @@ pub(crate) mod edge;
 pub(crate) mod forward;
 pub(crate) mod headers;
 pub(crate) mod path;
+pub(crate) mod plan;
+pub(crate) mod request_id;
+pub(crate) mod router;
 pub(crate) mod service;
 pub(crate) mod upgrade;

@@ -30,7 +30,6 @@ mod upstream;
 pub use crate::core::reason::Reason;
 pub use crate::core::settings::{LogOutput, Settings, SocketMode, Upstream};
 pub use crate::core::socket::CoreSockets;
-pub use crate::core::stats::{GatewayStats, HandshakeFailure, ListenerStats, Refusal, Stats};
+pub use crate::core::stats::{ExceededLimit, GatewayStats, HandshakeFailure, ListenerStats, Stats};
 pub use crate::http::path::normalise as normalise_path;
 pub use crate::proxy::{CORE_THREAD, Proxy, StartError};
-pub use crate::thread::Unbound;

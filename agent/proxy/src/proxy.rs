@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use portcullis_model::Snapshot;
+use portcullis_model::{Snapshot, Unserved};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
@@ -18,13 +18,13 @@ use crate::core::socket::CoreSockets;
 use crate::core::stats::Stats;
 use crate::core::task::or_abort;
 use crate::log::access_log::LogWriter;
-use crate::thread::{self, Command, Unbound};
+use crate::thread::{self, Command};
 
 /// The beginning of the names of the threads that serve connections. A panic there ends the
 /// connection it came up in, or else the process, by itself.
 pub const CORE_THREAD: &str = "core-";
 
-/// Dropping it stops the data plane at once; [`Proxy::drain`] is the polite way.
+/// Dropping it stops the data plane at once; [`Proxy::drain`] lets connections finish.
 #[derive(Debug)]
 pub struct Proxy {
     sockets: Vec<CoreSockets>,
@@ -69,17 +69,18 @@ impl Proxy {
         &self.sockets
     }
 
-    /// Returns once every core serves the snapshot, with the frontends that could not be bound.
-    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Vec<Unbound> {
-        let mut unbound = self.ask(|reply| Command::Apply(snapshot.clone(), reply)).await.concat();
-        unbound.sort_by_key(|it| it.frontend);
-        unbound.dedup_by_key(|it| it.frontend);
-        unbound
+    /// Returns once every core serves the snapshot, except for what one of them cannot serve.
+    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Unserved {
+        let mut unserved = Unserved::default();
+        for of_core in self.command(|reply| Command::Apply(snapshot.clone(), reply)).await {
+            unserved.extend(of_core);
+        }
+        unserved
     }
 
     pub async fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        for stats in self.ask(Command::Stats).await {
+        for stats in self.command(Command::Stats).await {
             sum.add(stats);
         }
         sum
@@ -90,7 +91,7 @@ impl Proxy {
         // They are the cores' own once more: the kernel would go on taking connections that no core
         // accepts.
         self.sockets.clear();
-        self.ask(Command::Drain).await;
+        self.command(Command::Drain).await;
         self.cores.clear();
         for thread in self.threads.drain(..) {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -125,11 +126,11 @@ impl Proxy {
     }
 
     /// Sends every core a command and collects the answers; a core that is gone gives none.
-    async fn ask<T>(&self, command: impl Fn(oneshot::Sender<T>) -> Command) -> Vec<T> {
+    async fn command<T>(&self, to_command: impl Fn(oneshot::Sender<T>) -> Command) -> Vec<T> {
         let mut replies = Vec::with_capacity(self.cores.len());
         for core in &self.cores {
             let (sender, reply) = oneshot::channel();
-            let _ = core.send(command(sender));
+            let _ = core.send(to_command(sender));
             replies.push(reply);
         }
         let mut answers = Vec::with_capacity(replies.len());

@@ -2,11 +2,12 @@
 //! parts are put together here, and nowhere else.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{FrontendKey, Snapshot};
+use portcullis_model::{FrontendKey, Snapshot, Unserved};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -19,6 +20,7 @@ use crate::client::connection_limit::{ConnectionLimits, SharedCounts};
 use crate::client::listener::Listeners;
 use crate::client::tls::TlsFactory;
 use crate::core::clock;
+use crate::core::log_limit::LogLimit;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::snapshot::{self, SnapshotCell};
 use crate::core::socket;
@@ -26,19 +28,13 @@ use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
 use crate::http::connection;
 use crate::http::forward::Forwarder;
+use crate::http::router::Router;
 use crate::http::service::Service;
 use crate::log::access_log::AccessLog;
 use crate::upstream::pool::Pools;
 
-/// A frontend that cannot be served, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unbound {
-    pub frontend: FrontendKey,
-    pub problem: String,
-}
-
 pub(crate) enum Command {
-    Apply(Arc<Snapshot>, oneshot::Sender<Vec<Unbound>>),
+    Apply(Arc<Snapshot>, oneshot::Sender<Unserved>),
     Stats(oneshot::Sender<Stats>),
     Drain(oneshot::Sender<()>),
 }
@@ -123,13 +119,14 @@ impl Core {
             listeners: listeners.clone(),
             counters: counters.clone(),
         };
-        let service = Rc::new(Service {
-            snapshot: snapshot.clone(),
+        let router = Router {
             listeners: listeners.clone(),
             counters: counters.clone(),
             access_log: access_log.clone(),
-            forwarder: Forwarder { pools, tasks: tasks.clone(), trusted_hops: settings.trusted_hops },
-        });
+            trusted_hops: settings.trusted_hops,
+        };
+        let forwarder = Forwarder { pools, tasks: tasks.clone(), too_large: LogLimit::default() };
+        let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });
         let server = Rc::new(Server { opener, clients: clients.clone(), service });
         Self {
             settings,
@@ -144,17 +141,13 @@ impl Core {
         }
     }
 
-    fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Vec<Unbound> {
+    fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Unserved {
         self.connection_limits.retain(snapshot.frontends.values());
         self.listeners.retain(snapshot.frontends.values());
-        let unserved = snapshot.frontends.iter().filter_map(|(frontend, port)| {
-            let problem = port.listeners.iter().find_map(|listener| snapshot::unserved(listener))?;
-            Some(Unbound { frontend: *frontend, problem })
-        });
-        let mut unbound: Vec<_> = unserved.collect();
+        let mut unserved = snapshot::unserved(&snapshot);
         match self.settings.sockets {
             SocketMode::Steered => acceptors.open(self),
-            SocketMode::Bound => unbound.extend(acceptors.follow(self, &snapshot)),
+            SocketMode::Bound => unserved.frontends.extend(acceptors.follow(self, &snapshot)),
         }
         self.snapshot.store(snapshot);
         // Connections whose listener is gone have served their last request.
@@ -163,7 +156,7 @@ impl Core {
             client.tls.as_ref().is_some_and(|listener| !listener.is_served())
                 || current.port(client.local).is_none()
         });
-        unbound
+        unserved
     }
 
     fn read(&self) -> Stats {
@@ -176,8 +169,10 @@ impl Core {
 
     fn accept(&self, listener: TcpListener) -> JoinHandle<()> {
         let (server, tasks) = (self.server.clone(), self.tasks.clone());
-        let serve = move |stream, peer| drop(tasks.spawn_local(server.clone().serve(stream, peer)));
-        tokio::task::spawn_local(or_abort(accept_forever(listener, self.counters.clone(), serve)))
+        let accepting = accept_forever(listener, self.counters.clone(), move |stream, peer| {
+            tasks.spawn_local(server.clone().serve(stream, peer));
+        });
+        tokio::task::spawn_local(or_abort(accepting))
     }
 
     async fn drain(&self) {
@@ -226,8 +221,9 @@ impl Acceptors {
         self.steered.extend(self.waiting.drain(..).map(|listener| core.accept(listener)));
     }
 
-    /// Binds what the snapshot adds, closes what it no longer has.
-    fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<Unbound> {
+    /// Binds what the snapshot adds, closes what it no longer has. Returns the frontends that
+    /// cannot be bound, and why.
+    fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<(FrontendKey, String)> {
         self.bound.retain(|frontend, task| {
             let port = snapshot.frontends.get(frontend);
             let wanted = port.is_some_and(|port| snapshot::is_accepting(port));
@@ -237,19 +233,17 @@ impl Acceptors {
             wanted
         });
         let wanted = snapshot.frontends.iter().filter(|(_, port)| snapshot::is_accepting(port));
-        wanted.filter_map(|(frontend, _)| self.bind(core, *frontend).err()).collect()
-    }
-
-    fn bind(&mut self, core: &Core, frontend: FrontendKey) -> Result<(), Unbound> {
-        if self.bound.contains_key(&frontend) {
-            return Ok(());
+        let mut unbound = Vec::new();
+        for (frontend, _) in wanted {
+            if let Entry::Vacant(place) = self.bound.entry(*frontend) {
+                let address = frontend.socket_address();
+                match socket::listen(address).and_then(TcpListener::from_std) {
+                    Ok(listener) => _ = place.insert(core.accept(listener)),
+                    Err(error) => unbound.push((*frontend, format!("cannot listen on {address}: {error}"))),
+                }
+            }
         }
-        let address = frontend.socket_address();
-        let listener = socket::listen(address).and_then(TcpListener::from_std);
-        let listener = listener
-            .map_err(|error| Unbound { frontend, problem: format!("cannot listen on {address}: {error}") })?;
-        self.bound.insert(frontend, core.accept(listener));
-        Ok(())
+        unbound
     }
 
     fn stop(&mut self) {

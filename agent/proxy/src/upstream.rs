@@ -5,3 +5,4 @@ pub(crate) mod endpoint;
 pub(crate) mod multiplex;
 pub(crate) mod pool;
 pub(crate) mod request;
+pub(crate) mod small_reads;

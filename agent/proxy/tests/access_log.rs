@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use portcullis_model::{AccessLog, BackendProtocol, Gateway, LogFormat, ObjectName};
 use portcullis_proxy::{LogOutput, Settings};
 use serde_json::Value;
@@ -18,7 +19,7 @@ use support::rules::rule;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 
-const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: 100 };
+const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE };
 
 /// Gateway `logged` on the plain port, Gateway `quiet` on the TLS port, both echoing; and the end
 /// of a pipe into which the log goes.
@@ -112,6 +113,25 @@ async fn behind_trusted_proxies_lines_say_who_the_client_is() {
     }
 }
 
+/// The id in the log is that of the backend's log; a client's own is believed from trusted proxies.
+#[tokio::test]
+async fn lines_have_the_id_that_the_backend_got() {
+    let forwarded = "GET /\nx-request-id: theirs\nx-forwarded-for: 7.7.7.7";
+    for (hops, request, kept) in
+        [(0, forwarded, false), (1, forwarded, true), (1, "GET /\nx-request-id: theirs", false)]
+    {
+        let (world, _origin, reader) = world_behind(hops, ALL).await;
+        let reply = world.send(Via::Http1, request).await;
+        let seen = reply.body.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap();
+        assert_eq!(seen == "theirs", kept, "{hops} {request}: {seen}");
+        assert_eq!(world.send(Via::Http1, "GET /%00").await.status, 400);
+        let lines = parsed(&lines(world, reader).await);
+        assert_eq!(lines[0]["request_id"], seen, "{lines:?}");
+        let refused = lines[1]["request_id"].as_str().unwrap();
+        assert!(refused.len() == 16 && refused != seen, "{lines:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_refused_is_logged_with_its_reason() {
     let (mut world, _origin, reader) = world(ALL).await;
@@ -124,14 +144,14 @@ async fn what_is_refused_is_logged_with_its_reason() {
         assert_eq!(world.send(Via::Http1, request).await.status, status);
     }
     let lines = parsed(&lines(world, reader).await);
-    let said: Vec<_> = lines.iter().map(|line| format!("{} {}", line["status"], line["reason"])).collect();
-    assert_eq!(said, [r#"404 "no_listener""#, r#"400 "path_nul""#, r#"503 "no_endpoint""#]);
+    let answers: Vec<_> = lines.iter().map(|line| format!("{} {}", line["status"], line["reason"])).collect();
+    assert_eq!(answers, [r#"404 "no_listener""#, r#"400 "path_nul""#, r#"503 "no_endpoint""#]);
     assert_eq!((&lines[1]["target"], &lines[2]["backend"]), (&"/%00".into(), &"test/echo:80".into()));
 }
 
 #[tokio::test]
 async fn answers_below_the_minimum_have_no_line() {
-    let (world, _origin, reader) = world(AccessLog { minimum_status: 400, ..ALL }).await;
+    let (world, _origin, reader) = world(AccessLog { minimum_status: StatusCode::BAD_REQUEST, ..ALL }).await;
     assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
     assert_eq!(world.send(Via::Http1, "GET /%00").await.status, 400);
     let lines = parsed(&lines(world, reader).await);
@@ -143,7 +163,8 @@ async fn answers_below_the_minimum_have_no_line() {
 async fn text_is_the_combined_log_format_with_more_behind_it() {
     let (world, origin, reader) = world(AccessLog { format: LogFormat::Text, ..ALL }).await;
     let request = "GET /a\nhost: a.test\nuser-agent: x\" gateway=\"y\\";
-    let sent = world.send(Via::Http1, request).await.body.len();
+    let body = world.send(Via::Http1, request).await.body;
+    let (sent, id) = (body.len(), body.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap());
     let lines = lines(world, reader).await;
     let [line] = lines.as_slice() else { panic!("{lines:?}") };
     let (head, rest) = line.split_once("] ").unwrap();
@@ -153,7 +174,7 @@ async fn text_is_the_combined_log_format_with_more_behind_it() {
     assert_eq!(
         rest,
         format!(
-            r#""GET /a HTTP/1.1" 200 {sent} "-" "x\" gateway=\"y\\" gateway="test/logged" listener="Gateway test/gateway listener *" host="a.test" rule="HTTPRoute test/route rule 0" backend="test/echo:80" endpoint="{endpoint}""#
+            r#""GET /a HTTP/1.1" 200 {sent} "-" "x\" gateway=\"y\\" gateway="test/logged" listener="Gateway test/gateway listener *" host="a.test" rule="HTTPRoute test/route rule 0" backend="test/echo:80" endpoint="{endpoint}" request_id="{id}""#
         )
     );
     assert!(end.ends_with(" complete=true"), "{line}");

@@ -62,6 +62,16 @@ fn request_headers() -> Vec<Row> {
             ..row("nor by which port and path it came", vec![rule()])
         },
         Row {
+            request: "GET /\nx-real-ip: 6.6.6.6\nx_real_ip: 7.7.7.7\nx-real_ip: 8.8.8.8\nx_request_id: a",
+            saw: &["!x-real-ip", "!x_real_ip", "!x-real_ip", "!x_request_id", "x-forwarded-for: 127.0.0.1"],
+            ..row("nor by the fields of other proxies", vec![rule()])
+        },
+        Row {
+            request: "GET /\nx-request-id: mine",
+            saw: &["!x-request-id: mine"],
+            ..row("nor which request it is", vec![rule()])
+        },
+        Row {
             request: "GET /\nte: trailers\naccept-encoding: gzip",
             saw: &["te: trailers", "accept-encoding: gzip"],
             ..row("gRPC's te: trailers passes", vec![rule()])
@@ -353,6 +363,29 @@ async fn trailers_pass_both_kinds_of_backend() {
             let sum = reply.trailers.get("x-sum").map(|sum| sum.to_str().unwrap());
             assert_eq!(sum, Some("42"), "{via:?} to {protocol:?}");
         }
+    }
+}
+
+/// Trailers may not say what header fields may not.
+#[tokio::test]
+async fn trailers_of_a_request_are_restricted_as_its_header_fields_are() {
+    let secret = Filter::RequestHeaders(edit(&[("x-set", "own")], &[], &["x-secret"]));
+    let (mut world, backend) = World::echo(vec![rule().filter(secret)]).await;
+    let over_http2 = Origin::h2c().await;
+    for (protocol, backend) in [(BackendProtocol::Http1, &backend), (BackendProtocol::H2c, &over_http2)] {
+        world.backend("echo", protocol, &[backend.address]);
+        world.apply().await;
+        let names =
+            "x-sum, x-real-ip, x-forwarded-for, x_real_ip, x-secret, x-set, authorization, x-request-id";
+        let request = format!(
+            "POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: {names}\r\ntransfer-encoding: chunked\r\n\
+             \r\n2\r\nhi\r\n0\r\nx-sum: 42\r\nx-real-ip: 6.6.6.6\r\nx-forwarded-for: 6.6.6.6\r\n\
+             x_real_ip: 6.6.6.6\r\nx-secret: 6.6.6.6\r\nx-set: 6.6.6.6\r\nauthorization: 6.6.6.6\r\n\
+             x-request-id: 6.6.6.6\r\n\r\n"
+        );
+        let reply = raw(world.plain, request.as_bytes()).await;
+        assert!(reply.contains("x-sum: 42"), "{protocol:?}: {reply}");
+        assert!(!reply.contains("6.6.6.6"), "{protocol:?}: {reply}");
     }
 }
 

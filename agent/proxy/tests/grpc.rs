@@ -44,7 +44,7 @@ async fn failures_are_told_as_grpc_statuses() {
         ("an invalid backend", vec![rule().invalid_backend()], vec![slow.address], "14"),
         ("no endpoint", vec![rule()], vec![], "14"),
         ("a backend that refuses", vec![rule()], vec![refusing], "14"),
-        ("a backend that speaks something else", vec![rule()], vec![broken], "14"),
+        ("a backend of another protocol", vec![rule()], vec![broken], "14"),
         ("a time-out", vec![rule().request_timeout(50)], vec![slow.address], "4"),
     ] {
         let world = world(rules, &endpoints).await;

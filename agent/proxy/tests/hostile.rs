@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{BackendProtocol, Limits, ObjectName};
-use portcullis_proxy::Refusal;
+use portcullis_proxy::ExceededLimit;
 use support::client::raw;
 use support::origin::Origin;
 use support::rules::rule;
@@ -74,7 +74,7 @@ async fn echo_with(limits: Limits) -> (World, Origin) {
     (world, origin)
 }
 
-async fn refused(world: &World) -> BTreeMap<Refusal, u64> {
+async fn refused(world: &World) -> BTreeMap<ExceededLimit, u64> {
     let mut gateways = world.proxy.stats().await.gateways;
     gateways.remove(&ObjectName::new("test", "gateway")).unwrap_or_default().refused
 }
@@ -222,6 +222,22 @@ async fn a_malformed_body_spoils_its_backend_connection() {
     assert_eq!(origin.connections(), 2, "the connection with half a request must not be reused");
 }
 
+/// An HTTP/2 client takes any bytes for frames: an answer of HTTP/1 would be a frame of 4.7 MB.
+#[tokio::test]
+async fn a_broken_preface_is_answered_in_http2_or_not_at_all() {
+    let (world, _origin) = World::echo(vec![rule()]).await;
+    for preface in [
+        "INVALID CONNECTION PREFACE\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nXM\r\n\r\n",
+        "PRI * HTTP/2.0\r\nhost: a\r\n\r\n",
+    ] {
+        let stream = sending(world.plain, preface.as_bytes()).await;
+        closes(preface, stream).await;
+        let answer = raw(world.plain, preface.as_bytes()).await;
+        assert!(!answer.contains("HTTP/1"), "{preface:?}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn http2_authority_and_host_agree() {
     let (world, _origin) = World::echo(vec![rule()]).await;
@@ -274,7 +290,7 @@ async fn what_does_not_become_a_head_is_not_waited_for() {
     let mut stream = support::client::tls(stream, Some("any.test"), b"h2").await.unwrap();
     stream.write_all(b"P").await.unwrap();
     closes("P", stream).await;
-    assert_eq!(refused(&world).await, BTreeMap::from([(Refusal::HeaderTimeout, 5)]));
+    assert_eq!(refused(&world).await, BTreeMap::from([(ExceededLimit::HeaderTimeout, 5)]));
 }
 
 /// HTTP/2 ends with a PING that the client may leave without answer.
@@ -283,7 +299,7 @@ async fn a_connection_that_was_told_to_end_does_not_depend_on_its_client() {
     let http2_idle_timeout = Duration::from_millis(300);
     let (world, _origin) = echo_with(Limits { http2_idle_timeout, ..Limits::default() }).await;
     closes("no answer to PING", sending(world.plain, HTTP2).await).await;
-    assert_eq!(refused(&world).await, BTreeMap::from([(Refusal::Http2IdleTimeout, 1)]));
+    assert_eq!(refused(&world).await, BTreeMap::from([(ExceededLimit::Http2IdleTimeout, 1)]));
 }
 
 /// RFC 9112 section 9.3.2.
@@ -328,7 +344,7 @@ async fn clients_that_do_not_do_their_part_are_cut_and_no_others() {
         let large2 = sending(world.plain, &[HTTP2, &get(1, "/?size=100000000")].concat()).await;
         closes("no rest of the body", upload).await;
         closes("no window for the response", large2).await;
-        let all = BTreeMap::from([(Refusal::IdleTimeout, 2), (Refusal::Http2IdleTimeout, 1)]);
+        let all = BTreeMap::from([(ExceededLimit::IdleTimeout, 2), (ExceededLimit::Http2IdleTimeout, 1)]);
         eventually("the response is not read", async || refused(&world).await == all).await;
         drop(large);
     };

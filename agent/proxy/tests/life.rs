@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
+use portcullis_model::Unserved;
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 use support::backend::Backend;
 use support::client::{self, Transport};
@@ -86,8 +87,8 @@ async fn bound_frontends_come_and_go() {
 
     let mut both = snapshot(free, [main_listener("/").build()], &backends);
     both.frontends.extend(snapshot(taken, [main_listener("/").build()], &backends).frontends);
-    let unbound = proxy.apply(Arc::new(both)).await;
-    assert_eq!(unbound.iter().map(|it| it.frontend.port).collect::<Vec<_>>(), [taken.port()]);
+    let unserved = proxy.apply(Arc::new(both)).await;
+    assert_eq!(unserved.reasons().map(|(frontend, _)| frontend.port).collect::<Vec<_>>(), [taken.port()]);
     assert_eq!(client::send(Transport::Http1, free, get("/")).await.status(), StatusCode::OK);
 
     assert!(proxy.apply(Arc::default()).await.is_empty());
@@ -108,7 +109,7 @@ async fn a_drain_refuses_connections_while_a_request_is_held() {
         let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoints = [backend.local_addr().unwrap()];
         let served = snapshot(address, [main_listener("/").build()], &[("app/echo:80", &endpoints)]);
-        assert_eq!(proxy.apply(Arc::new(served)).await, []);
+        assert_eq!(proxy.apply(Arc::new(served)).await, Unserved::default());
 
         let request = tokio::spawn(client::send(Transport::Http1, address, get("/")));
         let (mut held, _) = backend.accept().await.unwrap();

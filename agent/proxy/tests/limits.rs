@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis_model::{BackendProtocol, Gateway, Limits, ObjectName};
-use portcullis_proxy::{GatewayStats, Refusal};
+use portcullis_proxy::{ExceededLimit, GatewayStats};
 use support::origin::Origin;
 use support::rules::rule;
 use support::via::{Client, Via};
@@ -101,7 +101,7 @@ async fn a_full_gateway_takes_no_more_and_others_do() {
     assert!(connect(&world, Via::Http1).await.is_none());
     assert!(connect(&world, Via::Http2Tls).await.is_some(), "another Gateway is not full");
     let full = stats(&world, "strict").await;
-    assert_eq!((full.open, full.refused), (2, BTreeMap::from([(Refusal::Connections, 1)])));
+    assert_eq!((full.open, full.refused), (2, BTreeMap::from([(ExceededLimit::Connections, 1)])));
     assert_eq!(stats(&world, "lax").await.refused, BTreeMap::new());
     drop(first);
     eventually("a place is free", async || open(&world, "strict").await == 1).await;
@@ -141,7 +141,7 @@ async fn a_changed_limit_ends_no_connection_and_counts_those_that_are_open() {
     let mut after = connect(&world, Via::Http1).await.expect("there is room for one more");
     assert_eq!(after.send(&long).await.status, 414);
     let stats = stats(&world, "gateway").await;
-    assert_eq!((stats.open, stats.refused), (4, BTreeMap::from([(Refusal::Connections, 1)])));
+    assert_eq!((stats.open, stats.refused), (4, BTreeMap::from([(ExceededLimit::Connections, 1)])));
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn a_tunnel_counts_as_the_connection_that_it_was() {
 }
 
 #[tokio::test]
-async fn patience_is_the_gateways() {
+async fn timeouts_are_the_gateways() {
     let limit = Duration::from_millis(300);
     let strict = Limits { header_timeout: limit, idle_timeout: limit, ..Limits::default() };
     let (world, _origin) = two_gateways(strict).await;
@@ -182,7 +182,7 @@ async fn patience_is_the_gateways() {
         stream.read_to_end(&mut Vec::new()).await.unwrap();
     }
     eventually("the idle connection is closed", async || idle.closed().await).await;
-    assert_eq!(stats(&world, "strict").await.refused, BTreeMap::from([(Refusal::HeaderTimeout, 2)]));
+    assert_eq!(stats(&world, "strict").await.refused, BTreeMap::from([(ExceededLimit::HeaderTimeout, 2)]));
     assert_eq!(patient.send("GET /").await.status, 200);
 }
 

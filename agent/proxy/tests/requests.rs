@@ -228,3 +228,26 @@ async fn connections_to_backends_are_reused() {
     let requests: Vec<_> = stats.listeners.values().map(|it| it.requests[2]).collect();
     assert_eq!((requests, stats.upstream_connects, stats.accepted), (vec![20], 1, 20));
 }
+
+#[tokio::test]
+async fn what_is_not_routed_is_counted_and_nothing_else() {
+    let gateway = Gateway::start();
+    let routes = vec![RouteSpec::to("/there", "app/nowhere:80")];
+    gateway.serve(vec![ListenerSpec::new("main", HOST, false, routes)], &[]).await;
+    for (request, status, unrouted) in [
+        ("GET /none HTTP/1.1\r\nHost: {HOST}", 404, 1),
+        ("GET / HTTP/1.1\r\nHost: other.test", 404, 2),
+        ("GET /%2f HTTP/1.1\r\nHost: {HOST}", 400, 3),
+        ("TRACE / HTTP/1.1\r\nHost: {HOST}", 405, 4),
+        ("OPTIONS * HTTP/1.1\r\nHost: {HOST}", 200, 4),
+        ("GET /there HTTP/1.1\r\nHost: {HOST}", 503, 4),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+        let request = format!("{}\r\nConnection: close\r\n\r\n", request.replace("{HOST}", HOST));
+        tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        assert_eq!(gateway.proxy.stats().await.unrouted, unrouted, "{request}");
+    }
+}

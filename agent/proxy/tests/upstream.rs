@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use portcullis_model::BackendProtocol;
-use portcullis_proxy::{Settings, Upstream};
+use portcullis_proxy::{Reason, Settings, Upstream};
 use support::client::raw;
-use support::origin::{Origin, serve_raw};
+use support::origin::{Origin, serve_pieces, serve_raw};
 use support::rules::rule;
 use support::via::{Client, Reply, Via};
 use support::world::World;
@@ -172,6 +172,162 @@ async fn what_is_no_response_is_a_bad_gateway() {
             let reply = world.send(via, "GET /").await;
             assert_eq!(reply.status, 502, "{via:?}: {:?}", String::from_utf8_lossy(answer));
         }
+    }
+}
+
+/// They come before a final response, which they say nothing about.
+#[tokio::test]
+async fn informational_responses_do_not_break_the_final_one() {
+    const FINAL: &str = "HTTP/1.1 200 OK\r\nx-final: 1\r\ncontent-length: 2\r\n\r\nok";
+    for informational in [
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 102 Processing\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\nx-final: 0\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nconnection: close\r\ncontent-length: 5\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\ntransfer-encoding: chunked\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\ntransfer-encoding: gzip\r\n\r\n",
+        "HTTP/1.1 199 Whatever\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n",
+    ] {
+        for pieces in [vec![informational.to_owned() + FINAL], vec![informational.into(), FINAL.into()]] {
+            let world = world(BackendProtocol::Http1, &[serve_pieces(pieces).await]).await;
+            for (via, request) in [(Via::Http1, "GET /"), (Via::Http2Tls, "POST /\n\nbody")] {
+                let reply = world.send(via, request).await;
+                let got = (reply.status.as_u16(), reply.body.as_str(), reply.header("x-final"));
+                assert_eq!(got, (200, "ok", Some("1")), "{via:?} after {informational:?}");
+                assert_eq!(reply.header("link"), None);
+            }
+        }
+    }
+    for broken in [
+        "HTTP/1.1 103 Early Hints\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    ] {
+        let world = world(BackendProtocol::Http1, &[serve_pieces(vec![broken.into()]).await]).await;
+        assert_eq!(world.send(Via::Http1, "GET /").await.status, 502, "{broken:?}");
+    }
+}
+
+#[tokio::test]
+async fn nor_do_those_of_an_http2_backend() {
+    let status = |code: &[u8]| [&[0x08, 3], code].concat();
+    let frame = |kind: u8, flags: u8, payload: &[u8]| {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, 1][..], payload].concat()
+    };
+    let head = |code: &[u8]| frame(1, 4, &status(code));
+    let body = frame(0, 1, b"ok");
+    let of = |heads: &[&[u8]]| heads.iter().flat_map(|code| head(code)).collect::<Vec<_>>();
+    for (answer, expected) in [
+        ([of(&[b"200"]), body.clone()].concat(), 200),
+        ([of(&[b"103", b"200"]), body.clone()].concat(), 200),
+        ([of(&[b"100", b"102", b"103", b"103", b"200"]), body.clone()].concat(), 200),
+        ([of(&[b"101"]), body.clone()].concat(), 502),
+        ([of(&[b"103", b"101"]), body.clone()].concat(), 502),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let written = answer.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                // SETTINGS, and the acknowledgement of the client's.
+                stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap();
+                let mut seen = Vec::new();
+                // The head of stream 1.
+                while !seen.windows(6).any(|part| part[0] == 1 && part[2..] == [0, 0, 0, 1]) {
+                    stream.read_buf(&mut seen).await.unwrap();
+                }
+                stream.write_all(&written).await.unwrap();
+                let _ = stream.read_to_end(&mut seen).await;
+            }
+        });
+        let world = world(BackendProtocol::H2c, &[address]).await;
+        let reply = timeout(Duration::from_secs(10), world.send(Via::Http1, "GET /")).await.unwrap();
+        assert_eq!(reply.status.as_u16(), expected, "{answer:?}");
+    }
+}
+
+/// The client waits for our 100, which tells nothing of the backend.
+#[tokio::test]
+async fn only_a_client_that_asked_is_told_to_continue() {
+    let pieces = ["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"];
+    let origin = serve_pieces(pieces.map(str::to_owned).to_vec()).await;
+    let world = world(BackendProtocol::Http1, &[origin]).await;
+    for (expect, continues) in [("", false), ("expect: 100-continue\r\n", true)] {
+        let request = format!("POST / HTTP/1.1\r\nhost: a\r\n{expect}content-length: 4\r\n\r\nbody");
+        let answer = raw(world.plain, request.as_bytes()).await;
+        assert_eq!(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\n"), continues, "{answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1 + usize::from(continues), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_in_another_transfer_coding_is_a_bad_gateway() {
+    for codings in [
+        "transfer-encoding: gzip, chunked",
+        "transfer-encoding: gzip",
+        "transfer-encoding: identity",
+        "transfer-encoding: chunked, chunked",
+        "transfer-encoding: gzip\r\ntransfer-encoding: chunked",
+        "content-length: 5\r\ntransfer-encoding: xchunked",
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{codings}\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        let world = world(BackendProtocol::Http1, &[serve_pieces(vec![answer]).await]).await;
+        for via in [Via::Http1, Via::Http2Tls] {
+            assert_eq!(world.send(via, "GET /").await.status, 502, "{via:?}: {codings}");
+        }
+        let stats = world.proxy.stats().await;
+        let counted = stats.answers.get(&Reason::ResponseCoding).copied().unwrap_or_default();
+        assert_eq!(counted, 2, "{codings}");
+    }
+}
+
+/// The head that the client gets is written anew, so leniency harms no client; the length of a
+/// chunk is another matter.
+#[tokio::test]
+async fn a_bare_lf_is_taken_in_heads_and_nowhere_else() {
+    for (answer, expected) in [
+        ("HTTP/1.1 200 OK\nx-a: 1\ncontent-length: 2\n\nok", Some("ok")),
+        ("HTTP/1.1 200 OK\r\nx-a: 1\r\ntransfer-encoding: chunked\r\n\r\n2\nok\r\n0\r\n\r\n", None),
+        ("HTTP/1.1 200 OK\r\nx-a: 1\r\ntransfer-encoding: chunked\r\n\r\n2;a\nok\r\n0\r\n\r\n", None),
+        ("HTTP/1.1 200 OK\r\nx-a: 1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\n0\r\n\r\n", None),
+    ] {
+        let world = world(BackendProtocol::Http1, &[serve_pieces(vec![answer.into()]).await]).await;
+        let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+        let body = client.try_send("GET /").await.ok().map(|reply| reply.body);
+        assert_eq!(body.as_deref(), expected, "{answer:?}");
+        if expected.is_some() {
+            let written = raw(world.plain, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+            assert!(written.contains("\r\nx-a: 1\r\n"), "{written:?}");
+        }
+    }
+    for bad in ["x: a\rb", "x: a\0b", "x : a"] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{bad}\r\ncontent-length: 0\r\n\r\n");
+        let world = world(BackendProtocol::Http1, &[serve_pieces(vec![answer]).await]).await;
+        assert_eq!(world.send(Via::Http1, "GET /").await.status, 502, "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_head_over_the_limits_says_so() {
+    let field = |bytes| format!("x: {}\r\n", "v".repeat(bytes));
+    for (fields, status) in [
+        (field(30 << 10), 200),
+        (field(40 << 10), 502),
+        (field(1 << 20), 502),
+        (field(1).repeat(19), 200),
+        (field(1).repeat(20), 502),
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{fields}\r\n");
+        let origin = serve_pieces(vec![answer]).await;
+        let upstream = Upstream { header_bytes: 32 << 10, header_fields: 20, ..Upstream::default() };
+        let mut world = World::with(Settings { upstream, ..Settings::default() });
+        world.backend("echo", BackendProtocol::Http1, &[origin]);
+        world.http("*", vec![rule()]);
+        world.apply().await;
+        let answer = raw(world.plain, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{} bytes: {answer:.40}", fields.len());
+        let stats = world.proxy.stats().await;
+        let counted = stats.answers.get(&Reason::ResponseTooLarge).copied().unwrap_or_default();
+        assert_eq!(counted, u64::from(status == 502));
     }
 }
 

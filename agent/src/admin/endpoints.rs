@@ -4,27 +4,30 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_control::applier::State;
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::{Progress, Question};
+use portcullis_inspect::{MetricsFormat, Progress, Question};
 use tokio::sync::watch;
 
 use crate::cluster::Membership;
-use crate::inspect::read_path;
-use crate::plane::Plane;
+use crate::plane::{Plane, read_path};
 use crate::scrape;
 
 const INDEX: &str = "\
 /livez    200 while the process runs
 /readyz   200 when traffic is served, else 503 with what is missing
-/metrics  Prometheus text
+/metrics  OpenMetrics, or Prometheus text
 /config   what the data plane runs
 /routes   routes in the order they are matched
 /status   statuses of all objects, as JSON
 /problems what is wrong with the input
 /explain  POST a question as JSON: url, method, headers, all
 ";
+
+/// The endpoints that are only read.
+const READ: [&str; 8] = ["/", "/livez", "/readyz", "/metrics", "/config", "/routes", "/status", "/problems"];
 
 /// The sources of all answers.
 #[derive(Clone)]
@@ -41,20 +44,33 @@ type Answer = Response<Bytes>;
 impl Admin {
     pub(crate) async fn answer(&self, request: Request<Bytes>) -> Answer {
         let state = self.state.borrow().clone();
-        match (request.method(), request.uri().path()) {
-            (&Method::GET, "/") => ok(INDEX),
-            (&Method::GET, "/livez") => ok("ok\n"),
-            (&Method::GET, "/readyz") => readiness(&state, self.membership.as_ref()),
-            (&Method::GET, "/metrics") => ok(portcullis_inspect::metrics(
-                &scrape::metrics(&state, &self.plane, self.membership.as_ref()).await,
-            )),
-            (&Method::GET, "/config") => ok(portcullis_inspect::dump(&state.snapshot)),
-            (&Method::GET, "/routes") => ok(portcullis_inspect::routes(&state.snapshot)),
-            (&Method::GET, "/status") => self.statuses().await,
-            (&Method::GET, "/problems") => ok(problems(&state)),
-            (&Method::POST, "/explain") => explain(&state, request.body()),
-            _ => text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n"),
+        // The HTTP library leaves out the body of an answer to HEAD.
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        match request.uri().path() {
+            "/explain" if request.method() == Method::POST => explain(&state, request.body()),
+            "/explain" => not_allowed("POST"),
+            path if !READ.contains(&path) => {
+                text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n")
+            }
+            _ if !is_read => not_allowed("GET, HEAD"),
+            "/livez" => ok("ok\n"),
+            "/readyz" => readiness(&state, self.membership.as_ref()),
+            "/metrics" => self.metrics(&state, request.headers()).await,
+            "/config" => ok(portcullis_inspect::dump(&state.snapshot)),
+            "/routes" => ok(portcullis_inspect::routes(&state.snapshot)),
+            "/status" => self.statuses().await,
+            "/problems" => ok(problems(&state)),
+            _ => ok(INDEX),
         }
+    }
+
+    async fn metrics(&self, state: &State, fields: &HeaderMap) -> Answer {
+        let accept = fields.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let format = MetricsFormat::accepted(&accept.collect::<Vec<_>>().join(","));
+        let metrics = scrape::metrics(state, &self.plane, self.membership.as_ref()).await;
+        let mut answer = ok(portcullis_inspect::metrics(&metrics, format));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        answer
     }
 
     /// There may be tens of thousands of files.
@@ -74,7 +90,12 @@ impl Admin {
 fn readiness(state: &State, membership: Option<&Membership>) -> Answer {
     let progress = Progress {
         applied: state.applied,
-        served: state.snapshot.frontends.keys().filter(|key| !state.refused.contains_key(key)).count(),
+        served: state
+            .snapshot
+            .frontends
+            .keys()
+            .filter(|key| !state.refused.frontends.contains_key(key))
+            .count(),
         is_current: membership.is_none_or(|membership| *membership.current.borrow()),
         needs_gateway: membership.is_none_or(|membership| membership.has_one_gateway),
     };
@@ -85,7 +106,7 @@ fn readiness(state: &State, membership: Option<&Membership>) -> Answer {
 }
 
 fn problems(state: &State) -> String {
-    portcullis_inspect::problems(state.problems.iter(), state.unsaid.iter(), &state.refused)
+    portcullis_inspect::problems(state.problems.iter(), state.unreported.iter(), &state.refused)
 }
 
 fn explain(state: &State, question: &[u8]) -> Answer {
@@ -98,6 +119,12 @@ fn explain(state: &State, question: &[u8]) -> Answer {
     }
 }
 
+fn not_allowed(methods: &'static str) -> Answer {
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, format!("this endpoint takes {methods}\n"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
 fn ok(body: impl Into<Bytes>) -> Answer {
     text(StatusCode::OK, body)
 }
@@ -105,7 +132,7 @@ fn ok(body: impl Into<Bytes>) -> Answer {
 pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
-    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
 }

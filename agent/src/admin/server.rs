@@ -1,64 +1,128 @@
 //! HTTP/1.1 for the admin endpoints.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener as StdTcpListener};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use portcullis_node::Process;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::admin::endpoints::{Admin, text};
+use crate::admin::hosts::Hosts;
 
 /// Largest body of a question, in bytes.
 const MAX_BODY: usize = 64 << 10;
+/// Connections of one socket. One more ends the oldest: nothing that holds connections keeps a
+/// probe out.
+const MAX_CONNECTIONS: usize = 64;
+/// Answers that are made or sent at a time. Each may be about everything that is configured.
+const MAX_ANSWERS: usize = 8;
+/// Time for a head to come, and for a body.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// Time until one of the answers before has been sent.
+const QUEUE_TIME: Duration = Duration::from_secs(5);
+/// Time for all that is asked and answered on one connection.
+const CONNECTION_TIME: Duration = Duration::from_secs(60);
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
+
+/// The sockets of the endpoints, taken before the agent touches anything else: one that cannot have
+/// them must not cost the agent that does. Nothing is answered yet.
+pub(crate) struct Sockets {
+    unix: StdUnixListener,
+    file: SocketFile,
+    tcp: Option<(StdTcpListener, Hosts)>,
+}
+
+/// The answers on one socket.
+struct Service {
+    admin: Admin,
+    hosts: Hosts,
+    answers: Arc<Semaphore>,
+}
+
+/// The body of an answer, which counts as long as it is not sent.
+struct Counted {
+    body: Full<Bytes>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Removed when dropped.
+struct SocketFile(PathBuf);
 
 /// The open endpoints; [`Endpoints::close`] ends them and removes the socket.
 pub(crate) struct Endpoints {
-    socket: PathBuf,
+    _file: SocketFile,
     acceptors: JoinSet<()>,
     /// Gone when they are to end.
     open: watch::Sender<()>,
 }
 
-/// Listens on a unix socket, and on a port of 127.0.0.1 if one is given.
-pub(crate) async fn serve(admin: Admin, socket: &Path, port: Option<u16>) -> Result<Endpoints> {
-    let listener = listen(socket)?;
-    tracing::info!("admin endpoints on {}", socket.display());
+/// Listens on a unix socket, and on a port of 127.0.0.1 if one is given, under these names.
+pub(crate) fn listen(socket: &Path, port: Option<u16>, names: &[String]) -> Result<Sockets> {
+    let unix = listen_on_file(socket)?;
+    let file = SocketFile(socket.to_owned());
+    unix.set_nonblocking(true)?;
+    let tcp = port.map(listen_on_loopback).transpose()?;
+    let tcp = tcp.map(|tcp| (tcp, Hosts::Listed(names.to_vec())));
+    Ok(Sockets { unix, file, tcp })
+}
+
+/// Answers on the sockets.
+pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Result<Endpoints> {
+    let Sockets { unix, file, tcp } = sockets;
+    tracing::info!("admin endpoints on {}", file.0.display());
     let (open, closed) = watch::channel(());
     let mut acceptors = JoinSet::new();
-    acceptors.spawn(accept(listener, admin.clone(), closed.clone()));
-    if let Some(port) = port {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
-        let listener =
-            listener.with_context(|| format!("cannot listen on 127.0.0.1:{port} (--admin-port)"))?;
-        tracing::info!("admin endpoints on http://{}", listener.local_addr()?);
-        acceptors.spawn(accept(listener, admin, closed));
+    let service = |hosts| {
+        Arc::new(Service { admin: admin.clone(), hosts, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) })
+    };
+    acceptors.spawn(accept(UnixListener::from_std(unix)?, service(Hosts::Any), closed.clone()));
+    if let Some((tcp, hosts)) = tcp {
+        tracing::info!("admin endpoints on http://{}", tcp.local_addr()?);
+        acceptors.spawn(accept(TcpListener::from_std(tcp)?, service(hosts), closed));
     }
-    Ok(Endpoints { socket: socket.to_owned(), acceptors, open })
+    Ok(Endpoints { _file: file, acceptors, open })
+}
+
+fn listen_on_loopback(port: u16) -> Result<StdTcpListener> {
+    let listener = StdTcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| {
+        format!(
+            "cannot listen on 127.0.0.1:{port}: stop the process that has it, or choose another --admin-port"
+        )
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Replaces a socket that no agent answers any more; only its owner may use the new one.
-fn listen(socket: &Path) -> Result<UnixListener> {
+fn listen_on_file(socket: &Path) -> Result<StdUnixListener> {
     if StdUnixStream::connect(socket).is_ok() {
-        bail!("another agent answers on {}: choose another --admin-socket", socket.display());
+        let path = socket.display();
+        let holder = Process::named(&Process::listening_on(&path.to_string()));
+        bail!("another agent{holder} answers on {path}: stop it, or choose another --admin-socket");
     }
     let directory = socket.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let prepare = || -> io::Result<UnixListener> {
+    let prepare = || -> io::Result<StdUnixListener> {
         if let Some(directory) = directory.filter(|directory| !directory.exists()) {
             fs::create_dir_all(directory)?;
             fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
@@ -67,7 +131,7 @@ fn listen(socket: &Path) -> Result<UnixListener> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(socket)?;
+        let listener = StdUnixListener::bind(socket)?;
         fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
         Ok(listener)
     };
@@ -99,12 +163,19 @@ impl Listener for TcpListener {
 
 /// Until the endpoints are closed. Connections end with it, idle ones above all: they would hold
 /// the data plane.
-async fn accept(listener: impl Listener, admin: Admin, mut closed: watch::Receiver<()>) {
+async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         tokio::select! {
             stream = listener.next() => match stream {
-                Ok(stream) => drop(connections.spawn(connection(stream, admin.clone()))),
+                Ok(stream) => {
+                    open.retain(|connection| !connection.is_finished());
+                    if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
+                        oldest.abort();
+                    }
+                    open.push_back(connections.spawn(connection(stream, service.clone())));
+                }
                 Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
             },
             Some(_) = connections.join_next() => {}
@@ -114,21 +185,70 @@ async fn accept(listener: impl Listener, admin: Admin, mut closed: watch::Receiv
     connections.shutdown().await;
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, admin: Admin) {
-    let service = service_fn(|request| answer(&admin, request));
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, service: Arc<Service>) {
+    let answer = service_fn(|request| service.answer(request));
     let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
-    // A client that went away.
-    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+    server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
+    // A client that went away, or does not end.
+    let _ = timeout(CONNECTION_TIME, server.serve_connection(TokioIo::new(stream), answer)).await;
 }
 
-async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (head, body) = request.into_parts();
-    let answer = match Limited::new(body, MAX_BODY).collect().await {
-        Ok(body) => admin.answer(Request::from_parts(head, body.to_bytes())).await,
-        Err(_) => text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n"),
-    };
-    Ok(answer.map(Full::new))
+// === impl Service ===
+
+impl Service {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Counted>, Infallible> {
+        let (head, body) = request.into_parts();
+        if let Some(refusal) = self.hosts.refusal(&head) {
+            return Ok(small(text(StatusCode::MISDIRECTED_REQUEST, refusal)));
+        }
+        let body = match timeout(REQUEST_TIME, Limited::new(body, MAX_BODY).collect()).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(_)) => {
+                return Ok(small(text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n")));
+            }
+            Err(_) => {
+                let late = format!("the question did not come within {REQUEST_TIME:?}\n");
+                return Ok(small(text(StatusCode::REQUEST_TIMEOUT, late)));
+            }
+        };
+        let request = Request::from_parts(head, body);
+        // Probes never wait.
+        if matches!(request.uri().path(), "/livez" | "/readyz") {
+            return Ok(small(self.admin.answer(request).await));
+        }
+        let permit = timeout(QUEUE_TIME, Arc::clone(&self.answers).acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else {
+            let busy = format!("{MAX_ANSWERS} other answers are being sent: ask again later\n");
+            return Ok(small(text(StatusCode::SERVICE_UNAVAILABLE, busy)));
+        };
+        let answer = self.admin.answer(request).await;
+        Ok(answer.map(|body| Counted { body: body.into(), _permit: Some(permit) }))
+    }
+}
+
+/// An answer that need not be counted.
+fn small(answer: Response<Bytes>) -> Response<Counted> {
+    answer.map(|body| Counted { body: body.into(), _permit: None })
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 // === impl Endpoints ===
@@ -138,6 +258,11 @@ impl Endpoints {
     pub(crate) async fn close(mut self) {
         drop(self.open);
         while self.acceptors.join_next().await.is_some() {}
-        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) const HTTP: u16 = 8080;
 pub(crate) const HTTPS: u16 = 8443;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An agent with a configuration directory; both end with it.
 pub(crate) struct Agent {
@@ -67,6 +67,8 @@ impl Agent {
             .arg(dir.path().join("conf"))
             .arg("--admin-socket")
             .arg(dir.path().join("admin.sock"))
+            .arg("--pin-dir")
+            .arg(dir.path().join("pins"))
             .args(options)
             .stderr(log)
             .stdout(out)
@@ -196,9 +198,9 @@ fn serve(mut stream: TcpStream, name: &str) {
 
 /// Polls until the condition holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "within {TIMEOUT:?}: {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }

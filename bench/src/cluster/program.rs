@@ -1,5 +1,5 @@
-//! The program that measures: built, run inside of the cluster, and served with what only somebody
-//! outside can do.
+//! The program that measures: built, run inside of the cluster, and served with what can only be
+//! done from outside.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -2,16 +2,20 @@
 //! replace it by `--update`; where a rise is wanted, its line is deleted first, so that the commit
 //! shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::Measured;
 
-/// By how much a request may cost more than recorded.
-const LIMIT: f64 = 1.02;
+/// A request that costs more than this share of what is recorded is a regression.
+const DEARER: f64 = 1.02;
+/// Below this share, what is recorded would hide the next regression.
+const CHEAPER: f64 = 0.98;
+/// No change makes a request so much cheaper; rather, nothing was counted.
+const BROKEN: f64 = 0.5;
 
 /// Instructions by the workload's name.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -30,9 +34,15 @@ impl Recorded {
         Ok(fs::write(path(), serde_json::to_string_pretty(self)? + "\n")?)
     }
 
-    /// Says what is dearer than it may be.
+    /// Compares in both directions: an improvement that is not recorded would allow a later
+    /// regression of the same size.
     pub(super) fn check(&self, measured: &[Measured]) -> Result<()> {
-        let mut dearer = Vec::new();
+        self.refuse_broken(measured)?;
+        let names: BTreeSet<_> = measured.iter().map(|measured| measured.workload.name()).collect();
+        if let Some(name) = self.0.keys().find(|name| !names.contains(name.as_str())) {
+            bail!("bench/instructions.json has {name}, which is not measured: delete its line");
+        }
+        let mut wrong = Vec::new();
         for measured in measured {
             let (name, now) = (measured.workload.name(), measured.median());
             let Some(before) = self.0.get(name) else {
@@ -42,24 +52,43 @@ impl Recorded {
             };
             let ratio = now / *before as f64;
             println!("bench: {name}: {now:.0} of {before} recorded, × {ratio:.4}");
-            if ratio > LIMIT {
-                dearer.push(format!("{name} takes {now:.0} instructions, {before} are recorded"));
+            if ratio > DEARER {
+                wrong.push(format!("{name} takes {now:.0} instructions, {before} are recorded"));
+            } else if ratio < CHEAPER {
+                wrong.push(format!(
+                    "{name} got cheaper: `cargo xtask bench instructions --update` records it"
+                ));
             }
         }
-        if !dearer.is_empty() {
-            bail!("over 2 % more than recorded in bench/instructions.json: {}", dearer.join("; "));
+        if !wrong.is_empty() {
+            bail!("over 2 % from what bench/instructions.json has: {}", wrong.join("; "));
         }
         Ok(())
     }
 
-    /// With what got cheaper and what is new.
-    pub(super) fn updated(mut self, measured: &[Measured]) -> Self {
+    /// With what got cheaper and what is new, and without what is no longer measured.
+    pub(super) fn updated(mut self, measured: &[Measured]) -> Result<Self> {
+        self.refuse_broken(measured)?;
+        self.0.retain(|name, _| measured.iter().any(|measured| measured.workload.name() == name));
         for measured in measured {
             let now = measured.median().round() as u64;
             let recorded = self.0.entry(measured.workload.name().to_owned()).or_insert(now);
             *recorded = now.min(*recorded);
         }
-        self
+        Ok(self)
+    }
+
+    fn refuse_broken(&self, measured: &[Measured]) -> Result<()> {
+        for measured in measured {
+            let (name, now) = (measured.workload.name(), measured.median());
+            let least = self.0.get(name).map_or(1.0, |before| *before as f64 * BROKEN);
+            ensure!(
+                now.is_finite() && now >= least,
+                "{name} takes {now:.0} instructions, which cannot be: see what callgrind counted, and delete its \
+                 line in bench/instructions.json if it is true"
+            );
+        }
+        Ok(())
     }
 }
 
@@ -84,14 +113,40 @@ mod tests {
     fn two_in_a_hundred_more_are_too_many() {
         assert!(recorded(10_000).check(&measured(10_190.0)).is_ok());
         assert!(recorded(10_000).check(&measured(10_210.0)).is_err());
-        assert!(recorded(10_000).check(&measured(5_000.0)).is_ok());
         assert!(Recorded::default().check(&measured(1.0)).is_err());
     }
 
     #[test]
+    fn two_in_a_hundred_less_have_to_be_recorded() {
+        assert!(recorded(10_000).check(&measured(9_810.0)).is_ok());
+        let error = recorded(10_000).check(&measured(9_790.0)).unwrap_err().to_string();
+        assert!(error.contains("--update"), "{error}");
+    }
+
+    #[test]
+    fn what_is_recorded_is_measured() {
+        let mut recorded = recorded(10_000);
+        recorded.0.insert("http0".to_owned(), 1);
+        assert!(recorded.check(&measured(10_000.0)).is_err());
+        assert_eq!(recorded.updated(&measured(10_000.0)).unwrap(), self::recorded(10_000));
+    }
+
+    #[test]
+    fn broken_measurements_are_neither_passed_nor_recorded() {
+        for instructions in [f64::NAN, f64::INFINITY, -3.0, 0.0, 4_990.0] {
+            assert!(recorded(10_000).check(&measured(instructions)).is_err(), "{instructions}");
+            assert!(recorded(10_000).updated(&measured(instructions)).is_err(), "{instructions}");
+        }
+        assert!(Recorded::default().updated(&measured(0.0)).is_err());
+        let none = [Measured { workload: Workload::Http1, pairs: Vec::new() }];
+        assert!(recorded(10_000).check(&none).is_err());
+    }
+
+    #[test]
     fn only_improvements_and_new_workloads_are_recorded() {
-        assert_eq!(recorded(10_000).updated(&measured(9_000.0)), recorded(9_000));
-        assert_eq!(recorded(10_000).updated(&measured(10_100.0)), recorded(10_000));
-        assert_eq!(Recorded::default().updated(&measured(7.0)), recorded(7));
+        let updated = |recorded: Recorded, instructions| recorded.updated(&measured(instructions)).unwrap();
+        assert_eq!(updated(recorded(10_000), 9_000.0), recorded(9_000));
+        assert_eq!(updated(recorded(10_000), 10_100.0), recorded(10_000));
+        assert_eq!(updated(Recorded::default(), 7.0), recorded(7));
     }
 }

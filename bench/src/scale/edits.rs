@@ -4,11 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use portcullis_testbed::{Authority, Connection, TlsClient};
+use portcullis_testbed::{Authority, Connection, TlsClient, TlsStream};
 
 use super::world::World;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_micros(200);
 const PROBES: usize = 40;
 
@@ -43,12 +43,12 @@ impl Edits<'_> {
         Ok(began.elapsed() / u32::try_from(PROBES)?)
     }
 
-    fn connect(&self) -> Result<Connection> {
+    fn connect(&self) -> Result<Connection<TlsStream>> {
         self.client.connect(self.world.socket()?, &self.world.editor.host)
     }
 
     /// A header that a route sets, on a connection that stays open.
-    fn route_on(&self, connection: &mut Connection, number: usize) -> Result<Duration> {
+    fn route_on(&self, connection: &mut Connection<TlsStream>, number: usize) -> Result<Duration> {
         let expected = format!("x-edit: {number}\r\n");
         let text = self.world.editor.edited_route(number);
         self.visible("editor-route.yaml", &text, || Ok(connection.get("/edited")?.head.contains(&expected)))
@@ -68,8 +68,8 @@ impl Edits<'_> {
         self.world.put(file, text)?;
         let began = Instant::now();
         while !seen()? {
-            if began.elapsed() > PATIENCE {
-                bail!("not visible within {PATIENCE:?}");
+            if began.elapsed() > TIMEOUT {
+                bail!("not visible within {TIMEOUT:?}");
             }
             thread::sleep(POLL);
         }

@@ -33,7 +33,7 @@ pub(super) struct Start {
 pub(super) struct Memory {
     /// After the start.
     pub(super) resting: f64,
-    /// When every tenant was served once.
+    /// Time until every tenant was served once.
     pub(super) served: f64,
     /// After all edits.
     pub(super) edited: f64,

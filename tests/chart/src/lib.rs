@@ -19,7 +19,7 @@ pub use install::install;
 pub(crate) const CHART: &str = "deploy/helm/portcullis";
 pub(crate) const RELEASE: &str = "portcullis";
 pub(crate) const NAMESPACE: &str = "portcullis-system";
-/// Where `test` has its objects.
+/// Namespace of the objects of `test`.
 const TESTED: &str = "chart-test";
 
 #[derive(clap::Parser)]

@@ -1,5 +1,5 @@
 //! Output of the chart, as files that are read in review: with default values for
-//! `kubectl apply -k`, and with those of each case. Values that nobody means are refused by the
+//! `kubectl apply -k`, and with those of each case. Values that make no sense are refused by the
 //! schema.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-// Command kubernetes is every part of a Kubernetes node and control plane in one binary, chosen by its first argument, and
-// kubectl when started by that name. The parts share nine tenths of their packages, so one program links once where seven
-// would link seven times.
+// Command kubernetes is every part of a Kubernetes node and control plane in one binary, chosen by
+// its first argument, and kubectl when started by that name. The parts share nine tenths of their
+// packages, so one program links once where seven would link seven times.
 package main
 
 import (

@@ -15,7 +15,7 @@ use portcullis_testbed::{command, go, workspace};
 const MODULE: &str = "tests/cluster";
 const SUITE: &str = "sigs.k8s.io/gateway-api/conformance";
 
-/// How things are built is part of what they are built from.
+/// The way things are built is part of what they are built from.
 const RECIPES: &[&str] = &[include_str!("artifacts.rs"), include_str!("../../../xtask/src/image/archive.rs")];
 
 pub(crate) struct Artifacts {
@@ -50,7 +50,7 @@ pub fn suite_version() -> Result<String> {
     required(SUITE)
 }
 
-/// Where Go keeps the unpacked conformance suite.
+/// Directory in which Go keeps the unpacked conformance suite.
 fn conformance_module() -> Result<PathBuf> {
     let directory = command::output(go::command(&module()).args(["list", "-m", "-f", "{{.Dir}}", SUITE]))?;
     Ok(PathBuf::from(directory.trim()))

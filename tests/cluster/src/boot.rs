@@ -20,12 +20,12 @@ use crate::node::Node;
 use crate::parts::Part;
 use crate::{credentials, wait};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const NEEDS: &[&str] = &["unshare", "nsenter", "setpriv", "ip"];
 
 #[derive(Clone, Copy, clap::Args)]
 pub struct Options {
-    /// How many nodes; without any there are API server and controllers only, and no pods
+    /// Number of nodes; without any there are API server and controllers only, and no pods
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=i64::from(Node::MOST)))]
     pub nodes: u8,
     /// Without kube-proxy: Services have addresses that nothing serves
@@ -76,8 +76,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The cluster that `cluster up` left running, or else one that ends with this process. Nobody
-    /// else may use it meanwhile.
+    /// The cluster that `cluster up` left running, or else one that ends with this process. No
+    /// other command may use it meanwhile.
     pub fn obtain(layout: Layout, options: &Options) -> Result<Self> {
         let artifacts = Artifacts::ensure()?;
         let lock = Some(lock(&layout)?);
@@ -337,7 +337,7 @@ impl Boot<'_> {
             None => bail!("{what}: {}", last_words()),
             Some(_) => Ok(holds().then_some(())),
         };
-        wait::until(what, PATIENCE, poll).with_context(last_words)?;
+        wait::until(what, TIMEOUT, poll).with_context(last_words)?;
         self.say(what);
         Ok(())
     }

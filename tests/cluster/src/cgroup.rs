@@ -107,7 +107,7 @@ fn attach(directory: &Path, pid: u32) -> Result<()> {
         .with_context(|| format!("cannot enter the cgroup {}", directory.display()))
 }
 
-/// A start that was killed may have left a process that nobody wrote down.
+/// A start that was killed may have left a process that was not written down.
 fn kill_all(directory: &Path) {
     let processes = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     for process in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {

@@ -14,7 +14,7 @@ use crate::node::Node;
 use crate::wait;
 
 const MANIFESTS: &str = "tests/cluster/smoke";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pods are where the manifests want them.
 const WHOLE: Options = Options { nodes: 2, without_proxy: false };
@@ -85,7 +85,7 @@ fn service_answers_the_nodes(cluster: &Cluster) -> Result<()> {
     let ip = field(cluster, "service/echo", "{.spec.clusterIP}")?;
     for node in cluster.nodes() {
         let url = format!("http://{ip}/from-{node}");
-        let answer = wait::until("an answer from the Service", PATIENCE, || {
+        let answer = wait::until("an answer from the Service", TIMEOUT, || {
             Ok(command::output(cluster.command_on(node, "curl").args(["-sS", "--max-time", "2", &url])).ok())
         })?;
         ensure!(answer.contains(&format!("/from-{node}")), "unexpected answer: {answer}");
@@ -150,13 +150,13 @@ fn api_server_restarts(cluster: &Cluster) -> Result<()> {
     let ready = ["get", "--raw", "/readyz", "--request-timeout=2s"];
     ensure!(cluster.kubectl(&ready).is_err(), "the API server answers after it was stopped");
     cluster.start("apiserver", Node::FIRST)?;
-    wait::until_true("the API server's return", PATIENCE, || cluster.kubectl(&ready).is_ok())
+    wait::until_true("the API server's return", TIMEOUT, || cluster.kubectl(&ready).is_ok())
 }
 
 fn deletion_cleans_up(cluster: &Cluster) -> Result<()> {
     let before = cluster.netns_names(Node::SECOND)?.len();
     cluster.kubectl(&["delete", "--namespace=smoke", "pod/client", "--timeout=60s"])?;
-    wait::until_true("the end of the pod's namespace", PATIENCE, || {
+    wait::until_true("the end of the pod's namespace", TIMEOUT, || {
         cluster.netns_names(Node::SECOND).is_ok_and(|names| names.len() == before - 1)
     })
 }
@@ -167,7 +167,7 @@ fn leftovers_are_removed(cluster: &Cluster) -> Result<()> {
     let mut up = Command::new("/proc/self/exe");
     up.args(["up", "--nodes=0", "--dir"]).arg(layout.directory());
     let mut up = up.stdout(Stdio::null()).spawn()?;
-    let leftover = wait::until("the second cluster's holder", PATIENCE, || Ok(layout.holder_of(Node::FIRST)));
+    let leftover = wait::until("the second cluster's holder", TIMEOUT, || Ok(layout.holder_of(Node::FIRST)));
     up.kill()?;
     up.wait()?;
     let leftover = leftover?;

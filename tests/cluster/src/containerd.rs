@@ -12,7 +12,7 @@ use crate::inside;
 use crate::layout::{Layout, RUN};
 use crate::node::Node;
 
-/// Debian's place, and everybody else's.
+/// Debian's directory, and that of all others.
 const CNI_PLUGINS: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
 
 pub(crate) fn configure(layout: &Layout, node: Node) -> Result<()> {

@@ -44,7 +44,7 @@ pub(crate) fn join(layout: &Layout, node: Node) -> Result<()> {
     holder.record(&layout.holder(node))
 }
 
-/// Ends whatever is left of a cluster, whoever started it. Does nothing if there is nothing.
+/// Ends what is left of a cluster, whichever process started it. Does nothing if there is nothing.
 pub(crate) fn end(layout: &Layout) -> Result<()> {
     if let Some(holder) = layout.holder_of(Node::FIRST) {
         holder.kill()?;

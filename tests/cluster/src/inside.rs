@@ -35,7 +35,7 @@ const SYSCTLS: &[(&str, &str)] = &[
 /// Time that a cluster lives.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Lifetime {
-    /// Until somebody ends it.
+    /// Until a command ends it.
     Detached,
     /// As long as the process that started it, however that one ends.
     Tied,
@@ -148,7 +148,7 @@ pub(crate) fn enter(
     Cgroups::recorded(layout).join(id())?;
     let mut nsenter = Command::new("nsenter");
     nsenter.args(["--target", &holder.pid.to_string(), "--net", "--mount", "--pid", "--cgroup", "--"]);
-    // Whoever kills what looks like the command, nsenter, means the command.
+    // A signal to what looks like the command, nsenter, is meant for the command.
     nsenter.args(["setpriv", "--pdeathsig", "TERM", "--"]);
     // A new mount namespace starts in its root.
     nsenter.args(["env", "--chdir"]).arg(std::env::current_dir()?).arg(program).args(arguments);

@@ -1,4 +1,4 @@
-//! Where a cluster keeps what: every path below its directory, and the directory that only its
+//! Files of a cluster: every path below its directory, and the directory that only its
 //! processes see.
 
 use std::fs;
@@ -59,7 +59,7 @@ impl Layout {
         self.path("lock")
     }
 
-    /// Which process holds a node's namespaces. With the first one's everything ends.
+    /// The process that holds a node's namespaces. With the first one's everything ends.
     pub(crate) fn holder(&self, node: Node) -> PathBuf {
         self.of(node, "holder")
     }
@@ -111,7 +111,7 @@ impl Layout {
         self.empty(&["logs", "pod-logs"])
     }
 
-    /// Never removes the lock: somebody may be waiting for just that file.
+    /// Never removes the lock: a process may be waiting for just that file.
     fn empty(&self, keep: &[&str]) -> Result<()> {
         for entry in fs::read_dir(&self.directory).context("cannot read the cluster's directory")? {
             let entry = entry?;

@@ -44,7 +44,7 @@ const DEFAULT: &str = "target/cluster";
     about = "A real Kubernetes of one or more nodes in namespaces of its own"
 )]
 pub struct Args {
-    /// Where the cluster keeps its state; each directory is a cluster of its own [default:
+    /// Directory of the cluster's state; each directory is a cluster of its own [default:
     /// target/cluster]
     #[arg(long, global = true, env = "PORTCULLIS_CLUSTER")]
     dir: Option<PathBuf>,
@@ -68,7 +68,7 @@ enum Command {
     },
     /// Run a command inside the cluster's namespaces, with KUBECONFIG set and kubectl in PATH
     Exec {
-        /// Where
+        /// Node to run it on
         #[arg(long, default_value_t = Node::FIRST)]
         node: Node,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

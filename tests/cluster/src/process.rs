@@ -1,4 +1,4 @@
-//! A process that another command may have started. A pid alone may meanwhile be somebody else's;
+//! A process that another command may have started. A pid alone may meanwhile be another's;
 //! with its start time it is not.
 
 use std::fs;

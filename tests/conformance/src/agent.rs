@@ -1,4 +1,4 @@
-//! How the agent under test is started: the one place that knows.
+//! The start of the agent under test: the one place that knows it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use portcullis_test_cluster::{Cluster, wait};
 
 use super::CLASS;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Agent {
     process: Child,
@@ -36,7 +36,7 @@ impl Agent {
         let accepted = "jsonpath={.status.conditions[?(@.type=='Accepted')].status}";
         let log = cluster.layout().log("agent");
         let log = log.display();
-        wait::until("GatewayClass Accepted", PATIENCE, || {
+        wait::until("GatewayClass Accepted", TIMEOUT, || {
             if let Some(status) = self.process.try_wait()? {
                 bail!("the agent ended: {status}; see {log}");
             }

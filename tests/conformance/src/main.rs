@@ -41,7 +41,7 @@ struct Args {
     /// Claim these features instead of those in the GatewayClass's status, separated by commas
     #[arg(long)]
     supported_features: Option<String>,
-    /// Where the report goes [default: docs/conformance/VERSION-PROFILES.yaml, for whole runs of
+    /// Path of the report [default: docs/conformance/VERSION-PROFILES.yaml, for whole runs of
     /// our agent that pass]
     #[arg(long)]
     report: Option<PathBuf>,

@@ -113,7 +113,7 @@ impl Outcome {
         println!("{} passed, {} failed", self.passed.len(), self.failures());
     }
 
-    /// Which features would have to be claimed for how many more tests.
+    /// The features that would have to be claimed, and for how many more tests each.
     fn skips(&self) -> String {
         let mut features = BTreeMap::<&str, usize>::new();
         for feature in self.skipped.values() {

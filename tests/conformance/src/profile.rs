@@ -9,7 +9,7 @@ use portcullis_test_cluster::{Cluster, wait};
 
 use super::{Args, CLASS};
 
-/// Each with the feature that says whether somebody claims it.
+/// Each with the feature that claims it.
 const PROFILES: &[(&str, &str)] = &[
     ("GATEWAY-HTTP", "HTTPRoute"),
     ("GATEWAY-TLS", "TLSRoute"),
@@ -22,21 +22,21 @@ const MESH: &[&str] = &["MESH-HTTP", "MESH-GRPC"];
 const NO_MESH: &str =
     "no mesh traffic is handled, and its pods use an image of which the suite has no source";
 
-/// How long a claim may take to be in the GatewayClass's status.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for a claim to be in the GatewayClass's status.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One run of the suite.
 pub(super) struct Run {
     pub(super) profiles: Vec<&'static str>,
-    pub(super) patience: Patience,
+    pub(super) timeouts: Timeouts,
 }
 
-/// How long tests wait for what they expect.
+/// Time that tests wait for what they expect.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum Timeouts {
     /// As long as the suite was published with: up to five minutes.
     Published,
-    /// Not as long: what nobody claims will not come.
+    /// Not as long: what is not claimed will not come.
     Short,
 }
 
@@ -67,12 +67,12 @@ pub(super) fn print_those_not_run() {
 /// Gateway that never is ready.
 pub(super) fn runs(cluster: &Cluster, args: &Args, profiles: Vec<&'static str>) -> Result<Vec<Run>> {
     if args.run_test.is_some() {
-        return Ok(vec![Run { profiles, patience: Patience::Published }]);
+        return Ok(vec![Run { profiles, timeouts: Timeouts::Published }]);
     }
     let claims = claims(cluster, args)?;
     let (claimed, others) = profiles.into_iter().partition(|profile| is_claimed(profile, &claims));
-    let runs = [(claimed, Patience::Published), (others, Patience::Short)];
-    let runs = runs.map(|(profiles, patience): (Vec<_>, _)| Run { profiles, patience });
+    let runs = [(claimed, Timeouts::Published), (others, Timeouts::Short)];
+    let runs = runs.map(|(profiles, timeouts): (Vec<_>, _)| Run { profiles, timeouts });
     Ok(runs.into_iter().filter(|run| !run.profiles.is_empty()).collect())
 }
 
@@ -86,7 +86,7 @@ fn claims(cluster: &Cluster, args: &Args) -> Result<BTreeSet<String>> {
         return Ok(given.split(',').map(str::to_owned).collect());
     }
     let features = "jsonpath={.status.supportedFeatures[*].name}";
-    wait::until(&format!("supportedFeatures of GatewayClass {CLASS}"), PATIENCE, || {
+    wait::until(&format!("supportedFeatures of GatewayClass {CLASS}"), TIMEOUT, || {
         let names = cluster.kubectl(&["get", "gatewayclass", CLASS, "-o", features])?;
         let names: BTreeSet<_> = names.split_whitespace().map(str::to_owned).collect();
         Ok((!names.is_empty()).then_some(names))

@@ -9,7 +9,7 @@ use portcullis_testbed::workspace;
 use serde::Deserialize;
 
 use super::Args;
-use super::profile::{Patience, Run};
+use super::profile::{Run, Timeouts};
 
 const REPORTS: &str = "docs/conformance";
 
@@ -106,18 +106,18 @@ impl Statistics {
     }
 }
 
-/// Where the suite writes.
+/// Path at which the suite writes.
 pub(super) fn place(cluster: &Cluster, run: &Run) -> PathBuf {
     cluster.layout().path(&format!("{}.yaml", run.profiles.join("-").to_lowercase()))
 }
 
-/// Where the report is kept, if it is. One of a single test, of somebody else's gateway, or of what
-/// nobody claims says nothing about our conformance.
+/// Path at which the report is kept, if it is. One of a single test, of another gateway, or of
+/// what is not claimed says nothing about our conformance.
 fn target(args: &Args, run: &Run, report: &Report) -> Result<Option<PathBuf>> {
     let path = match &args.report {
-        Some(_) if args.all && run.patience == Patience::Short => return Ok(None),
+        Some(_) if args.all && run.timeouts == Timeouts::Short => return Ok(None),
         Some(path) => std::path::absolute(path)?,
-        None if is_ours(args) && run.patience == Patience::Published && report.is_success() => {
+        None if is_ours(args) && run.timeouts == Timeouts::Published && report.is_success() => {
             workspace::root().join(REPORTS).join(name(run)?)
         }
         None => return Ok(None),

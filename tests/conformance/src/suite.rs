@@ -10,15 +10,15 @@ use anyhow::{Context, Result};
 use portcullis_test_cluster::Cluster;
 
 use super::outcome::Outcome;
-use super::profile::{Patience, Run};
+use super::profile::{Run, Timeouts};
 use super::{Args, CLASS, report};
 
-/// An address that Gateways may ask for, and one from a documentation range that nobody has, for
+/// An address that Gateways may ask for, and one from a documentation range that no host has, for
 /// GatewayStaticAddresses.
 const USABLE_ADDRESS: &str = "10.96.200.1";
 const UNUSABLE_ADDRESS: &str = "192.0.2.1";
 
-/// Seconds, of each of these, with [`Patience::Short`].
+/// Seconds, of each of these, with [`Timeouts::Short`].
 const SHORT: u32 = 10;
 const WAITS: &[&str] = &[
     "DefaultTestTimeout",
@@ -104,7 +104,7 @@ fn flags(args: &Args, run: &Run, report: &Path) -> Vec<String> {
     flags.extend(report::implementation());
     flags.extend(args.run_test.iter().map(|test| format!("-run-test={test}")));
     flags.extend(args.supported_features.iter().map(|features| format!("-supported-features={features}")));
-    if run.patience == Patience::Short {
+    if run.timeouts == Timeouts::Short {
         let waits: Vec<_> = WAITS.iter().map(|wait| format!("{wait}:{SHORT}")).collect();
         flags.push(format!("-timeout-config-overrides={}", waits.join(";")));
     }

@@ -61,6 +61,11 @@ impl Scenario {
         self.launch()?.start()
     }
 
+    /// The agent to be started, with another datapath than usual.
+    pub fn launch_with(&self, datapath: Datapath) -> Result<Launch> {
+        Ok(Launch { datapath, ..self.launch()? })
+    }
+
     /// One more backend, on an address of its own in 10.2.0.0/24.
     pub fn backend(&self, name: &str, address: &str) -> Result<Backend> {
         self.backends.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"])?;

@@ -72,11 +72,7 @@ fn a_vip_stays_until_open_responses_have_ended() {
     let answer = scenario.shop.hold();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| scenario.request("https://shop.example.com/").send());
-        let under_way = || {
-            anyhow::ensure!(scenario.shop.requests() == 1, "the backend has no request");
-            Ok(())
-        };
-        until(Duration::from_secs(10), under_way).unwrap();
+        until_the_backend_has_it(&scenario);
         fs::remove_file(scenario.config().join("gateway.yaml")).unwrap();
         let deleted = || {
             anyhow::ensure!(agent.log().contains("is no longer served on"), "{}", agent.log());
@@ -178,6 +174,14 @@ fn edit(scenario: &Scenario, from: &str, to: &str) {
     fs::write(path, before.replace(from, to)).unwrap();
 }
 
+fn until_the_backend_has_it(scenario: &Scenario) {
+    let under_way = || {
+        anyhow::ensure!(scenario.shop.requests() == 1, "the backend has no request");
+        Ok(())
+    };
+    until(Duration::from_secs(10), under_way).unwrap();
+}
+
 /// Connections that have begun are finished; new ones are refused at once and may try elsewhere.
 #[test]
 fn a_draining_agent_refuses_connections() {
@@ -186,11 +190,7 @@ fn a_draining_agent_refuses_connections() {
     let answer = scenario.shop.hold();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| scenario.request("https://shop.example.com/").send());
-        let under_way = || {
-            anyhow::ensure!(scenario.shop.requests() == 1, "the backend has no request");
-            Ok(())
-        };
-        until(Duration::from_secs(10), under_way).unwrap();
+        until_the_backend_has_it(&scenario);
         let ending = scope.spawn(|| agent.terminate());
         let refused = || {
             let answer = scenario.request("http://shop.example.com/").send()?;

@@ -32,6 +32,6 @@ fn the_name_decides_between_listener_sets_on_one_port() {
     assert!(shop.text.contains("shop: GET /"), "{shop:?}");
     let blog = scenario.request("https://blog.example.com/posts/1").send().unwrap();
     assert!(blog.text.contains("blog: GET /posts/1"), "{blog:?}");
-    let nobody = scenario.request("https://other.example.com/").send().unwrap();
-    assert_eq!(nobody.code, Some(35), "nobody's name ends in the handshake: {nobody:?}");
+    let nameless = scenario.request("https://other.example.com/").send().unwrap();
+    assert_eq!(nameless.code, Some(35), "a name of no tenant ends in the handshake: {nameless:?}");
 }

@@ -24,7 +24,7 @@ pub enum Datapath {
     Userspace,
 }
 
-/// How to start an agent.
+/// An agent to be started.
 #[derive(Clone)]
 pub struct Launch {
     pub binary: PathBuf,
@@ -55,12 +55,12 @@ impl Launch {
         Ok(agent)
     }
 
-    /// Starts the agent. Its log goes to a file: nobody reads a pipe all the time.
+    /// Starts the agent. Its log goes to a file: a pipe would have to be read all the time.
     pub fn spawn(self) -> Result<Agent> {
         fs::create_dir_all(&self.scratch)?;
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = self.command();
-        // A group of its own: Ctrl-C is for whoever started it.
+        // A group of its own: Ctrl-C is for the process that started it.
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         let child = command.spawn().with_context(|| format!("cannot run {}", self.binary.display()))?;
         Ok(Agent { child, launch: self })
@@ -140,6 +140,17 @@ impl Agent {
         self.child.wait()?;
         let kept = Launch { pins: PathBuf::new(), ..self.launch.clone() };
         Ok(std::mem::replace(&mut self.launch, kept))
+    }
+
+    /// Waits until an agent ends that may not run beside another one, and returns its log. The pins
+    /// are the other one's and stay.
+    pub fn refusal(mut self) -> Result<String> {
+        self.launch.pins = PathBuf::new();
+        let ended = wait::until(START, || self.child.try_wait()?.context("it still runs"))?;
+        match ended.success() {
+            true => bail!("it ended well; its log:\n{}", self.log()),
+            false => Ok(self.log()),
+        }
     }
 
     /// SIGTERM, as an orderly stop, and wait until connections are drained.

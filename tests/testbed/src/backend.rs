@@ -49,7 +49,7 @@ impl Backend {
         self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many requests it answered, or would if nothing held them back.
+    /// Number of requests that it answered, or would if nothing held them back.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }

@@ -23,12 +23,12 @@ pub fn debug() -> Result<PathBuf> {
     Ok(debug_program())
 }
 
-/// Where `cargo build` puts the agent.
+/// Path at which `cargo build` puts the agent.
 pub fn debug_program() -> PathBuf {
     target_directory().join("debug/portcullis")
 }
 
-/// How an agent is compiled; the values are cargo's.
+/// Ways to compile an agent; the values are cargo's.
 #[derive(Clone, Copy)]
 pub enum Profile {
     /// As it is shipped.

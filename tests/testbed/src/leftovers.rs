@@ -1,6 +1,6 @@
 //! Remains of killed runs: kernel programs stay pinned. Every pin directory of ours is named
-//! after the process that made it, so that the next run can tell which of them nobody owns any
-//! more.
+//! after the process that made it, so that the next run can tell which of them have lost
+//! their owner.
 
 use std::path::{Path, PathBuf};
 use std::{fs, process};

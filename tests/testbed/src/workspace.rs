@@ -25,7 +25,7 @@ pub fn xtask(arguments: &[&str]) -> Command {
     xtask
 }
 
-/// Where cargo builds, relative to the root unless CARGO_TARGET_DIR is absolute.
+/// Directory in which cargo builds, relative to the root unless CARGO_TARGET_DIR is absolute.
 pub fn target_directory() -> PathBuf {
     let directory = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     root().join(directory)

@@ -73,8 +73,8 @@ fn patched_already(plural: &str) -> Result<Value> {
     Ok(crd)
 }
 
-/// Where Go keeps the unpacked module. The exit code says nothing: a release may ask for a newer
-/// Go, and is unpacked all the same.
+/// Directory in which Go keeps the unpacked module. The exit code says nothing: a release may ask
+/// for a newer Go, and is unpacked all the same.
 fn download(version: &str) -> Result<PathBuf> {
     let module = format!("{MODULE}@{version}");
     let go = || go::command(&std::env::temp_dir());

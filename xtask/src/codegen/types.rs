@@ -14,12 +14,12 @@ use super::{Files, names, render};
 struct Kind {
     crd: render::Resource,
     /// Always a type of its own: `#[derive(CustomResource)]` makes the kind from it.
-    spec: Place,
-    places: Vec<Place>,
+    spec: Occurrence,
+    occurrences: Vec<Occurrence>,
 }
 
 /// A struct where it occurs.
-struct Place {
+struct Occurrence {
     default_name: String,
     fields: Vec<Field>,
 }
@@ -41,19 +41,19 @@ fn kind(crd: &Value) -> Result<Kind> {
     let resource = render::Resource::of(crd)?;
     let properties = &newest(crd)["schema"]["openAPIV3Schema"]["properties"];
     let prefix = resource.kind.to_upper_camel_case();
-    let mut places = Vec::new();
+    let mut occurrences = Vec::new();
     for (part, inner) in [("spec", ""), ("status", "Status")] {
         if properties[part].is_object() {
             let shape = Shape::of(&properties[part]).with_context(|| format!("{} {part}", resource.kind))?;
             let name = format!("{prefix}{}", part.to_upper_camel_case());
-            collect(&shape, &name, &format!("{prefix}{inner}"), &mut places);
+            collect(&shape, &name, &format!("{prefix}{inner}"), &mut occurrences);
         }
     }
-    if places.is_empty() {
+    if occurrences.is_empty() {
         bail!("{} has no spec", resource.kind);
     }
-    let spec = places.remove(0);
-    Ok(Kind { crd: resource, spec, places })
+    let spec = occurrences.remove(0);
+    Ok(Kind { crd: resource, spec, occurrences })
 }
 
 /// The stored version that everything else converts to: v1, or the only one there is.
@@ -63,24 +63,24 @@ fn newest(crd: &Value) -> &Value {
     all().find(|version| version["name"] == "v1").unwrap_or(&versions[0])
 }
 
-fn collect(shape: &Shape, name: &str, prefix: &str, places: &mut Vec<Place>) {
+fn collect(shape: &Shape, name: &str, prefix: &str, occurrences: &mut Vec<Occurrence>) {
     let Some(fields) = shape.inner_struct() else { return };
-    places.push(Place { default_name: name.to_owned(), fields: fields.to_vec() });
+    occurrences.push(Occurrence { default_name: name.to_owned(), fields: fields.to_vec() });
     for field in fields {
         let name = format!("{prefix}{}", field.key.to_upper_camel_case());
-        collect(&field.shape, &name, &name, places);
+        collect(&field.shape, &name, &name, occurrences);
     }
 }
 
 /// The final name of each shape. A shape in several places must have one in [`names`], so that
-/// nobody has to guess which place a shared type is named after.
+/// readers need not guess which place a shared type is named after.
 fn name_all(kinds: &[Kind]) -> Result<render::Names> {
-    let mut places: BTreeMap<&[Field], Vec<&str>> = BTreeMap::new();
-    for place in kinds.iter().flat_map(|kind| &kind.places) {
-        places.entry(&place.fields).or_default().push(&place.default_name);
+    let mut occurrences: BTreeMap<&[Field], Vec<&str>> = BTreeMap::new();
+    for place in kinds.iter().flat_map(|kind| &kind.occurrences) {
+        occurrences.entry(&place.fields).or_default().push(&place.default_name);
     }
     let mut names = render::Names::new();
-    for (fields, defaults) in places {
+    for (fields, defaults) in occurrences {
         let better: BTreeSet<_> = defaults.iter().filter_map(|default| names::better(default)).collect();
         let name = match (better.first(), defaults.as_slice()) {
             (Some(name), _) if better.len() == 1 => (*name).to_owned(),
@@ -95,7 +95,7 @@ fn name_all(kinds: &[Kind]) -> Result<render::Names> {
 /// The types that more than one place uses, by name, in their widest form.
 fn shared(kinds: &[Kind], names: &render::Names) -> Result<BTreeMap<String, Vec<String>>> {
     let mut forms: BTreeMap<&String, Vec<Vec<String>>> = BTreeMap::new();
-    for place in kinds.iter().flat_map(|kind| &kind.places) {
+    for place in kinds.iter().flat_map(|kind| &kind.occurrences) {
         forms.entry(&names[&place.fields]).or_default().push(render::members(&place.fields, names));
     }
     forms.retain(|_, forms| forms.len() > 1);
@@ -106,17 +106,17 @@ fn widest(name: &str, mut forms: Vec<Vec<String>>) -> Result<Vec<String>> {
     forms.sort_by_key(Vec::len);
     let widest = forms.pop().unwrap_or_default();
     if forms.iter().flatten().any(|member| !widest.contains(member)) {
-        bail!("the places called {name} in codegen/names.rs differ in more than missing fields");
+        bail!("the occurrences called {name} in codegen/names.rs differ in more than missing fields");
     }
     Ok(widest)
 }
 
 fn file(kind: &Kind, names: &render::Names, shared: &BTreeMap<String, Vec<String>>) -> Result<String> {
-    let inner = kind.places.iter().map(|place| (&names[&place.fields], &place.fields));
+    let inner = kind.occurrences.iter().map(|place| (&names[&place.fields], &place.fields));
     let own = inner.filter(|(name, _)| !shared.contains_key(*name));
     let all = [(&kind.spec.default_name, &kind.spec.fields)].into_iter().chain(own);
     let structs: Vec<_> = all.map(|(name, fields)| (name.clone(), render::members(fields, names))).collect();
-    let status = kind.places.iter().find(|place| place.default_name == kind.crd.status_name());
+    let status = kind.occurrences.iter().find(|place| place.default_name == kind.crd.status_name());
     let status = status.map(|place| names[&place.fields].as_str());
     render::resource(&kind.crd, status, &structs, shared)
 }

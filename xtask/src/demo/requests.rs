@@ -1,4 +1,4 @@
-//! Requests of the demo, and the answers that must come back. All are made by curl, so that anybody
+//! Requests of the demo, and the answers that must come back. All are made by curl, so that readers
 //! can repeat them.
 
 use std::path::Path;
@@ -61,7 +61,7 @@ pub(super) const REQUESTS: &[Request] = &[
         expect: Expect::Answer("404", ""),
     },
     Request {
-        shows: "nobody's name gets nobody's certificate",
+        shows: "a name of no tenant gets no tenant's certificate",
         url: "https://other.example.com/",
         http2: false,
         expect: Expect::Refused,

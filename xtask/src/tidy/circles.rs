@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{code, without_tests};
+use super::source::{code, test_items, without_tests};
 use super::{File, Problem};
 
 /// A module's path in its crate: `["http", "headers"]`; the root's is empty.
@@ -19,11 +19,22 @@ struct Crate {
 struct Module {
     /// Everything that it names by `crate::`, `self::` or `super::`, or imports from a child.
     names: BTreeSet<Path>,
-    /// Paths behind the names that it re-exports.
-    given_on: BTreeMap<String, Path>,
+    /// Paths behind the names that it imports: children name them by it, and others what it
+    /// re-exports.
+    imported: BTreeMap<String, Path>,
+    /// Modules of which it imports all.
+    globs: BTreeSet<Path>,
+    /// Items of its own.
+    defined: BTreeSet<String>,
     /// Children for tests only.
     tests: BTreeSet<String>,
 }
+
+/// No name is re-exported by more modules in a row.
+const STEPS: usize = 8;
+
+const ITEMS: &[&str] =
+    &["fn", "struct", "enum", "trait", "type", "const", "static", "union", "mod", "macro_rules"];
 
 pub(super) fn problems(files: &[File]) -> Vec<Problem> {
     let manifests = files.iter().filter_map(|file| file.path.strip_suffix("Cargo.toml"));
@@ -32,34 +43,59 @@ pub(super) fn problems(files: &[File]) -> Vec<Problem> {
 }
 
 fn of_crate(folder: &str, files: &[File]) -> Vec<Problem> {
+    let of_crate = |file: &&File| file.path.starts_with(folder) && file.path.ends_with(".rs");
+    let placed: BTreeMap<String, Path> =
+        files.iter().filter(of_crate).flat_map(|file| placed_by(folder, file)).collect();
     let mut known = Crate::default();
-    for file in files {
-        let Some(path) = file.path.strip_prefix(folder).and_then(|path| path.strip_suffix(".rs")) else {
-            continue;
-        };
-        let mut path: Path = path.split('/').map(str::to_owned).collect();
-        if path.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
-            path.pop();
-        }
+    for file in files.iter().filter(of_crate) {
+        let path = placed.get(&file.path).cloned().unwrap_or_else(|| module_of_file(folder, &file.path));
         known.modules.entry(path.clone()).or_default().read(&path, &file.text);
     }
     known.circles().iter().map(|circle| Problem(format!("{folder}: {circle} import each other"))).collect()
 }
 
+/// The module of a file that no `#[path]` puts elsewhere.
+fn module_of_file(folder: &str, path: &str) -> Path {
+    let path = path.strip_prefix(folder).and_then(|path| path.strip_suffix(".rs")).unwrap_or(path);
+    let mut path: Path = path.split('/').map(str::to_owned).collect();
+    if path.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
+        path.pop();
+    }
+    path
+}
+
+/// Files whose modules this file declares by `#[path = "…"]`.
+fn placed_by(folder: &str, file: &File) -> Vec<(String, Path)> {
+    let code = code(&file.text);
+    let lines: Vec<_> = file.text.lines().zip(code.lines()).collect();
+    let directory = file.path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let placed = lines.iter().enumerate().filter(|(_, (_, code))| code.trim_start().starts_with("#[path"));
+    let placed = placed.filter_map(|(at, (text, _))| {
+        let name = text.split('"').nth(1)?;
+        let declared = lines[at..].iter().find_map(|(_, code)| code.trim().strip_suffix(';'))?;
+        let mut module = module_of_file(folder, &file.path);
+        module.push(declared.rsplit_once("mod ")?.1.to_owned());
+        Some((format!("{directory}/{name}"), module))
+    });
+    placed.collect()
+}
+
 impl Module {
     fn read(&mut self, own: &[String], text: &str) {
-        let code = without_tests(&code(text));
-        for (at, _) in code.match_indices("#[cfg(test)]") {
-            let declared = code[at..].split_once("mod ").and_then(|(_, rest)| rest.split_once(';'));
-            self.tests.extend(declared.map(|(name, _)| name.to_owned()));
-        }
-        for (before, tree) in imports(&code) {
-            for (alias, path) in expand(tree) {
-                let path = absolute(own, &path);
-                if before.starts_with("pub") {
-                    self.given_on.insert(alias, path.clone());
+        let code = code(text);
+        self.tests.extend(test_items(&code).into_iter().filter_map(|item| declared(&code[item])));
+        let code = without_tests(&code);
+        for (alias, path) in imports(&code).flat_map(expand) {
+            let path = absolute(own, &path);
+            match path.split_last() {
+                Some((last, module)) if last == "*" => {
+                    self.globs.insert(module.to_vec());
+                    self.names.insert(module.to_vec());
                 }
-                self.names.insert(path);
+                _ => {
+                    self.imported.insert(alias, path.clone());
+                    self.names.insert(path);
+                }
             }
         }
         for root in ["crate::", "super::"] {
@@ -67,28 +103,54 @@ impl Module {
             let paths = found.map(|(at, _)| code[at..].split(|c| !(is_word(c) || c == ':')).next());
             self.names.extend(paths.flatten().map(|path| absolute(own, &segments(path))));
         }
+        let mut before = "";
+        for word in code.split(|c| !is_word(c)).filter(|word| !word.is_empty()) {
+            if ITEMS.contains(&before) {
+                self.defined.insert(word.to_owned());
+            }
+            before = word;
+        }
     }
 }
 
 impl Crate {
     /// The deepest module that a path leads into.
     fn module_of(&self, path: &[String]) -> Path {
+        self.follow(path, STEPS)
+    }
+
+    fn follow(&self, path: &[String], steps: usize) -> Path {
         let mut found = Path::new();
         for (at, segment) in path.iter().enumerate() {
-            let mut next = found.clone();
-            next.push(segment.clone());
+            let next = joined(&found, std::slice::from_ref(segment));
             if self.modules.contains_key(&next) {
                 found = next;
                 continue;
             }
-            let given_on = self.modules.get(&found).and_then(|module| module.given_on.get(segment));
-            return match given_on {
-                // Given on by itself, it would lead here for ever.
-                Some(target) if target.as_slice() != &path[..=at] => self.module_of(target),
-                _ => found,
+            let imported = self.modules.get(&found).and_then(|module| self.imported(module, segment, steps));
+            return match imported {
+                Some(target) => self.follow(&joined(&target, &path[at + 1..]), steps - 1),
+                None => found,
             };
         }
         found
+    }
+
+    /// The path behind a name that a module imports.
+    fn imported(&self, module: &Module, name: &str, steps: usize) -> Option<Path> {
+        if steps == 0 || module.defined.contains(name) {
+            return None;
+        }
+        let by_glob = |glob: &Path| {
+            let path = self.follow(glob, steps - 1);
+            let target = self.modules.get(&path)?;
+            let in_it = joined(&path, &[name.to_owned()]);
+            let has = target.defined.contains(name)
+                || self.modules.contains_key(&in_it)
+                || self.imported(target, name, steps - 1).is_some();
+            has.then_some(in_it)
+        };
+        module.imported.get(name).cloned().or_else(|| module.globs.iter().find_map(by_glob))
     }
 
     /// Siblings that reach each other, the smallest circle of each.
@@ -157,18 +219,24 @@ fn absolute(own: &[String], path: &[String]) -> Path {
     from
 }
 
-/// Each `use` as its visibility and its tree.
-fn imports(code: &str) -> impl Iterator<Item = (&str, &str)> {
-    let statements = code.split(';');
-    statements.filter_map(|statement| {
-        let line = statement.trim_start();
-        let line = line
-            .rsplit_once(['}', ']'])
-            .filter(|(_, rest)| rest.trim_start().starts_with(['p', 'u']))
-            .map_or(line, |(before, rest)| if before.contains("use ") { line } else { rest.trim_start() });
-        let (before, tree) = line.split_once("use ")?;
-        (before.is_empty() || before.starts_with("pub")).then_some((before, tree))
-    })
+fn joined(path: &[String], rest: &[String]) -> Path {
+    [path, rest].concat()
+}
+
+/// The module that an item declares: `tests` of `#[cfg(test)] mod tests;`.
+fn declared(item: &str) -> Option<String> {
+    let mut words = item.strip_suffix(';')?.split_whitespace().rev();
+    let name = words.next()?;
+    (words.next() == Some("mod")).then(|| name.to_owned())
+}
+
+/// The tree of each `use`, wherever it stands.
+fn imports(code: &str) -> impl Iterator<Item = &str> {
+    let keywords = code.match_indices("use").filter(|(at, _)| {
+        let rest = &code[at + "use".len()..];
+        !code[..*at].ends_with(is_word) && rest.starts_with(char::is_whitespace)
+    });
+    keywords.filter_map(|(at, keyword)| code[at + keyword.len()..].split(';').next())
 }
 
 /// `a::{b, c as d}` → `b` for `a::b`, `d` for `a::c`.
@@ -240,6 +308,48 @@ mod tests {
             ("c/src/lib.rs", "pub use one::a::Given;"),
         ];
         assert_eq!(circles(&files), ["c/src/: one, two import each other"]);
+    }
+
+    #[test]
+    fn imports_are_found_wherever_they_stand() {
+        let one = ("c/src/one.rs", "use crate::two::Two;");
+        for two in [
+            "#[allow(unused)]\nuse super::{one::One};",
+            "struct A {}\npub(crate) use crate::{one::One};",
+            "fn f() { use super::{a, one::One}; }",
+            "#[cfg(test)]\nuse std::env;\nfn f() { super::one::g() }",
+            "#[cfg(test)]\nfn f() { g(); }\nmod tests {}\nuse super::one::One;",
+        ] {
+            assert_eq!(
+                circles(&[one, ("c/src/two.rs", two)]),
+                ["c/src/: one, two import each other"],
+                "{two}"
+            );
+        }
+        let two = "#[cfg(test)]\nuse super::one::One;\n#[cfg(test)]\nfn f() { super::one::g() }";
+        assert!(circles(&[one, ("c/src/two.rs", two)]).is_empty());
+    }
+
+    #[test]
+    fn names_lead_to_where_they_are_defined() {
+        let one = ("c/src/one.rs", "use super::Two;");
+        let two = ("c/src/two.rs", "use super::one::One;\npub struct Two;");
+        for root in ["use two::Two;", "pub use two::*;", "pub use given::*;"] {
+            let given = ("c/src/given.rs", "pub use super::two::*;");
+            let found = circles(&[one, two, given, ("c/src/lib.rs", root)]);
+            assert!(found.len() == 1 && found[0].contains("one, two import each other"), "{root}: {found:?}");
+        }
+        assert!(circles(&[one, two, ("c/src/lib.rs", "pub use two::*;\nstruct Two;")]).is_empty());
+    }
+
+    #[test]
+    fn modules_are_where_they_are_declared() {
+        let one = ("c/src/one.rs", "use crate::two::a::A;");
+        let three = ("c/src/three.rs", "use crate::one::One;");
+        let two = |declared: &'static str| ("c/src/two.rs", declared);
+        let found = circles(&[one, three, two("#[path = \"three.rs\"]\nmod a;")]);
+        assert_eq!(found, ["c/src/: one, two import each other"]);
+        assert!(circles(&[one, three, two("#[cfg(test)]\n#[path = \"three.rs\"]\nmod a;")]).is_empty());
     }
 
     #[test]

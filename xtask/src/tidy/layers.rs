@@ -15,6 +15,7 @@ const KUBERNETES: &str = "k8s-openapi";
 
 const LAYERS: &[Layer] = &[
     Layer { package: "portcullis-common", may_use: &[], never: &["tokio", "aya", KUBERNETES] },
+    Layer { package: "portcullis-log", may_use: &[], never: &["tokio", "hyper", "aya", KUBERNETES] },
     Layer { package: "portcullis-model", may_use: &[], never: &["tokio", "hyper", "aya", KUBERNETES] },
     Layer {
         package: "portcullis-api",
@@ -28,7 +29,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "portcullis-control",
-        may_use: &["portcullis-api", "portcullis-gateway", "portcullis-model"],
+        may_use: &["portcullis-api", "portcullis-gateway", "portcullis-log", "portcullis-model"],
         never: &["aya"],
     },
     Layer {
@@ -38,13 +39,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "portcullis-node",
-        may_use: &["portcullis-common", "portcullis-model"],
+        may_use: &["portcullis-common", "portcullis-log", "portcullis-model"],
         never: &["hyper", "kube", KUBERNETES],
     },
     Layer {
         package: "portcullis-inspect",
-        may_use: &["portcullis-model"],
-        never: &["tokio", "hyper", "aya", "clap", KUBERNETES],
+        may_use: &["portcullis-api", "portcullis-gateway", "portcullis-model"],
+        never: &["tokio", "hyper", "aya", "clap", "notify"],
     },
     Layer {
         package: "portcullis",

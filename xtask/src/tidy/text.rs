@@ -4,7 +4,7 @@ use super::{File, Problem};
 
 const LONG: usize = 600;
 
-/// Directories that exist on somebody's machine only. Written apart, so that this file is in order
+/// Directories that exist on one machine only. Written apart, so that this file is in order
 /// too.
 const MACHINE: &[&str] =
     &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/"), concat!("/tmp/", "bg/")];

@@ -32,10 +32,16 @@ fn of_file(file: &File) -> Vec<Problem> {
 /// Looks at the parameters of a function, which begin with the first parenthesis that is not within
 /// `<…>`.
 fn takes_bool(function: &str) -> bool {
-    let Some(begin) = function.find('(') else { return false };
+    let function = function.replace("->", "  ");
+    let mut generics = 0;
+    let begin = function.find(|c: char| {
+        generics += i32::from(c == '<') - i32::from(c == '>');
+        c == '(' && generics == 0
+    });
+    let Some(begin) = begin else { return false };
     let mut depth = 0;
     let mut parameter = String::new();
-    for c in function[begin..].replace("->", "  ").chars() {
+    for c in function[begin..].chars() {
         match c {
             '(' | '<' | '[' => depth += 1,
             ')' | '>' | ']' => depth -= 1,
@@ -62,6 +68,8 @@ mod tests {
     fn truth_values_need_names() {
         assert!(takes_bool("fn f(&self, a: u8, is_b: bool) -> u8"));
         assert!(takes_bool("fn f(is_b: bool, a: u8)"));
+        assert!(takes_bool("fn f<F: Fn(u8) -> Vec<u8>>(f: F, is_b: bool)"));
+        assert!(!takes_bool("fn f<F: Fn(bool) -> bool>(f: F)"));
         assert!(!takes_bool("fn f(a: impl Fn(bool, u8) -> bool, b: Vec<bool>) -> bool"));
         assert!(!takes_bool("fn f() -> bool"));
     }

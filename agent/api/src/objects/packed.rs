@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use super::{Kind, Object};
+
 /// An object as JSON text, a quarter of its size as a structure. Cheap to clone.
 pub struct Packed<T>(Arc<Text<T>>);
 
@@ -22,13 +24,20 @@ struct Text<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// Every kind of object has it.
-pub trait Described {
-    fn meta(&self) -> &ObjectMeta;
+/// The type of the objects of a kind.
+pub trait ObjectType: Clone {
+    const KIND: Kind;
+
+    fn metadata(&self) -> &ObjectMeta;
+
+    /// The object as this type; `None` if it is of another kind.
+    fn of(object: &Object) -> Option<Cow<'_, Self>>;
 }
 
 /// The form in which objects of a kind are kept.
 pub(super) trait Keep: Sized {
+    type Type: Clone;
+
     fn parse(manifest: Value) -> Result<Self, serde_json::Error>;
 
     /// `None` instead of a namespace for cluster-scoped kinds is the caller's matter.
@@ -36,16 +45,19 @@ pub(super) trait Keep: Sized {
 
     fn metadata(&self) -> Cow<'_, ObjectMeta>;
 
+    /// The object as a structure.
+    fn whole(&self) -> Cow<'_, Self::Type>;
+
     /// Tells whether both are the very same value.
     fn is(&self, other: &Self) -> bool;
 }
 
 // === impl Packed ===
 
-impl<T: Described + Serialize + DeserializeOwned + Default> Packed<T> {
+impl<T: ObjectType + Serialize + DeserializeOwned + Default> Packed<T> {
     pub fn new(object: &T) -> Self {
         let json = serde_json::to_vec(object).unwrap_or_default().into();
-        Self(Arc::new(Text { name: name_of(object.meta()), json, kind: PhantomData }))
+        Self(Arc::new(Text { name: name_of(object.metadata()), json, kind: PhantomData }))
     }
 
     pub fn unpack(&self) -> T {
@@ -80,7 +92,7 @@ impl<T> fmt::Debug for Packed<T> {
     }
 }
 
-impl<T: Described + Serialize + DeserializeOwned + Default> Serialize for Packed<T> {
+impl<T: ObjectType + Serialize + DeserializeOwned + Default> Serialize for Packed<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.unpack().serialize(serializer)
     }
@@ -88,8 +100,10 @@ impl<T: Described + Serialize + DeserializeOwned + Default> Serialize for Packed
 
 impl<T> Keep for Packed<T>
 where
-    T: Described + Serialize + DeserializeOwned + Default,
+    T: ObjectType + Serialize + DeserializeOwned + Default,
 {
+    type Type = T;
+
     fn parse(manifest: Value) -> Result<Self, serde_json::Error> {
         Ok(Self::new(&T::deserialize(manifest)?))
     }
@@ -99,7 +113,11 @@ where
     }
 
     fn metadata(&self) -> Cow<'_, ObjectMeta> {
-        Cow::Owned(self.unpack().meta().clone())
+        Cow::Owned(self.unpack().metadata().clone())
+    }
+
+    fn whole(&self) -> Cow<'_, T> {
+        Cow::Owned(self.unpack())
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -109,17 +127,23 @@ where
 
 // === impl Keep for Arc ===
 
-impl<T: Described + DeserializeOwned> Keep for Arc<T> {
+impl<T: ObjectType + DeserializeOwned> Keep for Arc<T> {
+    type Type = T;
+
     fn parse(manifest: Value) -> Result<Self, serde_json::Error> {
         T::deserialize(manifest).map(Self::new)
     }
 
     fn name(&self) -> ObjectName {
-        name_of(self.meta())
+        name_of(ObjectType::metadata(&**self))
     }
 
     fn metadata(&self) -> Cow<'_, ObjectMeta> {
-        Cow::Borrowed(self.meta())
+        Cow::Borrowed(ObjectType::metadata(&**self))
+    }
+
+    fn whole(&self) -> Cow<'_, T> {
+        Cow::Borrowed(self)
     }
 
     fn is(&self, other: &Self) -> bool {

@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 use crate::http::Connection;
 
 const ADMIN_PORT: u16 = 19_901;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Killed when dropped.
 pub(crate) struct Agent {
@@ -43,7 +43,7 @@ impl Agent {
     }
 
     pub(crate) fn await_ready(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.is_ready() {
             let log = self.directory.join("log");
             assert!(self.process.try_wait().unwrap().is_none(), "the agent ended: {}", log.display());

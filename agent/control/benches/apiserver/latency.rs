@@ -1,4 +1,4 @@
-//! From the creation of a route to its first correct answer, next to when a bare watch hears of it.
+//! From the creation of a route to its first correct answer, next to when a bare watch has it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::Bench;
 use crate::http::Connection;
 use crate::site::{Site, host};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two questions of the client.
 const POLL: Duration = Duration::from_micros(200);
 /// Statuses of the route before are written meanwhile.
@@ -62,7 +62,7 @@ async fn rounds(site: &Site, heard: &mut Heard, routes: usize, count: usize) -> 
 
 fn first_answer(to: SocketAddr, host: &str) -> Instant {
     let mut connection = Connection::to(to);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while connection.get(host, "/").ok() != Some(200) {
         assert!(Instant::now() < deadline, "{host} is not served");
         std::thread::sleep(POLL);
@@ -72,7 +72,7 @@ fn first_answer(to: SocketAddr, host: &str) -> Instant {
 
 type Heard = mpsc::UnboundedReceiver<(String, Instant)>;
 
-/// Names of routes, when a watch that does nothing else hears of them.
+/// Names of routes, when a watch that does nothing else has them.
 fn watch(site: &Site) -> Heard {
     let events = watcher::watcher(site.fixture.api("HTTPRoute"), watcher::Config::default());
     let (to, heard) = mpsc::unbounded_channel();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_control::kube::Timing;
+use portcullis_control::lease::Timing;
 use serde_json::json;
 
 use crate::Bench;

@@ -19,7 +19,7 @@ pub(crate) struct Load {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) answered: u64,
-    /// When those that failed were asked.
+    /// Times at which those that failed were asked.
     pub(crate) failed: Vec<Instant>,
 }
 

@@ -1,5 +1,5 @@
 //! Measures an agent, the real program, against a real API server. `cargo xtask bench cluster` runs
-//! this inside the test cluster; what it prints is Markdown. What only somebody outside of the
+//! this inside the test cluster; what it prints is Markdown. What only a process outside of the
 //! cluster can do is asked for, see [`ask`].
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a measurement that fails says where, and ends")]

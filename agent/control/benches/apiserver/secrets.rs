@@ -18,8 +18,8 @@ const POLLS: usize = 15;
 const POLL: Duration = Duration::from_secs(1);
 /// … but for so many MB.
 const STEADY: f64 = 0.3;
-/// How many polls to wait for that.
-const PATIENCE: usize = 120;
+/// Number of polls to wait for that.
+const MAX_POLLS: usize = 120;
 
 pub(crate) async fn measure(bench: &Bench) {
     let secrets = bench.choose(5_000, 500);
@@ -57,7 +57,7 @@ async fn settled(site: &Site, route: &str) -> f64 {
     site.create_route(route).await;
     site.until("HTTPRoute", route, is_told).await;
     let mut last = VecDeque::new();
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_POLLS {
         tokio::time::sleep(POLL).await;
         last.push_back(site.agent.resident());
         if last.len() > POLLS {

@@ -17,12 +17,12 @@ use crate::http::{Connection, backend};
 pub(crate) const GATEWAY: &str = "web";
 /// Requests in flight at once when objects are made by the thousand.
 const CONCURRENCY: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Site {
     pub(crate) fixture: Fixture,
     pub(crate) agent: Agent,
-    /// Where the Gateway is reached.
+    /// Address of the Gateway.
     pub(crate) address: SocketAddr,
 }
 
@@ -64,7 +64,7 @@ impl Site {
     }
 
     pub(crate) async fn until(&self, kind: &str, name: &str, holds: impl Fn(&Value) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !holds(&self.fixture.get(kind, name).await) {
             assert!(Instant::now() < deadline, "{kind} {name} stays as it is");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -73,7 +73,7 @@ impl Site {
 
     async fn await_answer(&self, route: &str) {
         let mut connection = Connection::to(self.address);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while connection.get(&host(route), "/").ok() != Some(200) {
             assert!(Instant::now() < deadline, "{route} is not served");
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -39,13 +39,13 @@ pub(super) fn translate(translator: &mut impl Translate, changes: Vec<Change>) -
     let outcome = catch_unwind(AssertUnwindSafe(|| translator.apply(changes)));
     TRANSLATING.set(false);
     if outcome.is_err() {
-        complain(&again);
+        log_panic(&again);
         translator.begin_again(again);
     }
     outcome.ok()
 }
 
-fn complain(changes: &[Change]) {
+fn log_panic(changes: &[Change]) {
     let changed: BTreeSet<_> = changes.iter().map(Change::key).collect();
     let named: Vec<_> = changed.iter().take(NAMED).map(ToString::to_string).collect();
     tracing::error!(

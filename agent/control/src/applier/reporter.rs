@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use portcullis_api::ObjectKey;
-use portcullis_gateway::infra::Wanted;
+use portcullis_gateway::infra::DesiredObjects;
 use portcullis_gateway::{Outcome, Status};
 use portcullis_model::ObjectName;
 use tokio::task::JoinHandle;
@@ -17,7 +17,7 @@ use crate::status::{FaultLog, StatusSink};
 pub(super) struct PendingReport {
     /// `None` for an object that is gone.
     statuses: BTreeMap<ObjectKey, Option<Status>>,
-    generated: BTreeMap<ObjectName, Option<Wanted>>,
+    generated: BTreeMap<ObjectName, Option<DesiredObjects>>,
     /// These are the statuses of all objects there are, and what is to be there for all Gateways.
     is_everything: bool,
     /// All statuses reported so far follow from everything that the source has.

@@ -10,40 +10,40 @@ use tokio::time::Instant;
 
 /// Doubles up to its limit, with jitter, so that the agents of a cluster do not all come at once.
 #[derive(Clone, Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     limit: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    pub(super) fn new(first: Duration, limit: Duration) -> Self {
+    pub(crate) fn new(first: Duration, limit: Duration) -> Self {
         Self { first, limit, next: first }
     }
 
-    /// For watches: traffic does not wait for them, people do.
-    pub(super) fn for_watches() -> Self {
+    /// For watches: traffic does not wait for them, operators do.
+    pub(crate) fn for_watches() -> Self {
         Self::new(Duration::from_millis(100), Duration::from_secs(1))
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 
     /// The wait before the next attempt.
-    pub(super) fn delay(&mut self) -> Duration {
+    pub(crate) fn delay(&mut self) -> Duration {
         let delay = self.next;
         self.next = (delay * 2).min(self.limit);
         jittered(delay)
     }
 
-    pub(super) async fn wait(&mut self) {
+    pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.delay()).await;
     }
 }
 
 /// A watch that is tried again in time.
-pub(super) fn spaced<K: Send + 'static>(
+pub(crate) fn spaced<K: Send + 'static>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let begin = (events.boxed(), Backoff::for_watches());
@@ -60,14 +60,14 @@ pub(super) fn spaced<K: Send + 'static>(
 }
 
 /// Between half of it and all of it.
-pub(super) fn jittered(duration: Duration) -> Duration {
+pub(crate) fn jittered(duration: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish();
     let share = (random % 1000) as u32;
     duration / 2 + duration * share / 2000
 }
 
 /// `None`: never. Cancel-safe.
-pub(super) async fn sleep_until(when: Option<Instant>) {
+pub(crate) async fn sleep_until(when: Option<Instant>) {
     match when {
         Some(when) => tokio::time::sleep_until(when).await,
         None => std::future::pending().await,

@@ -19,15 +19,15 @@ pub enum ConnectError {
     Client(Box<kube::Error>),
 }
 
-/// With the kubeconfig given, or as the environment says: `KUBECONFIG`, `~/.kube/config`, the pod's
-/// service account. Does not need the API server to answer. Whoever makes a request tries it again,
-/// at his own pace.
+/// With the kubeconfig given, or as the environment has it: `KUBECONFIG`, `~/.kube/config`, the
+/// pod's service account. Does not need the API server to answer. Callers try their requests again,
+/// at their own pace.
 ///
 /// # Errors
-/// When nothing says where the API server is, or what says so cannot be read.
+/// When the address of the API server is nowhere to be found, or cannot be read.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
     let mut config = config(kubeconfig).await?;
-    // The client's own attempts take minutes, of which nobody would know.
+    // The client's own attempts take minutes, of which the log would have nothing.
     config.default_retry = false;
     client(config)
 }

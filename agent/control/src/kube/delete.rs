@@ -11,7 +11,7 @@ use super::code;
 ///
 /// # Errors
 /// When the API server refuses or does not answer.
-pub(super) async fn delete<K>(api: &Api<K>, name: &str, seen: Preconditions) -> kube::Result<bool>
+pub(crate) async fn delete<K>(api: &Api<K>, name: &str, seen: Preconditions) -> kube::Result<bool>
 where
     K: Clone + Debug + DeserializeOwned,
 {
@@ -24,6 +24,6 @@ where
 }
 
 /// Whatever became of it since, but no other of the name.
-pub(super) fn exactly(uid: String) -> Preconditions {
+pub(crate) fn exactly(uid: String) -> Preconditions {
     Preconditions { uid: Some(uid), resource_version: None }
 }

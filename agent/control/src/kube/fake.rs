@@ -1,5 +1,5 @@
 //! An API server of a few lines, for tests of what a real one does not do when it is asked to:
-//! whoever tests it answers, when and what he likes.
+//! tests answer, when and what they like.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-pub(super) struct ApiServer {
+pub(crate) struct ApiServer {
     url: String,
     asked: mpsc::UnboundedReceiver<Asked>,
     dir: TempDir,
@@ -21,14 +21,14 @@ pub(super) struct ApiServer {
 
 /// A request that waits for its answer; without one, the connection breaks.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) method: String,
-    pub(super) path: String,
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) path: String,
     to: oneshot::Sender<(u16, Value)>,
 }
 
 impl ApiServer {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (to, asked) = mpsc::unbounded_channel();
@@ -41,7 +41,7 @@ impl ApiServer {
     }
 
     /// As an agent reaches it.
-    pub(super) async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         super::connect(Some(&self.kubeconfig())).await.unwrap()
     }
 
@@ -56,26 +56,26 @@ impl ApiServer {
     }
 
     /// The next request.
-    pub(super) async fn asked(&mut self) -> Asked {
-        tokio::time::timeout(DEADLINE, self.asked.recv()).await.expect("nobody asks").unwrap()
+    pub(crate) async fn asked(&mut self) -> Asked {
+        tokio::time::timeout(DEADLINE, self.asked.recv()).await.expect("no request comes").unwrap()
     }
 }
 
 impl Asked {
-    pub(super) fn answer(self, code: u16, body: Value) {
-        // Whoever asked may be gone.
+    pub(crate) fn answer(self, code: u16, body: Value) {
+        // The client may be gone.
         let _ = self.to.send((code, body));
     }
 
     /// There is no such object.
-    pub(super) fn answer_not_found(self) {
+    pub(crate) fn answer_not_found(self) {
         let details = json!({"name": "x"});
         self.answer(404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "details": details}));
     }
 
-    /// Waits until nobody waits for the answer any more.
-    pub(super) async fn given_up(mut self) {
-        tokio::time::timeout(DEADLINE, self.to.closed()).await.expect("somebody waits for ever");
+    /// Waits until the client does not wait for the answer any more.
+    pub(crate) async fn given_up(mut self) {
+        tokio::time::timeout(DEADLINE, self.to.closed()).await.expect("the client waits for ever");
     }
 }
 
@@ -88,7 +88,7 @@ async fn serve(stream: TcpStream, to: mpsc::UnboundedSender<Asked>) -> Option<()
         to.send(Asked { method, path, to: answer }).ok()?;
         let (code, body) = tokio::select! {
             answer = answered => answer.ok()?,
-            // Nobody asks again before there is an answer.
+            // A client does not ask again before there is an answer.
             _ = stream.fill_buf() => return None,
         };
         let (body, kind) = (body.to_string(), "application/json");

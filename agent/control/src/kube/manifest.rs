@@ -4,24 +4,24 @@ use portcullis_api::{Kind, ObjectKey, StatusUse};
 use portcullis_model::ObjectName;
 use serde_json::Value;
 
-pub(super) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
+pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
     let metadata = manifest.get("metadata")?;
     let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
     Some(ObjectKey::new(kind, ObjectName::new(namespace, metadata.get("name")?.as_str()?)))
 }
 
-pub(super) fn version_of(manifest: &Value) -> String {
+pub(crate) fn version_of(manifest: &Value) -> String {
     manifest["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Resource versions are numbers, although for long nobody was to know. If one is not, the newer
-/// word counts.
-pub(super) fn is_older(new: &str, old: &str) -> bool {
+/// Resource versions are numbers, although for long clients were not to rely on it. If one is not,
+/// what came last counts.
+pub(crate) fn is_older(new: &str, old: &str) -> bool {
     matches!((new.parse::<u64>(), old.parse::<u64>()), (Ok(new), Ok(old)) if new < old)
 }
 
 /// Bookkeeping that would make every write of a status a change of configuration.
-pub(super) fn strip(kind: Kind, manifest: &mut Value) {
+pub(crate) fn strip(kind: Kind, manifest: &mut Value) {
     if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
         metadata.remove("resourceVersion");

@@ -1,20 +1,21 @@
-//! Problems with reading from the API server, for the log: said when it begins, when it becomes
-//! something else, and when it is over.
+//! Problems with reading from the API server, for the log: a line when one begins, when it becomes
+//! another, and when it is over.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::time::Duration;
 
-use portcullis_gateway::ObjectKey;
+use portcullis_api::ObjectKey;
 use tokio::time::Instant;
 
 use super::{answered, problem};
 
-/// Shortest time between two lines that tell the same in other words. Some change all the time: how
-/// long ago a certificate expired, say.
+/// Shortest time between two lines of one kind of problem in other words. Some change all the time:
+/// how long ago a certificate expired, say.
 const AGAIN: Duration = Duration::from_secs(60);
 
-pub(super) struct ReadLog {
-    what: &'static str,
+pub(crate) struct ReadLog {
+    what: Cow<'static, str>,
     /// The participle of what is not done with it.
     done: &'static str,
     now: Option<Logged>,
@@ -37,36 +38,36 @@ enum Class {
 
 impl ReadLog {
     /// With a watch.
-    pub(super) fn new(what: &'static str) -> Self {
-        Self { what, done: "watched", now: None }
+    pub(crate) fn new(what: &'static str) -> Self {
+        Self { what: what.into(), done: "watched", now: None }
     }
 
     /// With objects that are read one by one.
-    pub(super) fn with_reading(what: &'static str) -> Self {
-        Self { what, done: "read", now: None }
+    pub(crate) fn with_reading(what: String) -> Self {
+        Self { what: what.into(), done: "read", now: None }
     }
 
-    pub(super) fn not_served(&mut self) {
+    pub(crate) fn not_served(&mut self) {
         let problem = "the API server does not serve the kind: install its CRD to use it";
-        self.say(Class::NotServed, problem.to_owned());
+        self.log(Class::NotServed, problem.to_owned());
     }
 
-    pub(super) fn failed(&mut self, error: &(dyn Error + Sync + 'static)) {
-        self.say(Class::of(error), problem(error));
+    pub(crate) fn failed(&mut self, error: &(dyn Error + Sync + 'static)) {
+        self.log(Class::of(error), problem(error));
     }
 
-    pub(super) fn failed_at(&mut self, key: &ObjectKey, error: &(dyn Error + Sync + 'static)) {
-        self.say(Class::of(error), format!("{key}: {}", problem(error)));
+    pub(crate) fn failed_at(&mut self, key: &ObjectKey, error: &(dyn Error + Sync + 'static)) {
+        self.log(Class::of(error), format!("{key}: {}", problem(error)));
     }
 
-    pub(super) fn over(&mut self) {
+    pub(crate) fn over(&mut self) {
         if self.now.take().is_some() {
             tracing::info!("{}: {} again", self.what, self.done);
         }
     }
 
-    fn say(&mut self, class: Class, problem: String) {
-        if !self.is_news(class, &problem) {
+    fn log(&mut self, class: Class, problem: String) {
+        if !self.is_new(class, &problem) {
             return;
         }
         let advice = match class {
@@ -77,10 +78,10 @@ impl ReadLog {
         self.now = Some(Logged { class, problem, at: Instant::now() });
     }
 
-    fn is_news(&self, class: Class, problem: &str) -> bool {
-        self.now
-            .as_ref()
-            .is_none_or(|said| said.class != class || (said.problem != problem && said.at.elapsed() >= AGAIN))
+    fn is_new(&self, class: Class, problem: &str) -> bool {
+        self.now.as_ref().is_none_or(|logged| {
+            logged.class != class || (logged.problem != problem && logged.at.elapsed() >= AGAIN)
+        })
     }
 }
 
@@ -95,18 +96,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn words_that_change_all_the_time_are_not_said_all_the_time() {
-        let mut trouble = ReadLog::new("Gateway");
-        let mut said = 0;
+    async fn words_that_change_all_the_time_are_not_logged_all_the_time() {
+        let mut log = ReadLog::new("Gateway");
+        let mut logged = 0;
         for second in 0..90 {
             let problem = format!("certificate expired ({second} seconds ago)");
-            said += u32::from(trouble.is_news(Class::Unanswered, &problem));
-            trouble.say(Class::Unanswered, problem);
+            logged += u32::from(log.is_new(Class::Unanswered, &problem));
+            log.log(Class::Unanswered, problem);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(said, 2);
-        assert!(trouble.is_news(Class::Answered(403), "forbidden"), "that is something else");
-        trouble.over();
-        assert!(trouble.is_news(Class::Unanswered, "connection refused"));
+        assert_eq!(logged, 2);
+        assert!(log.is_new(Class::Answered(403), "forbidden"), "that is something else");
+        log.over();
+        assert!(log.is_new(Class::Unanswered, "connection refused"));
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portcullis_api::admission::{Admission, admit};
-use portcullis_gateway::{Change, Object, ObjectKey};
+use portcullis_api::{Change, Object, ObjectKey};
 use serde_json::Value;
 
 use super::dir::disk;
@@ -61,12 +61,20 @@ impl Batch {
     }
 
     fn path(&mut self, path: &Path, max_file_size: u64) {
-        let files =
-            if path.is_dir() { disk::list(path).files.into_keys().collect() } else { vec![path.to_owned()] };
-        for file in files {
-            let text = disk::read(&file, max_file_size).map(|(_, text)| text);
-            self.text(&file.to_string_lossy().into(), text.map_err(|error| error.to_string()));
+        if !path.is_dir() {
+            return self.file(path, max_file_size);
         }
+        let listing = disk::list(path);
+        listing.files.keys().for_each(|file| self.file(file, max_file_size));
+        for (directory, error) in listing.failures {
+            let directory = directory.to_string_lossy().into();
+            self.problem(&directory, None, None, error.to_string(), Effect::Unreadable { kept: 0 });
+        }
+    }
+
+    fn file(&mut self, file: &Path, max_file_size: u64) {
+        let text = disk::read(file, max_file_size).map(|(_, text)| text);
+        self.text(&file.to_string_lossy().into(), text.map_err(|error| error.to_string()));
     }
 
     fn text(&mut self, file: &Arc<str>, text: Result<String, String>) {

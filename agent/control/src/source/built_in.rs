@@ -1,9 +1,10 @@
 //! The GatewayClass that is taken for granted in directories and offline, where no chart installs
-//! it, and Gateways whose class is missing all the same.
+//! it, and Gateways whose class is missing all the same; addresses where no Service gives any.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use portcullis_gateway::{Change, Kind, Object, ObjectKey};
+use portcullis_api::{Change, Kind, Object, ObjectKey};
 use portcullis_model::ObjectName;
 
 use super::Batch;
@@ -19,6 +20,15 @@ metadata:
 spec:
   controllerName: portcullis.dev/gateway
 ";
+
+/// Addresses of the Gateways of a directory that have no `spec.addresses`: those that are given, or
+/// all of the node's.
+pub fn default_addresses(given: &[IpAddr]) -> Vec<IpAddr> {
+    match given {
+        [] => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+        given => given.to_owned(),
+    }
+}
 
 /// The changes of an input after those of the built-in objects, which they replace.
 pub fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
@@ -56,5 +66,12 @@ mod tests {
         let changes = with_built_in(Vec::new());
         let [Change::Set(object)] = &changes[..] else { panic!("{changes:?}") };
         assert_eq!(object.key(), class(CLASS));
+    }
+
+    #[test]
+    fn gateways_of_a_directory_are_everywhere_unless_addresses_are_given() {
+        assert_eq!(default_addresses(&[]), [[0_u8; 4].into(), IpAddr::from([0_u16; 8])]);
+        let one = [IpAddr::from([10, 0, 0, 1])];
+        assert_eq!(default_addresses(&one), one);
     }
 }

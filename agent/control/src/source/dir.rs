@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::thread;
 
 use foldhash::quality::RandomState;
-use portcullis_gateway::Change;
+use portcullis_api::Change;
+use portcullis_log::LastLogged;
+use tokio::sync::oneshot;
 
 use catalog::{BUILT_IN, Catalog};
 use disk::{ReadError, Stamp};
@@ -22,12 +24,25 @@ use file::File;
 use touches::{Ready, Touch};
 use watch::{SharedTouches, Watch};
 
-use super::{Problem, Source, Update};
+use super::{Effect, Problem, Source, Update};
 
 /// Above this, a file is more likely a mistake than a configuration.
 pub const MAX_FILE_SIZE: u64 = 10 << 20;
 
 pub struct DirSource {
+    state: State,
+    touched: SharedTouches,
+}
+
+/// Reading happens on a thread of its own: a file system that does not answer (NFS, FUSE) holds up
+/// nothing but its own changes, and not the end of the process either.
+enum State {
+    Idle(Box<Directory>),
+    Reading(oneshot::Receiver<(Box<Directory>, Update)>),
+}
+
+/// The directory as it is known.
+struct Directory {
     /// As it was given, for messages.
     shown_root: PathBuf,
     /// Absolute, as file system events spell it.
@@ -37,11 +52,14 @@ pub struct DirSource {
     catalog: Catalog,
     stamps: BTreeMap<PathBuf, Option<Stamp>>,
     /// Found gone or emptied once; believed when found so again.
-    doubtful: BTreeSet<PathBuf>,
+    unconfirmed: BTreeSet<PathBuf>,
+    /// Directories that cannot be read, and why not.
+    unreadable: BTreeMap<PathBuf, String>,
     watch: Watch,
     hasher: RandomState,
     problems: Vec<Problem>,
-    ignored: BTreeSet<String>,
+    /// Kinds that translation does not use.
+    ignored: LastLogged<String, ()>,
     loaded: bool,
 }
 
@@ -54,14 +72,62 @@ enum Look {
     Read(PathBuf, Option<Stamp>, File),
     Gone(PathBuf),
     /// Look again when the writer is done.
-    Doubtful(PathBuf),
+    Unconfirmed(PathBuf),
 }
 
 // === impl DirSource ===
 
 impl DirSource {
     pub fn new(root: impl Into<PathBuf>, max_file_size: u64) -> Self {
-        let shown_root = root.into();
+        let directory = Directory::new(root.into(), max_file_size);
+        let touched = directory.watch.touched().clone();
+        Self { state: State::Idle(directory.into()), touched }
+    }
+
+    /// Objects to take for granted unless a file defines them.
+    pub fn with_built_in(mut self, manifests: &str) -> Self {
+        if let State::Idle(directory) = &mut self.state {
+            directory.built_in = manifests.to_owned();
+        }
+        self
+    }
+
+    pub fn reread(&self) -> Reread {
+        Reread(self.touched.clone())
+    }
+}
+
+impl Source for DirSource {
+    async fn next(&mut self) -> Update {
+        loop {
+            let ready = match &mut self.state {
+                State::Idle(directory) if !directory.loaded => Ready { sweep: true, ..Ready::default() },
+                State::Idle(directory) => directory.watch.ready().await,
+                State::Reading(reading) => {
+                    // A panic there has ended the process.
+                    let Ok((directory, update)) = reading.await else { return std::future::pending().await };
+                    self.state = State::Idle(directory);
+                    if update.is_complete || !update.changes.is_empty() || update.problems.is_some() {
+                        return update;
+                    }
+                    continue;
+                }
+            };
+            let (sender, reading) = oneshot::channel();
+            if let State::Idle(mut directory) = std::mem::replace(&mut self.state, State::Reading(reading)) {
+                thread::spawn(move || {
+                    let update = directory.refresh(ready);
+                    let _ = sender.send((directory, update));
+                });
+            }
+        }
+    }
+}
+
+// === impl Directory ===
+
+impl Directory {
+    fn new(shown_root: PathBuf, max_file_size: u64) -> Self {
         Self {
             root: std::path::absolute(&shown_root).unwrap_or_else(|_| shown_root.clone()),
             shown_root,
@@ -69,33 +135,31 @@ impl DirSource {
             built_in: String::new(),
             catalog: Catalog::default(),
             stamps: BTreeMap::new(),
-            doubtful: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
             watch: Watch::new(),
             hasher: RandomState::default(),
             problems: Vec::new(),
-            ignored: BTreeSet::new(),
+            ignored: LastLogged::default(),
             loaded: false,
         }
     }
 
-    /// Objects to take for granted unless a file defines them.
-    pub fn with_built_in(mut self, manifests: &str) -> Self {
-        self.built_in = manifests.to_owned();
-        self
-    }
-
-    pub fn reread(&self) -> Reread {
-        Reread(self.watch.touched().clone())
-    }
-
-    fn load_built_in(&mut self) -> Vec<Change> {
+    fn refresh(&mut self, ready: Ready) -> Update {
+        if self.loaded {
+            return self.follow(ready);
+        }
+        self.loaded = true;
         let name = BUILT_IN.into();
-        let file = File::default().read(&name, &self.built_in, &self.hasher);
-        self.catalog.replace(&name, Some(file))
+        let built_in = File::default().read(&name, &self.built_in, &self.hasher);
+        let mut changes = self.catalog.replace(&name, Some(built_in));
+        let update = self.follow(ready);
+        changes.extend(update.changes);
+        Update { changes, is_complete: true, ..update }
     }
 
     /// Brings the catalog up to date with what is ready.
-    fn refresh(&mut self, ready: Ready) -> Update {
+    fn follow(&mut self, ready: Ready) -> Update {
         let mut paths = BTreeSet::from_iter(ready.paths);
         if ready.reread {
             paths.extend(self.stamps.keys().cloned());
@@ -105,7 +169,12 @@ impl DirSource {
         }
         let looks = self.look_at(&paths.into_iter().collect::<Vec<_>>());
         let changes = looks.into_iter().flat_map(|look| self.accept(look)).collect();
-        self.report_ignored();
+        // Once per kind, however many objects there are.
+        for kind in self.catalog.ignored() {
+            if self.ignored.update(kind.clone(), Some(())).is_some() {
+                tracing::info!("{kind}: ignored, Portcullis does not use this kind");
+            }
+        }
         Update { changes, problems: self.new_problems(), ..Update::default() }
     }
 
@@ -113,15 +182,14 @@ impl DirSource {
     /// then listed again: what appears in between is seen either way.
     fn sweep(&mut self) -> Vec<PathBuf> {
         let mut listing = disk::list(&self.root);
-        if self.watch.follow(std::mem::take(&mut listing.directories)) {
+        if self.watch.follow(&listing.directories) {
             listing = disk::list(&self.root);
         }
-        for (path, error) in &listing.failures {
-            tracing::warn!(directory = %path.display(), %error, "cannot be read: what it held stays in force");
-        }
-        let unreadable = |path: &Path| listing.failures.iter().any(|(failed, _)| path.starts_with(failed));
+        let failures = listing.failures.iter();
+        self.unreadable = failures.map(|(path, error)| (path.clone(), error.to_string())).collect();
+        let unreadable = |path: &Path| path.ancestors().any(|path| self.unreadable.contains_key(path));
         let gone = self.stamps.keys().filter(|path| !listing.files.contains_key(*path) && !unreadable(path));
-        let new = listing.files.iter().filter(|(path, stamp)| self.stamps.get(*path) != Some(&Some(**stamp)));
+        let new = listing.files.iter().filter(|(path, stamp)| self.stamps.get(*path) != Some(*stamp));
         gone.chain(new.map(|(path, _)| path)).cloned().collect()
     }
 
@@ -145,15 +213,16 @@ impl DirSource {
         let known = self.stamps.contains_key(path);
         let owned = path.to_owned();
         match disk::read(path, self.max_file_size) {
-            Err(ReadError::InFlux) => Some(Look::Doubtful(owned)),
+            Err(ReadError::InFlux) => Some(Look::Unconfirmed(owned)),
             Err(ReadError::Gone) if !known => None,
-            Err(ReadError::Gone) if !self.doubtful.contains(path) => Some(Look::Doubtful(owned)),
+            Err(ReadError::Gone) if !self.unconfirmed.contains(path) => Some(Look::Unconfirmed(owned)),
             Err(ReadError::Gone) => Some(Look::Gone(owned)),
+            Err(_) if path.is_dir() => known.then_some(Look::Gone(owned)),
             Err(error) => {
                 Some(Look::Read(owned, disk::stamp(path), before.unreadable(&name, error.to_string())))
             }
-            Ok((stamp, _)) if stamp.is_empty() && known && !self.doubtful.contains(path) => {
-                Some(Look::Doubtful(owned))
+            Ok((stamp, _)) if stamp.is_empty() && known && !self.unconfirmed.contains(path) => {
+                Some(Look::Unconfirmed(owned))
             }
             Ok((stamp, text)) => {
                 Some(Look::Read(owned, Some(stamp), before.read(&name, &text, &self.hasher)))
@@ -164,19 +233,19 @@ impl DirSource {
     fn accept(&mut self, look: Look) -> Vec<Change> {
         match look {
             Look::Read(path, stamp, file) => {
-                self.doubtful.remove(&path);
+                self.unconfirmed.remove(&path);
                 let name = self.name_of(&path);
                 self.stamps.insert(path, stamp);
                 self.catalog.replace(&name, Some(file))
             }
             Look::Gone(path) => {
-                self.doubtful.remove(&path);
+                self.unconfirmed.remove(&path);
                 self.stamps.remove(&path);
                 let name = self.name_of(&path);
                 self.catalog.replace(&name, None)
             }
-            Look::Doubtful(path) => {
-                self.doubtful.insert(path.clone());
+            Look::Unconfirmed(path) => {
+                self.unconfirmed.insert(path.clone());
                 self.watch.touched().touch(path, Touch::Unsettled);
                 Vec::new()
             }
@@ -184,51 +253,33 @@ impl DirSource {
     }
 
     fn name_of(&self, path: &Path) -> Arc<str> {
-        let shown = path.strip_prefix(&self.root).map(|relative| self.shown_root.join(relative));
-        shown.as_deref().unwrap_or(path).to_string_lossy().into()
+        let shown = match path.strip_prefix(&self.root) {
+            Ok(relative) if relative.as_os_str().is_empty() => self.shown_root.clone(),
+            Ok(relative) => self.shown_root.join(relative),
+            Err(_) => path.to_owned(),
+        };
+        shown.to_string_lossy().into()
     }
 
     fn new_problems(&mut self) -> Option<Vec<Problem>> {
-        let problems = self.catalog.problems();
+        let mut problems = self.catalog.problems();
+        problems.extend(self.unreadable.iter().map(|(path, message)| {
+            let files = self.stamps.keys().filter(|file| file.starts_with(path));
+            let kept = files.filter_map(|file| self.catalog.file(&self.name_of(file)));
+            Problem {
+                file: self.name_of(path),
+                line: None,
+                object: None,
+                message: message.clone(),
+                effect: Effect::Unreadable { kept: kept.map(|file| file.objects.len()).sum() },
+            }
+        }));
+        problems.sort();
         if problems == self.problems {
             return None;
         }
         self.problems = problems.clone();
         Some(problems)
-    }
-
-    /// Once per kind, however many objects there are.
-    fn report_ignored(&mut self) {
-        let new: Vec<_> = self
-            .catalog
-            .ignored()
-            .into_iter()
-            .filter(|kind| !self.ignored.contains(*kind))
-            .cloned()
-            .collect();
-        for kind in new {
-            tracing::info!("{kind}: ignored, Portcullis does not use this kind");
-            self.ignored.insert(kind);
-        }
-    }
-}
-
-impl Source for DirSource {
-    async fn next(&mut self) -> Update {
-        if !self.loaded {
-            self.loaded = true;
-            let mut changes = self.load_built_in();
-            let update = self.refresh(Ready { sweep: true, ..Ready::default() });
-            changes.extend(update.changes);
-            return Update { changes, is_complete: true, ..update };
-        }
-        loop {
-            let ready = self.watch.ready().await;
-            let update = self.refresh(ready);
-            if !update.changes.is_empty() || update.problems.is_some() {
-                return update;
-            }
-        }
     }
 }
 

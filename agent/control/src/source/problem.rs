@@ -1,4 +1,4 @@
-//! Problems of the input, for people: where, which object, what, and what it means for traffic.
+//! Problems of the input, for operators: place, object, what is wrong, and the effect on traffic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub struct Problem {
     pub file: Arc<str>,
     pub line: Option<usize>,
-    /// `HTTPRoute shop/web`; absent if the trouble is the file's or document's.
+    /// `HTTPRoute shop/web`; absent if the problem is the file's or document's.
     pub object: Option<String>,
     pub message: String,
     pub effect: Effect,

@@ -1,6 +1,6 @@
 //! Statuses as files: `<directory>/<kind>/<namespace>/<name>.yaml`, replaced atomically and only
 //! when something but time changed. A thread of its own writes them, so that a slow disk delays
-//! nobody; it always writes the newest.
+//! nothing else; it always writes the newest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use k8s_openapi::jiff::Timestamp;
 use portcullis_api::{Kind, ObjectKey, StatusUse};
-use portcullis_gateway::Status;
+use portcullis_log::LastLogged;
 use serde_json::{Map, Value, json};
 
 use super::{StatusSink, Statuses, times};
@@ -95,8 +94,9 @@ impl StatusSink for FileStatuses {
 
     fn write(&mut self, statuses: &Statuses) {
         if !statuses.is_empty() {
-            let text = |status: &Status| status.to_json().to_string().into();
-            let texts = statuses.iter().map(|(key, status)| (key.clone(), status.as_ref().map(text)));
+            let texts = statuses.iter().map(|(key, status)| {
+                (key.clone(), status.as_ref().map(|status| status.to_json().to_string().into()))
+            });
             self.shared.work().statuses.extend(texts);
             self.shared.changed.notify_one();
         }
@@ -117,7 +117,7 @@ impl Drop for FileStatuses {
 
 impl Shared {
     fn run(&self, directory: &Path) {
-        let mut failed = None;
+        let mut failed = LastLogged::default();
         while let Some(work) = self.take() {
             if let Some(only) = work.only {
                 remove_others(directory, &only);
@@ -151,16 +151,12 @@ impl Shared {
 }
 
 /// Once when it starts to fail, once when it works again.
-fn report(directory: &Path, result: io::Result<()>, failed: &mut Option<io::ErrorKind>) {
+fn report(directory: &Path, result: io::Result<()>, failed: &mut LastLogged<(), io::ErrorKind>) {
     let directory = directory.display();
-    match (result, *failed) {
-        (Ok(()), Some(_)) => {
-            tracing::info!(%directory, "status files are written again");
-            *failed = None;
-        }
-        (Err(error), before) if before != Some(error.kind()) => {
+    match result {
+        Ok(()) if failed.clear(&()) => tracing::info!(%directory, "status files are written again"),
+        Err(error) if failed.update((), Some(error.kind())).is_some() => {
             tracing::warn!(%directory, %error, "cannot write status files; traffic is served nevertheless");
-            *failed = Some(error.kind());
         }
         _ => {}
     }
@@ -175,7 +171,7 @@ fn put(directory: &Path, key: &ObjectKey, status: Option<Value>) -> io::Result<(
         };
     };
     let before = read(&path);
-    times::carry(&mut status, before.as_ref().and_then(|before| before.get("status")), &now());
+    times::carry(&mut status, before.as_ref().and_then(|before| before.get("status")), &times::now());
     let object = object_with_status(key, status);
     if before.as_ref() == Some(&object) { Ok(()) } else { replace(&path, &object) }
 }
@@ -257,14 +253,10 @@ fn files_below(kind: &Path) -> Vec<PathBuf> {
     nested.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
 }
 
-/// Like the API server, to the second.
-fn now() -> String {
-    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portcullis_gateway::Status;
     use portcullis_model::ObjectName;
 
     fn key(name: &str) -> ObjectKey {

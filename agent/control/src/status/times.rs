@@ -1,7 +1,13 @@
-//! `lastTransitionTime`: when a condition became what it is. Translation has no clock; whoever
-//! writes a status compares it with the one written before.
+//! `lastTransitionTime`: when a condition became what it is. Translation has no clock; the writer
+//! of a status compares it with the one written before.
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
+
+/// The time as the API server writes it, to the second.
+pub(crate) fn now() -> String {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
+}
 
 /// Sets the time of every condition in `new`: that of the same condition in `old` if status and
 /// reason are the same, else `now` (RFC 3339).

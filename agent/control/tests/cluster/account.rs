@@ -1,4 +1,4 @@
-//! Somebody who may do less than the administrator: a ServiceAccount with a role of its own, and
+//! A user who may do less than the administrator: a ServiceAccount with a role of its own, and
 //! its token.
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_control::applier::{Acknowledgement, Applier, DataPlane, Provisioning, State};
-use portcullis_control::kube::{
-    Announcer, Elector, Generator, KubeSource, LastGood, SourceOptions, StatusQueue, StatusWriter, Timing,
-};
-use portcullis_control::status::{StatusSink, Statuses};
-use portcullis_gateway::infra::Wanted;
-use portcullis_gateway::{Kind, ObjectKey, Settings, Translator};
+use portcullis_control::events::Announcer;
+use portcullis_control::infra::Generator;
+use portcullis_control::lease::{Elector, Timing};
+use portcullis_control::source::{KubeSource, LastGood, SourceOptions};
+use portcullis_control::status::{StatusQueue, StatusSink, StatusWriter, Statuses};
+use portcullis_gateway::infra::DesiredObjects;
+use portcullis_gateway::{Settings, Translator};
 use portcullis_model::{ObjectName, Snapshot};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -84,7 +86,7 @@ impl Agent {
         let client = || fixture.client.clone();
         let queue = StatusQueue::new(&fixture.controller_name);
         let controller_name = fixture.controller_name.clone();
-        let options = SourceOptions { only: None, last_good, patience: Duration::from_secs(2) };
+        let options = SourceOptions { only: None, last_good, wait: Duration::from_secs(2) };
         let source = KubeSource::new(client(), queue.clone(), options);
         let translator = Translator::new(Settings { controller_name, ..Settings::default() });
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
@@ -151,7 +153,7 @@ impl StatusSink for Late {
 
     fn write(&mut self, _: &Statuses) {}
 
-    fn generate_only(&mut self, _: BTreeMap<ObjectName, Wanted>) {
+    fn generate_only(&mut self, _: BTreeMap<ObjectName, DesiredObjects>) {
         std::thread::sleep(self.0);
     }
 }

@@ -1,12 +1,13 @@
 //! Rights of pods in mode Dedicated: to what their Gateway needs, and to nothing else that is
-//! secret. Whoever may run pods in the Gateway's namespace may run them as its ServiceAccount, so
+//! secret. Users who may run pods in the Gateway's namespace may run them as its ServiceAccount, so
 //! these tests are that account.
 
 use std::time::Duration;
 
 use kube::api::{Api, ListParams};
 use portcullis_control::applier::{Applier, State};
-use portcullis_control::kube::{KubeSource, SourceOptions, StatusQueue};
+use portcullis_control::source::{KubeSource, SourceOptions};
+use portcullis_control::status::StatusQueue;
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{AgentRole, Settings, Translator};
 use portcullis_model::ObjectName;
@@ -19,6 +20,7 @@ use crate::account;
 use crate::agent::{TakesAll, until};
 use crate::fixture::{DEADLINE, Fixture, resource};
 use crate::logs::Logs;
+use crate::outages::has_certificate;
 use crate::permissions::rules_with_dedicated;
 use crate::provisioned::{IMAGE, Provider, binding, binding_name, generated_name, of_the_class, programmed};
 
@@ -37,7 +39,7 @@ impl Pod {
             (StatusQueue::new(&account.controller_name), account.controller_name.clone());
         let gateway = ObjectName::new(account.name.as_str(), gateway);
         let options =
-            SourceOptions { only: Some(gateway.clone()), last_good: None, patience: Duration::from_secs(2) };
+            SourceOptions { only: Some(gateway.clone()), last_good: None, wait: Duration::from_secs(2) };
         let source = KubeSource::new(account.client.clone(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let role = AgentRole::Dedicated(gateway);
@@ -47,14 +49,6 @@ impl Pod {
         tasks.spawn(async move { applier.run().await });
         Self { state, _tasks: tasks }
     }
-}
-
-fn serves_https(state: &State) -> bool {
-    state
-        .snapshot
-        .frontends
-        .values()
-        .any(|port| matches!(port.listeners, portcullis_model::PortListeners::Tls(_)))
 }
 
 fn certificate() -> Value {
@@ -90,9 +84,9 @@ async fn provider(fixture: &Fixture) -> Provider {
     Provider::start_as(&account)
 }
 
-/// `None`: the API server says that it is forbidden.
-async fn read(somebody: &Fixture, kind: &str, name: &str) -> Option<()> {
-    let answer = somebody.api(kind).get(name).await;
+/// `None`: the API server forbids it.
+async fn read(account: &Fixture, kind: &str, name: &str) -> Option<()> {
+    let answer = account.api(kind).get(name).await;
     let is_clear = match &answer {
         Ok(_) => true,
         Err(error) => matches!(error, kube::Error::Api(status) if status.code == 403),
@@ -101,9 +95,9 @@ async fn read(somebody: &Fixture, kind: &str, name: &str) -> Option<()> {
     answer.ok().map(drop)
 }
 
-async fn until_it_may_read(somebody: &Fixture, kind: &str, name: &str, may: bool) {
+async fn until_it_may_read(account: &Fixture, kind: &str, name: &str, may: bool) {
     let deadline = Instant::now() + DEADLINE;
-    while read(somebody, kind, name).await.is_some() != may {
+    while read(account, kind, name).await.is_some() != may {
         assert!(
             Instant::now() < deadline,
             "{kind} {name}: it stays so that it is not true that it may: {may}"
@@ -112,17 +106,17 @@ async fn until_it_may_read(somebody: &Fixture, kind: &str, name: &str, may: bool
     }
 }
 
-async fn may_list(somebody: &Fixture, kind: &str, everywhere: bool) -> bool {
+async fn may_list(account: &Fixture, kind: &str, everywhere: bool) -> bool {
     let api = match everywhere {
-        true => Api::all_with(somebody.client.clone(), &resource(kind)),
-        false => somebody.api(kind),
+        true => Api::all_with(account.client.clone(), &resource(kind)),
+        false => account.api(kind),
     };
     api.list(&ListParams::default()).await.is_ok()
 }
 
-async fn until_it_may_read_what_is_no_secret(somebody: &Fixture) {
+async fn until_it_may_read_what_is_no_secret(account: &Fixture) {
     let deadline = Instant::now() + DEADLINE;
-    while !may_list(somebody, "Gateway", true).await {
+    while !may_list(account, "Gateway", true).await {
         assert!(Instant::now() < deadline, "it may not list Gateways");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -154,7 +148,7 @@ async fn a_pods_account_reads_the_secrets_of_its_gateway_and_no_others() {
     }
     until_it_may_read_what_is_no_secret(&pod).await;
 
-    // Whoever takes his permission back has taken it back.
+    // A user who takes their permission back has taken it back.
     certificates.delete("ReferenceGrant", "grant").await;
     until_it_may_read(&abroad, "Secret", "shared", false).await;
     let elsewhere = format!("{}.{name}", fixture.name);
@@ -169,8 +163,8 @@ async fn a_pods_account_reads_the_secrets_of_its_gateway_and_no_others() {
         certificates.until(kind, &elsewhere, Value::is_null).await;
         fixture.until(kind, &name, Value::is_null).await;
     }
-    let nobody = |binding: &Value| binding["subjects"].as_array().is_none_or(Vec::is_empty);
-    fixture.until("ClusterRoleBinding", &binding_name(&fixture), nobody).await;
+    let has_no_subject = |binding: &Value| binding["subjects"].as_array().is_none_or(Vec::is_empty);
+    fixture.until("ClusterRoleBinding", &binding_name(&fixture), has_no_subject).await;
     assert_eq!(logs.with("forbidden"), Vec::<String>::new());
     drop(provider);
     certificates.remove().await;
@@ -196,12 +190,12 @@ async fn a_pod_serves_https_with_the_rights_of_its_account_and_follows_its_secre
     until_it_may_read_what_is_no_secret(&account).await;
     let logs = Logs::capture();
     let pod = Pod::start(&account, "web");
-    until(pod.state.clone(), serves_https).await;
+    until(pod.state.clone(), has_certificate).await;
 
     certificates.delete("Secret", "shared").await;
-    until(pod.state.clone(), |state| !serves_https(state)).await;
+    until(pod.state.clone(), |state| !has_certificate(state)).await;
     certificates.create("Secret", "shared", certificate()).await;
-    until(pod.state.clone(), serves_https).await;
+    until(pod.state.clone(), has_certificate).await;
     assert_eq!(logs.with("forbidden"), Vec::<String>::new());
     drop((pod, provider));
     certificates.remove().await;
@@ -210,7 +204,7 @@ async fn a_pod_serves_https_with_the_rights_of_its_account_and_follows_its_secre
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
-async fn an_account_of_somebody_else_gets_no_rights() {
+async fn an_account_of_another_user_gets_no_rights() {
     let fixture = Fixture::new().await;
     of_the_class(&fixture, json!({"mode": "Dedicated"})).await;
     let provider = provider(&fixture).await;

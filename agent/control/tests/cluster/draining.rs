@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use portcullis_control::kube::{Elector, Timing};
+use portcullis_control::lease::{Elector, Timing};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -139,7 +139,7 @@ async fn an_agent_that_drains_leads_and_writes_no_more() {
 
     fixture.patch_status("HTTPRoute", "shop", json!({"parents": [foreign()]})).await;
     fixture.gateway("late", json!({})).await;
-    // Whoever still wrote would have by the time that somebody else has answered what came after.
+    // An agent that still wrote would have by the time that another has answered what came after.
     other.gateway("theirs", json!({"gatewayClassName": format!("{}-other", fixture.name)})).await;
     fixture.until("Gateway", "theirs", is_programmed).await;
     assert_eq!(first.ended(), None, "it waits for its client");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::api::ListParams;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 
-use portcullis_model::Snapshot;
+use portcullis_model::{Snapshot, Unserved};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,7 +23,8 @@ struct Taken(watch::Receiver<&'static str>);
 impl DataPlane for Taken {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
         let why = *self.0.borrow();
-        Acknowledgement { refused: snapshot.frontends.keys().map(|it| (*it, why.to_owned())).collect() }
+        let frontends = snapshot.frontends.keys().map(|it| (*it, why.to_owned())).collect();
+        Acknowledgement { refused: Unserved { frontends, ..Unserved::default() } }
     }
 }
 

@@ -55,7 +55,7 @@ impl Fixture {
         Self { client, controller_name: format!("{name}.example.com/gateway"), name }
     }
 
-    /// The same for somebody who reaches the API server in another way.
+    /// The same for a client that reaches the API server in another way.
     pub(crate) fn seen_by(&self, client: Client) -> Self {
         Self { client, name: self.name.clone(), controller_name: self.controller_name.clone() }
     }
@@ -149,7 +149,7 @@ impl Fixture {
     }
 }
 
-/// How to reach the API server as administrator.
+/// The configuration of a client that is the administrator.
 pub(crate) async fn config() -> Config {
     let path = std::env::var_os("KUBECONFIG")
         .expect("KUBECONFIG is not set: run this by `cargo xtask cluster exec`, see docs/test-cluster.md");

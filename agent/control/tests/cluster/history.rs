@@ -22,7 +22,7 @@ impl History {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let mut history =
             Self { events: watcher::watcher(fixture.api(kind), config).boxed(), versions: Vec::new() };
-        while !matches!(history.hear().await, Event::InitDone) {}
+        while !matches!(history.receive().await, Event::InitDone) {}
         history
     }
 
@@ -30,7 +30,7 @@ impl History {
     pub(crate) async fn until_next(&mut self, seen: &mut usize, holds: impl Fn(&Value) -> bool) -> Value {
         loop {
             while *seen >= self.versions.len() {
-                self.hear().await;
+                self.receive().await;
             }
             *seen += 1;
             if holds(&self.versions[*seen - 1]) {
@@ -39,8 +39,8 @@ impl History {
         }
     }
 
-    /// How many versions there are after the first and up to `last` that nobody is known to have
-    /// written.
+    /// The number of versions after the first and up to `last` that no other client is known to
+    /// have written.
     pub(crate) async fn written_until(&mut self, last: &str, by_others: &BTreeSet<String>) -> usize {
         let mut seen = 0;
         self.until_next(&mut seen, |object| version(object) == last).await;
@@ -48,7 +48,7 @@ impl History {
         versions.filter(|version| !by_others.contains(version)).count()
     }
 
-    async fn hear(&mut self) -> Event<DynamicObject> {
+    async fn receive(&mut self) -> Event<DynamicObject> {
         let event = tokio::time::timeout(DEADLINE, self.events.next()).await;
         let event = event.expect("nothing more is heard of the object").unwrap().unwrap();
         if let Event::Apply(object) | Event::InitApply(object) = &event {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_control::kube::Elector;
-use portcullis_gateway::Kind;
+use portcullis_api::Kind;
+use portcullis_control::lease::Elector;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -97,7 +97,7 @@ async fn a_leader_that_stops_hands_over_at_once_and_there_is_never_more_than_one
             stop.send(()).unwrap();
             gone = Instant::now();
         }
-        assert!(gone.elapsed() < Duration::from_secs(10), "nobody leads");
+        assert!(gone.elapsed() < Duration::from_secs(10), "no agent leads");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     fixture.remove().await;

@@ -1,6 +1,6 @@
 //! Every arrow of GEP-3949's flow chart, and the rules about parameters.
 
-use portcullis_control::kube::{Mesh, MeshState};
+use portcullis_control::mesh::{Mesh, MeshState};
 use portcullis_gateway::mesh::{Instance, MeshParameters, MeshSettings};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -83,11 +83,11 @@ async fn an_absent_mesh_is_created_claimed_and_created_again() {
     assert_eq!(
         mesh["status"]["conditions"].as_array().unwrap().len(),
         1,
-        "no Programmed that nobody resolves"
+        "no Programmed that no controller resolves"
     );
     assert_eq!(mesh["status"]["supportedFeatures"], json!([]));
 
-    // Whoever wrote more than is needed would have until it answers this.
+    // A controller that wrote more than is needed would have until it answers this.
     let changed = fixture.patch("XMesh", &fixture.name, json!({"spec": {"description": "changed"}})).await;
     let told = |mesh: &Value| is_accepted(mesh) && mesh["metadata"]["generation"] == 2;
     let mesh = fixture.until("XMesh", &fixture.name, told).await;
@@ -160,7 +160,7 @@ async fn a_mesh_that_cannot_be_created_is_warned_of_and_created_once_it_can() {
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
-async fn a_mesh_of_ours_by_another_name_is_told_so_and_left_to_whoever_expects_it() {
+async fn a_mesh_of_ours_by_another_name_has_a_status_and_is_left_to_the_installation_that_expects_it() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let running = start(&fixture);
     let other = format!("{}-other", fixture.name);
@@ -208,7 +208,7 @@ async fn parameters_that_may_not_be_read_are_warned_of() {
 async fn only_the_leader_creates_and_claims() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let running = start_with(&fixture, false);
-    // A follower that has heard of a Mesh, and then of its end, knows that there is none.
+    // A follower that saw a Mesh, and then its end, knows that there is none.
     fixture.create("ConfigMap", "mesh", json!({"data": {"reportAgents": "false"}})).await;
     let parameters = json!({"group": "", "kind": "ConfigMap", "name": "mesh", "namespace": fixture.name});
     let spec = json!({"controllerName": fixture.controller_name, "parametersRef": parameters});
@@ -245,7 +245,7 @@ async fn the_claim_counts_the_agents_that_run() {
     fixture.remove().await;
 }
 
-/// Everything else is [`crate::sources`]' business: this is about what is said of the Mesh.
+/// Everything else is [`crate::sources`]' business: this is about the warnings of the Mesh.
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn without_the_crd_it_says_so_and_once_it_is_there_it_is_used() {

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use portcullis_api::Kind;
 use portcullis_control::applier::State;
-use portcullis_control::kube::LastGood;
-use portcullis_gateway::Kind;
+use portcullis_control::source::LastGood;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, serves, until};
@@ -81,7 +81,7 @@ async fn https_is_served_after_a_restart_without_api_server_if_secrets_are_kept(
     let address = state.snapshot.frontends.keys().next().unwrap().address.to_string();
     kept(&dir.path().join("last-good"), &address).await;
     kept(&secrets, "tls.key").await;
-    assert!(!std::fs::read_to_string(&secrets).unwrap().contains("\"other\""), "nobody refers to it");
+    assert!(!std::fs::read_to_string(&secrets).unwrap().contains("\"other\""), "no object refers to it");
 
     wire.cut();
     drop(agent);
@@ -133,7 +133,7 @@ async fn nothing_is_ready_before_everything_is_read_and_applied() {
     wire.cut();
     let logs = Logs::capture();
     let agent = Agent::start(&wire.to(&fixture).await, "a");
-    // Every watch has tried and found nobody, that of generated Services included.
+    // Every watch has tried without an answer, that of generated Services included.
     let deadline = Instant::now() + DEADLINE;
     while logs.with(" not watched: ").len() <= Kind::ALL.len() {
         assert!(Instant::now() < deadline, "{:?}", logs.with("not watched"));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use portcullis_api::{GATEWAY_GROUP, Kind, Readers, Reading, StatusUse};
-use portcullis_control::kube::{Installation, LastGood, uninstall};
+use portcullis_control::source::LastGood;
+use portcullis_control::uninstall::{Installation, uninstall};
 use portcullis_gateway::mesh::MeshSettings;
 use portcullis_inspect::dump_snapshot;
 use serde_json::{Value, json};
@@ -88,15 +89,37 @@ fn the_agents_rights_follow_from_the_table_of_kinds() {
     }
 }
 
+/// Rights that do not follow from reading kinds and writing their statuses: group, resource, verbs.
+const OTHER_RIGHTS: [(&str, &str, &[&str]); 5] = [
+    // Generated for Gateways.
+    ("", "services", &["get", "create", "patch", "delete"]),
+    // The agent reads its own.
+    ("", "nodes", &["get"]),
+    ("events.k8s.io", "events", &["create"]),
+    // The mesh has a watch of its own.
+    ("gateway.networking.x-k8s.io", "xmeshes", &["list", "watch", "create"]),
+    ("gateway.networking.x-k8s.io", "xmeshes/status", &["patch"]),
+];
+
 /// Needs no cluster.
 #[test]
 fn there_are_no_rights_on_kinds_that_are_not_read() {
-    let granted = granted(&rules("ClusterRole"));
-    let watched = granted.iter().filter(|(_, verbs)| verbs.contains("watch")).map(|(of, _)| of.clone());
-    // The mesh has a watch of its own.
-    let xmesh = ("gateway.networking.x-k8s.io".to_owned(), "xmeshes".to_owned());
-    let read = Kind::ALL.iter().map(|kind| (kind.group().to_owned(), kind.resource().to_owned()));
-    assert_eq!(watched.collect::<BTreeSet<_>>(), read.chain([xmesh]).collect());
+    let of_kinds = Kind::ALL.iter().flat_map(|kind| {
+        let objects = (kind.group(), kind.resource().to_owned(), reads(*kind));
+        let is_written = kind.status() == StatusUse::Written;
+        let status =
+            is_written.then(|| (kind.group(), format!("{}/status", kind.resource()), ["patch"].into()));
+        [Some(objects), status].into_iter().flatten()
+    });
+    let others = OTHER_RIGHTS.map(|(group, resource, verbs)| {
+        (group, resource.to_owned(), verbs.iter().copied().collect::<Verbs>())
+    });
+    let mut expected = BTreeMap::<_, BTreeSet<_>>::new();
+    for (group, resource, verbs) in of_kinds.chain(others) {
+        let verbs = verbs.into_iter().map(str::to_owned);
+        expected.entry((group.to_owned(), resource)).or_default().extend(verbs);
+    }
+    assert_eq!(granted(&rules("ClusterRole")), expected);
 }
 
 /// Needs no cluster.
@@ -111,19 +134,35 @@ fn pods_of_one_gateway_may_read_what_is_meant_for_them_and_nothing_else() {
     assert_eq!(granted, expected.collect());
 }
 
+/// Resources in the last column of a row of the operator's page.
+fn documented(begin: &str) -> BTreeSet<&'static str> {
+    let row = RIGHTS.lines().find_map(|line| line.strip_prefix(begin)).expect("the page has a row for it");
+    let is_resource = |word: &&str| word.len() > 3 && word.chars().all(|c| c.is_ascii_lowercase());
+    let words = row.trim_end_matches(" |").split([' ', ',', ':', ';', '(', ')']).filter(is_resource);
+    words.collect()
+}
+
 /// Needs no cluster.
 #[test]
 fn the_documented_rights_are_those_of_the_table_of_kinds() {
-    let row = |verbs: &str| -> &str {
-        let start = format!("| {verbs} | ");
-        RIGHTS.lines().find_map(|line| line.strip_prefix(&start)).expect("the page has a row for it")
+    const XMESHES: &str = "xmeshes";
+    let resources = |is_meant: fn(Kind) -> bool| -> BTreeSet<&str> {
+        Kind::ALL.iter().copied().filter(|kind| is_meant(*kind)).map(Kind::resource).collect()
     };
-    for kind in Kind::ALL {
-        for verb in reads(*kind) {
-            let row = row(if verb == "get" { "get" } else { "list, watch" });
-            assert!(row.contains(kind.resource()), "{verb} {kind}: {row}");
-        }
-    }
+    let with_xmeshes = |mut resources: BTreeSet<&'static str>| {
+        resources.insert(XMESHES);
+        resources
+    };
+    let mut watched = documented("| list, watch | ");
+    // In brackets: how they are read.
+    watched.remove("metadata");
+    assert_eq!(watched, with_xmeshes(resources(|_| true)));
+    let read_alone = resources(|kind| reads(kind).contains("get"));
+    assert!(documented("| get | ").is_superset(&read_alone), "{read_alone:?}");
+    let written = resources(|kind| kind.status() == StatusUse::Written);
+    assert_eq!(documented("| patch | `status` of "), with_xmeshes(written));
+    let for_pods = resources(|kind| kind.readers() == Readers::All);
+    assert_eq!(documented("| the pods' ServiceAccounts | list, watch | "), for_pods);
 }
 
 #[tokio::test]
@@ -252,7 +291,7 @@ async fn gateways_that_may_not_be_read_after_a_restart_stay_as_they_were() {
     assert!(state.snapshot.frontends.keys().any(|key| key.address.to_string() == address));
     kept(&path, "new.example.com").await;
     kept(&path, &address).await;
-    assert!(*agent.leading.borrow() && !*agent.current.borrow(), "it would write for nobody");
+    assert!(*agent.leading.borrow() && !*agent.current.borrow(), "it would write for no Gateway");
     let after = [fixture.get("Service", &service).await, fixture.get("HTTPRoute", "old").await];
     assert_eq!(after, before);
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use kube::api::ListParams;
 use portcullis_control::applier::{Acknowledgement, Applier, DataPlane};
-use portcullis_control::kube::{Elector, Generator, KubeSource, SourceOptions, StatusQueue, StatusWriter};
+use portcullis_control::infra::Generator;
+use portcullis_control::lease::Elector;
+use portcullis_control::source::{KubeSource, SourceOptions};
+use portcullis_control::status::{StatusQueue, StatusWriter};
 
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Settings, Translator};
@@ -32,22 +35,22 @@ pub(crate) struct Provider {
 
 /// Takes nothing that serves traffic before it is told to.
 #[derive(Clone)]
-struct Gate {
-    open: watch::Sender<bool>,
+struct PausedDataPlane {
+    resumed: watch::Sender<bool>,
     asked: watch::Sender<bool>,
 }
 
-impl Gate {
-    fn new(open: bool) -> Self {
-        Self { open: watch::Sender::new(open), asked: watch::Sender::new(false) }
+impl PausedDataPlane {
+    fn new(resumed: bool) -> Self {
+        Self { resumed: watch::Sender::new(resumed), asked: watch::Sender::new(false) }
     }
 }
 
-impl DataPlane for Gate {
+impl DataPlane for PausedDataPlane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
         if !snapshot.frontends.is_empty() {
             self.asked.send_replace(true);
-            self.open.subscribe().wait_for(|open| *open).await.unwrap();
+            self.resumed.subscribe().wait_for(|resumed| *resumed).await.unwrap();
         }
         Acknowledgement::default()
     }
@@ -55,23 +58,23 @@ impl DataPlane for Gate {
 
 impl Provider {
     async fn start(fixture: &Fixture) -> Self {
-        Self::start_gated(fixture, Gate::new(true)).await
+        Self::start_with(fixture, PausedDataPlane::new(true)).await
     }
 
-    async fn start_gated(fixture: &Fixture, gate: Gate) -> Self {
+    async fn start_with(fixture: &Fixture, data_plane: PausedDataPlane) -> Self {
         binding(fixture, json!([])).await;
-        Self::start_on(gate, fixture)
+        Self::start_on(data_plane, fixture)
     }
 
-    /// Of somebody who may do less than the administrator. The binding has to be there.
+    /// Of a user who may do less than the administrator. The binding has to be there.
     pub(crate) fn start_as(account: &Fixture) -> Self {
-        Self::start_on(Gate::new(true), account)
+        Self::start_on(PausedDataPlane::new(true), account)
     }
 
-    fn start_on(gate: Gate, fixture: &Fixture) -> Self {
+    fn start_on(data_plane: PausedDataPlane, fixture: &Fixture) -> Self {
         let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
         let queue = StatusQueue::new(&controller_name);
-        let options = SourceOptions { only: None, last_good: None, patience: Duration::from_secs(2) };
+        let options = SourceOptions { only: None, last_good: None, wait: Duration::from_secs(2) };
         let source = KubeSource::new(client(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
@@ -79,7 +82,7 @@ impl Provider {
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
         let generator = Generator::new(client(), queue.clone(), leading, Some(binding_name(fixture)));
-        let applier = Applier::new(source, translator, gate, queue.clone());
+        let applier = Applier::new(source, translator, data_plane, queue.clone());
         let mut applier = applier.observing(generator.provisioning());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });
@@ -121,7 +124,7 @@ pub(crate) fn generated_name(fixture: &Fixture, gateway: &str) -> String {
     format!("{gateway}-{}", fixture.name)
 }
 
-/// Where labels and annotations are, below an object.
+/// Paths of labels and annotations, below an object.
 fn metadata<'v>(kind: &str, object: &'v Value) -> Vec<&'v Value> {
     let mut all = vec![&object["metadata"]];
     all.extend((kind == "Deployment").then(|| &object["spec"]["template"]["metadata"]));
@@ -272,8 +275,8 @@ async fn another_mode_keeps_the_address_and_removes_the_pods() {
     let after = fixture.until("Service", &name, is_ours).await;
     assert_eq!(after["spec"]["clusterIP"], service["spec"]["clusterIP"]);
     fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
-    let nobody = |binding: &Value| binding["subjects"].as_array().is_none_or(Vec::is_empty);
-    fixture.until("ClusterRoleBinding", &binding_name(&fixture), nobody).await;
+    let has_no_subject = |binding: &Value| binding["subjects"].as_array().is_none_or(Vec::is_empty);
+    fixture.until("ClusterRoleBinding", &binding_name(&fixture), has_no_subject).await;
     drop(provider);
     fixture.remove().await;
 }
@@ -405,15 +408,15 @@ async fn parameters_that_cannot_be_used_are_told_to_class_and_gateway() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_gateway_is_not_programmed_before_the_data_plane_has_it() {
     let fixture = Fixture::new().await;
-    let gate = Gate::new(false);
-    let provider = Provider::start_gated(&fixture, gate.clone()).await;
+    let data_plane = PausedDataPlane::new(false);
+    let provider = Provider::start_with(&fixture, data_plane.clone()).await;
     fixture.gateway("web", json!({})).await;
-    until(gate.asked.subscribe(), |asked| *asked).await;
+    until(data_plane.asked.subscribe(), |asked| *asked).await;
     // Nothing that could be waited for comes after it: the control loop waits for the data plane.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let gateway = fixture.get("Gateway", "web").await;
     assert_ne!(programmed(&gateway)["status"], "True", "{gateway:#}");
-    gate.open.send_replace(true);
+    data_plane.resumed.send_replace(true);
     fixture.until("Gateway", "web", |gateway| programmed(gateway)["status"] == "True").await;
     drop(provider);
     fixture.remove().await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
-use portcullis_gateway::Kind;
+use portcullis_api::Kind;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -63,7 +63,7 @@ impl Rival {
     }
 }
 
-/// A route that is served, and whose status says so.
+/// A route that is served, and whose status has it.
 async fn served_route(fixture: &Fixture) -> Agent {
     let agent = Agent::start(fixture, "a");
     fixture.gateway("web", json!({})).await;
@@ -106,8 +106,8 @@ async fn a_controller_that_keeps_an_entry_of_its_own_is_never_answered() {
     fixture.remove().await;
 }
 
-/// Lets a rival undo our writes until we have put seven back; what it says must survive, and the
-/// log say so once.
+/// Lets a rival undo our writes until we have put seven back; what it writes must survive, and the
+/// log have it once.
 async fn is_paced(
     fixture: &Fixture,
     kind: &str,
@@ -227,7 +227,7 @@ async fn conditions_of_others_on_a_gateway_are_never_answered() {
     assert_eq!(history.written_until(&version(&last), &by_them).await, 0, "writes by us");
     assert_eq!(version(&fixture.get("Gateway", "web").await), version(&last));
 
-    // Once there is something to say, theirs stays.
+    // Once there is something to write, theirs stays.
     let listeners = json!([{"name": "http", "port": 8080, "protocol": "HTTP"}]);
     fixture.patch("Gateway", "web", json!({"spec": {"listeners": listeners}})).await;
     let is_told = |gateway: &Value| condition(&gateway["status"], "Programmed")["observedGeneration"] == 2;
@@ -269,7 +269,7 @@ async fn a_controller_that_replaces_the_status_of_our_mesh_is_answered_ever_more
 }
 
 /// So many entries of others, under a name each.
-fn crowd(entries: usize) -> Value {
+fn entries_of_others(entries: usize) -> Value {
     let entry = |number: usize| {
         let mut entry = foreign();
         entry["parentRef"]["name"] = format!("theirs-{number}").into();
@@ -284,21 +284,21 @@ async fn a_status_that_is_full_of_others_blocks_nothing_and_is_written_once_ther
     let (fixture, logs) = (Fixture::new().await, Logs::capture());
     fixture.route("full", "web").await;
     // As many as there may be: the one that is ours would be too many.
-    fixture.patch_status("HTTPRoute", "full", crowd(32)).await;
+    fixture.patch_status("HTTPRoute", "full", entries_of_others(32)).await;
     let agent = served_route(&fixture).await;
     agent.at_rest(&fixture, Kind::HttpRoute, "full").await;
-    let mut shuffled = crowd(32);
+    let mut shuffled = entries_of_others(32);
     shuffled["parents"].as_array_mut().unwrap().reverse();
     fixture.patch_status("HTTPRoute", "full", shuffled).await;
     agent.at_rest(&fixture, Kind::HttpRoute, "full").await;
     let told = logs.with("refuses its status");
     assert!(told.len() == 1 && told[0].contains(&format!("{}/full: ", fixture.name)), "{told:?}");
 
-    fixture.patch_status("HTTPRoute", "full", crowd(31)).await;
+    fixture.patch_status("HTTPRoute", "full", entries_of_others(31)).await;
     let route = fixture.until("HTTPRoute", "full", |route| has_ours(route, &fixture)).await;
     assert_eq!(
         route["status"]["parents"].as_array().unwrap()[..31],
-        *crowd(31)["parents"].as_array().unwrap()
+        *entries_of_others(31)["parents"].as_array().unwrap()
     );
     drop(agent);
     fixture.remove().await;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
 use portcullis_api::{Change, Kind, Object};
-use portcullis_control::kube::{KubeSource, LastGood, SourceOptions, StatusQueue};
-use portcullis_control::source::Source;
+use portcullis_control::source::{KubeSource, LastGood, Source, SourceOptions};
+use portcullis_control::status::StatusQueue;
 use portcullis_gateway::{Settings, Translator};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::fixture::{DEADLINE, Fixture, condition};
 use crate::process::Process;
 
 fn options(last_good: Option<LastGood>) -> SourceOptions {
-    SourceOptions { only: None, last_good, patience: Duration::from_millis(300) }
+    SourceOptions { only: None, last_good, wait: Duration::from_millis(300) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +87,7 @@ async fn only_secrets_that_are_referred_to_are_read_and_they_are_followed() {
     fixture.remove().await;
 }
 
-/// A source that is told what the objects it says refer to.
+/// A source that learns what its objects refer to.
 struct Reader {
     source: KubeSource,
     translator: Translator,
@@ -96,9 +96,7 @@ struct Reader {
 impl Reader {
     async fn next(&mut self) -> Vec<Change> {
         let changes = self.source.next().await.changes;
-        if let Some(needs) = self.translator.apply(changes.clone()).needs {
-            self.source.need(needs);
-        }
+        self.source.need(self.translator.apply(changes.clone()).needs);
         changes
     }
 
@@ -141,7 +139,7 @@ async fn secrets_that_nothing_refers_to_cost_no_memory() {
             async move { drop(fixture.create("Secret", &format!("s{n}"), data).await) }
         })
         .await;
-    // What comes after the Secrets is heard after them.
+    // What comes after the Secrets is received after them.
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
     let heard = agent.resident().saturating_sub(before);

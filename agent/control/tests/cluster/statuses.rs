@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
-use portcullis_gateway::Kind;
+use portcullis_api::Kind;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, has_all};
@@ -81,7 +81,7 @@ async fn conflicts_are_resolved_from_a_fresh_read_and_then_there_is_peace() {
     let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
     fixture.route("shop", "web").await;
-    // Somebody writes the status and somebody the spec, both as fast as they can.
+    // One client writes the status and another the spec, both as fast as they can.
     for round in 0..40 {
         let hostname = format!("r{round}.example.com");
         let (_, _) = tokio::join!(
@@ -251,7 +251,7 @@ async fn a_set_whose_gateway_goes_is_not_programmed_any_more() {
     let told = fixture.until("ListenerSet", "set", is_told).await;
     assert!(told["status"]["listeners"].is_null(), "{told:#}");
     let stray = fixture.get("ListenerSet", "stray").await;
-    assert_eq!(condition(&stray["status"], "Accepted")["status"], "Unknown", "whose it is nobody knows");
+    assert_eq!(condition(&stray["status"], "Accepted")["status"], "Unknown", "its owner is not known");
 
     fixture.gateway("web", gateway).await;
     fixture.until("ListenerSet", "set", is_programmed).await;
@@ -261,7 +261,7 @@ async fn a_set_whose_gateway_goes_is_not_programmed_any_more() {
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
-async fn nobody_elses_gateway_is_written() {
+async fn no_gateway_of_another_controller_is_written() {
     let fixture = Fixture::new().await;
     let agent = Agent::start(&fixture, "a");
     let foreign = json!({"gatewayClassName": "somebody-elses"});

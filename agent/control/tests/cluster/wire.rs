@@ -1,5 +1,5 @@
-//! A wire to the API server that can be cut: to whoever uses it, the API server is gone, and to
-//! nobody else.
+//! A wire to the API server that can be cut: to its users, the API server is gone, and to no
+//! other client.
 
 use std::net::SocketAddr;
 

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
+use portcullis_api::ObjectKey;
 use portcullis_model::{HostPattern, ObjectName, RouteOrigin, RuleId};
 
 use super::Ephemeral;
-use super::draft::Draft;
-use crate::ObjectKey;
-use crate::route::{ParsedRoute, ParsedRule};
+use crate::route::{Draft, ParsedRoute, ParsedRule};
 
 /// By the CRD, of an HTTPRoute: rules, matches of all rules.
 const RULES_OF_A_ROUTE: usize = 16;
@@ -45,46 +44,29 @@ pub(super) fn parts(
     items: Vec<Arc<Item>>,
     before: Option<&[Arc<Ephemeral>]>,
 ) -> Vec<Arc<Ephemeral>> {
-    let name = |part| if part == 0 { String::new() } else { format!("-e{part:04}") };
-    named(parent, runs(items, RULES_OF_A_ROUTE, MATCHES_OF_A_ROUTE), name, before)
-}
-
-/// Behind every part in name order, and so in last place among equals.
-pub(super) fn guards(
-    parent: &ParsedRoute,
-    items: Vec<Arc<Item>>,
-    before: Option<&[Arc<Ephemeral>]>,
-) -> Vec<Arc<Ephemeral>> {
-    // Each a name of its own, or their rules would have equal precedence, and their order be
-    // chance.
-    let name = |part| format!("-guard{part:04}");
-    named(parent, runs(items, usize::MAX, usize::MAX), name, before)
-}
-
-fn named(
-    parent: &ParsedRoute,
-    runs: Vec<Vec<Arc<Item>>>,
-    name: impl Fn(usize) -> String,
-    before: Option<&[Arc<Ephemeral>]>,
-) -> Vec<Arc<Ephemeral>> {
-    let runs = runs.into_iter().enumerate();
-    runs.map(|(at, run)| part(parent, &name(at), run, before.and_then(|before| before.get(at)))).collect()
+    let mut parts = Vec::new();
+    for (at, run) in runs(items).into_iter().enumerate() {
+        let suffix = if at == 0 { String::new() } else { format!("-e{at:04}") };
+        parts.push(part(parent, &suffix, run, before.and_then(|before| before.get(at))));
+    }
+    parts
 }
 
 /// Neighbours with the same hostnames, as many as fit into one route: order decides between equal
 /// matches, so it is kept.
-fn runs(items: Vec<Arc<Item>>, most_rules: usize, most_matches: usize) -> Vec<Vec<Arc<Item>>> {
+fn runs(items: Vec<Arc<Item>>) -> Vec<Vec<Arc<Item>>> {
     let mut runs = Vec::<Vec<Arc<Item>>>::new();
     let mut matches = 0_usize;
     for item in items {
         matches += item.compiled();
-        let fits = |run: &Vec<Arc<Item>>| {
-            run.len() < most_rules
-                && matches <= most_matches
-                && run.first().is_some_and(|first| first.hostnames == item.hostnames)
-        };
         match runs.last_mut() {
-            Some(run) if fits(run) => run.push(item),
+            Some(run)
+                if run.len() < RULES_OF_A_ROUTE
+                    && matches <= MATCHES_OF_A_ROUTE
+                    && run.first().is_some_and(|first| first.hostnames == item.hostnames) =>
+            {
+                run.push(item);
+            }
             _ => {
                 matches = item.compiled();
                 runs.push(vec![item]);
@@ -100,10 +82,10 @@ fn part(
     items: Vec<Arc<Item>>,
     before: Option<&Arc<Ephemeral>>,
 ) -> Arc<Ephemeral> {
-    let holds_same = |before: &&Arc<Ephemeral>| {
+    let same = before.filter(|before| {
         before.items.len() == items.len() && before.items.iter().zip(&items).all(|(a, b)| Arc::ptr_eq(a, b))
-    };
-    match before.filter(holds_same) {
+    });
+    match same {
         Some(same) => same.clone(),
         None => Arc::new(Ephemeral { route: Arc::new(route(parent, suffix, &items)), items }),
     }
@@ -126,6 +108,6 @@ fn route(parent: &ParsedRoute, suffix: &str, items: &[Arc<Item>]) -> ParsedRoute
             .collect(),
         names_namespace: Vec::new(),
         rules: items.iter().map(|item| item.rule.clone()).collect(),
-        problems: Vec::new(),
+        faults: Vec::new(),
     }
 }

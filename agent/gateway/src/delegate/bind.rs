@@ -8,17 +8,12 @@ use portcullis_model::HostPattern;
 
 use super::assemble::{self, Item};
 use super::consent::{Candidate, unresolved};
-use super::pair::{Contribution, Pair, Parent};
-use super::sides::Sides;
+use super::limits::Limits;
+use super::pair::{Pair, Parent};
 use super::weigh::weigh;
 use super::{Family, Surroundings};
 use crate::Fault;
-use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, RuleFilters};
-
-/// Children that one rule takes; the youngest beyond it are refused.
-pub const MOST_CHILDREN_OF_A_RULE: usize = 256;
-/// Rules that the children of one parent may amount to, alternatives counted.
-pub const MOST_COMPILED_RULES: usize = 8192;
+use crate::route::{ChildReference, Delegation, Draft, ParsedRoute, ParsedRule, RuleFilters, compiling_once};
 
 /// Flattens a parent and those of `candidates` that it and they agree on. Candidates are all routes
 /// of the parent's kind that name it in `parentRefs` or that it names; further ones do no harm.
@@ -32,16 +27,15 @@ pub fn bind(
 ) -> Arc<Family> {
     let before = before.filter(|before| Arc::ptr_eq(&before.parent, parent));
     let parent = Parent::new(parent);
-    let pairs = pairs(&parent, candidates, surroundings, before.map(|before| &**before));
+    let pairs = compiling_once(|| pairs(&parent, candidates, surroundings, before.map(|before| &**before)));
     let unresolved = unresolved_children(parent.route, &pairs, surroundings);
-    let is_same = |before: &&Arc<Family>| before.unresolved == unresolved && same(&before.pairs, &pairs);
-    match before.filter(is_same) {
-        Some(same) => same.clone(),
-        None => Arc::new(Binding::new(&parent).family(pairs, unresolved, before.map(|before| &**before))),
+    match before {
+        Some(before) if before.unresolved == unresolved && same(&before.pairs, &pairs) => before.clone(),
+        _ => Arc::new(family(&parent, pairs, unresolved, before.map(|before| &**before))),
     }
 }
 
-/// In the order of binding.
+/// In the order of binding: one transaction each, within the limits that all children share.
 fn pairs(
     parent: &Parent<'_>,
     candidates: &[Arc<ParsedRoute>],
@@ -54,8 +48,15 @@ fn pairs(
     children.dedup_by(|a, b| a.key == b.key);
     let before = before.map_or(&[][..], |before| &before.pairs);
     let known: BTreeMap<_, _> = before.iter().map(|pair| (Arc::as_ptr(&pair.child), pair)).collect();
-    let pair = |child| Pair::new(parent, child, known.get(&Arc::as_ptr(child)).copied(), surroundings);
-    children.into_iter().map(pair).collect()
+    let mut limits = Limits::default();
+    let mut pairs = Vec::with_capacity(children.len());
+    for child in children {
+        let known = known.get(&Arc::as_ptr(child)).copied();
+        let pair = Pair::new(parent, child, known, surroundings, &limits);
+        pair.count(&mut limits);
+        pairs.push(pair);
+    }
+    pairs
 }
 
 fn unresolved_children(
@@ -64,11 +65,11 @@ fn unresolved_children(
     surroundings: &dyn Surroundings,
 ) -> Vec<Fault> {
     let found = |listed: &ChildReference| {
-        let is_named = |pair: &&Arc<Pair>| {
+        let named = pairs.iter().find(|pair| {
             let name = &pair.child.key.name;
             name.namespace == listed.namespace && Some(&name.name) == listed.name.as_ref()
-        };
-        match pairs.iter().find(is_named).map(|pair| &pair.report) {
+        });
+        match named.map(|pair| &pair.report) {
             None => Candidate::Missing,
             Some(None) => Candidate::Unrelated,
             Some(Some(_)) => Candidate::Related,
@@ -81,119 +82,74 @@ fn same<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
-/// The series of transactions.
-struct Binding<'p> {
-    parent: &'p Parent<'p>,
-    /// By rule of the parent, what its children contributed.
-    bound: Vec<Vec<Arc<Item>>>,
-    /// By rule of the parent.
-    children_of_rule: Vec<usize>,
-    guards: Vec<Arc<Item>>,
-    compiled: usize,
+fn family(
+    parent: &Parent<'_>,
+    pairs: Vec<Arc<Pair>>,
+    unresolved: Vec<Fault>,
+    before: Option<&Family>,
+) -> Family {
+    let own = before.map_or_else(|| own_items(parent), |before| before.own.clone());
+    let (items, childless) = items(parent, &pairs, &own);
+    let known = before.map_or(&[][..], |before| &before.children);
+    let known: BTreeMap<_, _> = known.iter().map(|report| (&report.child, report)).collect();
+    let route = parent.route;
+    let children = pairs.iter().filter_map(|pair| {
+        let report = pair.report.as_ref()?;
+        let Some(completed) = pair.completed(report, route, &childless) else { return Some(report.clone()) };
+        match known.get(&report.child) {
+            Some(same) if ***same == completed => Some(Arc::clone(same)),
+            _ => Some(Arc::new(completed)),
+        }
+    });
+    Family {
+        parent: route.clone(),
+        ephemeral: assemble::parts(route, items, before.map(|before| before.ephemeral.as_slice())),
+        children: children.collect(),
+        unresolved,
+        childless,
+        pairs,
+        own,
+    }
 }
 
-impl<'p> Binding<'p> {
-    fn new(parent: &'p Parent<'p>) -> Self {
-        let count = parent.route.rules.len();
-        Self {
-            parent,
-            bound: std::iter::repeat_with(Vec::new).take(count).collect(),
-            children_of_rule: vec![0; count],
-            guards: Vec::new(),
-            compiled: 0,
-        }
+/// The rules of the ephemeral route, in the order of the parent's; and those of the parent's that
+/// are for children and have none.
+fn items(parent: &Parent<'_>, pairs: &[Arc<Pair>], own: &[Arc<Item>]) -> (Vec<Arc<Item>>, Vec<usize>) {
+    let mut bound: Vec<Vec<Arc<Item>>> = own.iter().map(|_| Vec::new()).collect();
+    for (rule, items) in pairs.iter().flat_map(|pair| pair.rules()) {
+        bound[*rule].extend(items.iter().cloned());
     }
-
-    fn family(mut self, pairs: Vec<Arc<Pair>>, unresolved: Vec<Fault>, before: Option<&Family>) -> Family {
-        let children = pairs.iter().filter_map(|pair| self.add(pair)).collect();
-        let childless = self.childless();
-        let own = before.map_or_else(|| own_items(self.parent), |before| before.own.clone());
-        let items = self.items(&own);
-        let route = self.parent.route;
-        Family {
-            parent: route.clone(),
-            ephemeral: assemble::parts(route, items, before.map(|before| before.ephemeral.as_slice())),
-            guards: assemble::guards(route, self.guards, before.map(|before| before.guards.as_slice())),
-            children,
-            unresolved,
-            childless,
-            pairs,
-            own,
-        }
-    }
-
-    /// One transaction: the pair's own part is done; what is left are the limits that all children
-    /// share.
-    fn add(&mut self, pair: &Arc<Pair>) -> Option<Arc<super::ChildReport>> {
-        match self.limit(pair) {
-            Some(refusal) => {
-                let refused = pair.refused(self.parent, &refusal);
-                self.guard(&refused.contribution);
-                refused.report
+    let (mut items, mut childless) = (Vec::new(), Vec::new());
+    for (index, (rule, bound)) in parent.route.rules.iter().zip(bound).enumerate() {
+        match (&rule.delegation, bound.is_empty()) {
+            (Some(Delegation::Listed(_)), false) => items.extend(weigh(bound)),
+            (Some(_), false) => items.extend(bound),
+            (Some(_), true) => {
+                childless.push(index);
+                items.push(own[index].clone());
             }
-            None => {
-                self.compiled += pair.contribution.compiled();
-                for (rule, items) in &pair.contribution.rules {
-                    self.children_of_rule[*rule] += 1;
-                    self.bound[*rule].extend(items.iter().cloned());
-                }
-                self.guard(&pair.contribution);
-                pair.report.clone()
-            }
+            (None, _) => items.push(own[index].clone()),
         }
     }
-
-    fn guard(&mut self, contribution: &Contribution) {
-        let room = MOST_COMPILED_RULES.saturating_sub(self.guards.len());
-        self.guards.extend(contribution.guards.iter().take(room).cloned());
-    }
-
-    fn limit(&self, pair: &Pair) -> Option<Fault> {
-        let sides = Sides { parent: self.parent.route, child: &pair.child };
-        let rules = &pair.contribution.rules;
-        if rules.iter().any(|(rule, _)| self.children_of_rule[*rule] >= MOST_CHILDREN_OF_A_RULE) {
-            let what = format!("a rule has {MOST_CHILDREN_OF_A_RULE} older child routes already");
-            return Some(sides.too_many(&what));
-        }
-        let exceeded = self.compiled + pair.contribution.compiled() > MOST_COMPILED_RULES;
-        let what = || format!("all children together have more than {MOST_COMPILED_RULES} rules");
-        (exceeded && !rules.is_empty()).then(|| sides.too_many(&what()))
-    }
-
-    fn childless(&self) -> Vec<usize> {
-        let rules = self.parent.route.rules.iter().zip(&self.bound).enumerate();
-        let childless = rules.filter(|(_, (rule, bound))| rule.delegation.is_some() && bound.is_empty());
-        childless.map(|(index, _)| index).collect()
-    }
-
-    /// The rules of the ephemeral route, in the order of the parent's.
-    fn items(&mut self, own: &[Arc<Item>]) -> Vec<Arc<Item>> {
-        let mut items = Vec::new();
-        for (index, (rule, own)) in self.parent.route.rules.iter().zip(own).enumerate() {
-            let bound = std::mem::take(&mut self.bound[index]);
-            match (&rule.delegation, bound.is_empty()) {
-                (Some(Delegation::Listed(_)), false) => items.extend(weigh(bound)),
-                (Some(_), false) => items.extend(bound),
-                (_, true) | (None, _) => items.push(own.clone()),
-            }
-        }
-        items
-    }
+    (items, childless)
 }
 
 /// The items that the parent's rules amount to without children.
 fn own_items(parent: &Parent<'_>) -> Vec<Arc<Item>> {
     let hostnames: Arc<[HostPattern]> = parent.route.hostnames.as_slice().into();
-    let own = |(rule, draft): (&ParsedRule, &_)| match &rule.delegation {
-        Some(_) => childless(rule, draft, &hostnames),
-        None => Item::new(&hostnames, super::draft::Draft::clone(draft), rule.clone()),
-    };
-    parent.route.rules.iter().zip(&parent.drafts).map(own).map(Arc::new).collect()
+    let mut items = Vec::new();
+    for (rule, draft) in parent.route.rules.iter().zip(&parent.drafts) {
+        items.push(Arc::new(match &rule.delegation {
+            Some(_) => childless(rule, draft, &hostnames),
+            None => Item::new(&hostnames, draft.clone(), rule.clone()),
+        }));
+    }
+    items
 }
 
 /// "A delegating rule without any bound child is like a rule without backends": its traffic is
 /// answered 500.
-fn childless(rule: &ParsedRule, draft: &super::draft::Draft, hostnames: &Arc<[HostPattern]>) -> Item {
+fn childless(rule: &ParsedRule, draft: &Draft, hostnames: &Arc<[HostPattern]>) -> Item {
     let rule = ParsedRule { filters: RuleFilters::default(), ..rule.clone() };
     Item::new(hostnames, draft.without_backends(), rule)
 }

@@ -2,16 +2,17 @@
 //! (logical AND) to each equivalent object(s) in the child route" (GEP-1058). Either the result
 //! means exactly "both", or there is a [`CombineError`].
 
-use super::draft::{Draft, DraftMatch};
-use crate::api::grpcroutes::GrpcMethodMatch;
-use crate::api::httproutes::{HttpBackendReference, HttpPathMatch, HttpRouteTimeouts};
-use crate::api::shared::{HeaderModifier, HeaderValue, HttpRouteFilter, NamedMatch};
+use portcullis_api::types::grpcroutes::GrpcMethodMatch;
+use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch, HttpRouteTimeouts};
+use portcullis_api::types::shared::{HeaderModifier, HeaderValue, HttpRouteFilter, NamedMatch};
+
+use crate::route::{Draft, DraftMatch};
 use crate::route::{parse_duration, pattern};
 
 /// Two elements that cannot be combined, each in the words of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CombineError {
-    /// The field, relative to the rule, for who may not see the element.
+    /// The field, relative to the rule, for readers who may not see the element.
     pub(super) place: &'static str,
     pub(super) why: String,
     pub(super) parent: String,
@@ -49,14 +50,33 @@ pub(super) fn matches(parent: &Draft, child: &Draft) -> Result<Vec<DraftMatch>, 
     }
 }
 
-/// Filters parent → child, backends of the child, the stricter timeouts. `foreign` holds the
-/// child's namespace if it is not the parent's.
-pub(super) fn rest(parent: &Draft, child: &Draft, foreign: Option<&str>) -> Result<Draft, CombineError> {
-    let theirs =
+/// Filters parent → child, backends of the child, the stricter timeouts. `of_reference` are the
+/// filters of the parent's reference to the child: they belong to each backend that the child
+/// brings, and to its rule if that redirects and so needs none. `foreign` holds the child's
+/// namespace if it is not the parent's.
+pub(super) fn rest(
+    parent: &Draft,
+    child: &Draft,
+    of_reference: &[HttpRouteFilter],
+    foreign: Option<&str>,
+) -> Result<Draft, CombineError> {
+    let mut theirs =
         child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
+    let of_reference = extended(of_reference, child);
+    if theirs.iter().any(|filter| filter.r#type == "RequestRedirect") {
+        theirs = filters(&of_reference, theirs)?;
+    }
+    let mut backend_refs = Vec::with_capacity(child.backend_refs.len());
+    for reference in &child.backend_refs {
+        let mut reference = qualified(reference, foreign)?;
+        if !of_reference.is_empty() {
+            reference.filters = Some(filters(&of_reference, reference.filters.unwrap_or_default())?);
+        }
+        backend_refs.push(reference);
+    }
     Ok(Draft {
-        filters: filters(&parent.filters, theirs)?,
-        backend_refs: child.backend_refs.iter().map(|to| qualified(to, foreign)).collect::<Result<_, _>>()?,
+        filters: filters(&extended(&parent.filters, child), theirs)?,
+        backend_refs,
         timeouts: stricter(parent.timeouts.as_ref(), child.timeouts.as_ref()),
         retry: child.retry.clone().or_else(|| parent.retry.clone()),
         session: child.session.clone().or_else(|| parent.session.clone()),
@@ -89,20 +109,22 @@ pub(super) fn both(parent: &DraftMatch, child: &DraftMatch) -> Result<DraftMatch
 
 /// "The only explicitly supported pattern for using path matching, in both a parent and a child
 /// route, is using the matching type `PathPrefix` in both routes. The two paths are concatenated".
-/// The prefix `/` sets no path: the CRD defaults to it.
+/// Ours beyond it: so is an exact path below a prefix. The prefix `/` sets no path: the CRD
+/// defaults to it.
 fn path(
     parent: Option<&HttpPathMatch>,
     child: Option<&HttpPathMatch>,
 ) -> Result<Option<HttpPathMatch>, CombineError> {
     match (parent.filter(|path| sets_path(path)), child.filter(|path| sets_path(path))) {
         (None, path) | (path, None) => Ok(path.cloned()),
-        (Some(ours), Some(theirs)) if is_prefix(ours) && is_prefix(theirs) => {
+        (Some(ours), Some(theirs)) if is_prefix(ours) && (is_prefix(theirs) || is_exact(theirs)) => {
+            let r#type = if is_prefix(theirs) { "PathPrefix" } else { "Exact" };
             let value = format!("{}{}", value_of(ours).trim_end_matches('/'), value_of(theirs));
-            Ok(Some(HttpPathMatch { r#type: Some("PathPrefix".to_owned()), value: Some(value) }))
+            Ok(Some(HttpPathMatch { r#type: Some(r#type.to_owned()), value: Some(value) }))
         }
         (Some(ours), Some(theirs)) => Err(undefined(
             "path",
-            "only two paths of type PathPrefix can be combined",
+            "below a PathPrefix of the parent, a path is of type PathPrefix or Exact; below other types there can be none",
             shown(ours),
             shown(theirs),
         )),
@@ -117,11 +139,34 @@ fn is_prefix(path: &HttpPathMatch) -> bool {
     path.r#type.as_deref().unwrap_or("PathPrefix") == "PathPrefix"
 }
 
+fn is_exact(path: &HttpPathMatch) -> bool {
+    path.r#type.as_deref() == Some("Exact")
+}
+
+/// A combination that is valid and seldom meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    /// `Exact /`, which is the parent's path with a slash at its end, and not without.
+    SlashOnly,
+    /// The child's path begins with the parent's, as it does where paths of children are absolute.
+    ParentRepeated,
+}
+
+pub(super) fn suspicion(parent: &DraftMatch, child: &DraftMatch) -> Option<Suspicion> {
+    let ours = parent.path.as_ref().filter(|path| is_prefix(path) && sets_path(path))?;
+    let theirs = child.path.as_ref().filter(|path| sets_path(path))?;
+    if is_exact(theirs) && value_of(theirs) == "/" {
+        return Some(Suspicion::SlashOnly);
+    }
+    let rest = value_of(theirs).strip_prefix(value_of(ours).trim_end_matches('/'))?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(Suspicion::ParentRepeated)
+}
+
 fn value_of(path: &HttpPathMatch) -> &str {
     path.value.as_deref().unwrap_or("/")
 }
 
-fn shown(path: &HttpPathMatch) -> String {
+pub(super) fn shown(path: &HttpPathMatch) -> String {
     format!("{} {}", path.r#type.as_deref().unwrap_or("PathPrefix"), value_of(path))
 }
 
@@ -269,6 +314,32 @@ fn edits(
         }
     }
     Ok(Some(combined))
+}
+
+/// Filters of the parent as they are for a child: a `ReplacePrefixMatch` replaces the parent's
+/// prefix, so the child's path stays behind what it is replaced with.
+fn extended(filters: &[HttpRouteFilter], child: &Draft) -> Vec<HttpRouteFilter> {
+    let mut filters = filters.to_vec();
+    // More than one match cannot be written with one filter; that is judged with the whole rule.
+    let [only] = child.matches.as_slice() else { return filters };
+    let Some(below) = only.path.as_ref().filter(|path| sets_path(path)) else { return filters };
+    for filter in &mut filters {
+        let rewrite = filter.url_rewrite.as_mut().and_then(|rewrite| rewrite.path.as_mut());
+        let redirect = filter.request_redirect.as_mut().and_then(|redirect| redirect.path.as_mut());
+        for path in rewrite.into_iter().chain(redirect) {
+            let Some(prefix) = path.replace_prefix_match.take() else { continue };
+            let value = format!("{}{}", prefix.trim_end_matches('/'), value_of(below));
+            if is_exact(below) {
+                path.r#type = "ReplaceFullPath".to_owned();
+                path.replace_full_path = Some(value);
+            } else if is_prefix(below) {
+                path.replace_prefix_match = Some(value);
+            } else {
+                path.replace_prefix_match = Some(prefix);
+            }
+        }
+    }
+    filters
 }
 
 /// Every action with the name of its list; removals have no value.

@@ -1,23 +1,22 @@
+use portcullis_api::types::httproutes::{HttpRoute, HttpRouteRule, HttpRouteSpec};
+use portcullis_api::{Kind, Object, Packed};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Object;
-use crate::api::httproutes::HttpRouteRule;
-use crate::delegate::draft::drafts;
+use crate::route::{drafts, print_draft};
 
 fn draft(rule: Value) -> Draft {
     let rule: HttpRouteRule = serde_json::from_value(rule).unwrap();
-    let spec = crate::api::httproutes::HttpRouteSpec { rules: Some(vec![rule]), ..Default::default() };
-    let route = crate::api::httproutes::HttpRoute::new("r", spec);
-    drafts(&Object::HttpRoute(crate::Packed::new(&route))).remove(0)
+    let route = HttpRoute::new("r", HttpRouteSpec { rules: Some(vec![rule]), ..HttpRouteSpec::default() });
+    drafts(&Object::HttpRoute(Packed::new(&route))).remove(0)
 }
 
 fn matched(parent: Value, child: Value) -> Result<Value, CombineErrorKind> {
     let parent = draft(json!({"matches": [parent]}));
     let child = draft(json!({"matches": [child]}));
     let combined = matches(&parent, &child).map_err(|error| error.kind)?;
-    let rule = Draft { matches: combined, ..Draft::default() }.to_http();
-    Ok(json!(rule.matches.unwrap()[0]))
+    let rule = print_draft(Kind::HttpRoute, &Draft { matches: combined, ..Draft::default() });
+    Ok(rule["matches"][0].clone())
 }
 
 fn prefix(value: &str) -> Value {
@@ -38,7 +37,9 @@ fn prefixes_are_concatenated_and_a_single_path_is_kept() {
         (prefix("/"), exact("/cart"), Ok(exact("/cart"))),
         (exact("/a"), json!({}), Ok(exact("/a"))),
         (json!({}), json!({}), Ok(json!({}))),
-        (prefix("/store"), exact("/cart"), Err(CombineErrorKind::Undefined)),
+        (prefix("/store"), exact("/cart"), Ok(exact("/store/cart"))),
+        (prefix("/store/"), exact("/"), Ok(exact("/store/"))),
+        (exact("/store"), prefix("/cart"), Err(CombineErrorKind::Undefined)),
         (exact("/store"), exact("/store"), Err(CombineErrorKind::Undefined)),
         (
             json!({"path": {"type": "RegularExpression", "value": "/.*"}}),
@@ -100,7 +101,7 @@ fn header_modifiers_become_one_and_rewrites_stay_two() {
         json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {list: [entry]}})
     };
     let join = |parent: Value, child: Value| {
-        rest(&draft(json!({"filters": [parent]})), &draft(json!({"filters": [child]})), None)
+        rest(&draft(json!({"filters": [parent]})), &draft(json!({"filters": [child]})), &[], None)
             .map(|draft| draft.filters.len())
             .map_err(|error| error.kind)
     };
@@ -122,7 +123,7 @@ fn header_modifiers_become_one_and_rewrites_stay_two() {
 fn the_stricter_timeout_wins() {
     let both = |parent: Value, child: Value| {
         let parent = draft(json!({"timeouts": parent}));
-        json!(rest(&parent, &draft(json!({"timeouts": child})), None).unwrap().timeouts)
+        json!(rest(&parent, &draft(json!({"timeouts": child})), &[], None).unwrap().timeouts)
     };
     for (parent, child, result) in [
         (json!({"request": "10s"}), json!({"request": "5s"}), json!({"request": "5s"})),
@@ -146,12 +147,68 @@ fn references_of_another_namespace_are_qualified_and_extensions_stay_home() {
         json!({"backendRefs": [{"name": "app", "port": 80}, {"name": "x", "namespace": "y", "port": 80}]}),
     );
     let namespaces = |foreign| {
-        let combined = rest(&parent, &child, foreign).unwrap();
+        let combined = rest(&parent, &child, &[], foreign).unwrap();
         combined.backend_refs.iter().map(|to| to.namespace.clone()).collect::<Vec<_>>()
     };
     assert_eq!(namespaces(Some("shop")), [Some("shop".to_owned()), Some("y".to_owned())]);
     assert_eq!(namespaces(None), [None, Some("y".to_owned())]);
     let extension = draft(json!({"filters": [
         {"type": "ExtensionRef", "extensionRef": {"group": "g", "kind": "K", "name": "n"}}]}));
-    assert!(rest(&parent, &extension, Some("shop")).is_err() && rest(&parent, &extension, None).is_ok());
+    assert!(
+        rest(&parent, &extension, &[], Some("shop")).is_err() && rest(&parent, &extension, &[], None).is_ok()
+    );
+}
+
+#[test]
+fn a_parents_replace_prefix_match_replaces_the_parents_prefix() {
+    let rewrite = |kind: &str, r#type: &str, field: &str, value: &str| {
+        let payload = if kind == "URLRewrite" { "urlRewrite" } else { "requestRedirect" };
+        json!({"type": kind, payload: {"path": {"type": r#type, field: value}}})
+    };
+    let combined = |parent: &Value, matches: Value| {
+        let parent = draft(json!({"matches": [prefix("/store")], "filters": [parent]}));
+        json!(rest(&parent, &draft(json!({"matches": matches})), &[], None).unwrap().filters)
+    };
+    for kind in ["URLRewrite", "RequestRedirect"] {
+        let replaced = |value: &str| rewrite(kind, "ReplacePrefixMatch", "replacePrefixMatch", value);
+        for (parent, matches, result) in [
+            ("/", json!([prefix("/cart")]), replaced("/cart")),
+            ("/v2/", json!([prefix("/cart")]), replaced("/v2/cart")),
+            ("/v2", json!([]), replaced("/v2")),
+            ("/v2", json!([prefix("/")]), replaced("/v2")),
+            ("/", json!([exact("/cart")]), rewrite(kind, "ReplaceFullPath", "replaceFullPath", "/cart")),
+            // Judged with the whole rule, which cannot have this filter.
+            ("/", json!([prefix("/a"), prefix("/b")]), replaced("/")),
+        ] {
+            assert_eq!(combined(&replaced(parent), matches.clone()), json!([result]), "{parent} {matches}");
+        }
+        let full = rewrite(kind, "ReplaceFullPath", "replaceFullPath", "/x");
+        assert_eq!(combined(&full, json!([prefix("/cart")])), json!([full]));
+    }
+}
+
+/// Filters of a reference to a child reach what the child brings, whatever that is.
+#[test]
+fn filters_of_a_reference_go_before_the_backends_own() {
+    let of_reference = draft(json!({"filters": [
+        {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-secret"]}}]}));
+    let own = json!([{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "a", "value": "1"}]}}]);
+    let combined = |child: Value| {
+        let combined = rest(&draft(json!({})), &draft(child), &of_reference.filters, Some("shop"));
+        print_draft(Kind::HttpRoute, &combined.unwrap())
+    };
+    let both = json!([{"type": "RequestHeaderModifier",
+        "requestHeaderModifier": {"set": [{"name": "a", "value": "1"}], "remove": ["x-secret"]}}]);
+    let backends = combined(json!({"backendRefs": [{"name": "x"}, {"name": "y", "filters": own}]}));
+    assert_eq!(backends["backendRefs"][0]["filters"], json!(of_reference.filters));
+    assert_eq!(backends["backendRefs"][1]["filters"], both);
+    assert_eq!(backends["filters"], Value::Null);
+    let redirect = json!({"type": "RequestRedirect", "requestRedirect": {}});
+    let redirecting = combined(json!({"filters": [redirect]}));
+    assert_eq!(redirecting["filters"], json!([of_reference.filters[0], redirect]));
+    // An extensionRef of the parent's is local to the parent, where it is written.
+    let extension = draft(json!({"filters": [
+        {"type": "ExtensionRef", "extensionRef": {"group": "g", "kind": "K", "name": "n"}}]}));
+    let child = draft(json!({"backendRefs": [{"name": "x"}]}));
+    assert!(rest(&draft(json!({})), &child, &extension.filters, Some("shop")).is_ok());
 }

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_api::types::shared::{AllowedRoutes, ParentReference};
+
 use super::sides::Sides;
 use super::{Attempt, Surroundings};
-use crate::api::shared::{AllowedRoutes, ParentReference};
 use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule};
 use crate::selector::NamespaceRule;
 use crate::{Fault, Reason};
@@ -100,20 +101,32 @@ fn is_child(listed: &ChildReference, child: &ParsedRoute) -> bool {
         && listed.name.as_ref().is_none_or(|named| *named == name.name)
 }
 
+/// The reference that a child is attached by, and its index in the rule's `backendRefs`: by name
+/// before `*`, then the first.
+pub(super) fn reference_of<'r>(
+    rule: &'r ParsedRule,
+    child: &ParsedRoute,
+) -> Option<(usize, &'r ChildReference)> {
+    let Some(Delegation::Listed(children)) = &rule.delegation else { return None };
+    let named = children.iter().enumerate().filter(|(_, listed)| is_child(listed, child));
+    named.min_by_key(|(_, listed)| listed.name.is_none())
+}
+
 /// The rules that name a child which does not name the parent.
 fn adopting_rules(sides: Sides<'_>, surroundings: &dyn Surroundings) -> Vec<usize> {
     // A child that chose parent routes is no other parent's, and no route is its own child.
     if sides.child.parent_routes().next().is_some() || sides.child.key == sides.parent.key {
         return Vec::new();
     }
-    let rules = sides.parent.rules.iter().enumerate();
-    let adopts = |rule: &ParsedRule| match &rule.delegation {
-        Some(Delegation::Listed(children)) => children
-            .iter()
-            .any(|listed| is_child(listed, sides.child) && agrees_to(sides, listed, surroundings)),
-        _ => false,
-    };
-    rules.filter(|(_, rule)| adopts(rule)).map(|(index, _)| index).collect()
+    let mut adopting = Vec::new();
+    for (index, rule) in sides.parent.rules.iter().enumerate() {
+        let Some(Delegation::Listed(children)) = &rule.delegation else { continue };
+        let mut named = children.iter().filter(|listed| is_child(listed, sides.child));
+        if named.any(|listed| agrees_to(sides, listed, surroundings)) {
+            adopting.push(index);
+        }
+    }
+    adopting
 }
 
 fn agrees_to(sides: Sides<'_>, listed: &ChildReference, surroundings: &dyn Surroundings) -> bool {
@@ -138,22 +151,22 @@ pub(super) enum Candidate {
     Related,
 }
 
-/// References by name that lead to no child. Whether a route of another namespace exists is told
-/// only to who may refer to it.
+/// References by name that lead to no child. Whether a route of another namespace exists is
+/// reported only to owners who may refer to it.
 pub(super) fn unresolved(
     parent: &ParsedRoute,
     found: impl Fn(&ChildReference) -> Candidate,
     surroundings: &dyn Surroundings,
 ) -> Vec<Fault> {
-    let mut problems = Vec::new();
+    let mut faults = Vec::new();
     for rule in &parent.rules {
         let Some(Delegation::Listed(children)) = &rule.delegation else { continue };
         for listed in children.iter().filter(|listed| listed.weight > 0) {
-            let problem = missing(parent, listed, found(listed), surroundings);
-            problems.extend(problem.map(|problem| problem.within(&rule.label())));
+            let fault = missing(parent, listed, found(listed), surroundings);
+            faults.extend(fault.map(|fault| fault.within(&rule.label())));
         }
     }
-    problems
+    faults
 }
 
 fn missing(

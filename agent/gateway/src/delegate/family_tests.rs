@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use http::Method;
 use k8s_openapi::api::core::v1::Service;
+use portcullis_api::Object;
 use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, RouteTable};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::route::{Resolver, parse, resolve, table_entries};
-use crate::{ConditionType, Fault, Object, Reason};
+use crate::{ConditionType, Fault, Reason};
 
 /// Every Service exists; references across namespaces are as `grants` says.
 pub(super) struct World {
@@ -59,15 +61,15 @@ impl Surroundings for World {
 }
 
 pub(super) struct Get<'r> {
-    pub(super) method: &'r str,
+    pub(super) method: Method,
     pub(super) host: &'r str,
     pub(super) path: &'r str,
     pub(super) headers: Vec<(&'r str, &'r str)>,
 }
 
 impl RequestHead for Get<'_> {
-    fn method(&self) -> &str {
-        self.method
+    fn method(&self) -> &Method {
+        &self.method
     }
     fn host(&self) -> &str {
         self.host
@@ -84,7 +86,7 @@ impl RequestHead for Get<'_> {
 }
 
 pub(super) fn get(path: &str) -> Get<'_> {
-    Get { method: "GET", host: "www.example.com", path, headers: Vec::new() }
+    Get { method: Method::GET, host: "www.example.com", path, headers: Vec::new() }
 }
 
 pub(super) fn parsed(manifest: Value) -> Arc<ParsedRoute> {
@@ -203,7 +205,7 @@ fn a_rule_without_children_fails_and_never_falls_through() {
 }
 
 #[test]
-fn a_failed_binding_leaves_the_ephemeral_route_and_guards_its_traffic() {
+fn a_failed_binding_changes_nothing_for_others() {
     let parent = shop(json!([
         {"matches": prefix("/store"), "allowedRoutes": open(), "filters": [
             {"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}}]},
@@ -224,17 +226,18 @@ fn a_failed_binding_leaves_the_ephemeral_route_and_guards_its_traffic() {
     let family = bind_all(&parent, &[bad, good]);
     assert_eq!(family.objects(), alone.objects());
     assert_eq!(serve(&family, "/store/good"), "shop/good:80");
-    // All or nothing; and what the broken child would have taken is not for the parent's other
-    // rule.
-    assert_eq!((serve(&family, "/store/fine"), serve(&family, "/store/bad")), ("500".into(), "500".into()));
+    // All or nothing; what the broken child asks for is answered as if it were not there.
+    for path in ["/store/fine", "/store/bad"] {
+        assert_eq!(serve(&family, path), "gw/site:80");
+    }
     assert_eq!(serve(&family, "/store/other"), "gw/site:80");
     let refusal = refusal(&family, "bad");
     assert_eq!((refusal.condition, refusal.reason), (ConditionType::Conflicted, Reason::Conflicted));
     assert!(refusal.message.contains("rule 1 of HTTPRoute shop/bad"), "{}", refusal.message);
-    assert!(
-        !refusal.message.contains("gw/parent") && !refusal.public_message().unwrap().contains("shop"),
-        "{refusal:?}"
-    );
+    // Across namespaces each side is told what it wrote itself; the parent's owner, of which child.
+    let public = refusal.public_message().unwrap();
+    assert!(!refusal.message.contains("gw/parent") && !refusal.message.contains("a.example"), "{refusal:?}");
+    assert!(public.ends_with("and filters of HTTPRoute shop/bad"), "{public}");
 }
 
 #[test]
@@ -278,7 +281,7 @@ fn consent_is_needed_from_both_sides() {
     let reasons: Vec<_> =
         ["plain", "nowhere", "foreign"].iter().map(|name| refusal(&family, name).reason).collect();
     assert_eq!(reasons, [Reason::NotAllowedByParent, Reason::NoMatchingParent, Reason::NotAllowedByParent]);
-    assert!(family.guards.is_empty() && family.children.iter().all(|child| !child.is_bound()));
+    assert!(family.children.iter().all(|child| !child.is_bound()));
     // Strangers cannot spoil the parent's status.
     let attached = &family.parent_conditions(|_| true)[0];
     assert_eq!(
@@ -327,7 +330,7 @@ fn children_named_by_backend_refs_need_their_own_consent() {
         .map(|name| serve(&family, &format!("/a/{name}")))
         .collect();
     assert_eq!(found, ["gw/x:80", "shop/x:80", "404", "404", "404"]);
-    let reasons: Vec<_> = family.unresolved.iter().map(|problem| problem.reason).collect();
+    let reasons: Vec<_> = family.unresolved.iter().map(|fault| fault.reason).collect();
     assert_eq!(reasons, [Reason::RefNotPermitted, Reason::BackendNotFound]);
     let granted = bind(&parent, &children, &World::new(Granting::All), None);
     assert_eq!(serve(&granted, "/a/silent"), "shop/x:80");
@@ -352,7 +355,7 @@ fn a_third_tier_is_refused_without_harm() {
     );
     let family = bind_all(&parent, &[middle.clone(), good]);
     assert_eq!(refusal(&family, "middle").condition, ConditionType::NotSupported);
-    assert_eq!((serve(&family, "/a/g"), serve(&family, "/a/m")), ("gw/x:80".into(), "500".into()));
+    assert_eq!((serve(&family, "/a/g"), serve(&family, "/a/m")), ("gw/x:80".into(), "404".into()));
     let below = bind_all(&middle, &[leaf, middle.clone()]);
     assert_eq!(refusal(&below, "leaf").reason, Reason::NotSupported);
     assert_eq!(serve(&below, "/m"), "500");
@@ -401,6 +404,61 @@ fn an_invalid_match_never_widens() {
     assert!(family.children[0].partly_invalid.as_ref().unwrap().message.starts_with("Dropped Rule: rule 0"));
 }
 
+/// In the place of the rule in the child: first for what it takes, and printed so.
+#[test]
+fn an_invalid_rule_of_a_bound_child_fails_its_requests() {
+    let parent = shop(json!([{"matches": prefix("/a"), "allowedRoutes": {}}, {"backendRefs": to("site")}]));
+    let child = route(
+        "gw/child",
+        json!({"parentRefs": child_of("gw/parent", None), "rules": [
+        {"matches": [{"path": {"type": "PathPrefix", "value": "/later"}}, {"path": {"value": "no-slash"}}],
+         "filters": [{"type": "Later"}], "backendRefs": to("later")},
+        {"matches": prefix("/later"), "backendRefs": to("shadowed")},
+        {"matches": prefix("/ok"), "backendRefs": to("ok")}]}),
+    );
+    let family = bind_all(&parent, &[child]);
+    let printed: Vec<_> = family.objects().into_iter().map(parsed).collect();
+    let printed = table(&printed, &World::new(Granting::None));
+    for (path, expected) in
+        [("/a/later", "500"), ("/a/ok", "gw/ok:80"), ("/a/other", "gw/site:80"), ("/ano-slash", "gw/site:80")]
+    {
+        assert_eq!((serve(&family, path), answer(&printed, &get(path))), (expected.into(), expected.into()));
+    }
+}
+
+#[test]
+fn the_owner_of_a_refused_child_reads_what_answers_instead() {
+    let parent = shop(json!([
+        {"name": "a", "matches": prefix("/a"), "allowedRoutes": open()},
+        {"name": "b", "matches": prefix("/b"), "allowedRoutes": open()}]));
+    let child = |name: &str, path: &str, section: Option<&str>| {
+        let rules = json!([{"matches": [{"path": {"type": path, "value": "/x"}}], "backendRefs": to("x")}]);
+        route(name, json!({"parentRefs": child_of("gw/parent", section), "rules": rules}))
+    };
+    let refused =
+        [child("gw/refused", "RegularExpression", None), child("shop/refused", "RegularExpression", None)];
+    let bound = [child("gw/a", "PathPrefix", Some("a")), child("gw/b", "PathPrefix", Some("b"))];
+    let told = |bound: &[Arc<ParsedRoute>]| {
+        let family = bind_all(&parent, &[&refused, bound].concat());
+        [0, 1].map(|at| family.report(&refused[at].key).unwrap().instead.clone().unwrap())
+    };
+    let others = "requests go to other rules that match them, and are answered 404 if none does";
+    let [own, foreign] = told(&[]);
+    assert_eq!(
+        own,
+        "until a child route attaches, rule 0 (a), rule 1 (b) of HTTPRoute gw/parent answers 500"
+    );
+    let [some, foreign_then] = told(&bound[..1]);
+    assert_eq!(
+        some,
+        format!(
+            "until a child route attaches, rule 1 (b) of HTTPRoute gw/parent answers 500; for rule 0 (a), {others}"
+        )
+    );
+    assert_eq!(told(&bound)[0], format!("until it attaches, {others}"));
+    assert_eq!(foreign, foreign_then, "a stranger learns nothing of other children");
+}
+
 #[test]
 fn too_many_children_are_refused_the_youngest_first() {
     let parent = shop(json!([{"allowedRoutes": {}}]));
@@ -422,7 +480,7 @@ fn too_many_children_are_refused_the_youngest_first() {
 
 /// 64 alternatives below 64: the third child would be one too many.
 #[test]
-fn too_many_compiled_rules_are_refused_and_guarded() {
+fn too_many_combinations_are_refused() {
     let alternatives = |prefix: &str| {
         let matched = |at| json!({"path": {"type": "PathPrefix", "value": format!("/{prefix}{at}")}});
         (0..64).map(matched).collect::<Value>()
@@ -432,13 +490,92 @@ fn too_many_compiled_rules_are_refused_and_guarded() {
         let rules = json!([{"matches": alternatives(name), "backendRefs": to(name)}]);
         route(&format!("gw/{name}"), json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
     };
-    let family = bind_all(&parent, &["a", "b", "c"].map(child));
+    let children = ["a", "b", "c"].map(child);
+    let family = bind_all(&parent, &children);
     assert_eq!(refusal(&family, "c").reason, Reason::LimitExceeded);
     assert_eq!(family.children.iter().filter(|child| child.is_bound()).count(), 2);
     assert_eq!(
         (serve(&family, "/p63/b63"), serve(&family, "/p63/c63")),
-        ("gw/b:80".to_owned(), "500".to_owned())
+        ("gw/b:80".to_owned(), "404".to_owned())
     );
+    // With room for it, it binds; what is known makes no difference.
+    let world = World::new(Granting::None);
+    let fewer = bind(&parent, &children[1..], &world, Some(&family));
+    assert!(fewer.children.iter().all(|child| child.is_bound()));
+    assert_eq!(fewer.objects(), bind_all(&parent, &children[1..]).objects());
+    let again = bind(&parent, &children, &world, Some(&fewer));
+    assert_eq!((again.objects(), &again.children), (family.objects(), &family.children));
+}
+
+/// 16 rules with 8 matches each, as one object of 9 KiB: below as many of the parent's that is more
+/// than all children together may come to.
+fn of_128_matches(name: &str, delegates: bool) -> Value {
+    let matched = |rule, at| json!({"path": {"type": "PathPrefix", "value": format!("/{name}{rule}-{at}")}});
+    let rule = |rule| {
+        let matches: Vec<_> = (0..8).map(|at| matched(rule, at)).collect();
+        if delegates {
+            json!({"matches": matches, "allowedRoutes": open()})
+        } else {
+            json!({"matches": matches, "backendRefs": to("x")})
+        }
+    };
+    (0..16).map(rule).collect()
+}
+
+/// The matches that a family keeps in memory, bound or not.
+fn kept(family: &Family) -> usize {
+    let items = family.pairs.iter().flat_map(|pair| pair.rules()).flat_map(|(_, items)| items);
+    items.map(|item| item.draft.matches.len()).sum()
+}
+
+/// A namespace full of refused children costs nothing that is kept, and takes no room from a
+/// younger child of another namespace.
+#[test]
+fn a_hostile_namespace_costs_what_is_bound() {
+    let parent = shop(of_128_matches("p", true));
+    let child = |name: &str, rules: Value| {
+        route(name, json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
+    };
+    let mut children: Vec<_> =
+        (0..40).map(|at| child(&format!("evil/c{at}"), of_128_matches(&format!("c{at}"), false))).collect();
+    children.push(child("shop/good", json!([{"matches": prefix("/good"), "backendRefs": to("good")}])));
+    let family = bind_all(&parent, &children);
+    assert_eq!(kept(&family), 128);
+    assert_eq!(serve(&family, "/p0-0/good"), "shop/good:80");
+    let refusals = (0..40).map(|at| refusal(&family, &format!("c{at}")).reason);
+    assert!(refusals.into_iter().all(|reason| reason == Reason::LimitExceeded));
+}
+
+/// Children in conflict are tried only as often as their own namespace has a right to.
+#[test]
+fn conflicts_of_a_namespace_are_tried_within_a_limit_of_its_own() {
+    let parent = shop(json!([{"matches": of_128_matches("p", true)[0]["matches"], "allowedRoutes": open()}]));
+    let conflict = |at: usize| {
+        let mut rules = of_128_matches(&format!("c{at}"), false);
+        rules[15]["matches"][7]["path"]["type"] = json!("RegularExpression");
+        route(&format!("evil/c{at:03}"), json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
+    };
+    let tried = MOST_COMBINATIONS_IN_VAIN / (8 * 128);
+    let mut children: Vec<_> = (0..=tried).map(conflict).collect();
+    let good = |name| {
+        route(
+            name,
+            json!({"parentRefs": child_of("gw/parent", None),
+        "rules": [{"matches": prefix("/good"), "backendRefs": to("good")}]}),
+        )
+    };
+    children.extend([good("evil/good"), good("shop/good")]);
+    let family = bind_all(&parent, &children);
+    assert_eq!(refusal(&family, &format!("c{:03}", tried - 1)).reason, Reason::Conflicted);
+    assert_eq!(refusal(&family, &format!("c{tried:03}")).reason, Reason::LimitExceeded);
+    let bound: Vec<_> = family
+        .children
+        .iter()
+        .filter(|child| child.is_bound())
+        .map(|child| child.child.name.to_string())
+        .collect();
+    assert_eq!(bound, ["shop/good"]);
+    assert_eq!(kept(&family), 8);
 }
 
 /// Binding again from what is known comes to the same, and to the same value where nothing is

@@ -4,19 +4,24 @@
 
 use std::sync::Arc;
 
+use portcullis_api::Kind;
+use portcullis_api::types::shared::HttpRouteFilter;
 use portcullis_model::{HostPattern, RuleId};
 
 use super::assemble::Item;
 use super::combine::{self, CombineError, CombineErrorKind};
-use super::consent::{Agreement, agree};
-use super::draft::{Draft, DraftMatch, drafts};
+use super::consent::{Agreement, agree, reference_of};
+use super::limits::{Excess, Limits, combinations};
 use super::sides::Sides;
 use super::{ChildReport, Surroundings};
-use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule, grpc, http};
-use crate::{Fault, Kind, ObjectKey, Reason};
+use crate::route::{Draft, DraftMatch, ParsedRoute, ParsedRule, drafts, parse_draft};
+use crate::{Fault, Reason};
 
 /// By the CRD, of a rule of an HTTPRoute.
 const MATCHES_OF_A_RULE: usize = 64;
+
+/// In one message.
+const MOST_HINTS: usize = 4;
 
 /// A parent as its children meet it.
 pub(super) struct Parent<'p> {
@@ -31,7 +36,11 @@ pub(super) struct Pair {
     agreement: Agreement,
     /// Of the surroundings that the agreement depends on.
     version: u64,
-    pub(super) contribution: Contribution,
+    /// Of matches; 0 if there is nothing to combine.
+    combinations: usize,
+    excess: Option<Excess>,
+    /// `None` if the child is refused.
+    contribution: Option<Contribution>,
     /// `None` if they have nothing to do with each other.
     pub(super) report: Option<Arc<ChildReport>>,
 }
@@ -40,10 +49,9 @@ pub(super) struct Pair {
 #[derive(Debug, Default)]
 pub(super) struct Contribution {
     hostnames: Vec<HostPattern>,
-    /// By rule of the parent; empty if it is not bound.
-    pub(super) rules: Vec<(usize, Vec<Arc<Item>>)>,
-    /// Answer for traffic of the child that cannot be served.
-    pub(super) guards: Vec<Arc<Item>>,
+    /// By rule of the parent.
+    rules: Vec<(usize, Vec<Arc<Item>>)>,
+    hints: Vec<String>,
 }
 
 // === impl Pair ===
@@ -55,8 +63,11 @@ impl Pair {
         child: &Arc<ParsedRoute>,
         before: Option<&Arc<Self>>,
         surroundings: &dyn Surroundings,
+        limits: &Limits,
     ) -> Arc<Self> {
         let version = surroundings.version(&child.key.name.namespace);
+        let before =
+            before.filter(|it| limits.excess(child, &it.agreement.rules, it.combinations) == it.excess);
         if let Some(same) = before.filter(|before| before.version == version) {
             return same.clone();
         }
@@ -65,44 +76,67 @@ impl Pair {
         // is only looked at once more next time.
         match before {
             Some(same) if same.agreement == agreement => same.clone(),
-            _ => Arc::new(Self::reconciled(parent, child, agreement, version)),
+            _ => Arc::new(Self::reconciled(parent, child, agreement, version, limits)),
         }
     }
 
-    fn reconciled(parent: &Parent<'_>, child: &Arc<ParsedRoute>, agreement: Agreement, version: u64) -> Self {
+    fn reconciled(
+        parent: &Parent<'_>,
+        child: &Arc<ParsedRoute>,
+        agreement: Agreement,
+        version: u64,
+        limits: &Limits,
+    ) -> Self {
         let sides = Sides { parent: parent.route, child };
-        let (contribution, refusal) = match parent.transaction(sides, &agreement) {
-            Ok(contribution) => (contribution, None),
-            Err(refusal) => (parent.guarded(sides, &agreement, &refusal), Some(refusal)),
+        let hostnames = parent.admit(sides, &agreement);
+        let combinations = if hostnames.is_ok() { combinations(sides, &agreement.rules) } else { 0 };
+        let excess = limits.excess(child, &agreement.rules, combinations);
+        let contribution = hostnames.and_then(|hostnames| match excess {
+            Some(excess) => Err(excess.fault(sides)),
+            None => parent.transaction(sides, &agreement, hostnames),
+        });
+        let (contribution, refusal) = match contribution {
+            Ok(contribution) => (Some(contribution), None),
+            Err(refusal) => (None, Some(refusal)),
         };
-        let report = report(child, &agreement, &contribution.hostnames, refusal.as_ref());
-        Self { child: child.clone(), agreement, version, contribution, report }
+        let report = report(child, &agreement, contribution.as_ref(), refusal.as_ref());
+        Self { child: child.clone(), agreement, version, combinations, excess, contribution, report }
     }
 
-    /// The same, but refused for a cause that lies with others.
-    pub(super) fn refused(&self, parent: &Parent<'_>, refusal: &Fault) -> Self {
-        let sides = Sides { parent: parent.route, child: &self.child };
-        Self {
-            child: self.child.clone(),
-            agreement: self.agreement.clone(),
-            version: self.version,
-            contribution: parent.guarded(sides, &self.agreement, refusal),
-            report: report(&self.child, &self.agreement, &[], Some(refusal)),
+    /// By rule of the parent; empty if it is not bound.
+    pub(super) fn rules(&self) -> &[(usize, Vec<Arc<Item>>)] {
+        self.contribution.as_ref().map_or(&[], |contribution| &contribution.rules)
+    }
+
+    /// Takes its share of the limits.
+    pub(super) fn count(&self, limits: &mut Limits) {
+        match (&self.contribution, self.excess) {
+            (Some(_), _) => limits.add_bound(&self.agreement.rules, self.combinations),
+            (None, None) => limits.add_in_vain(&self.child, self.combinations),
+            (None, Some(_)) => {}
         }
     }
-}
 
-impl Contribution {
-    /// Alternatives counted.
-    pub(super) fn compiled(&self) -> usize {
-        self.rules.iter().flat_map(|(_, items)| items).map(|item| item.compiled()).sum()
+    /// The report with what answers in place of the child; `None` if it is not refused. `childless`
+    /// are the parent's rules without children.
+    pub(super) fn completed(
+        &self,
+        report: &ChildReport,
+        parent: &ParsedRoute,
+        childless: &[usize],
+    ) -> Option<ChildReport> {
+        let is_refused = report.attempts.iter().any(|attempt| attempt.result.is_err());
+        is_refused.then(|| {
+            let instead = Sides { parent, child: &self.child }.instead(&self.agreement.rules, childless);
+            ChildReport { instead: Some(instead), ..report.clone() }
+        })
     }
 }
 
 fn report(
     child: &ParsedRoute,
     agreement: &Agreement,
-    hostnames: &[HostPattern],
+    contribution: Option<&Contribution>,
     refusal: Option<&Fault>,
 ) -> Option<Arc<ChildReport>> {
     if agreement.attempts.is_empty() {
@@ -117,9 +151,11 @@ fn report(
     Some(Arc::new(ChildReport {
         child: child.key.clone(),
         generation: child.generation,
-        hostnames: hostnames.to_vec(),
+        hostnames: contribution.map(|it| it.hostnames.clone()).unwrap_or_default(),
         attempts,
         partly_invalid: child.partly_invalid(),
+        instead: None,
+        hints: contribution.map(|it| it.hints.clone()).unwrap_or_default(),
     }))
 }
 
@@ -130,29 +166,60 @@ impl<'p> Parent<'p> {
         Self { route, drafts: drafts(&route.source) }
     }
 
-    /// All rules that the child attaches to, or nothing.
-    fn transaction(&self, sides: Sides<'_>, agreement: &Agreement) -> Result<Contribution, Fault> {
+    /// The hostnames of both, if nothing is in the way that shows without combining them.
+    fn admit(&self, sides: Sides<'_>, agreement: &Agreement) -> Result<Vec<HostPattern>, Fault> {
         if agreement.rules.is_empty() {
-            return Ok(Contribution::default());
+            return Ok(Vec::new());
         }
         check_tiers(sides)?;
-        if let Some(problem) = sides.child.refusal() {
-            return Err(sides.child_refused(problem));
+        if let Some(fault) = sides.child.refusal() {
+            return Err(sides.child_refused(fault));
         }
         let hostnames = common_hostnames(sides).ok_or_else(|| sides.no_hostname())?;
+        let rules = agreement.rules.iter().filter_map(|rule| self.route.rules.get(*rule));
+        match rules.into_iter().find(|rule| is_unacceptable(rule)) {
+            Some(invalid) => Err(sides.parent_rule_invalid(invalid)),
+            None => Ok(hostnames),
+        }
+    }
+
+    /// All rules that the child attaches to, or nothing.
+    fn transaction(
+        &self,
+        sides: Sides<'_>,
+        agreement: &Agreement,
+        hostnames: Vec<HostPattern>,
+    ) -> Result<Contribution, Fault> {
         let shared: Arc<[HostPattern]> = hostnames.as_slice().into();
         let theirs = drafts(&sides.child.source);
-        let reconciled = |rule: &usize| Ok((*rule, self.reconcile(sides, *rule, &theirs, &shared)?));
-        let rules = agreement.rules.iter().map(reconciled).collect::<Result<_, _>>()?;
-        Ok(Contribution {
-            hostnames,
-            rules,
-            guards: self.for_invalid_rules(sides, agreement, &theirs, &shared),
-        })
+        let mut rules = Vec::with_capacity(agreement.rules.len());
+        for rule in &agreement.rules {
+            rules.push((*rule, self.reconcile(sides, *rule, &theirs, &shared)?));
+        }
+        Ok(Contribution { hostnames, rules, hints: self.hints(sides, agreement, &theirs) })
+    }
+
+    /// Combinations that are valid and may not be what the child's owner means.
+    fn hints(&self, sides: Sides<'_>, agreement: &Agreement, theirs: &[Draft]) -> Vec<String> {
+        let mut hints = Vec::new();
+        let ours = agreement.rules.iter().filter_map(|rule| self.drafts.get(*rule));
+        for ours in ours.flat_map(|draft| &draft.matches) {
+            for (draft, rule) in theirs.iter().zip(&sides.child.rules) {
+                for hint in draft.matches.iter().filter_map(|theirs| sides.hint(rule, ours, theirs)) {
+                    if hints.len() == MOST_HINTS {
+                        return hints;
+                    }
+                    if !hints.contains(&hint) {
+                        hints.push(hint);
+                    }
+                }
+            }
+        }
+        hints
     }
 
     /// One rule of the parent with each rule of the child. A child's rule that is invalid by itself
-    /// is left out, as it would be in a route of its own.
+    /// fails its requests, as it would in a route of its own.
     fn reconcile(
         &self,
         sides: Sides<'_>,
@@ -161,20 +228,29 @@ impl<'p> Parent<'p> {
         hostnames: &Arc<[HostPattern]>,
     ) -> Result<Vec<Arc<Item>>, Fault> {
         let (rule, ours) = (&self.route.rules[index], &self.drafts[index]);
-        if is_unacceptable(rule) {
-            return Err(sides.parent_rule_invalid(rule));
-        }
+        let reference = reference_of(rule, sides.child);
+        let filters = reference.and_then(|(at, _)| ours.backend_refs.get(at)?.filters.as_deref());
+        let filters = filters.unwrap_or_default();
+        let share = reference.map(|(_, listed)| listed.weight);
         let mut items = Vec::new();
-        let valid = theirs.iter().zip(&sides.child.rules).filter(|(_, rule)| !is_unacceptable(rule));
-        for (theirs, child) in valid {
-            let draft = combined(sides, ours, theirs).map_err(|error| sides.conflict(rule, child, &error))?;
-            let parsed = parse(sides.child.key.kind, &draft, included(rule, child));
-            let problem = parsed.problems.iter().find(|problem| problem.is_unacceptable());
-            if let Some(problem) = problem {
-                return Err(sides.conflict(rule, child, &not_standalone(problem, ours, theirs)));
+        for (theirs, child) in theirs.iter().zip(&sides.child.rules) {
+            if let Some(fault) = child.faults.iter().find(|fault| fault.is_unacceptable()) {
+                let failing = failing(sides.child.key.kind, ours, theirs, included(rule, child), fault);
+                items.extend(
+                    failing.into_iter().flat_map(|(draft, rule)| split(Item::new(hostnames, draft, rule))),
+                );
+                continue;
+            }
+            let draft = combined(sides, ours, theirs, filters)
+                .map_err(|error| sides.conflict(rule, child, &error))?;
+            let parsed = parse_draft(sides.child.key.kind, &draft, included(rule, child));
+            let Some(parsed) = parsed else { continue };
+            let fault = parsed.faults.iter().find(|fault| fault.is_unacceptable());
+            if let Some(fault) = fault {
+                return Err(sides.conflict(rule, child, &not_standalone(fault, ours, theirs)));
             }
             let item = Item::new(hostnames, draft, parsed);
-            items.extend(split(Item { share: share(rule, &sides.child.key), ..item }));
+            items.extend(split(Item { share, ..item }));
         }
         Ok(items.into_iter().map(Arc::new).collect())
     }
@@ -197,45 +273,60 @@ fn common_hostnames(sides: Sides<'_>) -> Option<Vec<HostPattern>> {
 }
 
 fn is_unacceptable(rule: &ParsedRule) -> bool {
-    rule.problems.iter().any(Fault::is_unacceptable)
+    rule.faults.iter().any(Fault::is_unacceptable)
 }
 
-fn combined(sides: Sides<'_>, ours: &Draft, theirs: &Draft) -> Result<Draft, CombineError> {
+fn combined(
+    sides: Sides<'_>,
+    ours: &Draft,
+    theirs: &Draft,
+    filters: &[HttpRouteFilter],
+) -> Result<Draft, CombineError> {
     let foreign = (!sides.same_namespace()).then_some(&*sides.child.key.name.namespace);
     let matches = combine::matches(ours, theirs)?;
-    Ok(Draft { matches, ..combine::rest(ours, theirs, foreign)? })
+    Ok(Draft { matches, ..combine::rest(ours, theirs, filters, foreign)? })
+}
+
+/// The rule for requests that an invalid rule of a child takes: an error, which prints as a rule
+/// without backends. `None` if it takes none: what is invalid of its matches, or impossible
+/// together with the parent's, is left out and never becomes another match.
+fn failing(
+    kind: Kind,
+    ours: &Draft,
+    theirs: &Draft,
+    id: Arc<RuleId>,
+    fault: &Fault,
+) -> Option<(Draft, ParsedRule)> {
+    let parsed = |matches: Vec<DraftMatch>| {
+        let draft = Draft { matches, ..Draft::default() };
+        parse_draft(kind, &draft, id.clone()).map(|rule| (draft, rule))
+    };
+    let is_valid = |matched: &DraftMatch| {
+        parsed(vec![matched.clone()]).is_some_and(|(_, rule)| !rule.matches.is_empty())
+    };
+    let mut matches = Vec::new();
+    for theirs in theirs.matches.iter().filter(|theirs| is_valid(theirs)) {
+        matches
+            .extend(ours.matches.iter().filter_map(|ours| combine::both(ours, theirs).ok()).filter(is_valid));
+    }
+    let (draft, mut rule) = parsed(matches).filter(|(draft, _)| !draft.matches.is_empty())?;
+    rule.faults.push(fault.clone());
+    Some((draft, rule))
 }
 
 fn included(parent: &ParsedRule, child: &ParsedRule) -> Arc<RuleId> {
     Arc::new(RuleId { parent: Some(parent.id.clone()), ..child.id.as_ref().clone() })
 }
 
-fn of_whole(parent: &ParsedRule, child: &ParsedRoute) -> Arc<RuleId> {
-    Arc::new(RuleId {
-        kind: child.key.kind.as_str(),
-        route: child.origin.name.clone(),
-        index: 0,
-        name: None,
-        parent: Some(parent.id.clone()),
-    })
-}
-
-fn parse(kind: Kind, draft: &Draft, id: Arc<RuleId>) -> ParsedRule {
-    match kind {
-        Kind::GrpcRoute => grpc::parse_rule(&draft.to_grpc(), id),
-        _ => http::parse_rule(&draft.to_http(), id),
-    }
-}
-
-/// Each side was valid, both together are not. The problem's own words are shown only where they
+/// Each side was valid, both together are not. The fault's own words are shown only where they
 /// hold no value of a side.
-fn not_standalone(problem: &Fault, ours: &Draft, theirs: &Draft) -> CombineError {
+fn not_standalone(fault: &Fault, ours: &Draft, theirs: &Draft) -> CombineError {
     let error = |place, why, element: fn(&Draft) -> String| {
         let (parent, child) = (element(ours), element(theirs));
         CombineError { place, why, parent, child, kind: CombineErrorKind::Undefined }
     };
-    if problem.reason == Reason::IncompatibleFilters {
-        return error("filters", problem.message.clone(), filters_shown);
+    if fault.reason == Reason::IncompatibleFilters {
+        return error("filters", fault.message.clone(), filters_shown);
     }
     error("path", "both together are too long or have a part that is not allowed".to_owned(), paths_shown)
 }
@@ -255,16 +346,6 @@ fn paths_shown(draft: &Draft) -> String {
     format!("path {}", paths.collect::<Vec<_>>().join(", "))
 }
 
-/// The weight of the first reference that names the child.
-fn share(rule: &ParsedRule, child: &ObjectKey) -> Option<u32> {
-    let Some(Delegation::Listed(children)) = &rule.delegation else { return None };
-    let names = |listed: &&ChildReference| {
-        listed.namespace == child.name.namespace
-            && listed.name.as_ref().is_none_or(|name| *name == child.name.name)
-    };
-    children.iter().find(names).map(|listed| listed.weight)
-}
-
 /// A rule of an HTTPRoute has a limited number of matches; more become several rules, which mean
 /// the same.
 fn split(item: Item) -> Vec<Item> {
@@ -273,100 +354,11 @@ fn split(item: Item) -> Vec<Item> {
     }
     let (written, compiled) = (&item.draft.matches, &item.rule.matches);
     let chunks = written.chunks(MATCHES_OF_A_RULE).zip(compiled.chunks(MATCHES_OF_A_RULE));
-    let part = |(written, compiled): (&[DraftMatch], &[_])| Item {
-        draft: Draft { matches: written.to_vec(), ..item.draft.clone() },
-        rule: ParsedRule { matches: compiled.to_vec(), ..item.rule.clone() },
-        ..Item::new(&item.hostnames, Draft::default(), item.rule.clone())
-    };
-    chunks.map(|chunk| Item { share: item.share, ..part(chunk) }).collect()
-}
-
-// === guards ===
-
-impl Parent<'_> {
-    /// A broken child never lets its traffic fall to another rule. Where its extent is not defined,
-    /// the rule of the parent answers for it, in last place.
-    fn guarded(&self, sides: Sides<'_>, agreement: &Agreement, refusal: &Fault) -> Contribution {
-        let Some(hostnames) = common_hostnames(sides) else { return Contribution::default() };
-        let hostnames: Arc<[HostPattern]> = hostnames.into();
-        let why = format!("{} is not bound: {}", sides.child.key, refusal.message);
-        let theirs = drafts(&sides.child.source);
-        let guard_for = |rule: &usize| {
-            let (rule, ours) = (&self.route.rules[*rule], &self.drafts[*rule]);
-            let narrow = (refusal.reason != Reason::LimitExceeded).then(|| extent(ours, &theirs)).flatten();
-            let matches = narrow.unwrap_or_else(|| ours.matches.clone());
-            let id = of_whole(rule, sides.child);
-            (!is_unacceptable(rule)).then(|| guard(sides.child.key.kind, matches, id, &hostnames, &why))?
-        };
-        let guards = agreement.rules.iter().filter_map(guard_for).collect();
-        Contribution { guards, ..Contribution::default() }
+    let mut parts = Vec::new();
+    for (written, compiled) in chunks {
+        let draft = Draft { matches: written.to_vec(), ..item.draft.clone() };
+        let rule = ParsedRule { matches: compiled.to_vec(), ..item.rule.clone() };
+        parts.push(Item { share: item.share, ..Item::new(&item.hostnames, draft, rule) });
     }
-
-    /// Guards for a child's invalid rules: what is valid of one fails its traffic, as it would in a
-    /// route of its own.
-    fn for_invalid_rules(
-        &self,
-        sides: Sides<'_>,
-        agreement: &Agreement,
-        theirs: &[Draft],
-        hostnames: &Arc<[HostPattern]>,
-    ) -> Vec<Arc<Item>> {
-        let invalid = theirs.iter().zip(&sides.child.rules).filter(|(_, rule)| is_unacceptable(rule));
-        let pairs = invalid.flat_map(|both| agreement.rules.iter().map(move |rule| (both, *rule)));
-        let guard_for = |((draft, child), rule): ((&Draft, &ParsedRule), usize)| {
-            let matches = possible(&self.drafts[rule], draft).matches;
-            let why = child.problems.first().map_or("", |problem| &problem.message);
-            guard(sides.child.key.kind, matches, included(&self.route.rules[rule], child), hostnames, why)
-        };
-        pairs.filter_map(guard_for).collect()
-    }
-}
-
-/// `None` if nothing is left that could match.
-fn guard(
-    kind: Kind,
-    matches: Vec<DraftMatch>,
-    id: Arc<RuleId>,
-    hostnames: &Arc<[HostPattern]>,
-    why: &str,
-) -> Option<Arc<Item>> {
-    if matches.is_empty() {
-        return None;
-    }
-    let draft = Draft { matches, ..Draft::default() };
-    let mut rule = parse(kind, &draft, id);
-    rule.problems.insert(0, Fault::unsupported(why));
-    Some(Arc::new(Item::new(hostnames, draft, rule)))
-}
-
-/// The matches that the rules of a child would have below a rule of the parent; `None` if for some
-/// of it that is not defined.
-fn extent(ours: &Draft, theirs: &[Draft]) -> Option<Vec<DraftMatch>> {
-    let mut matches = Vec::new();
-    for draft in theirs {
-        let possible = possible(ours, draft);
-        if possible.undefined {
-            return None;
-        }
-        matches.extend(possible.matches);
-    }
-    Some(matches)
-}
-
-struct Possible {
-    matches: Vec<DraftMatch>,
-    undefined: bool,
-}
-
-fn possible(ours: &Draft, theirs: &Draft) -> Possible {
-    let mut possible = Possible { matches: Vec::new(), undefined: false };
-    for parent in &ours.matches {
-        for child in &theirs.matches {
-            match combine::both(parent, child) {
-                Ok(matched) => possible.matches.push(matched),
-                Err(error) => possible.undefined |= error.kind == CombineErrorKind::Undefined,
-            }
-        }
-    }
-    possible
+    parts
 }

@@ -2,15 +2,13 @@
 //! they need where a child's backends stay in the child's namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use portcullis_api::GATEWAY_GROUP;
+use portcullis_api::{Kind, ObjectKey};
 use serde_json::{Map, Value, json};
 
-use super::assemble::Item;
 use super::{Ephemeral, Family};
-use crate::GATEWAY_GROUP;
-use crate::route::ParsedRoute;
-use crate::{Kind, ObjectKey};
+use crate::route::{ParsedRoute, print_draft};
 
 /// Names the source of every rule, one line each.
 pub const SOURCES_ANNOTATION: &str = "portcullis.dev/sources";
@@ -32,7 +30,7 @@ impl Family {
         // Where the child needs a grant itself, it is not ours to make one up.
         let foreign = backends.filter(|to| to.owner != *own && to.owner == to.namespace);
         let mut services = BTreeMap::<_, BTreeSet<_>>::new();
-        for to in foreign.filter(|to| to.group.is_empty() && &*to.kind == "Service") {
+        for to in foreign.filter(|to| Kind::of(&to.group, &to.kind) == Some(Kind::Service)) {
             services.entry(&to.namespace).or_default().insert(&*to.name);
         }
         services.into_iter().map(|(namespace, names)| grant(&self.parent.key, namespace, &names)).collect()
@@ -42,8 +40,10 @@ impl Family {
 fn grant(parent: &ObjectKey, namespace: &str, services: &BTreeSet<&str>) -> Value {
     let from =
         json!({"group": GATEWAY_GROUP, "kind": parent.kind.as_str(), "namespace": &*parent.name.namespace});
-    let to: Vec<_> =
-        services.iter().map(|name| json!({"group": "", "kind": "Service", "name": name})).collect();
+    let to: Vec<_> = services
+        .iter()
+        .map(|name| json!({"group": Kind::Service.group(), "kind": Kind::Service.as_str(), "name": name}))
+        .collect();
     json!({
         "apiVersion": Kind::ReferenceGrant.api_version(),
         "kind": Kind::ReferenceGrant.as_str(),
@@ -82,11 +82,12 @@ impl Ephemeral {
     }
 
     fn sources(&self) -> String {
-        let line = |(at, item): (usize, &Arc<Item>)| {
+        let mut lines = String::new();
+        for (at, item) in self.items.iter().enumerate() {
             let further: String = item.further.iter().map(|id| format!(" + {id}")).collect();
-            format!("rules[{at}]: {}{further}\n", item.rule.id)
-        };
-        self.items.iter().enumerate().map(line).collect()
+            lines += &format!("rules[{at}]: {}{further}\n", item.rule.id);
+        }
+        lines
     }
 
     fn spec(&self, parent: &ParsedRoute) -> Value {
@@ -103,11 +104,9 @@ impl Ephemeral {
         if !hostnames.is_empty() {
             spec.insert("hostnames".to_owned(), json!(hostnames));
         }
-        let rules: Vec<_> = match self.route.key.kind {
-            Kind::GrpcRoute => self.items.iter().map(|item| json!(item.draft.to_grpc())).collect(),
-            _ => self.items.iter().map(|item| json!(item.draft.to_http())).collect(),
-        };
-        spec.insert("rules".to_owned(), Value::Array(rules));
+        let kind = self.route.key.kind;
+        let rules = self.items.iter().map(|item| print_draft(kind, &item.draft)).collect();
+        spec.insert("rules".to_owned(), rules);
         Value::Object(spec)
     }
 }

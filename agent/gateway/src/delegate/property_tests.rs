@@ -1,4 +1,5 @@
-//! Random families. A valid family serves what its printed ephemeral route serves alone; no family,
+//! Random families. A family serves what its printed ephemeral route serves alone, and what it
+//! would without the children that are refused; no family,
 //! valid or not, panics or lets a request through to a backend whose own conditions, or those of
 //! the rule it was included by, do not hold.
 
@@ -76,7 +77,11 @@ fn random(
 
 fn request() -> impl Strategy<Value = (&'static str, &'static str, String, Option<&'static str>)> {
     let element = prop::sample::select(vec!["a", "b", "c"]);
-    let path = prop::collection::vec(element, 0..4).prop_map(|elements| format!("/{}", elements.join("/")));
+    let path = (prop::collection::vec(element, 0..4), prop::sample::select(vec!["", "/"]));
+    let path = path.prop_map(|(elements, end)| match elements.as_slice() {
+        [] => "/".to_owned(),
+        elements => format!("/{}{end}", elements.join("/")),
+    });
     (
         prop::sample::select(vec!["GET", "POST"]),
         prop::sample::select(vec!["www.example.com", "api.example.com", "x.example.com", "other.net"]),
@@ -176,10 +181,10 @@ fn routes(parent: &Random, children: &[Random]) -> (Arc<ParsedRoute>, Vec<Arc<Pa
 fn holds(matched: &Match, request: &Get<'_>, below: &str) -> bool {
     let path = matched.path.is_none_or(|(r#type, path)| {
         let wanted = format!("{}{path}", below.trim_end_matches('/'));
-        let wanted = wanted.trim_end_matches('/');
         match r#type {
-            "Exact" => request.path == if wanted.is_empty() { "/" } else { wanted },
+            "Exact" => request.path == wanted,
             _ => {
+                let wanted = wanted.trim_end_matches('/');
                 request.path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             }
         }
@@ -225,7 +230,7 @@ const WILD: &[&str] = &["y", "z", "rewrite", "prefix", "redirect", "later"];
 
 fn get<'r>(request: &'r (&'static str, &'static str, String, Option<&'static str>)) -> Get<'r> {
     let headers = request.3.map(|value| ("x", value)).into_iter().collect();
-    Get { method: request.0, host: request.1, path: &request.2, headers }
+    Get { method: request.0.parse().unwrap(), host: request.1, path: &request.2, headers }
 }
 
 proptest! {
@@ -237,7 +242,7 @@ proptest! {
         requests in prop::collection::vec(request(), 1..12),
     ) {
         let family = valid_family(&parent, &children);
-        prop_assert!(family.guards.is_empty() && family.children.iter().all(|child| child.is_bound()));
+        prop_assert!(family.children.iter().all(|child| child.is_bound()));
         let world = World::new(Granting::All);
         let alone: Vec<_> = family.objects().into_iter().map(parsed).collect();
         for route in &alone {
@@ -247,6 +252,30 @@ proptest! {
         for request in &requests {
             let request = get(request);
             prop_assert_eq!(answer(&served, &request), answer(&printed, &request), "{} {}", request.host, request.path);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+    /// "A failed binding should result in no changes to the configuration of the active Ephemeral
+    /// route" (GEP-1058).
+    #[test]
+    fn refused_children_change_nothing(
+        parent in random(EVERY, WILD, true),
+        children in prop::collection::vec(random(EVERY, WILD, false), 0..5),
+        requests in prop::collection::vec(request(), 1..12),
+    ) {
+        let (family, without) = (family(&parent, &children), valid_family(&parent, &children));
+        prop_assert_eq!(family.objects(), without.objects());
+        let world = World::new(Granting::All);
+        let alone: Vec<_> = family.objects().into_iter().map(parsed).collect();
+        let [served, printed, others] =
+            [table(family.routes(), &world), table(&alone, &world), table(without.routes(), &world)];
+        for request in &requests {
+            let request = get(request);
+            let answer = [&served, &printed, &others].map(|table| answer(table, &request));
+            prop_assert!(answer.iter().all(|it| *it == answer[0]), "{answer:?} {} {}", request.host, request.path);
         }
     }
 }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use portcullis_api::types::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
 use portcullis_model::HostPattern;
 
 use super::{Attempt, ChildReport, Family};
-use crate::api::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
 use crate::route::ParsedRoute;
 use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
@@ -55,13 +55,14 @@ impl ChildReport {
         grandparents: &[Grandparent],
         unresolved: Option<&Fault>,
     ) -> Vec<RouteParentStatus> {
-        let entry = |attempt: &Attempt| RouteParentStatus {
+        let attempts = self.attempts.iter();
+        let entries = attempts.map(|attempt| RouteParentStatus {
             controller_name: controller.to_owned(),
             parent_ref: attempt.reference.clone(),
             conditions: self.conditions(attempt, grandparents, unresolved),
             grandparents: attempt.result.is_ok().then(|| self.grandparents(controller, grandparents)),
-        };
-        self.attempts.iter().map(entry).collect()
+        });
+        entries.collect()
     }
 
     fn conditions(
@@ -72,9 +73,15 @@ impl ChildReport {
     ) -> Vec<Condition> {
         let generation = self.generation;
         let refusal = attempt.result.as_ref().err();
+        let not_accepted = refusal.cloned().map(|mut refusal| {
+            if let Some(instead) = &self.instead {
+                refusal.message = format!("{}; {instead}", refusal.message);
+            }
+            refusal
+        });
         let mut conditions = vec![
-            accepted(refusal, grandparents, generation),
-            condition_for(ConditionType::Attached, refusal, || attached_to(attempt), generation),
+            accepted(not_accepted.as_ref(), grandparents, generation),
+            condition_for(ConditionType::Attached, refusal, || self.attached_to(attempt), generation),
         ];
         conditions.extend(of_both_sides(refusal, generation));
         conditions.push(resolved_refs(unresolved, generation));
@@ -84,13 +91,25 @@ impl ChildReport {
         conditions
     }
 
+    fn attached_to(&self, attempt: &Attempt) -> String {
+        let mut message = match (&attempt.reference.section_name, &attempt.result) {
+            (Some(section), _) => format!("Successfully attached to `{section}` section."),
+            (None, Ok(rules)) if *rules != 1 => format!("Successfully attached to {rules} rules."),
+            _ => "Successfully attached to 1 rule.".to_owned(),
+        };
+        if !self.hints.is_empty() {
+            message += &format!(" To be checked: {}.", self.hints.join("; "));
+        }
+        message
+    }
+
     fn grandparents(&self, controller: &str, grandparents: &[Grandparent]) -> Vec<GrandparentStatus> {
-        let status = |grandparent: &Grandparent| GrandparentStatus {
+        let statuses = grandparents.iter().map(|grandparent| GrandparentStatus {
             controller_name: Some(controller.to_owned()),
             parent_ref: grandparent.reference.clone(),
             conditions: Some(vec![self.verdict(grandparent)]),
-        };
-        grandparents.iter().map(status).collect()
+        });
+        statuses.collect()
     }
 
     fn verdict(&self, grandparent: &Grandparent) -> Condition {
@@ -180,14 +199,6 @@ fn bad(r#type: ConditionType, fault: &Fault, generation: i64) -> Condition {
     condition(r#type, r#type.bad_status(), fault.reason, fault.message.as_str(), generation)
 }
 
-fn attached_to(attempt: &Attempt) -> String {
-    match (&attempt.reference.section_name, &attempt.result) {
-        (Some(section), _) => format!("Successfully attached to `{section}` section."),
-        (None, Ok(rules)) if *rules != 1 => format!("Successfully attached to {rules} rules."),
-        _ => "Successfully attached to 1 rule.".to_owned(),
-    }
-}
-
 /// Conflicted and NotSupported, which both sides have.
 fn of_both_sides(fault: Option<&Fault>, generation: i64) -> [Condition; 2] {
     let of = |r#type| fault.filter(|fault| fault.condition == r#type);
@@ -222,8 +233,8 @@ fn resolved_refs(unresolved: Option<&Fault>, generation: i64) -> Condition {
 // === a parent's conditions ===
 
 impl Family {
-    /// The conditions added to the parent's entry for one Gateway or ListenerSet. `fits` tells
-    /// whether a bound child's hostnames have a listener there.
+    /// The conditions added to the parent's entry for one Gateway or ListenerSet. `fits` is
+    /// true if a bound child's hostnames have a listener there.
     pub fn parent_conditions(&self, fits: impl Fn(&ChildReport) -> bool) -> Vec<Condition> {
         let generation = self.parent.generation;
         let is_attached = |child: &&Arc<ChildReport>| child.is_bound() && fits(child);
@@ -271,11 +282,9 @@ impl Family {
     /// `None`: the parent did not agree to the child, which is no fault of its own.
     fn failure(&self, child: &ChildReport) -> Option<String> {
         if child.is_bound() {
-            let same = child.child.name.namespace == self.parent.key.name.namespace;
-            let who =
-                if same { child.child.to_string() } else { "a child route of another namespace".to_owned() };
             return Some(format!(
-                "the hostnames of {who} match no listener that this route attaches to here"
+                "the hostnames of {} match no listener that this route attaches to here",
+                child.child
             ));
         }
         child.refusal().and_then(Fault::public_message).map(str::to_owned)

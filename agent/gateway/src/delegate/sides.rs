@@ -1,11 +1,14 @@
 //! Faults between a parent and a child, in the words of both sides. The fault is the child's: its
-//! owner reads it in full, and the parent's owner what is told to others. Across namespaces each
-//! learns what to change of their own, and nothing of the other's: "the notification might include
-//! confidential information from one of the namespaces, that should not be exposed" (GEP-1058).
-//! Without consent the parent is not told at all: otherwise any child could spoil its status.
+//! owner reads it in full, and the parent's owner its public message, which names the child: it
+//! showed itself by naming its parent. Across namespaces each learns what to change of their own,
+//! and nothing that the other wrote: "the notification might include confidential information from
+//! one of the namespaces, that should not be exposed" (GEP-1058). Without consent it is not
+//! reported at the parent at all: otherwise any child could spoil its status.
 
-use super::combine::CombineError;
-use crate::route::{ParsedRoute, ParsedRule};
+use std::collections::BTreeSet;
+
+use super::combine::{self, CombineError, Suspicion, shown};
+use crate::route::{DraftMatch, ParsedRoute, ParsedRule, failure};
 use crate::{ConditionType, Fault, Reason};
 
 /// A parent and a child.
@@ -20,15 +23,6 @@ pub(super) struct Sides<'a> {
 impl Sides<'_> {
     pub(super) fn same_namespace(self) -> bool {
         self.parent.key.name.namespace == self.child.key.name.namespace
-    }
-
-    /// The words for the child in messages to the parent's owner.
-    pub(super) fn the_child(self) -> String {
-        if self.same_namespace() {
-            self.child.key.to_string()
-        } else {
-            "a child route of another namespace".to_owned()
-        }
     }
 
     pub(super) fn no_such_rule(self, section: &str) -> Fault {
@@ -57,13 +51,13 @@ impl Sides<'_> {
              to a route, or allowedRoutes and references to routes"
                 .to_owned()
         } else {
-            format!("{} takes child routes itself; only two tiers are supported", self.the_child())
+            format!("{} takes child routes itself; only two tiers are supported", self.child.key)
         };
         Fault::new(ConditionType::NotSupported, Reason::NotSupported, to_child).with_public_message(to_parent)
     }
 
     pub(super) fn child_refused(self, fault: Fault) -> Fault {
-        fault.under(ConditionType::Attached).with_public_message(format!("{} is not valid", self.the_child()))
+        fault.under(ConditionType::Attached).with_public_message(format!("{} is not valid", self.child.key))
     }
 
     pub(super) fn parent_rule_invalid(self, rule: &ParsedRule) -> Fault {
@@ -83,7 +77,7 @@ impl Sides<'_> {
         } else {
             (
                 format!("none of the hostnames {theirs} matches the parent route's hostnames"),
-                format!("none of the hostnames {ours} matches those of {}", self.the_child()),
+                format!("none of the hostnames {ours} matches those of {}", self.child.key),
             )
         };
         Fault::new(ConditionType::Conflicted, Reason::HostnameMismatch, to_child)
@@ -93,7 +87,52 @@ impl Sides<'_> {
     pub(super) fn too_many(self, what: &str) -> Fault {
         let to_child = format!("the parent route cannot take more: {what}");
         Fault::new(ConditionType::Attached, Reason::LimitExceeded, to_child)
-            .with_public_message(format!("{} cannot be bound: {what}", self.the_child()))
+            .with_public_message(format!("{} cannot be bound: {what}", self.child.key))
+    }
+
+    /// A note to the child's owner on a combination that is seldom meant.
+    pub(super) fn hint(self, rule: &ParsedRule, ours: &DraftMatch, theirs: &DraftMatch) -> Option<String> {
+        let suspicion = combine::suspicion(ours, theirs)?;
+        let both = combine::both(ours, theirs).ok()?.path?;
+        let together =
+            if self.same_namespace() { format!(" and is {}", shown(&both)) } else { String::new() };
+        let own = format!("path {} in {}", shown(theirs.path.as_ref()?), rule.label());
+        Some(match suspicion {
+            Suspicion::SlashOnly => format!(
+                "{own} is relative to the parent route's{together}, with a slash at its end: to match it without, too, \
+                 use PathPrefix /"
+            ),
+            Suspicion::ParentRepeated => format!(
+                "{own} begins with the parent route's path but is relative to it{together}: leave out what the parent \
+                 matches already"
+            ),
+        })
+    }
+
+    /// The answer to requests that a refused child asks for, by the rules of the parent that agreed
+    /// to it. Across namespaces a child learns the rule, and not which case of it is at hand: that
+    /// depends on other children.
+    pub(super) fn instead(self, agreed: &BTreeSet<usize>, childless: &[usize]) -> String {
+        let failure = failure(self.parent.key.kind).as_u16();
+        let others = "requests go to other rules that match them, and are answered 404 if none does";
+        if !self.same_namespace() || agreed.is_empty() {
+            return format!(
+                "until it attaches, {others}; a rule of the parent route without any child route answers {failure}"
+            );
+        }
+        let (failing, passing): (Vec<_>, Vec<_>) = agreed.iter().partition(|rule| childless.contains(rule));
+        let labels = |rules: &[&usize]| {
+            let labels = rules.iter().filter_map(|rule| self.parent.rules.get(**rule)).map(ParsedRule::label);
+            labels.collect::<Vec<_>>().join(", ")
+        };
+        let fails = format!("{} of {} answers {failure}", labels(&failing), self.parent.key);
+        match (failing.as_slice(), passing.as_slice()) {
+            ([], _) => format!("until it attaches, {others}"),
+            (_, []) => format!("until a child route attaches, {fails}"),
+            (_, passing) => {
+                format!("until a child route attaches, {fails}; for {}, {others}", labels(passing))
+            }
+        }
     }
 
     /// Elements and source routes of both sides within a namespace; across namespaces each side's
@@ -108,7 +147,7 @@ impl Sides<'_> {
         } else {
             (
                 format!("{why}: {theirs}, and {place} of the parent route's rule"),
-                format!("{why}: {ours}, and {place} of {}", self.the_child()),
+                format!("{why}: {ours}, and {place} of {}", self.child.key),
             )
         };
         Fault::new(ConditionType::Conflicted, Reason::Conflicted, to_child).with_public_message(to_parent)

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use portcullis_api::types::httproutes::HttpBackendReference;
+
 use super::assemble::Item;
-use crate::api::httproutes::HttpBackendReference;
 
 /// Of a rule and of a backendRef, by the CRD.
 const MOST_BACKENDS: usize = 16;
@@ -60,11 +61,11 @@ fn join(group: Vec<Arc<Item>>) -> Option<Arc<Item>> {
 /// `share × weight ⁄ sum of weights` of each backend, over a common denominator.
 fn weights(group: &[Arc<Item>]) -> Option<Vec<u32>> {
     let common = group.iter().map(|item| total(item)).fold(1, lcm);
-    let of_item = |item: &Arc<Item>| {
+    let mut exact = Vec::<u64>::new();
+    for item in group {
         let factor = u64::from(item.share.unwrap_or(1)) * (common / total(item).max(1));
-        item.draft.backend_refs.iter().map(move |to| weight(to).saturating_mul(factor)).collect::<Vec<_>>()
-    };
-    let exact: Vec<u64> = group.iter().flat_map(of_item).collect();
+        exact.extend(item.draft.backend_refs.iter().map(|to| weight(to).saturating_mul(factor)));
+    }
     let greatest = exact.iter().max().copied().unwrap_or_default();
     let divisor = greatest.div_ceil(GREATEST_WEIGHT).max(1);
     let scaled = |exact: u64| if exact == 0 { 0 } else { (exact / divisor).max(1) };

@@ -1,24 +1,25 @@
 //! The way back: the addresses that the cluster assigned to a generated Service are the Gateway's.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
+use portcullis_api::Objects;
 use portcullis_model::ObjectName;
 
+use super::name::generated_name;
 use super::object::{is_generated, owner_of};
-use crate::api::gateways::{Gateway, GatewayAddresses};
 
-/// An annotation that no object in the cluster has: which of a Gateway's addresses were not asked
-/// for.
-const ASSIGNED: &str = "portcullis.dev/assigned-addresses";
-/// And another: all addresses of its Service.
-const GRANTED: &str = "portcullis.dev/granted-addresses";
-/// And one more, of a Gateway that leaves the choice to a load balancer: what that has given so
-/// far.
-const BALANCED: &str = "portcullis.dev/balanced-addresses";
+/// The addresses of a Gateway's Service. In a cluster these decide: else a tenant who may create a
+/// Gateway could take any address from its owner, on every node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AssignedAddresses {
+    /// Of a load balancer, if it gave any, and the cluster's.
+    pub(crate) all: Vec<IpAddr>,
+    /// The places where a load balancer lets traffic in, none as long as it has given nothing;
+    /// `None` without a load balancer.
+    pub(crate) balanced: Option<Vec<Ingress>>,
+}
 
 /// The place where traffic enters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,69 +28,38 @@ pub(crate) enum Ingress {
     Hostname(String),
 }
 
-/// True if the address came from the Service: asking the Service for it would make it a wish.
-pub(crate) fn is_assigned(gateway: &Gateway, address: &IpAddr) -> bool {
-    annotation(gateway, ASSIGNED).is_some_and(|list| lists(list, address))
-}
-
-/// True if the Gateway may be served on an address that it asks for. In a cluster its Service
-/// decides: else a tenant who may create a Gateway could take any address from its owner, on every
-/// node. Without a cluster all may.
-pub(crate) fn is_granted(gateway: &Gateway, address: &IpAddr) -> bool {
-    annotation(gateway, GRANTED).is_none_or(|list| lists(list, address))
-}
-
-/// True if a Service decides about the Gateway's addresses.
-pub(crate) fn is_in_cluster(gateway: &Gateway) -> bool {
-    annotation(gateway, GRANTED).is_some()
-}
-
-/// The addresses of the load balancer in front of the Gateway; `None` without one. None as long as
-/// it has given nothing.
-pub(crate) fn balanced(gateway: &Gateway) -> Option<Vec<Ingress>> {
-    let written = annotation(gateway, BALANCED)?.split(',').filter(|written| !written.is_empty());
-    Some(written.map(Ingress::from).collect())
-}
-
-fn lists(list: &str, address: &IpAddr) -> bool {
-    list.split(',').any(|listed| listed.parse() == Ok(*address))
-}
-
-fn annotation<'g>(gateway: &'g Gateway, name: &str) -> Option<&'g str> {
-    gateway.metadata.annotations.as_ref()?.get(name).map(String::as_str)
-}
-
 /// The Gateway for which a Service was generated.
 pub fn generated_for(service: &Service) -> Option<ObjectName> {
     let owner = owner_of(&service.metadata).filter(|_| is_generated(&service.metadata))?;
     Some(ObjectName::new(service.metadata.namespace.as_deref().unwrap_or("default"), owner.name.as_str()))
 }
 
-/// The Gateway, with the addresses of its Service wherever it leaves the choice to us:
-/// `spec.addresses` is empty, or has an entry without value. Of those that it asks for it may have
-/// what the Service has. A Service that was not generated for this very Gateway gives it nothing.
-pub fn with_assigned_addresses(gateway: &Arc<Gateway>, service: Option<&Service>) -> Arc<Gateway> {
-    let service = service.filter(|service| {
-        is_generated(&service.metadata)
-            && owner_of(&service.metadata)
-                .is_some_and(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
-    });
-    let mut addressed = (**gateway).clone();
-    let granted = service.map(addresses).unwrap_or_default();
-    let annotations: &mut BTreeMap<_, _> = addressed.metadata.annotations.get_or_insert_default();
-    annotations.retain(|name, _| name != ASSIGNED && name != BALANCED);
-    annotations.insert(GRANTED.to_owned(), listed(&granted));
-    let requested = gateway.spec.addresses.as_deref().unwrap_or_default();
-    if let Some(service) = service.filter(|_| requested.is_empty() || requested.iter().any(is_open)) {
-        let (open, fixed): (Vec<_>, Vec<_>) = requested.iter().cloned().partition(is_open);
-        let assigned = granted.into_iter().filter(|address| !fixed.iter().any(|it| is(it, address)));
-        let assigned: Vec<IpAddr> = assigned.collect();
-        annotations.insert(ASSIGNED.to_owned(), listed(&assigned));
-        annotations.extend(is_balanced(service).then(|| (BALANCED.to_owned(), listed(&ingress(service)))));
-        let choice = if assigned.is_empty() { open } else { assigned.iter().map(entry).collect() };
-        addressed.spec.addresses = Some(fixed.into_iter().chain(choice).collect());
+// === impl AssignedAddresses ===
+
+impl AssignedAddresses {
+    /// Those of a Gateway's Service. One that was not generated for this very Gateway gives it
+    /// nothing.
+    pub fn of(gateway: &ObjectName, objects: &Objects) -> Self {
+        let Some(object) = objects.gateways.get(gateway) else { return Self::default() };
+        let service = generated_name(&gateway.name, &object.spec.gateway_class_name);
+        let service = objects.services.get(&ObjectName::new(gateway.namespace.clone(), service));
+        let service = service.filter(|service| {
+            is_generated(&service.metadata)
+                && owner_of(&service.metadata)
+                    .is_some_and(|owner| Some(&owner.uid) == object.metadata.uid.as_ref())
+        });
+        service.map_or_else(Self::default, |service| Self {
+            all: addresses(service),
+            balanced: is_balanced(service).then(|| ingress(service)),
+        })
     }
-    Arc::new(addressed)
+}
+
+/// Without a load balancer.
+impl FromIterator<IpAddr> for AssignedAddresses {
+    fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
+        Self { all: addresses.into_iter().collect(), balanced: None }
+    }
 }
 
 /// Of a load balancer, if it gave any, and the cluster's.
@@ -115,31 +85,6 @@ fn ingress(service: &Service) -> Vec<Ingress> {
 
 fn is_balanced(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
-}
-
-/// True if the choice of an address is left to the cluster. An address with a routability is one
-/// that cannot be had.
-fn is_open(address: &GatewayAddresses) -> bool {
-    let is_empty = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
-    address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"
-        && is_empty(&address.value)
-        && is_empty(&address.routability)
-}
-
-fn is(requested: &GatewayAddresses, address: &IpAddr) -> bool {
-    requested.value.as_deref().and_then(|value| value.parse().ok()) == Some(*address)
-}
-
-fn listed(addresses: &[impl ToString]) -> String {
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
-
-fn entry(address: &IpAddr) -> GatewayAddresses {
-    GatewayAddresses {
-        r#type: Some("IPAddress".to_owned()),
-        value: Some(address.to_string()),
-        ..GatewayAddresses::default()
-    }
 }
 
 // === impl Ingress ===

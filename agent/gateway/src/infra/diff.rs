@@ -1,4 +1,4 @@
-//! The operations by which what is there becomes what is wanted. Objects that were not generated
+//! The operations by which what is there becomes what is desired. Objects that were not generated
 //! for the Gateway are never touched, whatever their name.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use portcullis_model::ObjectName;
 use serde_json::Value;
 
-use super::Wanted;
+use super::DesiredObjects;
 use super::name::fnv1a;
 use super::object::{Generated, GeneratedKind};
 use super::syntax::billionths;
@@ -17,7 +17,7 @@ pub enum Operation {
     /// is withdrawn.
     Apply(Box<Generated>),
     /// A field that cannot be changed has to be: the object must go before it can come as it is
-    /// wanted.
+    /// desired.
     Replace { object: Box<Generated>, uid: String },
     /// Generated for a Gateway that is gone, has another class, mode or name for it by now.
     Delete { kind: GeneratedKind, name: ObjectName, uid: String },
@@ -43,32 +43,33 @@ impl Operation {
     }
 }
 
-/// An annotation of our own: what was applied. It tells withdrawn fields, which cannot be told from
-/// others' otherwise.
+/// An annotation of our own: what was applied. Withdrawn fields are known by it; they look like
+/// others' fields otherwise.
 const APPLIED: &str = "portcullis.dev/applied";
 
 type Observed<'o> = BTreeMap<(GeneratedKind, ObjectName), &'o Generated>;
 
 /// `observed` are all objects of these kinds, or all that are generated plus those whose name is
-/// wanted. What other controllers had generated is theirs to remove.
+/// desired. What other controllers had generated is theirs to remove.
 pub fn diff<'o>(
-    wanted: &[Wanted],
+    desired: &[DesiredObjects],
     observed: impl IntoIterator<Item = &'o Generated>,
     controller_name: &str,
 ) -> Vec<Operation> {
     let observed: Observed<'o> =
         observed.into_iter().map(|object| ((object.kind, object.name()), object)).collect();
-    let gateways = wanted.iter().map(|wanted| (wanted.uid.as_str(), wanted)).collect();
+    let gateways = desired.iter().map(|desired| (desired.uid.as_str(), desired)).collect();
     let obsolete = observed.values().filter(|object| is_obsolete(object, &gateways, controller_name));
-    let pairs = wanted.iter().flat_map(|wanted| wanted.objects().iter().map(move |object| (wanted, object)));
-    let made = pairs.filter_map(|(wanted, object)| realize(wanted, object, &observed));
+    let pairs =
+        desired.iter().flat_map(|desired| desired.objects().iter().map(move |object| (desired, object)));
+    let made = pairs.filter_map(|(desired, object)| realize(desired, object, &observed));
     made.chain(obsolete.map(|object| delete(object))).collect()
 }
 
-fn realize(wanted: &Wanted, object: &Generated, observed: &Observed<'_>) -> Option<Operation> {
+fn realize(desired: &DesiredObjects, object: &Generated, observed: &Observed<'_>) -> Option<Operation> {
     let object = stamped(object);
     match observed.get(&(object.kind, object.name())) {
-        Some(there) if there.gateway_uid() != Some(&wanted.uid) => Some(refuse(wanted, there)),
+        Some(there) if there.gateway_uid() != Some(&desired.uid) => Some(refuse(desired, there)),
         Some(there) if contains(&there.manifest, &object.manifest) => None,
         Some(there) if has_other_address(there, &object) => {
             Some(Operation::Replace { object: Box::new(object), uid: uid(there) })
@@ -77,8 +78,8 @@ fn realize(wanted: &Wanted, object: &Generated, observed: &Observed<'_>) -> Opti
     }
 }
 
-fn refuse(wanted: &Wanted, there: &Generated) -> Operation {
-    let gateway = wanted.gateway.clone();
+fn refuse(desired: &DesiredObjects, there: &Generated) -> Operation {
+    let gateway = desired.gateway.clone();
     let message = format!(
         "{there} was not generated for Gateway {gateway}: it is left alone; rename or delete it, or rename the Gateway"
     );
@@ -87,16 +88,20 @@ fn refuse(wanted: &Wanted, there: &Generated) -> Operation {
 
 /// A Service's `spec.clusterIP` is for life. One that has none yet, or is to have any, is no
 /// obstacle.
-fn has_other_address(there: &Generated, wanted: &Generated) -> bool {
+fn has_other_address(there: &Generated, desired: &Generated) -> bool {
     let address = |object: &Generated| object.manifest["spec"]["clusterIP"].as_str().map(str::to_owned);
-    matches!((address(there), address(wanted)), (Some(there), Some(wanted)) if there != wanted)
+    matches!((address(there), address(desired)), (Some(there), Some(desired)) if there != desired)
 }
 
-fn is_obsolete(object: &Generated, gateways: &BTreeMap<&str, &Wanted>, controller_name: &str) -> bool {
+fn is_obsolete(
+    object: &Generated,
+    gateways: &BTreeMap<&str, &DesiredObjects>,
+    controller_name: &str,
+) -> bool {
     let gateway = object.gateway_uid().and_then(|uid| gateways.get(uid));
     object.is_generated()
         && object.is_of_controller(controller_name)
-        && gateway.is_none_or(|wanted| !wanted.keeps(object))
+        && gateway.is_none_or(|desired| !desired.keeps(object))
 }
 
 fn delete(object: &Generated) -> Operation {
@@ -122,11 +127,11 @@ pub(super) fn contains(whole: &Value, part: &Value) -> bool {
     use Value::{Array, Object};
     match (whole, part) {
         (Object(whole), Object(part)) => {
-            let has = |key: &str, there| match key {
-                "requests" | "limits" => has_amounts(there, &part[key]),
-                _ => contains(there, &part[key]),
-            };
-            part.keys().all(|key| whole.get(key).is_some_and(|there| has(key, there)))
+            part.iter().all(|(key, value)| match (key.as_str(), whole.get(key)) {
+                (_, None) => false,
+                ("requests" | "limits", Some(there)) => has_amounts(there, value),
+                (_, Some(there)) => contains(there, value),
+            })
         }
         (Array(whole), Array(part)) => {
             whole.len() == part.len() && whole.iter().zip(part).all(|(there, value)| contains(there, value))
@@ -137,8 +142,10 @@ pub(super) fn contains(whole: &Value, part: &Value) -> bool {
 
 /// Of resources, where the API server writes `0.5` as `500m`: another way to write an amount is no
 /// difference.
-fn has_amounts(there: &Value, wanted: &Value) -> bool {
-    let (Some(there), Some(wanted)) = (there.as_object(), wanted.as_object()) else { return there == wanted };
+fn has_amounts(there: &Value, desired: &Value) -> bool {
+    let (Some(there), Some(desired)) = (there.as_object(), desired.as_object()) else {
+        return there == desired;
+    };
     let amount = |quantity: Option<&Value>| quantity?.as_str().and_then(billionths);
-    wanted.iter().all(|(resource, quantity)| amount(there.get(resource)) == amount(Some(quantity)))
+    desired.iter().all(|(resource, quantity)| amount(there.get(resource)) == amount(Some(quantity)))
 }

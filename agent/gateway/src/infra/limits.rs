@@ -6,10 +6,10 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use portcullis_api::types::gatewayparameters::GatewayParametersLimits;
 use portcullis_model::Limits;
 
 use crate::Fault;
-use crate::api::gatewayparameters::GatewayParametersLimits;
 use crate::route::parse_duration;
 
 const SHORTEST: Duration = Duration::from_secs(1);

@@ -1,14 +1,14 @@
-//! An object that is generated, of whatever kind: its manifest, and what that says about who made
-//! it and for whom.
+//! An object that is generated, of whatever kind: its manifest, and what it states about the
+//! controller that made it and the Gateway it was made for.
 
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use portcullis_api::GATEWAY_GROUP;
 use portcullis_model::ObjectName;
 use serde_json::Value;
 
 use super::{CONTROLLER_ANNOTATION, MANAGED_BY_LABEL, MANAGER};
-use crate::GATEWAY_GROUP;
 
 /// Annotations of our own, in other namespaces than the Gateway's: for whom an object was made.
 pub(super) const GATEWAY_ANNOTATION: &str = "portcullis.dev/gateway";
@@ -117,7 +117,7 @@ impl Generated {
             && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
     }
 
-    /// The UID: it tells apart the Gateways that had this name, one after the other.
+    /// The UID, which differs between Gateways that had this name one after the other.
     pub fn gateway_uid(&self) -> Option<&str> {
         Some(self.origin().filter(|_| is_marked(&self.metadata))?.1)
     }
@@ -160,12 +160,11 @@ fn is_marked(metadata: &ObjectMeta) -> bool {
 }
 
 pub(super) fn owner_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    let is_gateway = |owner: &&OwnerReference| {
+    metadata.owner_references.iter().flatten().find(|owner| {
         owner.kind == "Gateway"
             && owner.api_version.starts_with(GATEWAY_GROUP)
             && owner.controller == Some(true)
-    };
-    metadata.owner_references.iter().flatten().find(is_gateway)
+    })
 }
 
 pub(super) fn name_of(metadata: &ObjectMeta) -> ObjectName {

@@ -4,16 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_model::{AccessLog, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
-
-use super::syntax::{billionths, is_label_value, is_qualified_name};
-use super::{Pods, limits};
-use crate::api::gatewayclasses::GatewayClass;
-use crate::api::gatewayparameters::{
+use http::StatusCode;
+use portcullis_api::types::gatewayclasses::GatewayClass;
+use portcullis_api::types::gatewayparameters::{
     GatewayParametersAccessLog, GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
 };
-use crate::api::gateways::Gateway;
-use crate::{Fault, Kind, Objects};
+use portcullis_api::types::gateways::Gateway;
+use portcullis_api::{Kind, Objects};
+use portcullis_model::{AccessLog, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
+use serde_json::{Map, Value};
+
+use super::limits;
+use super::syntax::{billionths, is_label_value, is_qualified_name};
+use crate::Fault;
 
 /// The parameters of what serves a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +40,21 @@ pub struct Parameters {
     /// Pods of mode Dedicated. `None`: there are none, because the agents do not know what they
     /// would run.
     pub pods: Option<Pods>,
+}
+
+/// The operator's decisions about pods of mode Dedicated, the same for all of them. They run what
+/// the agents run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pods {
+    pub image: String,
+    /// The level and form of the log: `--log` and `--log-format`.
+    pub log: String,
+    pub log_format: String,
+    /// The time that connections may take to finish.
+    pub drain_seconds: u64,
+    /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
+    /// ourselves has precedence.
+    pub spec: Map<String, Value>,
 }
 
 /// The processes that serve a Gateway.
@@ -82,6 +100,14 @@ impl ServiceType {
     }
 }
 
+impl Pods {
+    /// With the defaults of everything else.
+    pub fn new(image: impl Into<String>) -> Self {
+        let (log, log_format) = ("info".to_owned(), "text".to_owned());
+        Self { image: image.into(), log, log_format, drain_seconds: 30, spec: Map::new() }
+    }
+}
+
 impl Parameters {
     /// # Errors
     /// When something that is referred to does not exist, is not supported or contradicts itself:
@@ -92,10 +118,10 @@ impl Parameters {
         if let Some(class) = objects.gateway_classes.get(&class) {
             // What is wrong is for the class's status to say: it may be in a namespace that the
             // Gateway's owner may not read.
-            let message = || {
-                format!("the parameters of GatewayClass {} are not valid", gateway.spec.gateway_class_name)
-            };
-            let spec = of_class(class, objects).map_err(|_| Fault::invalid_parameters(message()))?;
+            let spec = of_class(class, objects).map_err(|_| {
+                let class = &gateway.spec.gateway_class_name;
+                Fault::invalid_parameters(format!("the parameters of GatewayClass {class} are not valid"))
+            })?;
             spec.map_or(Ok(()), |spec| parameters.overlay(spec))?;
         }
         if let Some(spec) = of_gateway(gateway, objects)? {
@@ -211,9 +237,12 @@ fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Resul
         log.format = choice("accessLog.format", format, &formats)?;
     }
     if let Some(status) = given.minimum_status {
-        let fits = u16::try_from(status).ok().filter(|status| (100..=599).contains(status));
-        let message = || format!("accessLog.minimumStatus {status} is out of range: use 100 to 599");
-        log.minimum_status = fits.ok_or_else(|| Fault::invalid_parameters(message()))?;
+        let number = u16::try_from(status).ok().filter(|status| *status < 600);
+        let fits = number.and_then(|number| StatusCode::from_u16(number).ok());
+        log.minimum_status = fits.ok_or_else(|| {
+            let message = format!("accessLog.minimumStatus {status} is out of range: use 100 to 599");
+            Fault::invalid_parameters(message)
+        })?;
     }
     Ok(())
 }
@@ -268,16 +297,18 @@ fn check_kind(group: &str, kind: &str) -> Result<(), Fault> {
 
 fn find<'o>(namespace: &str, name: &str, objects: &'o Objects) -> Result<&'o GatewayParametersSpec, Fault> {
     let found = objects.gateway_parameters.get(&ObjectName::new(namespace, name));
-    let missing = || format!("parametersRef: there is no GatewayParameters {namespace}/{name}: create it");
-    found.map(|found| &found.spec).ok_or_else(|| Fault::invalid_parameters(missing()))
+    found.map(|found| &found.spec).ok_or_else(|| {
+        let message = format!("parametersRef: there is no GatewayParameters {namespace}/{name}: create it");
+        Fault::invalid_parameters(message)
+    })
 }
 
 /// The CRD's schema lets nothing else through, but it may be newer than we are.
 fn choice<T: Copy>(field: &str, given: &str, choices: &[(&str, T)]) -> Result<T, Fault> {
     let chosen = choices.iter().find(|(name, _)| *name == given).map(|(_, choice)| *choice);
-    let names = || choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
     chosen.ok_or_else(|| {
-        Fault::invalid_parameters(format!("{field} {given:?} is not supported: use {}", names()))
+        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+        Fault::invalid_parameters(format!("{field} {given:?} is not supported: use {}", names.join(" or ")))
     })
 }
 
@@ -309,16 +340,18 @@ fn annotation(key: &str, _: &str) -> Result<(), String> {
 
 fn label(key: &str, value: &str) -> Result<(), String> {
     annotation(key, value)?;
-    let message = || {
-        format!(
-            "value {value:?} of {key} is none that a label may have: use at most 63 letters, digits, -, _ and ."
-        )
-    };
-    is_label_value(value).then_some(()).ok_or_else(message)
+    if is_label_value(value) {
+        return Ok(());
+    }
+    Err(format!(
+        "value {value:?} of {key} is none that a label may have: use at most 63 letters, digits, -, _ and ."
+    ))
 }
 
 fn amount(resource: &str, quantity: &str) -> Result<(), String> {
     annotation(resource, quantity)?;
-    let message = || format!("{quantity:?} of {resource} is no quantity: write it like 500m, 2 or 512Mi");
-    billionths(quantity).map(drop).ok_or_else(message)
+    match billionths(quantity) {
+        Some(_) => Ok(()),
+        None => Err(format!("{quantity:?} of {resource} is no quantity: write it like 500m, 2 or 512Mi")),
+    }
 }

@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::PortKey;
 use serde_json::{Map, Value, json};
 
-use super::{GATEWAY_NAME_LABEL, Parameters};
+use super::GATEWAY_NAME_LABEL;
+use super::parameters::{Parameters, Pods};
 
 /// The label that GEP-1762's example of a PodDisruptionBudget selects by.
 const METADATA_NAME_LABEL: &str = "gateway.networking.k8s.io/metadata.name";
@@ -22,29 +23,6 @@ const MARGIN_SECONDS: u64 = 10;
 
 const RUN: &str = "/run/portcullis";
 const STATE: &str = "/var/lib/portcullis";
-
-/// The operator's decisions about pods of mode Dedicated, the same for all of them. They run what
-/// the agents run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pods {
-    pub image: String,
-    /// The level and form of the log: `--log` and `--log-format`.
-    pub log: String,
-    pub log_format: String,
-    /// The time that connections may take to finish.
-    pub drain_seconds: u64,
-    /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
-    /// ourselves has precedence.
-    pub spec: Map<String, Value>,
-}
-
-impl Pods {
-    /// With the defaults of everything else.
-    pub fn new(image: impl Into<String>) -> Self {
-        let (log, log_format) = ("info".to_owned(), "text".to_owned());
-        Self { image: image.into(), log, log_format, drain_seconds: 30, spec: Map::new() }
-    }
-}
 
 pub(super) fn service_account(metadata: &ObjectMeta) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})

@@ -1,7 +1,7 @@
 //! The rights of the pods of a Gateway in mode Dedicated to read, besides the configuration, which
 //! holds no keys: the Secrets that the Gateway and what is attached to it refer to with permission,
-//! each by its name. Tenants who may run pods in the Gateway's namespace has the same rights,
-//! because he may run them as this ServiceAccount; so they must never be more.
+//! each by its name. Tenants who may run pods in the Gateway's namespace have the same rights,
+//! because they may run them as this ServiceAccount; so it must never have more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,9 +53,9 @@ fn binding(metadata: &ObjectMeta, account: &ObjectMeta) -> Value {
         "roleRef": role, "subjects": [subject]})
 }
 
-/// In others' namespaces nothing has an owner, so it says by annotations for whom it is; the leader
-/// removes it. The name tells the namespaces of Gateways apart, which have no dots. Labels of the
-/// Gateway's choice stay at home.
+/// In others' namespaces nothing has an owner, so annotations name the Gateway that it is for; the
+/// leader removes it. The name has the Gateway's namespace in front, which has no dots. Labels of
+/// the Gateway's choice stay at home.
 fn elsewhere(metadata: &ObjectMeta, namespace: &str, gateway: &ObjectName, uid: &str) -> ObjectMeta {
     let own = [GATEWAY_NAME_LABEL, GATEWAY_CLASS_LABEL, MANAGED_BY_LABEL];
     let labels = metadata.labels.iter().flatten().filter(|(key, _)| own.contains(&key.as_str()));

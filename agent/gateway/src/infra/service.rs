@@ -6,12 +6,11 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use portcullis_api::types::gateways::Gateway;
 use portcullis_model::PortKey;
 use serde_json::{Value, json};
 
-use super::address::is_assigned;
 use super::{MANAGER, Mode, Parameters, SERVICE_PROXY_LABEL, ServiceType, pods};
-use crate::api::gateways::Gateway;
 
 pub(super) fn service(
     gateway: &Gateway,
@@ -65,7 +64,7 @@ fn requested(gateway: &Gateway) -> Vec<IpAddr> {
     });
     let mut families = Vec::<IpAddr>::new();
     let addresses = addresses.filter_map(|address| address.value.as_deref()?.parse::<IpAddr>().ok());
-    for address in addresses.filter(|address| !is_assigned(gateway, address)) {
+    for address in addresses {
         if families.iter().all(|known| known.is_ipv4() != address.is_ipv4()) {
             families.push(address);
         }

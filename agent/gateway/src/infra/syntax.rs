@@ -1,6 +1,6 @@
 //! The syntax that Kubernetes takes as the name of a label or an annotation, as a label's value and
-//! as a quantity: what it would refuse in a generated object is told to the author of the
-//! parameters instead.
+//! as a quantity: what it would refuse in a generated object is a fault of the parameters
+//! instead.
 
 /// Of labels and annotations: letters, digits, `-`, `_` and `.`, at most 63, after a DNS name and
 /// `/` if there is one.
@@ -16,24 +16,22 @@ pub(super) fn is_label_value(text: &str) -> bool {
 }
 
 fn is_name(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let ends_well = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     bytes.len() <= 63
-        && bytes.iter().copied().all(inner)
-        && ends_well(bytes.first())
-        && ends_well(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
 }
 
 fn is_dns_subdomain(text: &str) -> bool {
     let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_label = |label: &str| {
-        let bytes = label.as_bytes();
-        bytes.iter().all(|byte| is_lower(*byte) || *byte == b'-')
-            && bytes.first().copied().is_some_and(is_lower)
-            && bytes.last().copied().is_some_and(is_lower)
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
+    text.len() <= 253
+        && text.split('.').all(|label| {
+            let bytes = label.as_bytes();
+            bytes.iter().all(|byte| is_lower(*byte) || *byte == b'-')
+                && bytes.first().copied().is_some_and(is_lower)
+                && bytes.last().copied().is_some_and(is_lower)
+        })
 }
 
 /// The amount of a quantity in units of 10⁻⁹, which is as fine as Kubernetes keeps it, rounded up

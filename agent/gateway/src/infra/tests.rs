@@ -1,11 +1,15 @@
 use super::*;
 use k8s_openapi::api::core::v1::Service;
+use portcullis_api::{Change, Kind, Object, ObjectKey, Objects};
 use serde_json::{Value, json};
 
-use crate::{Change, Kind, Object, ObjectKey, Settings, Status, Translator};
+use crate::{Feedback, Settings, Status, Translator};
 
-fn changes<'s>(wanted: &[Wanted], observed: impl IntoIterator<Item = &'s Generated>) -> Vec<Operation> {
-    diff(wanted, observed, crate::CONTROLLER_NAME)
+fn changes<'s>(
+    desired: &[DesiredObjects],
+    observed: impl IntoIterator<Item = &'s Generated>,
+) -> Vec<Operation> {
+    diff(desired, observed, crate::CONTROLLER_NAME)
 }
 
 fn gateway(spec: Value) -> Gateway {
@@ -21,12 +25,12 @@ fn ports(numbers: &[u16]) -> Merged {
     Merged { ports, ..Merged::default() }
 }
 
-fn wanted(spec: Value) -> Wanted {
+fn desired(spec: Value) -> DesiredObjects {
     plan(&gateway(spec), &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME).unwrap()
 }
 
-fn service(wanted: &Wanted) -> Value {
-    wanted.object(GeneratedKind::Service).unwrap().manifest.clone()
+fn service(desired: &DesiredObjects) -> Value {
+    desired.object(GeneratedKind::Service).unwrap().manifest.clone()
 }
 
 fn changed(object: &Generated, change: impl FnOnce(&mut Value)) -> Generated {
@@ -40,8 +44,8 @@ fn typed(object: &Generated) -> Service {
 }
 
 /// As the API server would return it.
-fn applied(wanted: &Wanted) -> Generated {
-    let operations = changes(std::slice::from_ref(wanted), []);
+fn applied(desired: &DesiredObjects) -> Generated {
+    let operations = changes(std::slice::from_ref(desired), []);
     let [Operation::Apply(service)] = operations.as_slice() else { panic!("{operations:?}") };
     changed(service, |service| {
         service["metadata"]["uid"] = "s-1".into();
@@ -75,7 +79,7 @@ fn a_gateway_gets_a_service_without_selector() {
 fn infrastructure_labels_and_annotations_go_on_it_but_cannot_change_whose_it_is() {
     let infrastructure = json!({"infrastructure": {"annotations": {"name": "my-annotation"},
         "labels": {"foo": "bar", "gateway.networking.k8s.io/gateway-name": "other"}}});
-    let service = service(&wanted(infrastructure));
+    let service = service(&desired(infrastructure));
     assert_eq!(
         service["metadata"]["annotations"],
         json!({"name": "my-annotation", "portcullis.dev/controller": "portcullis.dev/gateway"})
@@ -88,7 +92,7 @@ fn infrastructure_labels_and_annotations_go_on_it_but_cannot_change_whose_it_is(
 fn addresses_become_cluster_ip_or_load_balancer_ip() {
     let addresses = json!({"addresses": [{"type": "IPAddress", "value": "1.1.1.1"}, {"value": "fd00::1"},
         {"value": "1.1.1.2"}, {"type": "Hostname", "value": "a.example"}, {"type": "IPAddress"}]});
-    let spec = &service(&wanted(addresses))["spec"];
+    let spec = &service(&desired(addresses))["spec"];
     assert_eq!(
         (&spec["clusterIP"], &spec["clusterIPs"]),
         (&json!("1.1.1.1"), &json!(["1.1.1.1", "fd00::1"]))
@@ -98,57 +102,58 @@ fn addresses_become_cluster_ip_or_load_balancer_ip() {
     let spec = &service(&plan(&addresses, &ports(&[80]), &balanced, crate::CONTROLLER_NAME).unwrap())["spec"];
     assert_eq!((&spec["loadBalancerIP"], &spec["clusterIP"]), (&json!("1.1.1.1"), &Value::Null));
     assert_eq!(spec["allocateLoadBalancerNodePorts"], false);
-    let asks = |spec: Value| wanted(spec).object(GeneratedKind::Service).unwrap().asks_for_address();
+    let asks = |spec: Value| desired(spec).object(GeneratedKind::Service).unwrap().asks_for_address();
     assert!(asks(json!({"addresses": [{"value": "1.1.1.1"}]})) && !asks(json!({})));
 }
 
 #[test]
 fn another_cluster_ip_takes_another_service() {
-    let asking = |address: &str| wanted(json!({"addresses": [{"value": address}]}));
-    let there = applied(&wanted(json!({})));
+    let asking = |address: &str| desired(json!({"addresses": [{"value": address}]}));
+    let there = applied(&desired(json!({})));
     assert_eq!(there.manifest["spec"]["clusterIP"], "10.96.3.4");
     let operations = changes(&[asking("10.96.3.5")], [&there]);
     let [Operation::Replace { object, uid }] = operations.as_slice() else { panic!("{operations:?}") };
     assert_eq!((&object.manifest["spec"]["clusterIP"], uid.as_str()), (&json!("10.96.3.5"), "s-1"));
-    for wanted in [asking("10.96.3.4"), wanted(json!({"infrastructure": {"labels": {"a": "b"}}}))] {
-        let operations = changes(&[wanted], [&there]);
+    for desired in [asking("10.96.3.4"), desired(json!({"infrastructure": {"labels": {"a": "b"}}}))] {
+        let operations = changes(&[desired], [&there]);
         assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
     }
 }
 
 #[test]
 fn what_is_as_wanted_is_left_alone() {
-    let wanted = wanted(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
-    assert_eq!(changes(std::slice::from_ref(&wanted), [&applied(&wanted)]), []);
+    let desired = desired(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
+    assert_eq!(changes(std::slice::from_ref(&desired), [&applied(&desired)]), []);
 }
 
 #[test]
-fn what_somebody_changed_or_we_want_otherwise_is_applied_again() {
-    let before = wanted(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
+fn what_others_changed_or_we_want_otherwise_is_applied_again() {
+    let before = desired(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
     let relabelled =
         changed(&applied(&before), |service| service["metadata"]["labels"]["foo"] = "baz".into());
-    for (wanted, there) in [(&before, &relabelled), (&wanted(json!({})), &applied(&before))] {
-        let operations = changes(std::slice::from_ref(wanted), [there]);
+    for (desired, there) in [(&before, &relabelled), (&desired(json!({})), &applied(&before))] {
+        let operations = changes(std::slice::from_ref(desired), [there]);
         assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
     }
 }
 
 #[test]
 fn an_object_that_lost_a_label_is_still_ours() {
-    let wanted = wanted(json!({}));
-    let unlabelled = changed(&applied(&wanted), |service| service["metadata"]["labels"] = json!({}));
-    let operations = changes(std::slice::from_ref(&wanted), [&unlabelled]);
+    let desired = desired(json!({}));
+    let unlabelled = changed(&applied(&desired), |service| service["metadata"]["labels"] = json!({}));
+    let operations = changes(std::slice::from_ref(&desired), [&unlabelled]);
     assert!(matches!(operations.as_slice(), [Operation::Apply(_)]), "{operations:?}");
     assert_eq!(generated_for(&typed(&unlabelled)).unwrap().to_string(), "edge/my-gateway");
 }
 
 #[test]
 fn foreign_objects_of_the_name_are_refused_and_never_deleted() {
-    let wanted = wanted(json!({}));
-    let hand_made = changed(&applied(&wanted), |it| it["metadata"]["ownerReferences"] = json!([]));
-    let earlier = changed(&applied(&wanted), |it| it["metadata"]["ownerReferences"][0]["uid"] = "u-0".into());
+    let desired = desired(json!({}));
+    let hand_made = changed(&applied(&desired), |it| it["metadata"]["ownerReferences"] = json!([]));
+    let earlier =
+        changed(&applied(&desired), |it| it["metadata"]["ownerReferences"][0]["uid"] = "u-0".into());
     for (there, deletes) in [(hand_made, 0), (earlier, 1)] {
-        let operations = changes(std::slice::from_ref(&wanted), [&there]);
+        let operations = changes(std::slice::from_ref(&desired), [&there]);
         assert!(
             matches!(&operations[0], Operation::Refuse { message, .. } if message.contains("my-gateway-example"))
         );
@@ -158,7 +163,7 @@ fn foreign_objects_of_the_name_are_refused_and_never_deleted() {
 
 #[test]
 fn what_is_no_longer_wanted_is_deleted() {
-    let before = wanted(json!({}));
+    let before = desired(json!({}));
     let there = applied(&before);
     let name = ObjectName::new("edge", "my-gateway-example");
     let gone = Operation::Delete { kind: GeneratedKind::Service, name, uid: "s-1".to_owned() };
@@ -174,52 +179,55 @@ fn without_ports_a_service_stays_but_none_is_made() {
     let idle = plan(&gateway(json!({})), &Merged::default(), &Parameters::default(), crate::CONTROLLER_NAME)
         .unwrap();
     assert_eq!(changes(std::slice::from_ref(&idle), []), []);
-    assert_eq!(changes(&[idle], [&applied(&wanted(json!({})))]), []);
+    assert_eq!(changes(&[idle], [&applied(&desired(json!({})))]), []);
+}
+
+fn assigned(gateway: &Gateway, service: Option<&Service>) -> AssignedAddresses {
+    let mut objects = Objects::default();
+    objects.apply(Change::Set(Object::Gateway(gateway.clone().into())));
+    if let Some(service) = service {
+        objects.apply(Change::Set(Object::Service(service.clone().into())));
+    }
+    AssignedAddresses::of(&object::name_of(&gateway.metadata), &objects)
 }
 
 #[test]
 fn the_addresses_of_its_service_are_the_gateways() {
-    let mut service = typed(&applied(&wanted(json!({}))));
+    let mut service = typed(&applied(&desired(json!({}))));
     service.spec.as_mut().unwrap().cluster_ips = Some(vec!["10.96.3.4".to_owned()]);
-    let values = |gateway: &Gateway| -> Vec<String> {
-        gateway
-            .spec
-            .addresses
-            .iter()
-            .flatten()
-            .map(|address| address.value.clone().unwrap_or_default())
-            .collect()
+    let usable = |gateway: &Gateway, assigned: Option<&AssignedAddresses>| -> Vec<String> {
+        let addresses = crate::parent::Addresses::of(gateway, assigned, &Settings::default());
+        addresses.usable.iter().map(ToString::to_string).collect()
     };
-    for (spec, expected) in [
-        (json!({}), vec!["10.96.3.4"]),
-        (json!({"addresses": [{"value": "1.1.1.1"}]}), vec!["1.1.1.1"]),
-        (json!({"addresses": [{"value": "1.1.1.1"}, {"type": "IPAddress"}]}), vec!["1.1.1.1", "10.96.3.4"]),
-        (json!({"addresses": [{"value": "10.96.3.4"}, {"type": "IPAddress"}]}), vec!["10.96.3.4", ""]),
+    for (spec, of_the_service, without_cluster) in [
+        (json!({}), vec!["10.96.3.4"], vec![]),
+        (json!({"addresses": [{"value": "1.1.1.1"}]}), vec![], vec!["1.1.1.1"]),
+        (
+            json!({"addresses": [{"value": "1.1.1.1"}, {"type": "IPAddress"}]}),
+            vec!["10.96.3.4"],
+            vec!["1.1.1.1"],
+        ),
+        (
+            json!({"addresses": [{"value": "10.96.3.4"}, {"type": "IPAddress"}]}),
+            vec!["10.96.3.4"],
+            vec!["10.96.3.4"],
+        ),
     ] {
-        let gateway = std::sync::Arc::new(gateway(spec));
-        let addressed = with_assigned_addresses(&gateway, Some(&service));
-        assert_eq!(values(&addressed), expected);
-        let plan =
-            |gateway: &Gateway| plan(gateway, &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME);
-        assert_eq!(plan(&addressed), plan(&gateway), "what was assigned is not asked for");
-        let without = with_assigned_addresses(&gateway, None);
-        assert_eq!(without.spec, gateway.spec);
-        let of_the_service = "10.96.3.4".parse().unwrap();
-        let of_somebody = "1.1.1.1".parse().unwrap();
-        assert!(is_granted(&addressed, &of_the_service) && !is_granted(&addressed, &of_somebody));
-        assert!(!is_granted(&without, &of_the_service) && is_granted(&gateway, &of_somebody));
+        let gateway = gateway(spec);
+        assert_eq!(usable(&gateway, Some(&assigned(&gateway, Some(&service)))), of_the_service);
+        assert!(usable(&gateway, Some(&assigned(&gateway, None))).is_empty());
+        assert_eq!(usable(&gateway, None), without_cluster);
     }
     assert_eq!(generated_for(&service).unwrap().to_string(), "edge/my-gateway");
     service.metadata.owner_references.as_mut().unwrap()[0].uid = "u-0".to_owned();
-    assert!(
-        values(&with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), Some(&service))).is_empty()
-    );
+    assert_eq!(assigned(&gateway(json!({})), Some(&service)), AssignedAddresses::default());
 }
 
 #[test]
-fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
-    let without = with_assigned_addresses(&std::sync::Arc::new(gateway(json!({}))), None);
-    let fault = crate::parent::Addresses::of(&without, &Settings::default()).unusable.unwrap();
+fn a_gateway_without_service_is_not_asked_to_request_an_address() {
+    let nothing = AssignedAddresses::default();
+    let addresses = crate::parent::Addresses::of(&gateway(json!({})), Some(&nothing), &Settings::default());
+    let fault = addresses.unusable.unwrap();
     assert_eq!(fault.reason, crate::Reason::AddressNotAssigned);
     assert!(fault.message.contains("made as soon as a listener"), "{}", fault.message);
 }
@@ -227,21 +235,24 @@ fn a_gateway_without_service_is_not_told_to_ask_for_an_address() {
 /// The addresses and the status of the Gateway of these tests with a load balancer that publishes
 /// three addresses.
 fn served_with(balancer: Value, nodes: &[Object]) -> (BTreeSet<String>, Vec<String>) {
-    let mut service = applied(&wanted(json!({}))).manifest;
+    let mut service = applied(&desired(json!({}))).manifest;
     service["spec"]["clusterIPs"] = json!(["10.96.3.4"]);
     service["spec"]["type"] = "LoadBalancer".into();
     service["status"] = json!({"loadBalancer": {"ingress": balancer}});
     let service: Service = serde_json::from_value(service).unwrap();
     let listeners = json!({"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]});
-    let gateway = with_assigned_addresses(&std::sync::Arc::new(gateway(listeners)), Some(&service));
+    let gateway = gateway(listeners);
+    let key = ObjectKey::new(Kind::Gateway, object::name_of(&gateway.metadata));
+    let assigned = [(key.name.clone(), assigned(&gateway, Some(&service)))].into();
     let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
         "metadata": {"name": "example"}, "spec": {"controllerName": crate::CONTROLLER_NAME}});
     let class = Object::from_json(class).unwrap().unwrap();
-    let objects = [class, Object::Gateway(gateway), Object::Service(service.into())];
+    let objects = [class, Object::Gateway(gateway.into()), Object::Service(service.into())];
     let changes = objects.into_iter().chain(nodes.iter().cloned()).map(Change::Set);
-    let outcome = Translator::new(Settings::default()).apply(changes.collect());
+    let mut translator = Translator::new(Settings::default());
+    translator.observe(Feedback::Assigned(assigned));
+    let outcome = translator.apply(changes.collect());
     let served = outcome.snapshot.frontends.keys().map(|frontend| frontend.address.to_string()).collect();
-    let key = ObjectKey::new(Kind::Gateway, ObjectName::new("edge", "my-gateway"));
     let Some(Status::Gateway(status)) = outcome.statuses.get(&key) else { panic!("no status") };
     let said = status.addresses.iter().flatten().map(|address| address.value.clone());
     (served, said.collect())
@@ -263,7 +274,7 @@ fn an_address_that_no_packet_will_have_is_published_and_not_served() {
 
 #[test]
 fn what_another_controller_had_generated_stays() {
-    let there = applied(&wanted(json!({})));
+    let there = applied(&desired(json!({})));
     assert_eq!(diff(&[], [&there], "example.com/other"), []);
 }
 
@@ -288,22 +299,26 @@ fn as_the_api_server_writes_amounts(manifest: &mut Value) {
 fn the_specifications_autoscaler_and_disruption_budget_fit() {
     let mut gateway = gateway(json!({}));
     gateway.metadata.name = Some("gateway".to_owned());
-    let wanted = plan(&gateway, &ports(&[80]), &dedicated(), crate::CONTROLLER_NAME).unwrap();
-    let deployment = &wanted.object(GeneratedKind::Deployment).unwrap().manifest;
+    let desired = plan(&gateway, &ports(&[80]), &dedicated(), crate::CONTROLLER_NAME).unwrap();
+    let deployment = &desired.object(GeneratedKind::Deployment).unwrap().manifest;
     assert_eq!(deployment["metadata"]["name"], "gateway-example");
     assert_eq!(deployment["spec"].get("replicas"), None, "the autoscaler decides");
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     assert_eq!(labels["gateway.networking.k8s.io/metadata.name"], "gateway");
     assert_eq!(labels["gateway.networking.k8s.io/gateway-name"], "gateway");
     let selector = &deployment["spec"]["selector"]["matchLabels"];
-    assert_eq!(&service(&wanted)["spec"]["selector"], selector);
+    assert_eq!(&service(&desired)["spec"]["selector"], selector);
     assert_eq!(labels[GATEWAY_NAME_LABEL], selector[GATEWAY_NAME_LABEL]);
-    assert_eq!(service(&wanted)["metadata"]["labels"].get(SERVICE_PROXY_LABEL), None, "kube-proxy serves it");
+    assert_eq!(
+        service(&desired)["metadata"]["labels"].get(SERVICE_PROXY_LABEL),
+        None,
+        "kube-proxy serves it"
+    );
 }
 
 #[test]
 fn a_change_of_mode_makes_and_removes_what_it_takes() {
-    let node = wanted(json!({}));
+    let node = desired(json!({}));
     let pods = plan(&gateway(json!({})), &ports(&[80]), &dedicated(), crate::CONTROLLER_NAME).unwrap();
     let kinds = |operations: Vec<Operation>| -> Vec<GeneratedKind> {
         let kind = |operation: &Operation| match operation {
@@ -332,18 +347,18 @@ fn a_change_of_mode_makes_and_removes_what_it_takes() {
     assert_eq!(back, [GeneratedKind::Service, GeneratedKind::ServiceAccount, GeneratedKind::Deployment]);
 }
 
-fn with_secrets(secrets: &[(&str, &str)]) -> Wanted {
+fn with_secrets(secrets: &[(&str, &str)]) -> DesiredObjects {
     on_ports(&[443], secrets)
 }
 
-fn on_ports(numbers: &[u16], secrets: &[(&str, &str)]) -> Wanted {
+fn on_ports(numbers: &[u16], secrets: &[(&str, &str)]) -> DesiredObjects {
     let secrets = secrets.iter().map(|(namespace, name)| ObjectName::new(*namespace, *name)).collect();
     let merged = Merged { secrets, ..ports(numbers) };
     plan(&gateway(json!({})), &merged, &dedicated(), crate::CONTROLLER_NAME).unwrap()
 }
 
-fn as_applied(wanted: &Wanted) -> Vec<Generated> {
-    let operations = changes(std::slice::from_ref(wanted), []).into_iter();
+fn as_applied(desired: &DesiredObjects) -> Vec<Generated> {
+    let operations = changes(std::slice::from_ref(desired), []).into_iter();
     let objects = operations.map(|operation| match operation {
         Operation::Apply(object) => changed(&object, |it| it["metadata"]["uid"] = "x-1".into()),
         other => panic!("{other:?}"),
@@ -354,8 +369,8 @@ fn as_applied(wanted: &Wanted) -> Vec<Generated> {
 /// A tenant who may run pods in the Gateway's namespace may run them as its ServiceAccount.
 #[test]
 fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
-    let wanted = with_secrets(&[("certs", "b"), ("edge", "a"), ("edge", "c")]);
-    let roles = wanted.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
+    let desired = with_secrets(&[("certs", "b"), ("edge", "a"), ("edge", "c")]);
+    let roles = desired.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
     let roles: Vec<_> = roles.map(|role| (role.name().to_string(), role.manifest["rules"].clone())).collect();
     let reading = |names: Value| json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]}]);
     assert_eq!(
@@ -365,7 +380,7 @@ fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
             ("edge/my-gateway-example".to_owned(), reading(json!(["a", "c"]))),
         ]
     );
-    for binding in wanted.objects().iter().filter(|object| object.kind == GeneratedKind::RoleBinding) {
+    for binding in desired.objects().iter().filter(|object| object.kind == GeneratedKind::RoleBinding) {
         let subjects = &binding.manifest["subjects"];
         assert_eq!(
             *subjects,
@@ -391,8 +406,8 @@ fn rights_in_other_namespaces_are_recognised_and_removed_without_owner() {
     assert_eq!(deleted(&[on_ports(&[], &[])], &there), elsewhere);
 }
 
-fn deleted(wanted: &[Wanted], there: &[Generated]) -> Vec<String> {
-    let names = changes(wanted, there).into_iter().map(|operation| match operation {
+fn deleted(desired: &[DesiredObjects], there: &[Generated]) -> Vec<String> {
+    let names = changes(desired, there).into_iter().map(|operation| match operation {
         Operation::Delete { kind, name, .. } => format!("{kind} {name}"),
         other => panic!("{other:?}"),
     });
@@ -401,8 +416,8 @@ fn deleted(wanted: &[Wanted], there: &[Generated]) -> Vec<String> {
 
 /// Annotations count where ownerReferences cannot be, and nowhere else.
 #[test]
-fn nobody_can_pass_a_service_of_another_namespace_off_as_a_gateways() {
-    let ours = applied(&wanted(json!({})));
+fn no_tenant_can_pass_a_service_of_another_namespace_off_as_a_gateways() {
+    let ours = applied(&desired(json!({})));
     let forged = changed(&ours, |it| {
         it["metadata"]["ownerReferences"] = json!([]);
         it["metadata"]["namespace"] = "elsewhere".into();
@@ -413,26 +428,26 @@ fn nobody_can_pass_a_service_of_another_namespace_off_as_a_gateways() {
 }
 
 #[test]
-fn pods_are_told_what_the_agents_were_told_and_run_where_the_operator_says() {
+fn pods_get_the_agents_settings_and_run_where_the_operator_says() {
     let mut pods =
         Pods { log: "debug".to_owned(), drain_seconds: 60, ..Pods::new("example.org/portcullis:1") };
     for (field, value) in
-        [("imagePullSecrets", json!([{"name": "registry"}])), ("serviceAccountName", json!("somebody"))]
+        [("imagePullSecrets", json!([{"name": "registry"}])), ("serviceAccountName", json!("another"))]
     {
         pods.spec.insert(field.to_owned(), value);
     }
     let parameters = Parameters { service_type: ServiceType::LoadBalancer, pods: Some(pods), ..dedicated() };
-    let wanted = plan(&gateway(json!({})), &ports(&[80]), &parameters, crate::CONTROLLER_NAME).unwrap();
-    let spec = &wanted.object(GeneratedKind::Deployment).unwrap().manifest["spec"]["template"]["spec"];
+    let desired = plan(&gateway(json!({})), &ports(&[80]), &parameters, crate::CONTROLLER_NAME).unwrap();
+    let spec = &desired.object(GeneratedKind::Deployment).unwrap().manifest["spec"]["template"]["spec"];
     assert_eq!(spec["imagePullSecrets"][0]["name"], "registry");
     assert_eq!(spec["serviceAccountName"], "my-gateway-example", "what is ours to say stays ours");
     assert_eq!(spec["terminationGracePeriodSeconds"], 75);
-    let told = spec["containers"][0]["env"].as_array().unwrap();
+    let variables = spec["containers"][0]["env"].as_array().unwrap();
     for variable in [
         json!({"name": "PORTCULLIS_SERVICE_TYPE", "value": "LoadBalancer"}),
         json!({"name": "PORTCULLIS_LOG", "value": "debug"}),
         json!({"name": "PORTCULLIS_DRAIN_TIMEOUT", "value": "60"}),
     ] {
-        assert!(told.contains(&variable), "{variable} is not in {told:#?}");
+        assert!(variables.contains(&variable), "{variable} is not in {variables:#?}");
     }
 }

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_api::Kind;
+use portcullis_api::types::shared::ParentReference;
 use portcullis_model::HostPattern;
 
 use super::declare::{Declared, Listener, ParentKey};
-use crate::api::shared::ParentReference;
 use crate::route::ParsedRoute;
 use crate::selector::Namespaces;
-use crate::{Fault, Kind, Reason};
+use crate::{Fault, Reason};
 
 /// The outcome of one parentRef of a route.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,12 +77,12 @@ impl Candidates<'_> {
             .map(|(at, listener)| (*at, self.hostnames(listener)))
             .filter(|(_, hostnames)| !hostnames.is_empty())
             .collect();
-        let no_hostname = || {
+        if attached.is_empty() {
             let message =
                 format!("no hostname of the route matches one of the {parent}'s listeners it may attach to");
-            Fault::not_accepted(Reason::NoMatchingListenerHostname, message)
-        };
-        if attached.is_empty() { Err(no_hostname()) } else { Ok(attached) }
+            return Err(Fault::not_accepted(Reason::NoMatchingListenerHostname, message));
+        }
+        Ok(attached)
     }
 
     fn is_allowed(&self, listener: &Listener) -> bool {

@@ -1,6 +1,6 @@
 //! From a Secret of type `kubernetes.io/tls` to a certificate that can be served. Whatever is wrong
-//! is found here, once per Secret, and told to those who refer to it; it never reaches the data
-//! plane.
+//! is found here, once per Secret, and reported to the owners of what refers to it; it never
+//! reaches the data plane.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const TLS_SECRET: &str = "kubernetes.io/tls";
 /// The reason why a Secret is no certificate. The texts complete "Secret ns/name …" and never quote
 /// what the Secret holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CertificateError {
+pub enum CertificateError {
     #[error("is of type {0:?}; type kubernetes.io/tls is needed")]
     WrongType(String),
     #[error("has no {0}")]
@@ -38,8 +38,11 @@ pub(crate) enum CertificateError {
 }
 
 /// Reads the certificate chain and key. An expired certificate is served nevertheless: translation
-/// has no clock, and a listener that vanishes helps less than one that clients complain about.
-pub(crate) fn read(secret: &Secret) -> Result<Certificate, CertificateError> {
+/// has no clock, and a listener that vanishes helps less than a warning in the client.
+///
+/// # Errors
+/// When the Secret holds no pair that can be served.
+pub fn read(secret: &Secret) -> Result<Certificate, CertificateError> {
     let r#type = secret.type_.as_deref().unwrap_or("Opaque");
     if r#type != TLS_SECRET {
         return Err(CertificateError::WrongType(r#type.to_owned()));

@@ -5,12 +5,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis_model::{Certificate, HostPattern, L4Protocol, ObjectName, ParentKind, PortKey};
+use portcullis_api::types::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
+use portcullis_model::{Certificate, HostPattern, ObjectName, ParentKind, PortKey};
 
 use super::certificate::CertificateError;
-use crate::api::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
+use crate::protocol::Protocol;
+use crate::route::carried_by;
 use crate::selector::NamespaceRule;
-use crate::{ConditionType, Fault, GATEWAY_GROUP, Granted, Grants, Kind, ObjectKey, Reason};
+use crate::{ConditionType, Fault, Granted, Grants, Reason};
 
 /// The object that defines listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,18 +39,12 @@ pub(crate) struct Listener {
     pub(crate) certificates: Arc<[Certificate]>,
     /// The faults that make `ResolvedRefs` false; the listener may work with what was resolved.
     pub(crate) unresolved: Vec<Fault>,
-    /// The fault for which the listener cannot be served, whatever the others are.
+    /// The fault for which the listener cannot be served, whatever the others are. It reserves
+    /// nothing.
     pub(crate) refusal: Option<Fault>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Protocol {
-    Http,
-    Https,
-    Tls,
-    Tcp,
-    Udp,
-    Unknown,
+    /// The fault that no certificate is left of those that it refers to. It keeps its port and
+    /// hostname: what is wrong with a Secret must not hand them to another tenant.
+    pub(crate) no_certificate: Option<Fault>,
 }
 
 /// All listeners of an object.
@@ -67,8 +64,18 @@ pub(crate) struct Declared {
 
 /// The Secrets that certificateRefs are looked up in.
 pub(crate) trait Certificates {
-    /// `None`: there is no such Secret.
-    fn certificate(&mut self, secret: &Granted<ObjectName>) -> Option<Result<Certificate, CertificateError>>;
+    fn held(&mut self, secret: &Granted<ObjectName>) -> Held;
+}
+
+/// The certificate that a Secret holds.
+pub(crate) enum Held {
+    Certificate(Certificate),
+    /// None that can be served any more; this one was the last.
+    Kept(Certificate, CertificateError),
+    /// None that can be served.
+    Broken(CertificateError),
+    /// There is no such Secret.
+    Nothing,
 }
 
 // === impl Declared ===
@@ -138,7 +145,7 @@ impl Listener {
         let no_certificate = no_certificate.map(|fault| fault.under(ConditionType::Accepted));
         unresolved.extend(unknown_kinds);
         let hostname = hostname(spec, protocol);
-        let refusal = shape_problem(spec, protocol).or_else(|| hostname.clone().err()).or(no_certificate);
+        let refusal = shape_fault(spec, protocol).or_else(|| hostname.clone().err());
         Self {
             name: spec.name.as_str().into(),
             port: PortKey {
@@ -152,6 +159,7 @@ impl Listener {
             certificates,
             unresolved,
             refusal,
+            no_certificate,
         }
     }
 }
@@ -174,7 +182,7 @@ fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Faul
 
 /// The fault of a listener that the CRD's validation rules exclude; files in a directory were never
 /// checked.
-fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
+fn shape_fault(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     let filtered =
         spec.filters.as_ref().and_then(|filters| filters.requests.as_ref()).is_some_and(|f| !f.is_empty());
@@ -201,61 +209,30 @@ fn shape_problem(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
     }
 }
 
-/// The route kinds that may attach, and what to say about those named that may not.
+/// The route kinds that may attach, and the fault of naming others.
 fn kinds(spec: &ListenerSpec, protocol: Protocol) -> (Vec<Kind>, Option<Fault>) {
-    let carried = protocol.route_kinds();
+    let carried = carried_by(protocol);
     let named = spec.allowed_routes.as_ref().and_then(|allowed| allowed.kinds.as_deref()).unwrap_or_default();
     if named.is_empty() {
-        return (carried.to_vec(), None);
+        return (carried, None);
     }
     let (known, unknown): (Vec<_>, Vec<_>) =
         named.iter().partition(|named| carried.iter().any(|kind| is(named, *kind)));
     let kinds = carried.iter().copied().filter(|kind| known.iter().any(|named| is(named, *kind))).collect();
-    let message = || {
-        let names: Vec<_> = unknown.iter().map(|named| named.kind.as_str()).collect();
-        format!("a listener with protocol {} carries no routes of kind {}", spec.protocol, names.join(", "))
-    };
-    (kinds, (!unknown.is_empty()).then(|| Fault::unresolved(Reason::InvalidRouteKinds, message())))
+    if unknown.is_empty() {
+        return (kinds, None);
+    }
+    let unknown: Vec<_> = unknown.iter().map(|named| named.kind.as_str()).collect();
+    let message = format!(
+        "a listener with protocol {} carries no routes of kind {}",
+        spec.protocol,
+        unknown.join(", ")
+    );
+    (kinds, Some(Fault::unresolved(Reason::InvalidRouteKinds, message)))
 }
 
 fn is(named: &RouteGroupKind, kind: Kind) -> bool {
     named.group.as_deref().unwrap_or(GATEWAY_GROUP) == kind.group() && named.kind == kind.as_str()
-}
-
-// === impl Protocol ===
-
-impl Protocol {
-    fn of(text: &str) -> Self {
-        match text {
-            "HTTP" => Self::Http,
-            "HTTPS" => Self::Https,
-            "TLS" => Self::Tls,
-            "TCP" => Self::Tcp,
-            "UDP" => Self::Udp,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// The kinds of routes that a listener of the protocol can carry; none, if we do not serve it.
-    fn route_kinds(self) -> &'static [Kind] {
-        match self {
-            Self::Http | Self::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
-            Self::Tls | Self::Tcp | Self::Udp | Self::Unknown => &[],
-        }
-    }
-
-    fn has_hostnames(self) -> bool {
-        matches!(self, Self::Http | Self::Https | Self::Tls)
-    }
-
-    /// The transport that carries it: listeners over TCP and over UDP do not meet on the same port
-    /// number.
-    fn transport(self) -> L4Protocol {
-        match self {
-            Self::Udp => L4Protocol::Udp,
-            Self::Http | Self::Https | Self::Tls | Self::Tcp | Self::Unknown => L4Protocol::Tcp,
-        }
-    }
 }
 
 // === certificateRefs ===
@@ -277,31 +254,41 @@ impl<C: Certificates> References<'_, C> {
             self.lost.push(Fault::unresolved(Reason::InvalidCertificateRef, message));
         }
         for reference in references {
-            match self.certificate(reference) {
-                Ok(certificate) => self.found.push(certificate),
-                Err(fault) => self.lost.push(fault),
+            if let Err(fault) = self.add(reference) {
+                self.lost.push(fault);
             }
         }
     }
 
-    fn certificate(&mut self, reference: &ObjectReference) -> Result<Certificate, Fault> {
+    /// Adds the certificate that is to be served, be it one that a Secret does not hold any more.
+    fn add(&mut self, reference: &ObjectReference) -> Result<(), Fault> {
         let invalid = |message: String| Fault::unresolved(Reason::InvalidCertificateRef, message);
         let (group, kind) =
             (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref().unwrap_or("Secret"));
-        if (group, kind) != ("", "Secret") {
+        if Kind::of(group, kind) != Some(Kind::Secret) {
             let name = &reference.name;
             return Err(invalid(format!(
                 "certificateRef {name} is of kind {kind:?} in group {group:?}; only Secret is supported"
             )));
         }
         let secret = self.permitted(reference)?;
-        match self.certificates.certificate(&secret) {
-            None => Err(invalid(format!("Secret {} does not exist", *secret))),
-            Some(read) => read.map_err(|error| invalid(format!("Secret {} {error}", *secret))),
+        match self.certificates.held(&secret) {
+            Held::Certificate(certificate) => self.found.push(certificate),
+            Held::Kept(certificate, error) => {
+                self.found.push(certificate);
+                return Err(invalid(format!(
+                    "Secret {} {error}; the certificate that it held before stays in service until it is corrected, \
+                     or the agent restarts",
+                    *secret
+                )));
+            }
+            Held::Broken(error) => return Err(invalid(format!("Secret {} {error}", *secret))),
+            Held::Nothing => return Err(invalid(format!("Secret {} does not exist", *secret))),
         }
+        Ok(())
     }
 
-    /// Permission comes first: without it, not even whether the Secret exists is told.
+    /// Permission comes first: without it, not even whether the Secret exists is reported.
     fn permitted(&mut self, reference: &ObjectReference) -> Result<Granted<ObjectName>, Fault> {
         let own = self.declared.key.name.namespace.clone();
         let namespace = reference.namespace.as_deref().map_or(own.clone(), Arc::from);

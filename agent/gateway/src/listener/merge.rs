@@ -4,22 +4,27 @@
 //!
 //! Between objects "the first Listener in the precedence list MUST be accepted" (GEP-1713). Within
 //! one object there is no first: "the implementation MUST NOT pick one conflicting Listener as the
-//! winner" (`GatewaySpec.listeners`). A listener that is refused, for whatever reason, reserves
-//! neither port nor hostname.
+//! winner" (`GatewaySpec.listeners`), and all of them keep what they ask for from later objects:
+//! "validation of this list of listeners MUST behave the same as if the list were part of a single
+//! Gateway". Certificates are looked at last: one that breaks hands nothing to others. What is not
+//! allowed, or not supported, reserves neither port nor hostname.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use portcullis_model::{HostPattern, PortKey};
 
-use super::declare::{Listener, Protocol};
+use super::declare::Listener;
+use crate::protocol::Protocol;
 use crate::{ConditionType, Fault, Reason};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Accepted,
-    /// Whatever the other listeners are.
+    /// Whatever the other listeners are. It reserves nothing.
     Refused(Fault),
+    /// Nothing but a certificate is missing. It keeps its port and hostname from all others.
+    NoCertificate(Fault),
     /// By `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both. `refusal` is the
     /// reason on `Accepted`.
     Conflicted {
@@ -68,7 +73,8 @@ enum Owner {
 
 #[derive(Debug)]
 struct Taken {
-    protocol: Protocol,
+    /// Several only if one object asks for several: then none is served.
+    protocols: Vec<Protocol>,
     owner: Owner,
     hostnames: HashSet<HostPattern, foldhash::quality::RandomState>,
     /// Hostnames that the Gateway's own listeners took.
@@ -78,40 +84,43 @@ struct Taken {
 // === impl Merge ===
 
 impl Merge {
-    /// Adds the listeners of one object, in order of precedence, the Gateway first. `refuse` tells
-    /// what is wrong with a listener whatever the others are.
+    /// Adds the listeners of one object, in order of precedence, the Gateway first. `refuse`
+    /// returns the fault that a listener has whatever the others are.
     pub(crate) fn add(
         &mut self,
         listeners: &[Listener],
         refuse: impl Fn(&Listener) -> Option<Fault>,
     ) -> Vec<Verdict> {
-        let judge = |listener: &Listener| self.against_taken(listener, refuse(listener));
-        let mut verdicts: Vec<_> = listeners.iter().map(judge).collect();
-        for (at, conflict) in among_own(listeners, &verdicts) {
+        let mut verdicts: Vec<_> =
+            listeners.iter().map(|listener| self.against_taken(listener, refuse(listener))).collect();
+        let candidates: Vec<_> = (0..listeners.len()).filter(|at| verdicts[*at].is_distinct()).collect();
+        for (at, conflict) in among_own(listeners, &candidates) {
             verdicts[at] = conflict.verdict(&listeners[at]);
         }
-        self.take(listeners, &verdicts);
+        self.take(candidates.iter().map(|at| &listeners[*at]));
         verdicts
     }
 
-    /// A conflict is told before other reasons for refusal: the owner has to solve it in any case.
+    /// A conflict is reported before other reasons for refusal: the owner has to solve it in any
+    /// case.
     fn against_taken(&self, listener: &Listener, refusal: Option<Fault>) -> Verdict {
         let conflict = self.ports.get(&listener.port).and_then(|taken| taken.conflict(listener));
-        match (conflict, refusal) {
-            (Some(conflict), _) => conflict.verdict(listener),
-            (None, Some(fault)) => Verdict::Refused(fault),
-            (None, None) => Verdict::Accepted,
+        match (conflict, refusal, &listener.no_certificate) {
+            (Some(conflict), _, _) => conflict.verdict(listener),
+            (None, Some(fault), _) => Verdict::Refused(fault),
+            (None, None, Some(fault)) => Verdict::NoCertificate(fault.clone()),
+            (None, None, None) => Verdict::Accepted,
         }
     }
 
-    fn take(&mut self, listeners: &[Listener], verdicts: &[Verdict]) {
+    fn take<'l>(&mut self, listeners: impl Iterator<Item = &'l Listener>) {
         let owner = if self.objects == 0 { Owner::Parent } else { Owner::Child };
         self.objects += 1;
-        for (listener, _) in
-            listeners.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Accepted)
-        {
-            let taken =
-                self.ports.entry(listener.port).or_insert_with(|| Taken::new(listener.protocol, owner));
+        for listener in listeners {
+            let taken = self.ports.entry(listener.port).or_insert_with(|| Taken::new(owner));
+            if !taken.protocols.contains(&listener.protocol) {
+                taken.protocols.push(listener.protocol);
+            }
             taken.hostnames.insert(listener.hostname.clone());
             if owner == Owner::Parent {
                 taken.parents.insert(listener.hostname.clone());
@@ -120,27 +129,29 @@ impl Merge {
     }
 }
 
-/// The conflicts between listeners of one object that could be served if the others were not there.
-fn among_own(listeners: &[Listener], verdicts: &[Verdict]) -> Vec<(usize, Conflict)> {
-    let candidates: Vec<_> = (0..listeners.len()).filter(|at| verdicts[*at].is_accepted()).collect();
-    let conflict = |at: usize| {
-        candidates.iter().filter(|other| **other != at).find_map(|other| {
-            let reason = collision(&listeners[at], &listeners[*other])?;
-            Some((at, Conflict { reason, with: Rival::Own(listeners[*other].name.clone()) }))
-        })
-    };
-    candidates.iter().filter_map(|at| conflict(*at)).collect()
+/// The conflicts between listeners of one object that no other object keeps from being served.
+fn among_own(listeners: &[Listener], candidates: &[usize]) -> Vec<(usize, Conflict)> {
+    let mut conflicts = Vec::new();
+    for at in candidates {
+        let mut others = candidates.iter().filter(|other| *other != at).map(|other| &listeners[*other]);
+        conflicts.extend(others.find_map(|other| {
+            let reason = collision(&listeners[*at], other)?;
+            Some((*at, Conflict { reason, with: Rival::Own(other.name.clone()) }))
+        }));
+    }
+    conflicts
 }
 
 impl Taken {
-    fn new(protocol: Protocol, owner: Owner) -> Self {
-        Self { protocol, owner, hostnames: HashSet::default(), parents: HashSet::default() }
+    fn new(owner: Owner) -> Self {
+        Self { protocols: Vec::new(), owner, hostnames: HashSet::default(), parents: HashSet::default() }
     }
 
     fn conflict(&self, listener: &Listener) -> Option<Conflict> {
         let is_taken = self.hostnames.contains(&listener.hostname);
         let hostname = if is_taken { Hostname::Taken } else { Hostname::Free };
-        let reason = reason(self.protocol, listener, hostname)?;
+        let another = self.protocols.iter().find(|protocol| !protocol.shares_port_with(listener.protocol));
+        let reason = reason(*another.unwrap_or(&listener.protocol), listener, hostname)?;
         let parents = match reason {
             Reason::HostnameConflict => self.parents.contains(&listener.hostname),
             _ => self.owner == Owner::Parent,
@@ -155,10 +166,10 @@ fn collision(listener: &Listener, other: &Listener) -> Option<Reason> {
 }
 
 /// The conflict of a listener on a port where `protocol` is spoken. "Implementations should
-/// prioritize surfacing the most specific conflict reason": where the protocol differs and a
-/// hostname that was asked for is taken, both.
+/// prioritize surfacing the most specific conflict reason": where the protocols cannot share it and
+/// a hostname that was asked for is taken, both.
 fn reason(protocol: Protocol, listener: &Listener, hostname: Hostname) -> Option<Reason> {
-    match (protocol == listener.protocol, hostname) {
+    match (protocol.shares_port_with(listener.protocol), hostname) {
         (true, Hostname::Free) => None,
         (true, Hostname::Taken) => Some(Reason::HostnameConflict),
         (false, Hostname::Taken) if listener.hostname != HostPattern::Any => Some(Reason::ListenerConflict),
@@ -173,10 +184,15 @@ impl Verdict {
         *self == Self::Accepted
     }
 
+    /// True if the listener has its port and hostname for itself, be it served or not.
+    pub(crate) fn is_distinct(&self) -> bool {
+        matches!(self, Self::Accepted | Self::NoCertificate(_))
+    }
+
     pub(crate) fn conflict(&self) -> Option<&Fault> {
         match self {
             Self::Conflicted { fault, .. } => Some(fault),
-            Self::Accepted | Self::Refused(_) => None,
+            Self::Accepted | Self::Refused(_) | Self::NoCertificate(_) => None,
         }
     }
 }

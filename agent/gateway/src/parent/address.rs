@@ -1,10 +1,12 @@
-//! The addresses of a Gateway: `spec.addresses`, or those that the agent was told to use; and what
-//! its status says of that.
+//! The addresses of a Gateway: `spec.addresses`, or, where these leave the choice open, those that
+//! the cluster assigned or that were given to the agent at its start; and what the Gateway's status
+//! says of them.
 
 use std::net::IpAddr;
 
-use crate::api::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
-use crate::infra::{self, Ingress};
+use portcullis_api::types::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
+
+use crate::infra::{AssignedAddresses, Ingress};
 use crate::{Fault, Reason, Settings};
 
 /// `maxItems` of `status.addresses`: a status with more is refused as a whole.
@@ -15,7 +17,7 @@ const MOST_PUBLISHED: usize = 16;
 pub(crate) struct Addresses {
     /// The addresses it is served on.
     pub(crate) usable: Vec<IpAddr>,
-    /// The addresses that clients are told. Behind a load balancer they are where it is reached,
+    /// The addresses that clients are to use. Behind a load balancer they are where it is reached,
     /// not the cluster's address behind it.
     published: Vec<Ingress>,
     /// An address of a type that is not supported: the Gateway is not accepted.
@@ -26,18 +28,19 @@ pub(crate) struct Addresses {
 
 /// The outcome of the requests so far.
 #[derive(Default)]
-struct Draft {
+struct Draft<'a> {
+    /// The addresses that the cluster assigned; `None` without a cluster, where all may be used.
+    assigned: Option<&'a AssignedAddresses>,
     usable: Vec<IpAddr>,
     unsupported: Vec<Fault>,
     unusable: Vec<Fault>,
 }
 
+#[derive(PartialEq)]
 enum Request {
     Ip(IpAddr),
     /// An entry without value: "the implementation assigns" one.
     Any,
-    /// The cluster has not given it to the Gateway, or not yet.
-    NotGranted(String),
     Unsupported(String),
     Unusable(String),
 }
@@ -45,16 +48,29 @@ enum Request {
 // === impl Addresses ===
 
 impl Addresses {
-    pub(crate) fn of(gateway: &Gateway, settings: &Settings) -> Self {
-        let requests = gateway.spec.addresses.as_deref().unwrap_or_default();
-        let mut draft = Draft::default();
-        if requests.is_empty() {
-            draft.take_defaults(settings);
+    /// `assigned` is what the cluster assigned; `None` without a cluster.
+    pub(crate) fn of(gateway: &Gateway, assigned: Option<&AssignedAddresses>, settings: &Settings) -> Self {
+        let written = gateway.spec.addresses.as_deref().unwrap_or_default();
+        let requests: Vec<_> = written.iter().map(Request::of).collect();
+        let is_open = requests.is_empty() || requests.contains(&Request::Any);
+        let chosen = assigned.filter(|_| is_open);
+        let asks_for = |address: &IpAddr| {
+            written
+                .iter()
+                .any(|it| it.value.as_deref().and_then(|value| value.parse().ok()) == Some(*address))
+        };
+        let all = chosen.into_iter().flat_map(|chosen| &chosen.all).copied();
+        let others: Vec<IpAddr> = all.filter(|address| !asks_for(address)).collect();
+        let mut draft = Draft { assigned, ..Draft::default() };
+        if others.is_empty() {
+            let default = requests.is_empty().then_some(Request::Any);
+            requests.into_iter().chain(default).for_each(|request| draft.add(request, settings));
+        } else {
+            let fixed = requests.into_iter().filter(|request| *request != Request::Any);
+            let others = others.iter().copied().map(Request::ip);
+            fixed.chain(others).for_each(|request| draft.add(request, settings));
         }
-        for request in requests {
-            draft.add(Request::of(request).granted_to(gateway), settings);
-        }
-        draft.finish(gateway)
+        draft.finish(chosen.and_then(|chosen| chosen.balanced.as_deref()), &others)
     }
 
     /// As `status.addresses` lists them.
@@ -70,14 +86,19 @@ impl Addresses {
 
 // === impl Draft ===
 
-impl Draft {
+impl Draft<'_> {
     fn add(&mut self, request: Request, settings: &Settings) {
         match request {
-            Request::Ip(address) => self.take(address),
-            Request::Any => self.take_defaults(settings),
-            Request::NotGranted(message) => {
+            Request::Ip(address)
+                if self.assigned.is_some_and(|assigned| !assigned.all.contains(&address)) =>
+            {
+                let message = format!(
+                    "address {address} is not one of the Gateway's Service, which has at most one of each family"
+                );
                 self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, message));
             }
+            Request::Ip(address) => self.take(address),
+            Request::Any => self.take_defaults(settings),
             Request::Unsupported(message) => {
                 self.unsupported.push(Fault::not_accepted(Reason::UnsupportedAddress, message));
             }
@@ -97,10 +118,22 @@ impl Draft {
         }
     }
 
-    fn finish(mut self, gateway: &Gateway) -> Addresses {
-        let published = published(gateway, &self.usable);
+    /// Behind a load balancer what it has `balanced` is published, instead of the `others` that
+    /// were not asked for.
+    fn finish(mut self, balanced: Option<&[Ingress]>, others: &[IpAddr]) -> Addresses {
+        let usable = self.usable.iter().copied();
+        let published: Vec<_> = match balanced {
+            None => usable.map(Ingress::Ip).collect(),
+            Some(balanced) => {
+                let asked_for = usable.filter(|address| !others.contains(address)).map(Ingress::Ip);
+                let asked_for: Vec<_> = asked_for.collect();
+                let others = balanced.iter().filter(|ingress| !asked_for.contains(ingress));
+                asked_for.iter().chain(others).cloned().collect()
+            }
+        };
         if published.is_empty() && self.unusable.is_empty() {
-            self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, unassigned(gateway)));
+            let message = unassigned(self.assigned, balanced);
+            self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, message));
         }
         Addresses {
             usable: self.usable,
@@ -111,22 +144,13 @@ impl Draft {
     }
 }
 
-fn published(gateway: &Gateway, usable: &[IpAddr]) -> Vec<Ingress> {
-    let usable = usable.iter().copied();
-    let Some(balanced) = infra::balanced(gateway) else { return usable.map(Ingress::Ip).collect() };
-    let asked_for = usable.filter(|address| !infra::is_assigned(gateway, address)).map(Ingress::Ip);
-    let asked_for: Vec<_> = asked_for.collect();
-    let others = balanced.into_iter().filter(|ingress| !asked_for.contains(ingress)).collect::<Vec<_>>();
-    [asked_for, others].concat()
-}
-
 /// "SHOULD provide a clear message explaining the underlying problem, ideally with some hints"
 /// (`AddressNotAssigned`).
-fn unassigned(gateway: &Gateway) -> &'static str {
-    if infra::balanced(gateway).is_some() {
+fn unassigned(assigned: Option<&AssignedAddresses>, balanced: Option<&[Ingress]>) -> &'static str {
+    if balanced.is_some() {
         "the load balancer has assigned no address yet: see the events of the Gateway's Service, or set service.type \
          ClusterIP in its GatewayParameters if the cluster has no load balancer"
-    } else if infra::is_in_cluster(gateway) {
+    } else if assigned.is_some() {
         "the Gateway's Service has no address yet: it is made as soon as a listener, of the Gateway or attached to it, is valid"
     } else {
         "no address is assigned to the Gateway: set spec.addresses, or give the agent a default address"
@@ -149,21 +173,15 @@ impl Request {
         let Some(value) = request.value.as_deref().filter(|value| !value.is_empty()) else {
             return Self::Any;
         };
-        match value.parse::<IpAddr>() {
-            Err(_) => Self::Unusable(format!("address {value:?} is no IP address")),
-            Ok(address) if address.is_multicast() => Self::Unusable(format!(
-                "address {address} cannot be used on this node: choose one that is routed to it"
-            )),
-            Ok(address) => Self::Ip(address),
-        }
+        value.parse().map_or_else(|_| Self::Unusable(format!("address {value:?} is no IP address")), Self::ip)
     }
 
-    fn granted_to(self, gateway: &Gateway) -> Self {
-        match self {
-            Self::Ip(address) if !infra::is_granted(gateway, &address) => Self::NotGranted(format!(
-                "address {address} is not one of the Gateway's Service, which has at most one of each family"
-            )),
-            other => other,
+    fn ip(address: IpAddr) -> Self {
+        if address.is_multicast() {
+            return Self::Unusable(format!(
+                "address {address} cannot be used on this node: choose one that is routed to it"
+            ));
         }
+        Self::Ip(address)
     }
 }

@@ -5,28 +5,38 @@ use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use portcullis_model::{Backend, BackendName, BackendProtocol, ObjectName};
+use portcullis_api::Kind;
+use portcullis_model::{Backend, BackendName, BackendProtocol, L4Protocol, ObjectName, PortKey};
 
-use crate::{Fault, Kind, Reason};
+use super::kind::backend_protocol;
+use crate::{Fault, Reason};
 
 /// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak
 /// HTTP/2 to a port that says nothing about its protocol, HTTPRoutes speak HTTP/1.1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendUse {
     pub service: ObjectName,
-    pub port: u16,
-    /// Set if the route kind decides, not the Service's `appProtocol`.
-    pub inferred_h2c: bool,
+    pub port: PortKey,
+    pub protocol: ProtocolSource,
+}
+
+/// The source of the protocol that is spoken to a backend. Uses with the same one are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProtocolSource {
+    /// The Service: its `appProtocol`, or HTTP/1.1 if it states none.
+    Service,
+    /// The kind of route, which speaks HTTP/2 where the Service states nothing.
+    RouteKind,
 }
 
 // === impl BackendUse ===
 
 impl BackendUse {
-    /// The use that a route of `kind` makes of the port.
+    /// The use that a route of `kind`, which is carried over TCP, makes of the port.
     ///
     /// # Errors
     /// When the Service has no such port or speaks what we cannot.
-    pub(super) fn of(kind: &str, name: ObjectName, service: &Service, port: u16) -> Result<Self, Fault> {
+    pub(super) fn of(kind: Kind, name: ObjectName, service: &Service, port: u16) -> Result<Self, Fault> {
         let missing =
             || Fault::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"));
         if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
@@ -36,19 +46,26 @@ impl BackendUse {
                 format!("Service {name} is of type ExternalName, which is not supported"),
             ));
         }
-        let found = service_port(service, port).ok_or_else(missing)?;
-        let stated = stated_protocol(found).map_err(|what| {
+        let key = PortKey::tcp(port);
+        let found = service_port(service, key).ok_or_else(missing)?;
+        let stated = stated_protocol(found, key.protocol).map_err(|what| {
             let message =
                 format!("Service {name} port {port} speaks {what}, which this route cannot forward to");
             Fault::unresolved(Reason::UnsupportedProtocol, message)
         })?;
-        let inferred_h2c = stated.is_none() && kind == Kind::GrpcRoute.as_str();
-        Ok(Self { service: name, port, inferred_h2c })
+        let protocol = match (stated, backend_protocol(kind)) {
+            (None, BackendProtocol::H2c) => ProtocolSource::RouteKind,
+            (Some(_), _) | (None, BackendProtocol::Http1) => ProtocolSource::Service,
+        };
+        Ok(Self { service: name, port: key, protocol })
     }
 
     pub fn name(&self) -> BackendName {
         let plain = BackendName::new(&self.service.namespace, &self.service.name, self.port);
-        if self.inferred_h2c { BackendName(format!("{plain}/h2c").into()) } else { plain }
+        match self.protocol {
+            ProtocolSource::Service => plain,
+            ProtocolSource::RouteKind => BackendName(format!("{plain}/h2c").into()),
+        }
     }
 }
 
@@ -59,28 +76,33 @@ pub fn backend<'s>(
     slices: impl IntoIterator<Item = &'s EndpointSlice>,
 ) -> Backend {
     let port = service.and_then(|service| service_port(service, used.port));
-    let stated = port.and_then(|port| stated_protocol(port).ok().flatten());
-    let inferred = if used.inferred_h2c { BackendProtocol::H2c } else { BackendProtocol::Http1 };
+    let stated = port.and_then(|port| stated_protocol(port, used.port.protocol).ok().flatten());
+    let inferred = match used.protocol {
+        ProtocolSource::Service => BackendProtocol::Http1,
+        ProtocolSource::RouteKind => BackendProtocol::H2c,
+    };
     let endpoints = port.map(|port| endpoints(port, slices)).unwrap_or_default();
     Backend { name: used.name(), protocol: stated.unwrap_or(inferred), endpoints }
 }
 
-fn service_port(service: &Service, port: u16) -> Option<&ServicePort> {
+/// The port, or else one that has only its number.
+fn service_port(service: &Service, port: PortKey) -> Option<&ServicePort> {
     let ports = service.spec.as_ref()?.ports.as_ref()?;
-    let mut candidates = ports.iter().filter(|candidate| candidate.port == i32::from(port));
+    let mut candidates = ports.iter().filter(|candidate| candidate.port == i32::from(port.number));
     let first = candidates.clone().next();
-    candidates.find(|candidate| foreign_transport(candidate).is_none()).or(first)
+    candidates.find(|candidate| foreign_transport(candidate, port.protocol).is_none()).or(first)
 }
 
 /// "Transport protocols" of a Service may share a port number: HTTP/3 stands beside HTTP/2 like
 /// that.
-fn foreign_transport(port: &ServicePort) -> Option<&str> {
-    port.protocol.as_deref().filter(|transport| matches!(*transport, "UDP" | "SCTP"))
+fn foreign_transport(port: &ServicePort, own: L4Protocol) -> Option<&str> {
+    let transport = port.protocol.as_deref().filter(|transport| !transport.is_empty()).unwrap_or("TCP");
+    (transport != own.as_str()).then_some(transport)
 }
 
 /// `None`: the Service does not say. KEP-3726 names the `kubernetes.io` protocols.
-fn stated_protocol(port: &ServicePort) -> Result<Option<BackendProtocol>, String> {
-    if let Some(transport) = foreign_transport(port) {
+fn stated_protocol(port: &ServicePort, own: L4Protocol) -> Result<Option<BackendProtocol>, String> {
+    if let Some(transport) = foreign_transport(port, own) {
         return Err(transport.to_owned());
     }
     match port.app_protocol.as_deref() {

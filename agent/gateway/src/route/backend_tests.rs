@@ -14,7 +14,11 @@ fn slice(value: Value) -> EndpointSlice {
 }
 
 fn used() -> BackendUse {
-    BackendUse { service: ObjectName::new("ns", "app"), port: 80, inferred_h2c: false }
+    BackendUse {
+        service: ObjectName::new("ns", "app"),
+        port: PortKey::tcp(80),
+        protocol: ProtocolSource::Service,
+    }
 }
 
 fn addresses(slices: &[EndpointSlice]) -> Vec<String> {
@@ -51,17 +55,17 @@ fn endpoints_count_when_ready_and_serve_to_the_end_when_nothing_else_does() {
 #[test]
 fn protocols_follow_the_service_then_the_route_kind() {
     let name = || ObjectName::new("ns", "app");
-    let of = |kind: &str, port: Value| BackendUse::of(kind, name(), &service(port), 80);
-    let protocol = |kind: &str, port: Value| {
+    let of = |kind: Kind, port: Value| BackendUse::of(kind, name(), &service(port), 80);
+    let protocol = |kind: Kind, port: Value| {
         backend(&of(kind, port.clone()).unwrap(), Some(&service(port)), []).protocol
     };
-    assert_eq!(protocol("HTTPRoute", json!({"port": 80})), BackendProtocol::Http1);
-    assert_eq!(protocol("GRPCRoute", json!({"port": 80})), BackendProtocol::H2c);
+    assert_eq!(protocol(Kind::HttpRoute, json!({"port": 80})), BackendProtocol::Http1);
+    assert_eq!(protocol(Kind::GrpcRoute, json!({"port": 80})), BackendProtocol::H2c);
     let h2c = json!({"port": 80, "appProtocol": "kubernetes.io/h2c"});
-    assert_eq!(protocol("HTTPRoute", h2c.clone()), BackendProtocol::H2c);
-    assert_eq!(of("GRPCRoute", h2c).unwrap(), used());
+    assert_eq!(protocol(Kind::HttpRoute, h2c.clone()), BackendProtocol::H2c);
+    assert_eq!(of(Kind::GrpcRoute, h2c).unwrap(), used());
     assert_eq!(
-        protocol("HTTPRoute", json!({"port": 80, "appProtocol": "x.example/y"})),
+        protocol(Kind::HttpRoute, json!({"port": 80, "appProtocol": "x.example/y"})),
         BackendProtocol::Http1
     );
     for (port, reason) in [
@@ -69,7 +73,7 @@ fn protocols_follow_the_service_then_the_route_kind() {
         (json!({"port": 80, "protocol": "UDP"}), Reason::UnsupportedProtocol),
         (json!({"port": 81}), Reason::BackendNotFound),
     ] {
-        assert_eq!(of("HTTPRoute", port).unwrap_err().reason, reason);
+        assert_eq!(of(Kind::HttpRoute, port).unwrap_err().reason, reason);
     }
 }
 
@@ -77,6 +81,6 @@ fn protocols_follow_the_service_then_the_route_kind() {
 fn external_names_are_refused() {
     let service = serde_json::from_value(json!({"metadata": {"name": "app"},
         "spec": {"type": "ExternalName", "externalName": "a.example", "ports": [{"port": 80}]}}));
-    let refused = BackendUse::of("HTTPRoute", ObjectName::new("ns", "app"), &service.unwrap(), 80);
+    let refused = BackendUse::of(Kind::HttpRoute, ObjectName::new("ns", "app"), &service.unwrap(), 80);
     assert_eq!(refused.unwrap_err().reason, Reason::InvalidKind);
 }

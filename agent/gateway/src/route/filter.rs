@@ -1,16 +1,15 @@
-//! Filters: compiled where we support them, a typed problem where we do not. "If a reference to a
+//! Filters: compiled where we support them, a typed fault where we do not. "If a reference to a
 //! custom filter type cannot be resolved, the filter MUST NOT be skipped. Instead, requests that
 //! would have been processed by that filter MUST receive a HTTP error response" (HTTPRouteFilter):
-//! so every problem here fails the rule.
+//! so every fault here fails the rule.
 
 use http::{HeaderName, HeaderValue, StatusCode};
+use portcullis_api::types::shared::{
+    HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter, PathModifier, RequestRedirect, UrlRewrite,
+};
 use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite, Scheme};
 
 use super::matches::{check_length, unknown_type};
-use crate::api::shared::{
-    GrpcRouteFilter, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter, PathModifier,
-    RequestRedirect, UrlRewrite,
-};
 use crate::{Fault, Reason};
 
 /// A rule's filters, in order.
@@ -38,13 +37,13 @@ const LONGEST_PATH: usize = 1024;
 // === impl RuleFilters ===
 
 impl RuleFilters {
-    pub(super) fn parse(filters: &[HttpRouteFilter], problems: &mut Vec<Fault>) -> Self {
-        problems.extend(repeated(filters));
-        problems.extend(redirect_and_rewrite(filters));
+    pub(super) fn parse(filters: &[HttpRouteFilter], faults: &mut Vec<Fault>) -> Self {
+        faults.extend(repeated(filters));
+        faults.extend(redirect_and_rewrite(filters));
         let mut compiled = Self::default();
         for (at, filter) in filters.iter().enumerate() {
-            if let Err(problem) = compiled.add(filter) {
-                problems.push(problem.within(&format!("filters[{at}]")));
+            if let Err(fault) = compiled.add(filter) {
+                faults.push(fault.within(&format!("filters[{at}]")));
             }
         }
         compiled
@@ -275,18 +274,6 @@ fn rewritten(path: &str) -> Result<Box<str>, Fault> {
     fine.then(|| path.into()).ok_or_else(|| {
         Fault::unsupported(format!("path {path:?} has a character that must be percent-encoded"))
     })
-}
-
-/// GRPCRoute's filters are a subset of HTTPRoute's.
-pub(crate) fn of_grpc(filter: &GrpcRouteFilter) -> HttpRouteFilter {
-    HttpRouteFilter {
-        r#type: filter.r#type.clone(),
-        request_header_modifier: filter.request_header_modifier.clone(),
-        response_header_modifier: filter.response_header_modifier.clone(),
-        request_mirror: filter.request_mirror.clone(),
-        extension_ref: filter.extension_ref.clone(),
-        ..HttpRouteFilter::default()
-    }
 }
 
 #[cfg(test)]

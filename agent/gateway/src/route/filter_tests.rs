@@ -4,17 +4,17 @@ use super::*;
 use crate::Fault;
 
 fn parse(filters: Value) -> (RuleFilters, Vec<Fault>) {
-    let mut problems = Vec::new();
+    let mut faults = Vec::new();
     let filters: Vec<HttpRouteFilter> = serde_json::from_value(filters).unwrap();
-    (RuleFilters::parse(&filters, &mut problems), problems)
+    (RuleFilters::parse(&filters, &mut faults), faults)
 }
 
 #[test]
 fn header_edits_are_compiled_with_the_first_of_equal_names() {
-    let (filters, problems) = parse(json!([{"type": "RequestHeaderModifier", "requestHeaderModifier": {
+    let (filters, faults) = parse(json!([{"type": "RequestHeaderModifier", "requestHeaderModifier": {
         "set": [{"name": "X-A", "value": "1"}, {"name": "x-a", "value": "2"}],
         "add": [{"name": "B", "value": "b, c"}], "remove": ["C", "c"]}}]));
-    assert!(problems.is_empty());
+    assert!(faults.is_empty());
     let Filter::RequestHeaders(edit) = &filters.filters[0] else { panic!("{filters:?}") };
     assert_eq!(edit.set, [(HeaderName::from_static("x-a"), HeaderValue::from_static("1"))]);
     assert_eq!(edit.remove, ["c"]);
@@ -29,9 +29,9 @@ fn header_edits_that_cannot_be_are_refused() {
         json!({"add": [{"name": "Transfer-Encoding", "value": "chunked"}]}),
         json!({"remove": ["Connection"]}),
     ] {
-        let (filters, problems) =
+        let (filters, faults) =
             parse(json!([{"type": "ResponseHeaderModifier", "responseHeaderModifier": edit}]));
-        assert_eq!((filters.filters.len(), problems.len()), (0, 1), "{edit}");
+        assert_eq!((filters.filters.len(), faults.len()), (0, 1), "{edit}");
     }
 }
 
@@ -51,8 +51,8 @@ fn redirects_have_their_defaults_and_limits() {
         json!({"path": {"type": "ReplaceFullPath", "replaceFullPath": "a"}}),
         json!({"path": {"type": "ReplaceFullPath", "replaceFullPath": "/a b"}}),
     ] {
-        let (filters, problems) = redirect(wrong.clone());
-        assert!(filters.redirect.is_none() && problems.len() == 1, "{wrong}");
+        let (filters, faults) = redirect(wrong.clone());
+        assert!(filters.redirect.is_none() && faults.len() == 1, "{wrong}");
     }
 }
 
@@ -67,7 +67,7 @@ fn what_is_not_served_is_never_skipped() {
         (json!({"type": "URLRewrite"}), Reason::UnsupportedValue),
         (json!({"type": "ExtensionRef"}), Reason::InvalidKind),
     ] {
-        let (_, problems) = parse(json!([filter]));
-        assert_eq!(problems.iter().map(|problem| problem.reason).collect::<Vec<_>>(), [reason], "{filter}");
+        let (_, faults) = parse(json!([filter]));
+        assert_eq!(faults.iter().map(|fault| fault.reason).collect::<Vec<_>>(), [reason], "{filter}");
     }
 }

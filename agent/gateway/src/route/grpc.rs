@@ -4,30 +4,35 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portcullis_model::{PathMatch, RouteMatch, RuleId, Timeouts};
-
-use super::filter::{RuleFilters, of_grpc};
-use super::kind::RouteKind;
-use super::matches::{check_length, headers, unknown_type};
-use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
-use super::{ParsedRule, pattern};
-use crate::api::grpcroutes::{
+use http::StatusCode;
+use portcullis_api::ObjectType;
+use portcullis_api::types::grpcroutes::{
     GrpcBackendReference, GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule,
 };
-use crate::api::shared::{GrpcRouteFilter, HttpRouteFilter, ParentReference};
-use crate::{Fault, Kind};
+use portcullis_api::types::httproutes::HttpBackendReference;
+use portcullis_api::types::shared::{GrpcRouteFilter, HttpRouteFilter, ParentReference};
+use portcullis_model::{BackendProtocol, PathMatch, RouteMatch, RuleId, Timeouts};
+
+use super::draft::{Draft, DraftMatch, unless_empty};
+use super::filter::RuleFilters;
+use super::kind::RouteKind;
+use super::matches::{alternatives, check_length, headers, unknown_type};
+use super::reference::{Delegation, ParsedBackendRef};
+use super::{ParsedRule, pattern};
+use crate::Fault;
+use crate::protocol::Protocol;
 
 const LONGEST_NAME: usize = 1024;
 
 impl RouteKind for GrpcRoute {
-    const KIND: Kind = Kind::GrpcRoute;
-
     type Rule = GrpcRouteRule;
 
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    const PROTOCOLS: &'static [Protocol] = &[Protocol::Http, Protocol::Https];
+
+    /// "`UNAVAILABLE`", which 503 stands for in gRPC's mapping of HTTP statuses.
+    const FAILURE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+
+    const BACKEND_PROTOCOL: BackendProtocol = BackendProtocol::H2c;
 
     fn hostnames(&self) -> &[String] {
         self.spec.hostnames.as_deref().unwrap_or_default()
@@ -45,45 +50,49 @@ impl RouteKind for GrpcRoute {
         rule.name.as_deref()
     }
 
+    /// "If no matches are specified, the implementation MUST match every gRPC request."
     fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {
-        parse_rule(rule, id)
+        let mut faults = Vec::new();
+        let matches = alternatives(rule.matches.as_deref(), parse_match, &mut faults);
+        let filters: Vec<_> = rule.filters.iter().flatten().map(http_filter).collect();
+        let filters = RuleFilters::parse(&filters, &mut faults);
+        let backend_refs: Vec<_> = rule.backend_refs.iter().flatten().map(http_backend).collect();
+        let mut backend_refs = ParsedBackendRef::parse_all(&backend_refs, &id.route.namespace, &mut faults);
+        let allowed = rule.allowed_routes.as_ref();
+        let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
+        let timeouts = Timeouts::default();
+        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, faults }
+    }
+
+    fn draft(rule: &GrpcRouteRule) -> Option<Draft> {
+        Some(Draft {
+            name: rule.name.clone(),
+            matches: DraftMatch::all(rule.matches.iter().flatten().map(draft_match)),
+            filters: rule.filters.iter().flatten().map(http_filter).collect(),
+            backend_refs: rule.backend_refs.iter().flatten().map(http_backend).collect(),
+            session: rule.session_persistence.clone(),
+            ..Draft::default()
+        })
+    }
+
+    fn written(draft: &Draft) -> Option<GrpcRouteRule> {
+        Some(GrpcRouteRule {
+            name: draft.name.clone(),
+            matches: Some(draft.matches.iter().map(written_match).collect()),
+            filters: unless_empty(draft.filters.iter().map(written_filter).collect()),
+            backend_refs: unless_empty(draft.backend_refs.iter().map(written_backend).collect()),
+            session_persistence: draft.session.clone(),
+            allowed_routes: None,
+        })
     }
 }
 
-pub(crate) fn parse_rule(rule: &GrpcRouteRule, id: Arc<RuleId>) -> ParsedRule {
-    let mut problems = Vec::new();
-    let matches = parse_matches(rule.matches.as_deref().unwrap_or_default(), &mut problems);
-    let filters = RuleFilters::parse(&http_filters(rule.filters.as_deref()), &mut problems);
-    let mut backend_refs = parse_backend_refs(rule, &id, &mut problems);
-    let allowed = rule.allowed_routes.as_ref();
-    let delegation = Delegation::take(Kind::GrpcRoute, allowed, &mut backend_refs, &mut problems);
-    let timeouts = Timeouts::default();
-    ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, problems }
-}
-
-fn http_filters(filters: Option<&[GrpcRouteFilter]>) -> Vec<HttpRouteFilter> {
-    filters.unwrap_or_default().iter().map(of_grpc).collect()
-}
-
-/// "If no matches are specified, the implementation MUST match every gRPC request."
-fn parse_matches(matches: &[GrpcRouteMatch], problems: &mut Vec<Fault>) -> Vec<Arc<RouteMatch>> {
-    if matches.is_empty() {
-        return vec![Arc::new(RouteMatch::default())];
-    }
-    let mut valid = Vec::new();
-    for (at, matched) in matches.iter().enumerate() {
-        match parse_match(matched) {
-            Ok(matched) => valid.push(Arc::new(matched)),
-            Err(problem) => problems.push(problem.within(&format!("matches[{at}]"))),
-        }
-    }
-    valid
-}
+// === matches ===
 
 fn parse_match(matched: &GrpcRouteMatch) -> Result<RouteMatch, Fault> {
     let path = matched.method.as_ref().map(method).transpose();
     Ok(RouteMatch {
-        path: path.map_err(|problem| problem.within("method"))?.unwrap_or(PathMatch::Prefix("".into())),
+        path: path.map_err(|fault| fault.within("method"))?.unwrap_or(PathMatch::Prefix("".into())),
         method: None,
         headers: headers(matched.headers.as_deref())?,
         query: Vec::new(),
@@ -139,25 +148,62 @@ fn nothing_named() -> Fault {
     Fault::unsupported("service, method or both must be given")
 }
 
-fn parse_backend_refs(rule: &GrpcRouteRule, id: &RuleId, problems: &mut Vec<Fault>) -> Vec<ParsedBackendRef> {
-    let mut parsed = Vec::new();
-    for (at, reference) in rule.backend_refs.iter().flatten().enumerate() {
-        let filters = http_filters(reference.filters.as_deref());
-        let mut found = Vec::new();
-        parsed.push(ParsedBackendRef::parse(&raw(reference), &filters, &id.route.namespace, &mut found));
-        problems.extend(found.into_iter().map(|problem| problem.within(&format!("backendRefs[{at}]"))));
+// === HTTPRoute's types, of which GRPCRoute's are a subset ===
+
+fn http_filter(filter: &GrpcRouteFilter) -> HttpRouteFilter {
+    HttpRouteFilter {
+        r#type: filter.r#type.clone(),
+        request_header_modifier: filter.request_header_modifier.clone(),
+        response_header_modifier: filter.response_header_modifier.clone(),
+        request_mirror: filter.request_mirror.clone(),
+        extension_ref: filter.extension_ref.clone(),
+        ..HttpRouteFilter::default()
     }
-    parsed
 }
 
-fn raw(reference: &GrpcBackendReference) -> RawBackendRef<'_> {
-    RawBackendRef {
-        group: reference.group.as_deref(),
-        kind: reference.kind.as_deref(),
-        namespace: reference.namespace.as_deref(),
-        name: &reference.name,
+fn http_backend(reference: &GrpcBackendReference) -> HttpBackendReference {
+    HttpBackendReference {
+        filters: reference.filters.as_ref().map(|filters| filters.iter().map(http_filter).collect()),
+        group: reference.group.clone(),
+        kind: reference.kind.clone(),
+        name: reference.name.clone(),
+        namespace: reference.namespace.clone(),
         port: reference.port,
         weight: reference.weight,
+    }
+}
+
+fn draft_match(matched: &GrpcRouteMatch) -> DraftMatch {
+    DraftMatch {
+        grpc: matched.method.clone(),
+        headers: matched.headers.clone().unwrap_or_default(),
+        ..DraftMatch::default()
+    }
+}
+
+fn written_match(matched: &DraftMatch) -> GrpcRouteMatch {
+    GrpcRouteMatch { method: matched.grpc.clone(), headers: unless_empty(matched.headers.clone()) }
+}
+
+fn written_backend(reference: &HttpBackendReference) -> GrpcBackendReference {
+    GrpcBackendReference {
+        filters: reference.filters.as_ref().map(|filters| filters.iter().map(written_filter).collect()),
+        group: reference.group.clone(),
+        kind: reference.kind.clone(),
+        name: reference.name.clone(),
+        namespace: reference.namespace.clone(),
+        port: reference.port,
+        weight: reference.weight,
+    }
+}
+
+fn written_filter(filter: &HttpRouteFilter) -> GrpcRouteFilter {
+    GrpcRouteFilter {
+        r#type: filter.r#type.clone(),
+        extension_ref: filter.extension_ref.clone(),
+        request_header_modifier: filter.request_header_modifier.clone(),
+        request_mirror: filter.request_mirror.clone(),
+        response_header_modifier: filter.response_header_modifier.clone(),
     }
 }
 

@@ -1,7 +1,8 @@
+use portcullis_api::Object;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{Fault, Object};
+use crate::Fault;
 
 fn paths(method: Value) -> Result<PathMatch, Fault> {
     let method: GrpcMethodMatch = serde_json::from_value(method).unwrap();

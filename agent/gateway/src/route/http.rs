@@ -4,27 +4,29 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portcullis_model::{RouteMatch, RuleId, Timeouts};
+use ::http::StatusCode;
+use portcullis_api::ObjectType;
+use portcullis_api::types::httproutes::{HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts};
+use portcullis_api::types::shared::ParentReference;
+use portcullis_model::{BackendProtocol, RuleId, Timeouts};
 
+use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
 use super::kind::RouteKind;
-use super::reference::{Delegation, ParsedBackendRef, RawBackendRef};
+use super::reference::{Delegation, ParsedBackendRef};
 use super::{ParsedRule, duration, matches};
-use crate::api::httproutes::{
-    HttpBackendReference, HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts,
-};
-use crate::api::shared::ParentReference;
-use crate::{Fault, Kind};
+use crate::Fault;
+use crate::protocol::Protocol;
 
 impl RouteKind for HttpRoute {
-    const KIND: Kind = Kind::HttpRoute;
-
     type Rule = HttpRouteRule;
 
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    const PROTOCOLS: &'static [Protocol] = &[Protocol::Http, Protocol::Https];
+
+    /// "500 status codes MUST be returned."
+    const FAILURE: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
+
+    const BACKEND_PROTOCOL: BackendProtocol = BackendProtocol::Http1;
 
     fn hostnames(&self) -> &[String] {
         self.spec.hostnames.as_deref().unwrap_or_default()
@@ -47,61 +49,65 @@ impl RouteKind for HttpRoute {
     }
 
     fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
-        parse_rule(rule, id)
+        let mut faults = Vec::new();
+        let matches = matches::alternatives(rule.matches.as_deref(), matches::http, &mut faults);
+        let filters = RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &mut faults);
+        let backend_refs = rule.backend_refs.as_deref().unwrap_or_default();
+        let mut backend_refs = ParsedBackendRef::parse_all(backend_refs, &id.route.namespace, &mut faults);
+        let allowed = rule.allowed_routes.as_ref();
+        let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
+        faults.extend(redirect_with_backends(rule, &filters));
+        faults.extend(prefix_to_replace(rule, &filters, &backend_refs));
+        let timeouts = rule.timeouts.as_ref().map_or_else(|| Ok(Timeouts::default()), parse_timeouts);
+        let timeouts = timeouts.unwrap_or_else(|fault| {
+            faults.push(fault);
+            Timeouts::default()
+        });
+        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, faults }
+    }
+
+    fn draft(rule: &HttpRouteRule) -> Option<Draft> {
+        Some(Draft {
+            name: rule.name.clone(),
+            matches: DraftMatch::all(rule.matches.iter().flatten().map(draft_match)),
+            filters: rule.filters.clone().unwrap_or_default(),
+            backend_refs: rule.backend_refs.clone().unwrap_or_default(),
+            timeouts: rule.timeouts.clone(),
+            retry: rule.retry.clone(),
+            session: rule.session_persistence.clone(),
+        })
+    }
+
+    fn written(draft: &Draft) -> Option<HttpRouteRule> {
+        Some(HttpRouteRule {
+            name: draft.name.clone(),
+            matches: Some(draft.matches.iter().map(written_match).collect()),
+            filters: unless_empty(draft.filters.clone()),
+            backend_refs: unless_empty(draft.backend_refs.clone()),
+            timeouts: draft.timeouts.clone(),
+            retry: draft.retry.clone(),
+            session_persistence: draft.session.clone(),
+            allowed_routes: None,
+        })
     }
 }
 
-pub(crate) fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
-    let mut problems = Vec::new();
-    let matches = parse_matches(rule.matches.as_deref().unwrap_or_default(), &mut problems);
-    let filters = RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &mut problems);
-    let mut backend_refs = parse_backend_refs(rule, &id, &mut problems);
-    let allowed = rule.allowed_routes.as_ref();
-    let delegation = Delegation::take(Kind::HttpRoute, allowed, &mut backend_refs, &mut problems);
-    problems.extend(redirect_with_backends(rule, &filters));
-    problems.extend(prefix_to_replace(rule, &filters, &backend_refs));
-    let timeouts = rule.timeouts.as_ref().map_or_else(|| Ok(Timeouts::default()), parse_timeouts);
-    let timeouts = timeouts.unwrap_or_else(|problem| {
-        problems.push(problem);
-        Timeouts::default()
-    });
-    ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, problems }
+fn draft_match(matched: &HttpRouteMatch) -> DraftMatch {
+    DraftMatch {
+        path: matched.path.clone(),
+        grpc: None,
+        method: matched.method.clone(),
+        headers: matched.headers.clone().unwrap_or_default(),
+        query: matched.query_params.clone().unwrap_or_default(),
+    }
 }
 
-fn parse_matches(matches: &[HttpRouteMatch], problems: &mut Vec<Fault>) -> Vec<Arc<RouteMatch>> {
-    if matches.is_empty() {
-        return vec![Arc::new(RouteMatch::default())];
-    }
-    let mut valid = Vec::new();
-    for (at, matched) in matches.iter().enumerate() {
-        match matches::http(matched) {
-            Ok(matched) => valid.push(Arc::new(matched)),
-            Err(problem) => problems.push(problem.within(&format!("matches[{at}]"))),
-        }
-    }
-    valid
-}
-
-fn parse_backend_refs(rule: &HttpRouteRule, id: &RuleId, problems: &mut Vec<Fault>) -> Vec<ParsedBackendRef> {
-    let namespace = &id.route.namespace;
-    let mut parsed = Vec::new();
-    for (at, reference) in rule.backend_refs.iter().flatten().enumerate() {
-        let filters = reference.filters.as_deref().unwrap_or_default();
-        let mut found = Vec::new();
-        parsed.push(ParsedBackendRef::parse(&raw(reference), filters, namespace, &mut found));
-        problems.extend(found.into_iter().map(|problem| problem.within(&format!("backendRefs[{at}]"))));
-    }
-    parsed
-}
-
-fn raw(reference: &HttpBackendReference) -> RawBackendRef<'_> {
-    RawBackendRef {
-        group: reference.group.as_deref(),
-        kind: reference.kind.as_deref(),
-        namespace: reference.namespace.as_deref(),
-        name: &reference.name,
-        port: reference.port,
-        weight: reference.weight,
+fn written_match(matched: &DraftMatch) -> HttpRouteMatch {
+    HttpRouteMatch {
+        path: matched.path.clone(),
+        method: matched.method.clone(),
+        headers: unless_empty(matched.headers.clone()),
+        query_params: unless_empty(matched.query.clone()),
     }
 }
 

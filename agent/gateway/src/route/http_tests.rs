@@ -1,9 +1,10 @@
+use portcullis_api::Object;
 use portcullis_model::HostPattern;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Reason;
 use crate::route::ParsedRoute;
-use crate::{Object, Reason};
 
 fn parse(spec: Value) -> ParsedRoute {
     let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
@@ -53,10 +54,10 @@ fn rules_that_contradict_themselves_are_incompatible() {
         json!({"matches": [exact], "backendRefs": [{"name": "app", "port": 80, "filters": [prefix]}]}),
     ] {
         let rule = rule(contradiction.clone());
-        let reasons: Vec<_> = rule.problems.iter().map(|problem| problem.reason).collect();
+        let reasons: Vec<_> = rule.faults.iter().map(|fault| fault.reason).collect();
         assert!(reasons.contains(&Reason::IncompatibleFilters), "{contradiction}: {reasons:?}");
     }
-    assert!(rule(json!({"filters": [prefix], "backendRefs": [backend()]})).problems.is_empty());
+    assert!(rule(json!({"filters": [prefix], "backendRefs": [backend()]})).faults.is_empty());
 }
 
 #[test]
@@ -67,17 +68,17 @@ fn timeouts_are_durations_and_zero_switches_them_off() {
     assert_eq!(parsed.backend_request, Some(Duration::from_millis(1500)));
     assert_eq!(timeouts(json!({"request": "0s", "backendRequest": "1h"})).timeouts.request, None);
     for wrong in [json!({"request": "10"}), json!({"request": "1s", "backendRequest": "2s"})] {
-        assert_eq!(timeouts(wrong).problems[0].reason, Reason::UnsupportedValue);
+        assert_eq!(timeouts(wrong).faults[0].reason, Reason::UnsupportedValue);
     }
 }
 
 #[test]
-fn one_invalid_rule_of_two_is_dropped_and_told() {
+fn one_invalid_rule_of_two_is_dropped_and_reported() {
     let route = parse(json!({"rules": [
         {"backendRefs": [backend()]},
         {"name": "bad", "matches": [{"path": {"value": "/ok"}}, {"path": {"type": "Glob", "value": "/*"}}]}]}));
-    let problem = route.partly_invalid().unwrap();
-    assert!(problem.message.starts_with("Dropped Rule: rule 1 (bad): matches[1]: path: type \"Glob\""));
+    let fault = route.partly_invalid().unwrap();
+    assert!(fault.message.starts_with("Dropped Rule: rule 1 (bad): matches[1]: path: type \"Glob\""));
     // The alternative that is valid keeps its traffic, to fail it; the invalid one never widens.
     assert_eq!(route.rules[1].matches.len(), 1);
 }
@@ -95,18 +96,18 @@ fn an_unknown_extension_is_an_unresolved_reference_not_a_refusal() {
     let route = parse(json!({"rules": [{"backendRefs": [backend()], "filters": [
         {"type": "ExtensionRef", "extensionRef": {"group": "x.example", "kind": "Wasm", "name": "w"}}]}]}));
     assert!(route.refusal().is_none());
-    assert_eq!(route.rules[0].problems[0].reason, Reason::InvalidKind);
+    assert_eq!(route.rules[0].faults[0].reason, Reason::InvalidKind);
 }
 
 #[test]
 fn backends_and_children_exclude_each_other() {
     let child = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "*", "weight": 3});
     let listed = rule(json!({"backendRefs": [child]}));
-    assert!(listed.problems.is_empty() && listed.backend_refs.is_empty());
+    assert!(listed.faults.is_empty() && listed.backend_refs.is_empty());
     let Some(Delegation::Listed(children)) = &listed.delegation else { panic!("{listed:?}") };
     assert_eq!((children[0].name.as_deref(), &*children[0].namespace, children[0].weight), (None, "shop", 3));
-    assert!(!rule(json!({"backendRefs": [child, backend()]})).problems.is_empty());
-    assert!(!rule(json!({"allowedRoutes": {}, "backendRefs": [backend()]})).problems.is_empty());
+    assert!(!rule(json!({"backendRefs": [child, backend()]})).faults.is_empty());
+    assert!(!rule(json!({"allowedRoutes": {}, "backendRefs": [backend()]})).faults.is_empty());
     assert!(matches!(rule(json!({"allowedRoutes": {}})).delegation, Some(Delegation::Allowed(_))));
 }
 
@@ -118,6 +119,6 @@ fn weights_and_ports_have_their_ranges() {
         json!({"name": "app", "port": 80, "weight": -1}),
         json!({"name": "app", "port": 80, "weight": 1_000_001}),
     ] {
-        assert!(!rule(json!({"backendRefs": [reference]})).problems.is_empty(), "{reference}");
+        assert!(!rule(json!({"backendRefs": [reference]})).faults.is_empty(), "{reference}");
     }
 }

@@ -1,26 +1,38 @@
 //! The part that is the same for every kind of route: metadata, hostnames, parent references. A
-//! kind is an implementation of [`RouteKind`], in a file of its own, and a line in [`with_route`];
+//! kind is a row of the table of kinds and an implementation of [`RouteKind`] in a file of its own;
 //! attachment, backends, grants, tables and statuses work on the [`ParsedRoute`] that it becomes.
-//! They must not ask for the kind, but where the specification makes a difference.
+//! They must not ask for the kind: where the specification makes a difference, it is said there.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portcullis_model::{HostPattern, ObjectName, RouteOrigin, RuleId};
+use http::StatusCode;
+use portcullis_api::types::shared::ParentReference;
+use portcullis_api::{
+    GATEWAY_GROUP, Kind, Object, ObjectKey, ObjectType, created, generation, with_route_type,
+};
+use portcullis_model::{BackendProtocol, HostPattern, ObjectName, RouteOrigin, RuleId};
+use serde::Serialize;
+use serde_json::{Value, json};
 
+use super::draft::Draft;
 use super::{ParsedRoute, ParsedRule};
-use crate::api::shared::ParentReference;
-use crate::{Fault, GATEWAY_GROUP, Kind, Object, ObjectKey, created, generation};
+use crate::Fault;
+use crate::protocol::Protocol;
 
 /// A kind of route as its CRD has it.
-pub(crate) trait RouteKind {
-    const KIND: Kind;
-
+pub(crate) trait RouteKind: ObjectType {
     /// An element of `spec.rules`.
-    type Rule: Clone;
+    type Rule: Clone + Serialize;
 
-    fn metadata(&self) -> &ObjectMeta;
+    /// The protocols of the listeners that can carry it.
+    const PROTOCOLS: &'static [Protocol];
+
+    /// Answer to requests that a rule takes and no backend can.
+    const FAILURE: StatusCode;
+
+    /// The protocol to speak to a Service that says nothing about its own.
+    const BACKEND_PROTOCOL: BackendProtocol;
 
     /// `spec.hostnames`; none for a kind that has no such field.
     fn hostnames(&self) -> &[String];
@@ -34,50 +46,78 @@ pub(crate) trait RouteKind {
     fn rule_name(rule: &Self::Rule) -> Option<&str>;
 
     fn parse_rule(rule: &Self::Rule, id: Arc<RuleId>) -> ParsedRule;
-}
 
-/// Evaluates an expression for the route that an object is, whatever its kind; `None` for an object
-/// that is none.
-macro_rules! with_route {
-    ($object:expr, $route:ident => $value:expr) => {
-        match $object {
-            Object::HttpRoute(packed) => {
-                let $route = packed.unpack();
-                Some($value)
-            }
-            Object::GrpcRoute(packed) => {
-                let $route = packed.unpack();
-                Some($value)
-            }
-            _ => None,
-        }
-    };
+    /// The rule as delegation combines it; `None` for a kind whose routes have no parents and
+    /// children.
+    fn draft(_: &Self::Rule) -> Option<Draft> {
+        None
+    }
+
+    /// The rule that a draft is, as objects have it.
+    fn written(_: &Draft) -> Option<Self::Rule> {
+        None
+    }
 }
 
 /// Everything that a route says by itself; `None` for an object that is no route.
 pub fn parse(object: &Object) -> Option<ParsedRoute> {
-    with_route!(object, route => parsed(&route, object))
+    with_route_type!(object.kind(), Route => Route::of(object).map(|route| parsed(&*route, object)))?
 }
 
 /// A parentRef as its owner wrote it.
 pub(super) fn written_parent_ref(object: &Object, index: usize) -> Option<ParentReference> {
-    with_route!(object, route => RouteKind::parent_refs(&route).get(index).cloned())?
+    with_route_type!(object.kind(), Route => Route::of(object)?.parent_refs().get(index).cloned())?
+}
+
+/// The kinds of routes that a listener of the protocol can carry; none, if we do not serve it.
+pub(crate) fn carried_by(protocol: Protocol) -> Vec<Kind> {
+    let protocols = |kind: Kind| with_route_type!(kind, Route => Route::PROTOCOLS).unwrap_or_default();
+    Kind::routes().filter(|kind| protocols(*kind).contains(&protocol)).collect()
+}
+
+/// Answer to requests that a rule of such a route takes and no backend can.
+pub(crate) fn failure(kind: Kind) -> StatusCode {
+    with_route_type!(kind, Route => Route::FAILURE).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The protocol that such a route speaks to a Service that says nothing about its own.
+pub(super) fn backend_protocol(kind: Kind) -> BackendProtocol {
+    with_route_type!(kind, Route => Route::BACKEND_PROTOCOL).unwrap_or(BackendProtocol::Http1)
+}
+
+// === delegation ===
+
+/// The rules of a route, as drafts; none for a kind that delegation is not for: "parent and child
+/// routes" are HTTPRoutes, or GRPCRoutes (GEP-1058).
+pub(crate) fn drafts(object: &Object) -> Vec<Draft> {
+    let drafts = with_route_type!(object.kind(), Route => {
+        Route::of(object).map(|route| route.rules().iter().filter_map(Route::draft).collect())
+    });
+    drafts.flatten().unwrap_or_default()
+}
+
+/// A rule of a route of `kind` that delegation combined; `None` for a kind that it is not for.
+pub(crate) fn parse_draft(kind: Kind, draft: &Draft, id: Arc<RuleId>) -> Option<ParsedRule> {
+    with_route_type!(kind, Route => Route::written(draft).map(|rule| Route::parse_rule(&rule, id)))?
+}
+
+/// The rule as an object of `kind` has it.
+pub(crate) fn print_draft(kind: Kind, draft: &Draft) -> Value {
+    with_route_type!(kind, Route => json!(Route::written(draft))).unwrap_or_default()
 }
 
 fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
     let metadata = route.metadata();
     let namespace = metadata.namespace.as_deref().unwrap_or("default");
     let name = Arc::new(ObjectName::new(namespace, metadata.name.as_deref().unwrap_or_default()));
-    let (hostnames, problems) = hostnames(route.hostnames());
-    let id = |index: usize, rule: &R::Rule| RuleId {
-        kind: R::KIND.as_str(),
-        route: name.clone(),
-        index,
-        name: R::rule_name(rule).map(Arc::from),
-        parent: None,
-    };
-    let rules = if problems.is_empty() { route.rules() } else { Cow::Borrowed(&[] as &[R::Rule]) };
-    let rules = rules.iter().enumerate();
+    let (hostnames, faults) = hostnames(route.hostnames());
+    let written = if faults.is_empty() { route.rules() } else { Cow::Borrowed(&[] as &[R::Rule]) };
+    let mut rules = Vec::with_capacity(written.len());
+    for (index, rule) in written.iter().enumerate() {
+        let (kind, route) = (R::KIND.as_str(), name.clone());
+        let id = RuleId { kind, route, index, name: R::rule_name(rule).map(Arc::from), parent: None };
+        rules.push(R::parse_rule(rule, Arc::new(id)));
+    }
     let parent_refs = route.parent_refs().iter();
     let names_namespace = parent_refs.clone().enumerate().filter(|(_, it)| it.namespace.is_some());
     ParsedRoute {
@@ -88,8 +128,8 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
         hostnames,
         names_namespace: names_namespace.map(|(index, _)| index).collect(),
         parent_refs: parent_refs.map(|reference| completed(reference, &name.namespace)).collect(),
-        rules: rules.map(|(index, rule)| R::parse_rule(rule, Arc::new(id(index, rule)))).collect(),
-        problems,
+        rules,
+        faults,
     }
 }
 
@@ -100,15 +140,15 @@ fn hostnames(names: &[String]) -> (Vec<HostPattern>, Vec<Fault>) {
         return (vec![HostPattern::Any], Vec::new());
     }
     let mut patterns = Vec::new();
-    let mut problems = Vec::new();
+    let mut faults = Vec::new();
     for name in names {
         match HostPattern::parse(name) {
             Ok(pattern) if patterns.contains(&pattern) => {}
             Ok(pattern) => patterns.push(pattern),
-            Err(error) => problems.push(Fault::unsupported(error.to_string())),
+            Err(error) => faults.push(Fault::unsupported(error.to_string())),
         }
     }
-    if problems.is_empty() { (patterns, problems) } else { (Vec::new(), problems) }
+    if faults.is_empty() { (patterns, faults) } else { (Vec::new(), faults) }
 }
 
 fn completed(reference: &ParentReference, namespace: &str) -> ParentReference {
@@ -134,7 +174,7 @@ mod tests {
                 "metadata": {"name": "r", "namespace": "shop"},
                 "spec": {"parentRefs": [{"name": "web"}]}});
             let route = parse(&Object::from_json(manifest).unwrap().unwrap());
-            let route = route.unwrap_or_else(|| panic!("{kind} is missing in with_route"));
+            let route = route.unwrap_or_else(|| panic!("{kind} has no type"));
             assert_eq!(route.key.kind, kind);
             assert_eq!(route.parent_refs[0].kind.as_deref(), Some("Gateway"));
         }

@@ -1,30 +1,52 @@
 //! Match conditions: what a request must look like. A condition that cannot be understood makes its
 //! alternative invalid; it never becomes a wider one.
 
-use http::HeaderName;
+use std::sync::Arc;
+
+use http::{HeaderName, Method};
+use portcullis_api::types::httproutes::{HttpPathMatch, HttpRouteMatch};
+use portcullis_api::types::shared::NamedMatch;
 use portcullis_model::{PathMatch, RouteMatch, ValueMatch};
 
 use super::pattern;
 use crate::Fault;
-use crate::api::httproutes::{HttpPathMatch, HttpRouteMatch};
-use crate::api::shared::NamedMatch;
 
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 const LONGEST_PATH: usize = 1024;
 const LONGEST_VALUE: usize = 4096;
 
+/// The alternatives of a rule that are valid; one that matches everything if none is written.
+pub(super) fn alternatives<M>(
+    written: Option<&[M]>,
+    parse: fn(&M) -> Result<RouteMatch, Fault>,
+    faults: &mut Vec<Fault>,
+) -> Vec<Arc<RouteMatch>> {
+    let written = written.unwrap_or_default();
+    if written.is_empty() {
+        return vec![Arc::new(RouteMatch::default())];
+    }
+    let mut valid = Vec::new();
+    for (at, matched) in written.iter().enumerate() {
+        match parse(matched) {
+            Ok(matched) => valid.push(Arc::new(matched)),
+            Err(fault) => faults.push(fault.within(&format!("matches[{at}]"))),
+        }
+    }
+    valid
+}
+
 pub(super) fn http(matched: &HttpRouteMatch) -> Result<RouteMatch, Fault> {
     Ok(RouteMatch {
-        path: path(matched.path.as_ref()).map_err(|problem| problem.within("path"))?,
+        path: path(matched.path.as_ref()).map_err(|fault| fault.within("path"))?,
         method: matched.method.as_deref().map(method).transpose()?,
         headers: headers(matched.headers.as_deref())?,
         query: query(matched.query_params.as_deref())?,
     })
 }
 
-fn method(method: &str) -> Result<Box<str>, Fault> {
-    let known = METHODS.contains(&method);
-    known.then(|| method.into()).ok_or_else(|| {
+fn method(method: &str) -> Result<Method, Fault> {
+    let known = METHODS.contains(&method).then(|| Method::from_bytes(method.as_bytes()).ok());
+    known.flatten().ok_or_else(|| {
         Fault::unsupported(format!("method {method:?} is unknown: use one of {}", METHODS.join(", ")))
     })
 }
@@ -98,9 +120,9 @@ fn named<N: PartialEq>(
     let mut compiled = Vec::<(N, ValueMatch)>::new();
     for matched in matches.unwrap_or_default() {
         let place = || format!("{what} {}", matched.name);
-        let name = name_of(&matched.name).map_err(|problem| problem.within(what))?;
+        let name = name_of(&matched.name).map_err(|fault| fault.within(what))?;
         if compiled.iter().all(|(known, _)| *known != name) {
-            compiled.push((name, value(matched).map_err(|problem| problem.within(&place()))?));
+            compiled.push((name, value(matched).map_err(|fault| fault.within(&place()))?));
         }
     }
     Ok(compiled)

@@ -19,9 +19,9 @@ fn paths_that_normalising_would_change_are_refused() {
         "", "a", "/a//b", "/./a", "/../a", "/a/..", "/a/.", "/a%2Fb", "/a%2fb", "/a#b", "/a?b", "/ä", "/a%2",
         "/%zz",
     ] {
-        let problem = parse(json!({"path": {"type": "Exact", "value": value}})).unwrap_err();
-        assert_eq!(problem.reason, crate::Reason::UnsupportedValue, "{value}");
-        assert!(problem.message.starts_with("path: "), "{}", problem.message);
+        let fault = parse(json!({"path": {"type": "Exact", "value": value}})).unwrap_err();
+        assert_eq!(fault.reason, crate::Reason::UnsupportedValue, "{value}");
+        assert!(fault.message.starts_with("path: "), "{}", fault.message);
     }
     assert!(parse(json!({"path": {"value": format!("/{}", "a".repeat(1024))}})).is_err());
     for value in ["/", "/a/", "/a.b/c~d", "/a%20b", "/.a/..b"] {
@@ -52,7 +52,7 @@ fn unknown_types_methods_and_names_are_refused() {
         ),
         (json!({"method": "get"}), "method \"get\" is unknown"),
     ] {
-        let problem = parse(matched).unwrap_err();
-        assert!(problem.message.contains(part), "{}", problem.message);
+        let fault = parse(matched).unwrap_err();
+        assert!(fault.message.contains(part), "{}", fault.message);
     }
 }

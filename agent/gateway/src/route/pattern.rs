@@ -1,6 +1,9 @@
 //! Regular expressions of users: RE2-like syntax without look-around and back-references, matched
 //! in linear time, anchored at both ends, and limited in compiled size.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use regex::{Regex, RegexBuilder, bytes};
 
 use crate::Fault;
@@ -12,19 +15,69 @@ const PROGRAM_BYTES: usize = 256 * 1024;
 /// wrong.
 const CACHE_BYTES: usize = 1024 * 1024;
 
+/// Expressions that were compiled already.
+#[derive(Default)]
+struct Compiled {
+    text: HashMap<String, Regex>,
+    octets: HashMap<String, bytes::Regex>,
+}
+
+thread_local! {
+    /// Set while [`compiling_once`] runs.
+    static COMPILED: RefCell<Option<Compiled>> = const { RefCell::new(None) };
+}
+
+/// Compiles equal expressions once while `run` runs, and lets them share their memory. One rule of
+/// a parent route and one of a child have the same ones in each of thousands of combinations.
+pub(crate) fn compiling_once<T>(run: impl FnOnce() -> T) -> T {
+    COMPILED.set(Some(Compiled::default()));
+    let result = run();
+    COMPILED.set(None);
+    result
+}
+
 pub(crate) fn text(pattern: &str) -> Result<Regex, Fault> {
-    // Alone first: `a)|(b` is no expression, but would be one between our anchoring parentheses.
-    compile(pattern)?;
-    compile(&anchored(pattern))
+    once(
+        pattern,
+        |compiled| &mut compiled.text,
+        |pattern| {
+            // Alone first: `a)|(b` is no expression, but would be one between our anchoring
+            // parentheses.
+            compile(pattern)?;
+            compile(&anchored(pattern))
+        },
+    )
 }
 
 pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Fault> {
-    compile(pattern)?;
-    bytes::RegexBuilder::new(&anchored(pattern))
-        .size_limit(PROGRAM_BYTES)
-        .dfa_size_limit(CACHE_BYTES)
-        .build()
-        .map_err(|error| refusal(pattern, &error))
+    once(
+        pattern,
+        |compiled| &mut compiled.octets,
+        |pattern| {
+            compile(pattern)?;
+            bytes::RegexBuilder::new(&anchored(pattern))
+                .size_limit(PROGRAM_BYTES)
+                .dfa_size_limit(CACHE_BYTES)
+                .build()
+                .map_err(|error| refusal(pattern, &error))
+        },
+    )
+}
+
+fn once<R: Clone>(
+    pattern: &str,
+    list: fn(&mut Compiled) -> &mut HashMap<String, R>,
+    compile: fn(&str) -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    COMPILED.with_borrow_mut(|compiled| {
+        let Some(known) = compiled.as_mut().map(list) else { return compile(pattern) };
+        if let Some(regex) = known.get(pattern) {
+            return Ok(regex.clone());
+        }
+        let regex = compile(pattern)?;
+        known.insert(pattern.to_owned(), regex.clone());
+        Ok(regex)
+    })
 }
 
 fn anchored(pattern: &str) -> String {
@@ -69,6 +122,20 @@ mod tests {
     }
 
     #[test]
+    fn equal_expressions_are_compiled_once_where_that_is_asked_for() {
+        let count = || {
+            COMPILED.with_borrow(|compiled| compiled.as_ref().map_or(0, |it| it.text.len() + it.octets.len()))
+        };
+        let compile = || {
+            assert!(text("/a+").unwrap().is_match("/aa") && octets("a+").unwrap().is_match(b"aa"));
+            assert!(text("(").is_err());
+            count()
+        };
+        assert_eq!(compiling_once(|| [compile(), compile()]), [2, 2]);
+        assert_eq!((compile(), count()), (0, 0));
+    }
+
+    #[test]
     fn what_cannot_be_used_says_why() {
         for (pattern, part) in [
             ("a)|(b", "unopened group"),
@@ -78,8 +145,8 @@ mod tests {
             ("(?m)^a", ""),
         ] {
             match text(pattern) {
-                Err(problem) => {
-                    assert!(!part.is_empty() && problem.message.contains(part), "{}", problem.message)
+                Err(fault) => {
+                    assert!(!part.is_empty() && fault.message.contains(part), "{}", fault.message)
                 }
                 Ok(_) => assert!(part.is_empty(), "{pattern}"),
             }

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use portcullis_api::types::httproutes::HttpBackendReference;
+use portcullis_api::types::shared::AllowedRoutes;
+use portcullis_api::{GATEWAY_GROUP, Kind};
+
 use super::filter::RuleFilters;
-use crate::api::shared::{AllowedRoutes, HttpRouteFilter};
-use crate::{Fault, GATEWAY_GROUP, Kind};
+use crate::Fault;
 
 /// A backendRef with its defaults filled in.
 #[derive(Clone, Debug)]
@@ -18,6 +21,9 @@ pub struct ParsedBackendRef {
     pub port: Option<u16>,
     pub weight: u32,
     pub filters: RuleFilters,
+    /// A filter that leads nowhere: "requests that would have been processed by that filter MUST
+    /// receive a HTTP error response", and those are the backend's share.
+    pub fault: Option<Fault>,
 }
 
 /// The routes that may supply a rule's backends.
@@ -37,42 +43,46 @@ pub struct ChildReference {
     pub weight: u32,
 }
 
-/// The fields that HTTPRoute's and GRPCRoute's backendRefs have in common.
-pub(super) struct RawBackendRef<'r> {
-    pub(super) group: Option<&'r str>,
-    pub(super) kind: Option<&'r str>,
-    pub(super) namespace: Option<&'r str>,
-    pub(super) name: &'r str,
-    pub(super) port: Option<i32>,
-    pub(super) weight: Option<i32>,
-}
-
 const GREATEST_WEIGHT: u32 = 1_000_000;
 
 // === impl ParsedBackendRef ===
 
 impl ParsedBackendRef {
-    pub(super) fn parse(
-        raw: &RawBackendRef<'_>,
-        filters: &[HttpRouteFilter],
+    /// The backendRefs of a rule of a route in `namespace`.
+    pub(super) fn parse_all(
+        references: &[HttpBackendReference],
         namespace: &Arc<str>,
-        problems: &mut Vec<Fault>,
-    ) -> Self {
-        let filters = RuleFilters::parse(filters, problems);
+        faults: &mut Vec<Fault>,
+    ) -> Vec<Self> {
+        let mut parsed = Vec::new();
+        for (at, reference) in references.iter().enumerate() {
+            let mut found = Vec::new();
+            let backend = Self::parse(reference, namespace, &mut found);
+            let found = found.into_iter().map(|fault| fault.within(&format!("backendRefs[{at}]")));
+            let (unacceptable, unresolved): (Vec<_>, Vec<_>) = found.partition(Fault::is_unacceptable);
+            faults.extend(unacceptable);
+            parsed.push(Self { fault: Fault::summary(unresolved), ..backend });
+        }
+        parsed
+    }
+
+    fn parse(reference: &HttpBackendReference, namespace: &Arc<str>, faults: &mut Vec<Fault>) -> Self {
+        let filters = RuleFilters::parse(reference.filters.as_deref().unwrap_or_default(), faults);
         if filters.redirect.is_some() {
-            problems.push(Fault::unsupported(
+            faults.push(Fault::unsupported(
                 "a RequestRedirect filter on a backendRef is not supported: put it on the rule",
             ));
         }
         Self {
-            group: raw.group.unwrap_or_default().into(),
-            kind: raw.kind.unwrap_or("Service").into(),
+            group: reference.group.as_deref().unwrap_or_default().into(),
+            kind: reference.kind.as_deref().unwrap_or("Service").into(),
             owner: namespace.clone(),
-            namespace: raw.namespace.map_or_else(|| namespace.clone(), Arc::from),
-            name: raw.name.into(),
-            port: raw.port.and_then(|port| port_number(port, problems)),
-            weight: weight(raw.weight, problems),
+            namespace: reference.namespace.as_deref().map_or_else(|| namespace.clone(), Arc::from),
+            name: reference.name.as_str().into(),
+            port: reference.port.and_then(|port| port_number(port, faults)),
+            weight: weight(reference.weight, faults),
             filters,
+            fault: None,
         }
     }
 
@@ -86,18 +96,18 @@ impl ParsedBackendRef {
     }
 }
 
-fn port_number(port: i32, problems: &mut Vec<Fault>) -> Option<u16> {
+fn port_number(port: i32, faults: &mut Vec<Fault>) -> Option<u16> {
     let number = u16::try_from(port).ok().filter(|port| *port > 0);
     if number.is_none() {
-        problems.push(Fault::unsupported(format!("port {port} is not between 1 and 65535")));
+        faults.push(Fault::unsupported(format!("port {port} is not between 1 and 65535")));
     }
     number
 }
 
-fn weight(weight: Option<i32>, problems: &mut Vec<Fault>) -> u32 {
+fn weight(weight: Option<i32>, faults: &mut Vec<Fault>) -> u32 {
     let number = u32::try_from(weight.unwrap_or(1)).ok().filter(|weight| *weight <= GREATEST_WEIGHT);
     number.unwrap_or_else(|| {
-        problems.push(Fault::unsupported(format!(
+        faults.push(Fault::unsupported(format!(
             "weight {} is not between 0 and {GREATEST_WEIGHT}",
             weight.unwrap_or_default()
         )));
@@ -113,18 +123,20 @@ impl Delegation {
         kind: Kind,
         allowed: Option<&AllowedRoutes>,
         backend_refs: &mut Vec<ParsedBackendRef>,
-        problems: &mut Vec<Fault>,
+        faults: &mut Vec<Fault>,
     ) -> Option<Self> {
         let (children, backends): (Vec<_>, Vec<_>) =
             std::mem::take(backend_refs).into_iter().partition(|reference| reference.is_route(kind));
         *backend_refs = backends;
+        // What children bring gets the filters, and fails its part; here the rule's owner is told.
+        faults.extend(children.iter().filter_map(|child| child.fault.clone()));
         if allowed.is_some() && !(children.is_empty() && backend_refs.is_empty()) {
-            problems.push(Fault::unsupported(
+            faults.push(Fault::unsupported(
                 "a rule has either allowedRoutes or backendRefs, not both (GEP-1058)",
             ));
         }
         if !children.is_empty() && !backend_refs.is_empty() {
-            problems.push(Fault::unsupported(format!(
+            faults.push(Fault::unsupported(format!(
                 "backendRefs of kind {kind} and of other kinds cannot be mixed in a rule"
             )));
         }

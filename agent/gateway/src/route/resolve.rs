@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use http::StatusCode;
 use k8s_openapi::api::core::v1::Service;
+use portcullis_api::{Kind, Objects};
 use portcullis_model::{
     Action, BackendTarget, Failure, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::reference::ParsedBackendRef;
-use super::{BackendUse, ParsedRoute, ParsedRule};
-use crate::{Fault, Grants, Kind, Objects, Reason};
+use super::{BackendUse, ParsedRoute, ParsedRule, kind};
+use crate::{Fault, Grants, Reason};
 
 /// The objects that references are looked up in.
 pub trait Resolver {
@@ -36,7 +36,7 @@ impl Resolver for Objects {
 pub struct ResolvedRoute {
     pub rules: Vec<ResolvedRule>,
     /// The fault that `ResolvedRefs=False` reports.
-    pub problem: Option<Fault>,
+    pub fault: Option<Fault>,
     /// The backends that rules forward to.
     pub backends: BTreeSet<BackendUse>,
     /// Every Service referred to, found or not: when one of them changes, the route has to be
@@ -60,31 +60,27 @@ impl ResolvedRule {
 }
 
 pub fn resolve(route: &ParsedRoute, resolver: &(impl Resolver + ?Sized)) -> ResolvedRoute {
-    let mut resolution = Resolution {
-        kind: route.key.kind,
-        resolver,
-        problems: Vec::new(),
-        resolved: ResolvedRoute::default(),
-    };
+    let mut resolution =
+        Resolution { kind: route.key.kind, resolver, faults: Vec::new(), resolved: ResolvedRoute::default() };
     for rule in &route.rules {
         let resolved = resolution.rule(rule);
         resolution.resolved.rules.push(resolved);
     }
-    resolution.resolved.problem = Fault::summary(resolution.problems);
+    resolution.resolved.fault = Fault::summary(resolution.faults);
     resolution.resolved
 }
 
 struct Resolution<'r, R: ?Sized> {
     kind: Kind,
     resolver: &'r R,
-    problems: Vec<Fault>,
+    faults: Vec<Fault>,
     resolved: ResolvedRoute,
 }
 
 impl<R: Resolver + ?Sized> Resolution<'_, R> {
     fn rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
-        let unresolved = rule.problems.iter().filter(|problem| !problem.is_unacceptable());
-        self.problems.extend(unresolved.map(|problem| problem.clone().within(&rule.label())));
+        let unresolved = rule.faults.iter().filter(|fault| !fault.is_unacceptable());
+        self.faults.extend(unresolved.map(|fault| fault.clone().within(&rule.label())));
         // Looked up for an invalid rule, too: its broken references are worth reporting.
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
         let compiled = Rule {
@@ -97,8 +93,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn action(&self, rule: &ParsedRule, backends: Vec<WeightedBackend>) -> Action {
-        if let Some(problem) = rule.problems.first() {
-            return Action::Fail(self.failure(&problem.message));
+        if let Some(fault) = rule.faults.first() {
+            return Action::Fail(self.failure(&fault.message));
         }
         if let Some(redirect) = &rule.filters.redirect {
             return Action::Redirect(redirect.clone());
@@ -118,9 +114,9 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
                 self.resolved.backends.insert(used);
                 BackendTarget::Known(name)
             }
-            Err(problem) => {
-                let failure = self.failure(&problem.message);
-                self.problems.push(problem.within(&rule.label()));
+            Err(fault) => {
+                let failure = self.failure(&fault.message);
+                self.faults.push(fault.within(&rule.label()));
                 BackendTarget::Invalid(failure)
             }
         };
@@ -128,7 +124,10 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn target(&mut self, reference: &ParsedBackendRef) -> Result<BackendUse, Fault> {
-        if !(reference.group.is_empty() && &*reference.kind == "Service") {
+        if let Some(fault) = &reference.fault {
+            return Err(fault.clone());
+        }
+        if Kind::of(&reference.group, &reference.kind) != Some(Kind::Service) {
             return Err(unknown_kind(reference));
         }
         let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
@@ -147,17 +146,11 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         let service = service.ok_or_else(|| {
             Fault::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
         })?;
-        BackendUse::of(self.kind.as_str(), name, service, port)
+        BackendUse::of(self.kind, name, service, port)
     }
 
-    /// "500 status codes MUST be returned" for HTTPRoutes, "`UNAVAILABLE`" for GRPCRoutes, which
-    /// 503 stands for in gRPC's mapping of HTTP statuses.
     fn failure(&self, reason: &str) -> Failure {
-        let status = match self.kind {
-            Kind::GrpcRoute => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Failure { status, reason: reason.into() }
+        Failure { status: kind::failure(self.kind), reason: reason.into() }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Gateway status: of one that stands on its own, and of one that is attached to another.
 
+use portcullis_api::types::gateways::{GatewayStatus, GatewayStatusAddresses};
+
 use super::listener::{not_served, unserved};
 use super::{Conditions, ListenerView, provisioned};
-use crate::api::gateways::{GatewayStatus, GatewayStatusAddresses};
 use crate::listener::Verdict;
 use crate::parent::Addresses;
 use crate::{ConditionStatus, ConditionType, Fault, Reason};
@@ -15,11 +16,9 @@ pub(crate) struct GatewayView<'a> {
     pub(crate) own: OwnListeners<'a>,
     /// True if a listener of an attached Gateway is not valid.
     pub(crate) invalid_below: bool,
-    /// True if any listener of the merged list is valid.
-    pub(crate) valid_anywhere: bool,
-    /// The fault for which the Gateway does not have all of its ports.
+    /// The fault for which the Gateway does not have all ports of its own listeners.
     pub(crate) lost: Option<Fault>,
-    /// Frontends that the data plane does not serve, one line for each.
+    /// Frontends of its own listeners that the data plane does not serve, one line for each.
     pub(crate) unserved: Vec<String>,
     /// The fault for which the Gateway did not get what is generated for it.
     pub(crate) unprovisioned: Option<&'a Fault>,
@@ -34,26 +33,32 @@ pub(crate) struct ChildView<'a> {
     /// The fault for which the parent as a whole is not accepted, in words that its children may
     /// read.
     pub(crate) parent_refusal: Option<Fault>,
+    /// Missing parts of what is generated for the parent, in words that its children may read.
+    pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) parent: Option<&'a Addresses>,
     pub(crate) own: OwnListeners<'a>,
 }
 
 pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
 
-/// "For parent gateways, Accepted should be set based on the entire set of merged listeners" where
-/// children are Gateways; for ListenerSets the conditions "remain unchanged and reflect the status
-/// of the local configuration".
+/// "Gateway's Accepted and Programmed top-level conditions remain unchanged and reflect the status
+/// of the local configuration" (GEP-1713): no child makes them true or false. Of attached Gateways
+/// "Accepted should be set based on the entire set of merged listeners" (first revision): an
+/// invalid listener there is a reason, not the status.
 pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
     let below = view.invalid_below.then_some("a listener of an attached Gateway is not valid");
     let invalid = invalid(&view.own, below);
-    let refusal = view.refusal.or(invalid.as_ref().filter(|_| !view.valid_anywhere));
+    // A Gateway without listeners of its own has none that could be wrong.
+    let none_valid = !view.own.is_empty() && !any_accepted(&view.own);
+    let refusal = view.refusal.or(invalid.as_ref().filter(|_| none_valid));
     accept(&mut conditions, refusal, invalid.as_ref());
     let not_accepted = refusal.map(|_| not_accepted());
     let unprogrammed = not_accepted
         .or_else(|| view.addresses.unusable.clone())
         .or_else(|| view.lost.clone())
-        .or_else(|| not_served(Reason::AddressNotUsable, &view.unserved));
+        .or_else(|| not_served(Reason::AddressNotUsable, &view.unserved))
+        .or_else(|| lost_ports(&view.own));
     let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
@@ -72,12 +77,14 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
     let not_attached = view.refusal.or(view.parent_refusal.as_ref());
     let invalid = invalid(&view.own, None);
-    let none_valid = !view.own.iter().any(|listener| listener.verdict.is_accepted());
-    let refusal = not_attached.or(invalid.as_ref().filter(|_| none_valid));
+    let missing = view.own.is_empty().then(no_listeners);
+    let invalid_all = invalid.as_ref().filter(|_| !any_accepted(&view.own));
+    let refusal = not_attached.or(missing.as_ref()).or(invalid_all);
     accept(&mut conditions, refusal, invalid.as_ref());
     let addresses = view.parent.filter(|_| not_attached.is_none()).map(Addresses::status).unwrap_or_default();
     let unprogrammed =
         refusal.map(|_| not_accepted()).or_else(|| unaddressed(&addresses)).or_else(|| lost_ports(&view.own));
+    let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
     GatewayStatus {
@@ -89,12 +96,23 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     }
 }
 
+/// "If, and only if, they have done so", opted into merging, Gateways may leave listeners empty;
+/// one that is attached cannot.
+fn no_listeners() -> Fault {
+    let message = "the Gateway has no listeners, and none can be attached to one that is itself attached: add listeners";
+    Fault::not_accepted(Reason::ListenersNotValid, message)
+}
+
+fn any_accepted(own: &[ListenerView<'_>]) -> bool {
+    own.iter().any(|listener| listener.verdict.is_accepted())
+}
+
 fn unaddressed(addresses: &[GatewayStatusAddresses]) -> Option<Fault> {
     let message = "the parent Gateway has no address to serve the listeners on";
     addresses.is_empty().then(|| Fault::not_programmed(Reason::AddressNotAssigned, message))
 }
 
-/// As at a parent: listeners lose a port, their Gateway an address with that port.
+/// No listener is served: these lose a port, their Gateway an address with that port.
 fn lost_ports(own: &[ListenerView<'_>]) -> Option<Fault> {
     Some(unserved(own)?.because(Reason::AddressNotUsable))
 }
@@ -114,14 +132,17 @@ fn invalid(own: &[ListenerView<'_>], below: Option<&str>) -> Option<Fault> {
     let (valid, invalid): (Vec<_>, Vec<_>) = own.iter().partition(|view| view.verdict.is_accepted());
     let mut parts = Vec::new();
     if !invalid.is_empty() {
-        let describe = |view: &&ListenerView<'_>| {
+        let mut listeners = Vec::new();
+        for view in &invalid {
             let reason = match view.verdict {
                 Verdict::Accepted => Reason::Accepted,
-                Verdict::Refused(fault) | Verdict::Conflicted { fault, .. } => fault.reason,
+                Verdict::Refused(fault)
+                | Verdict::NoCertificate(fault)
+                | Verdict::Conflicted { fault, .. } => fault.reason,
             };
-            format!("{} ({reason})", view.listener.name)
-        };
-        parts.push(format!("not valid: {}", invalid.iter().map(describe).collect::<Vec<_>>().join(", ")));
+            listeners.push(format!("{} ({reason})", view.listener.name));
+        }
+        parts.push(format!("not valid: {}", listeners.join(", ")));
     }
     parts.extend(below.map(str::to_owned));
     if !valid.is_empty() {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_api::Kind;
+use portcullis_api::types::shared::{ListenerStatus, RouteGroupKind};
+
 use super::Conditions;
-use crate::api::shared::{ListenerStatus, RouteGroupKind};
 use crate::listener::{Listener, Verdict};
-use crate::{ConditionType, Fault, Kind, Reason};
+use crate::{ConditionType, Fault, Reason};
 
 /// A listener with what became of it.
 pub(crate) struct ListenerView<'a> {
@@ -14,7 +16,7 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) attached_routes: usize,
     /// The fault for which the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Fault>,
-    /// Frontends of its port that the data plane does not serve, one line for each.
+    /// Frontends at which the data plane does not serve it, one line for each.
     pub(crate) unserved: Vec<String>,
     pub(crate) overlap: Overlap,
 }
@@ -42,8 +44,7 @@ pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Fault> {
 /// not when translation hopes so.
 pub(super) fn not_served<'l>(reason: Reason, lines: impl IntoIterator<Item = &'l String>) -> Option<Fault> {
     let lines: Vec<_> = lines.into_iter().map(String::as_str).collect();
-    let message = || format!("not served: {}", lines.join("; "));
-    (!lines.is_empty()).then(|| Fault::not_programmed(reason, message()))
+    (!lines.is_empty()).then(|| Fault::not_programmed(reason, format!("not served: {}", lines.join("; "))))
 }
 
 // === impl ListenerView ===
@@ -79,7 +80,7 @@ impl ListenerView<'_> {
     pub(super) fn refusal(&self) -> Option<Fault> {
         match self.verdict {
             Verdict::Accepted => None,
-            Verdict::Refused(fault) => Some(fault.clone()),
+            Verdict::Refused(fault) | Verdict::NoCertificate(fault) => Some(fault.clone()),
             Verdict::Conflicted { fault, refusal } => Some(fault.clone().because(*refusal)),
         }
     }

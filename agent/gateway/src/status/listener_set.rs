@@ -1,8 +1,9 @@
 //! ListenerSet status.
 
+use portcullis_api::types::listenersets::ListenerSetStatus;
+
 use super::listener::unserved;
 use super::{Conditions, ListenerView, provisioned};
-use crate::api::listenersets::ListenerSetStatus;
 use crate::{ConditionType, Fault, Reason};
 
 pub(crate) struct SetView<'a> {
@@ -12,7 +13,7 @@ pub(crate) struct SetView<'a> {
     /// The fault for which the parent as a whole is not accepted, in words that its children may
     /// read.
     pub(crate) parent_refusal: Option<Fault>,
-    /// That the parent did not get what is generated for it, in words that its children may read.
+    /// Missing parts of what is generated for the parent, in words that its children may read.
     pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) listeners: Vec<ListenerView<'a>>,
 }

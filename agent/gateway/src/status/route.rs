@@ -1,7 +1,8 @@
 //! Route status: one entry per parentRef that is ours.
 
+use portcullis_api::types::shared::{RouteParentStatus, RouteStatus};
+
 use super::Conditions;
-use crate::api::shared::{RouteParentStatus, RouteStatus};
 use crate::route::ParsedRoute;
 use crate::{ConditionType, Fault};
 
@@ -21,19 +22,21 @@ pub(crate) fn route_status(
     controller_name: &str,
 ) -> RouteStatus {
     let partly_invalid = route.partly_invalid();
-    let entry = |verdict: &ParentVerdict| {
+    let mut entries = Vec::with_capacity(parents.len());
+    for verdict in parents {
+        let Some(parent_ref) = route.as_written(verdict.reference) else { continue };
         let mut conditions = Conditions::new(route.generation);
         conditions.check(ConditionType::Accepted, verdict.refusal.as_deref());
         conditions.check(ConditionType::ResolvedRefs, unresolved);
         if let Some(fault) = &partly_invalid {
             conditions.bad(ConditionType::PartiallyInvalid, fault);
         }
-        Some(RouteParentStatus {
-            parent_ref: route.as_written(verdict.reference)?,
+        entries.push(RouteParentStatus {
+            parent_ref,
             controller_name: controller_name.to_owned(),
             conditions: conditions.list,
             grandparents: None,
-        })
-    };
-    RouteStatus { parents: parents.iter().filter_map(entry).collect() }
+        });
+    }
+    RouteStatus { parents: entries }
 }

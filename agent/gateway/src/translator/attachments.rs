@@ -3,19 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use portcullis_api::types::shared::ParentReference;
+use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::HostPattern;
 
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
-use crate::api::shared::ParentReference;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, attach, parent_key};
 use crate::route::ParsedRoute;
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
-use crate::{Fault, Kind, ObjectKey, Objects, Reason};
+use crate::{Fault, Reason};
 
 /// The names for which a route is attached to each of its listeners, while it is worked out.
 pub(super) type Attached = BTreeMap<ListenerKey, BTreeSet<HostPattern>>;
+
+/// Host patterns of listeners.
+pub(super) type ListenerHostnames = BTreeMap<ListenerKey, BTreeSet<HostPattern>>;
 
 /// The listeners that a route is attached to, in order, and for which names there.
 #[derive(Debug, Default, PartialEq)]
@@ -28,9 +32,8 @@ pub(super) struct ListenerRoutes {
     accepted: BTreeSet<ObjectKey>,
     /// Those that are served, be it with errors.
     by_hostname: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
-    /// The number of entries of `by_hostname` of each kind that must not be merged with the other.
-    grpc: usize,
-    http: usize,
+    /// The number of entries of `by_hostname` of each kind: they must not be merged.
+    of_kind: BTreeMap<Kind, usize>,
 }
 
 /// The state that route attachment depends on.
@@ -83,7 +86,7 @@ impl Parents<'_> {
         };
         // What is wrong with the route as a whole comes first: without hostnames, for example, it
         // fits nowhere anyway.
-        let refusal = route.refusal().filter(|_| attachment.refusal.is_none() || !route.problems.is_empty());
+        let refusal = route.refusal().filter(|_| attachment.refusal.is_none() || !route.faults.is_empty());
         Some(match refusal {
             // Invalid rules own their traffic still, and fail it: a filter that cannot be served
             // "MUST NOT be skipped", and without the rule another route's could take the request
@@ -153,7 +156,7 @@ impl ListenerRoutes {
     pub(super) fn add(&mut self, route: &ObjectKey, hostnames: &[HostPattern]) {
         for hostname in hostnames {
             if self.by_hostname.entry(hostname.clone()).or_default().insert(route.clone()) {
-                *self.count_of(route) += 1;
+                *self.of_kind.entry(route.kind).or_default() += 1;
             }
         }
     }
@@ -170,8 +173,8 @@ impl ListenerRoutes {
             if routes.is_empty() {
                 self.by_hostname.remove(hostname);
             }
-            if was_there {
-                *self.count_of(route) -= 1;
+            if was_there && let Some(count) = self.of_kind.get_mut(&route.kind) {
+                *count -= 1;
             }
         }
     }
@@ -188,15 +191,11 @@ impl ListenerRoutes {
 
     /// "Routes with any other value for the Accepted condition MUST NOT be included"
     /// (attachedRoutes).
-    pub(super) fn accepted_without(&self, conflicted: &BTreeSet<ObjectKey>) -> usize {
-        self.accepted.len() - conflicted.intersection(&self.accepted).count()
+    pub(super) fn accepted_without<'r>(&self, conflicted: impl Iterator<Item = &'r ObjectKey>) -> usize {
+        self.accepted.len() - conflicted.filter(|route| self.accepted.contains(*route)).count()
     }
 
-    pub(super) fn has_both_kinds(&self) -> bool {
-        self.grpc > 0 && self.http > 0
-    }
-
-    fn count_of(&mut self, route: &ObjectKey) -> &mut usize {
-        if route.kind == Kind::GrpcRoute { &mut self.grpc } else { &mut self.http }
+    pub(super) fn has_several_kinds(&self) -> bool {
+        self.of_kind.values().filter(|count| **count > 0).count() > 1
     }
 }

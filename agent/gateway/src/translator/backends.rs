@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis_model::{Backend, ObjectName};
+use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_model::{Backend, ObjectName, PortKey};
 
 use super::changes::{ChangedObjects, service_of};
+use super::counts::Counts;
 use super::relation::Relation;
-use super::routes::{BackendUses, ChangedRoutes};
 use super::snapshot::NextSnapshot;
-use crate::route::{BackendUse, backend};
-use crate::{Kind, ObjectKey, Objects};
+use crate::route::{BackendUse, ProtocolSource, backend};
 
 #[derive(Debug, Default)]
 pub(super) struct Backends {
@@ -22,15 +22,16 @@ pub(super) struct Backends {
 // === impl Backends ===
 
 impl Backends {
+    /// `used_otherwise` are Services of which another port came into use, or went out of use.
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
-        routes: &ChangedRoutes,
-        uses: &BackendUses,
+        used_otherwise: &BTreeSet<ObjectName>,
+        uses: &Counts<BackendUse>,
         objects: &Objects,
         next: &mut NextSnapshot,
     ) {
-        let mut services: BTreeSet<_> = changed.of(Kind::Service).chain(&routes.services).cloned().collect();
+        let mut services: BTreeSet<_> = changed.of(Kind::Service).chain(used_otherwise).cloned().collect();
         services.extend(self.update_slices(changed, objects));
         for used in services.iter().flat_map(|service| self.uses_of(service, uses)).collect::<Vec<_>>() {
             let name = used.name();
@@ -72,8 +73,9 @@ impl Backends {
     }
 
     /// The uses of a Service, present and past.
-    fn uses_of(&self, service: &ObjectName, uses: &BackendUses) -> BTreeSet<BackendUse> {
-        let first = BackendUse { service: service.clone(), port: 0, inferred_h2c: false };
+    fn uses_of(&self, service: &ObjectName, uses: &Counts<BackendUse>) -> BTreeSet<BackendUse> {
+        let first =
+            BackendUse { service: service.clone(), port: PortKey::tcp(0), protocol: ProtocolSource::Service };
         let of_service = |used: &&BackendUse| used.service == *service;
         let now = uses.from(&first).take_while(of_service);
         now.chain(self.live.range(&first..).take_while(of_service)).cloned().collect()

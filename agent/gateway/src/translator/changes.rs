@@ -4,41 +4,55 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use portcullis_api::{Change, Kind, Object, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
-use crate::{Change, Kind, Object, ObjectKey, Objects};
+use crate::infra;
 
 /// The label by which an EndpointSlice names its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// The objects that are not what they were.
+/// The objects that are not what they were, but for routes.
 #[derive(Debug, Default)]
 pub(super) struct ChangedObjects {
     keys: BTreeSet<ObjectKey>,
     /// EndpointSlices with the Services that they belonged to before.
     pub(super) left_services: Vec<(ObjectName, ObjectName)>,
+    /// Gateways whose generated Service came, changed or went.
+    pub(super) generated_for: BTreeSet<ObjectName>,
 }
 
 // === impl ChangedObjects ===
 
 impl ChangedObjects {
-    pub(super) fn apply(changes: impl Iterator<Item = Change>, objects: &mut Objects) -> Self {
-        let mut changed = Self::default();
+    /// Returns the routes that are not what they were apart: from scratch they are most of all
+    /// objects, and the stage that reads them takes them with it.
+    pub(super) fn apply(
+        changes: impl Iterator<Item = Change>,
+        objects: &mut Objects,
+    ) -> (Self, BTreeSet<ObjectKey>) {
+        let (mut changed, mut routes) = (Self::default(), BTreeSet::new());
         for change in changes {
             let key = change.key();
-            let before = (key.kind == Kind::EndpointSlice).then(|| objects.get(&key)).flatten();
+            let before = matches!(key.kind, Kind::EndpointSlice | Kind::Service).then(|| objects.get(&key));
+            let before = before.flatten();
             if !objects.apply(change) {
                 continue;
             }
             if let Some(service) = before.as_ref().and_then(service_of) {
                 changed.left_services.push((key.name.clone(), service));
             }
-            changed.keys.insert(key);
+            if key.kind == Kind::Service {
+                let versions = before.into_iter().chain(objects.get(&key));
+                changed.generated_for.extend(versions.filter_map(|service| gateway_of(&service)));
+            }
+            let keys = if key.kind.is_route() { &mut routes } else { &mut changed.keys };
+            keys.insert(key);
         }
-        changed
+        (changed, routes)
     }
 
-    /// The names of those of a kind.
+    /// The names of those of a kind, which is not one of routes.
     pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &ObjectName> {
         let first = ObjectKey { kind, name: ObjectName::new("", "") };
         self.keys.range(first..).take_while(move |key| key.kind == kind).map(|key| &key.name)
@@ -46,10 +60,6 @@ impl ChangedObjects {
 
     pub(super) fn any_of(&self, kind: Kind) -> bool {
         self.of(kind).next().is_some()
-    }
-
-    pub(super) fn routes(&self) -> impl Iterator<Item = &ObjectKey> {
-        self.keys.iter().filter(|key| key.kind.is_route())
     }
 
     /// The namespaces with another ReferenceGrant: references into them may be permitted now, or no
@@ -64,8 +74,19 @@ impl ChangedObjects {
     }
 }
 
+/// The Gateway that a Service was generated for.
+fn gateway_of(object: &Object) -> Option<ObjectName> {
+    match object {
+        Object::Service(service) => infra::generated_for(service),
+        _ => None,
+    }
+}
+
 /// The Service that an EndpointSlice belongs to.
 pub(super) fn service_of(object: &Object) -> Option<ObjectName> {
+    if object.kind() != Kind::EndpointSlice {
+        return None;
+    }
     let metadata = object.metadata();
     let service = metadata.labels.as_ref()?.get(SERVICE_LABEL)?;
     Some(ObjectName::new(metadata.namespace.as_deref()?, service.as_str()))

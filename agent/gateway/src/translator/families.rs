@@ -7,17 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_api::types::shared::ParentReference;
+use portcullis_api::{Kind, Objects};
 use portcullis_model::{Entry, HostPattern, ObjectName};
 
 use super::attachments::{Attached, Parents};
 use super::parsed::ParsedRoutes;
-use crate::api::shared::ParentReference;
 use crate::delegate::{Family, Grandparent, Mismatch, Surroundings, Verdict, bind};
 use crate::listener::{ListenerKey, ParentKey, parent_key};
 use crate::route::{ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::status::ParentVerdict;
-use crate::{Fault, Grants, Kind, Objects};
+use crate::{Fault, Grants};
 
 /// A family, and where it is attached.
 #[derive(Debug)]
@@ -88,9 +89,15 @@ impl AttachedFamily {
         Some(Arc::new(Self { family, grandparents: grandparents(parent, verdicts, parents) }))
     }
 
-    /// The verdicts of the parent's own parents on a child with these hostnames.
-    pub(super) fn verdicts_on(&self, child: &ParsedRoute, hostnames: &[HostPattern]) -> Vec<Grandparent> {
-        let verdict = |grandparent: &GrandparentState| match &grandparent.verdict.refusal {
+    /// The verdicts of the parent's own parents on a child with these hostnames; `verdicts` are
+    /// those on the parent, conflicts included.
+    pub(super) fn verdicts_on(
+        &self,
+        child: &ParsedRoute,
+        hostnames: &[HostPattern],
+        verdicts: &[ParentVerdict],
+    ) -> Vec<Grandparent> {
+        let verdict = |grandparent: &GrandparentState| match grandparent.refusal(verdicts) {
             Some(refusal) => Verdict::ParentRefused(refusal.reason),
             None if grandparent.takes(hostnames) => Verdict::Accepted,
             None => Verdict::HostnameMismatch(self.mismatch(grandparent, child, hostnames)),
@@ -117,6 +124,12 @@ impl AttachedFamily {
 }
 
 impl GrandparentState {
+    /// The fault for which it refuses the parent, by the `verdicts` on it.
+    pub(super) fn refusal<'v>(&self, verdicts: &'v [ParentVerdict]) -> Option<&'v Fault> {
+        let own = verdicts.iter().find(|verdict| verdict.reference == self.verdict.reference)?;
+        own.refusal.as_deref()
+    }
+
     /// A child's hostnames are the parent's or fewer, so no other listener can be meant than those
     /// the parent attaches to.
     pub(super) fn takes(&self, hostnames: &[HostPattern]) -> bool {
@@ -201,8 +214,8 @@ pub(super) fn replace_parent(
         resolved.backends.extend(stand_in.resolved.backends.iter().cloned());
         resolved.services.extend(stand_in.resolved.services.iter().cloned());
     }
-    resolved.problem =
-        Fault::summary(resolved.problem.take().into_iter().chain(family.unresolved.iter().cloned()));
+    resolved.fault =
+        Fault::summary(resolved.fault.take().into_iter().chain(family.unresolved.iter().cloned()));
 }
 
 pub(super) fn serve_same(before: &[StandIn], now: &[StandIn]) -> bool {

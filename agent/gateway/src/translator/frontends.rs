@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
+use portcullis_api::{Kind, Objects, created};
 use portcullis_model::{FrontendKey, ObjectName, PortKey};
 
 use super::changes::ChangedObjects;
@@ -13,7 +14,7 @@ use super::gateways::{ChangedGateways, Gateways, MergedGateway};
 use super::ports::{ChangedPorts, Ports};
 use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode};
-use crate::{AgentRole, Kind, Objects, Settings, created, parent};
+use crate::{AgentRole, Settings, parent};
 
 #[derive(Debug, Default)]
 pub(super) struct Frontends {
@@ -72,8 +73,7 @@ impl Frontends {
         next: &mut NextSnapshot,
     ) -> ChangedFrontends {
         let mut claimants: BTreeSet<_> = merged.merged.union(ports).cloned().collect();
-        let services = changed.of(Kind::Service).filter_map(|name| sources.objects.services.get(name));
-        claimants.extend(services.filter_map(|service| infra::generated_for(service)));
+        claimants.extend(changed.generated_for.iter().cloned());
         if changed.any_of(Kind::Node) {
             claimants.extend(sources.gateways.names().cloned());
         }

@@ -4,18 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_api::types::gateways::Gateway;
+use portcullis_api::{Kind, Objects};
 use portcullis_model::{ObjectName, ParentKind, PortKey};
 
 use super::changes::ChangedObjects;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
-use crate::api::gateways::Gateway;
+use crate::feedback::Observations;
 use crate::infra::{self, Parameters};
-use crate::listener::{Declared, Hosts, Listener, Merge, ParentKey, Protocol, Verdict};
+use crate::listener::{Declared, Hosts, Listener, Merge, ParentKey, Verdict};
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
+use crate::protocol::Protocol;
 use crate::selector::NamespaceRule;
-use crate::{Fault, Kind, Objects, Reason, Settings};
+use crate::{Fault, Reason, Settings};
 
 #[derive(Debug, Default)]
 pub(super) struct Gateways {
@@ -33,10 +36,9 @@ pub(super) struct MergedGateway {
     pub(super) summary: Summary,
 }
 
-/// Counts of the merged listeners.
+/// Counts of the children's listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
-    pub(super) valid_anywhere: bool,
     pub(super) invalid_below: bool,
     pub(super) attached_sets: usize,
     pub(super) attached_gateways: usize,
@@ -72,6 +74,7 @@ pub(super) struct Sources<'s> {
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
+    pub(super) observations: &'s Observations,
 }
 
 // === impl Gateways ===
@@ -102,13 +105,14 @@ impl Gateways {
         changed: &ChangedObjects,
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
+        readdressed: BTreeSet<ObjectName>,
         sources: Sources<'_>,
     ) -> ChangedGateways {
         for key in &attached.moved {
             self.verdicts.remove(key);
         }
         let mut now_changed = ChangedGateways::default();
-        for name in affected(changed, judged, attached, sources) {
+        for name in affected(changed, judged, attached, readdressed, sources) {
             let gateway = sources.objects.gateways.get(&name);
             match gateway.filter(|_| sources.hierarchy.is_independent(&name)) {
                 Some(gateway) => self.merge(&name, gateway, sources, &mut now_changed),
@@ -129,8 +133,8 @@ impl Gateways {
         self.update_whole(name, gateway, sources, changed);
         let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
         let mut merge = Merge::default();
-        let valid_anywhere = self.judge(&mut merge, gateway, &own, sources, changed).any;
-        let mut summary = Summary { valid_anywhere, ..Summary::default() };
+        self.judge(&mut merge, gateway, &own, sources, changed);
+        let mut summary = Summary::default();
         for child in sources.hierarchy.children(name) {
             let judged = self.judge(&mut merge, gateway, child, sources, changed);
             summary.count(child.kind, &judged);
@@ -150,7 +154,7 @@ impl Gateways {
         sources: Sources<'_>,
         changed: &mut ChangedGateways,
     ) {
-        let addresses = Addresses::of(gateway, sources.settings);
+        let addresses = Addresses::of(gateway, sources.observations.assigned(name), sources.settings);
         let parameters = Parameters::of(gateway, sources.objects, &sources.settings.generated);
         let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
         let parameters = parameters.unwrap_or_default();
@@ -226,9 +230,11 @@ fn affected(
     changed: &ChangedObjects,
     judged: &ChangedListeners,
     attached: &ChangedHierarchy,
+    readdressed: BTreeSet<ObjectName>,
     sources: Sources<'_>,
 ) -> BTreeSet<ObjectName> {
-    let mut affected = attached.gateways.clone();
+    let mut affected = readdressed;
+    affected.extend(attached.gateways.iter().cloned());
     affected.extend(judged.for_merge.iter().filter_map(|key| sources.hierarchy.gateway_of(key)).cloned());
     let classes = changed_classes(changed, sources.objects);
     affected.extend(gateways_of(classes.iter(), sources.objects).cloned());
@@ -241,11 +247,12 @@ fn affected(
     affected
 }
 
-/// The listeners of an object that are served with TLS.
+/// The listeners of an object that have their names with TLS. One that lacks a certificate keeps
+/// overlapping others: what is wrong with it is not to be seen in their statuses.
 fn terminating<'d>(declared: &'d Declared, verdicts: &[Verdict]) -> impl Iterator<Item = &'d Listener> {
     let listeners = declared.listeners.iter().zip(verdicts);
-    let accepted = listeners.filter(|(_, verdict)| verdict.is_accepted()).map(|(listener, _)| listener);
-    accepted.filter(|listener| listener.protocol == Protocol::Https)
+    let distinct = listeners.filter(|(_, verdict)| verdict.is_distinct()).map(|(listener, _)| listener);
+    distinct.filter(|listener| listener.protocol == Protocol::Https)
 }
 
 /// The validity of an object's listeners: of any, and of all.
@@ -257,7 +264,6 @@ struct Judged {
 
 impl Summary {
     fn count(&mut self, kind: ParentKind, judged: &Judged) {
-        self.valid_anywhere |= judged.any;
         match kind {
             ParentKind::ListenerSet => self.attached_sets += usize::from(judged.any),
             ParentKind::Gateway => {
@@ -275,10 +281,10 @@ fn refusal(gateway: &Gateway, addresses: &Addresses, parameters: Option<&Fault>)
 }
 
 /// "If, and only if, they have done so, the same Gateway is also permitted to leave listeners
-/// empty."
+/// empty." A malformed opt-in is none.
 fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
     let none = gateway.spec.listeners.as_ref().is_none_or(Vec::is_empty);
-    let no_children = matches!(parent::allowed_children(gateway), Ok(AllowedChildren::None))
+    let no_children = matches!(parent::allowed_children(gateway), Ok(AllowedChildren::None) | Err(_))
         && parent::allowed_sets(gateway) == NamespaceRule::None;
     let message = "the Gateway has no listeners, and allows none to be attached: add listeners, or set spec.allowedListeners";
     (none && no_children).then(|| Fault::not_accepted(Reason::ListenersNotValid, message))

@@ -5,51 +5,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_model::{ObjectName, ParentKind};
 
-use super::changes::ChangedObjects;
 use super::frontends::ChangedFrontends;
-use super::gateways::{ChangedGateways, Gateways};
-use super::hierarchy::Hierarchy;
-use super::listeners::{ChangedListeners, Listeners};
-use super::ports::Ports;
-use crate::infra::{self, Merged, Wanted};
+use super::listeners::ChangedListeners;
+use super::view::View;
+use crate::infra::{self, DesiredObjects, Merged, Mode};
 use crate::listener::ParentKey;
-use crate::{Kind, Objects, Settings};
 
 #[derive(Debug, Default)]
 pub(super) struct Generated {
-    wanted: BTreeMap<ObjectName, Wanted>,
+    desired: BTreeMap<ObjectName, DesiredObjects>,
 }
 
-/// By Gateway, what is wanted now; `None`: nothing any more.
-pub(super) type ChangedGenerated = BTreeMap<ObjectName, Option<Wanted>>;
-
-/// The state that generated objects follow from.
-#[derive(Clone, Copy)]
-pub(super) struct Sources<'s> {
-    pub(super) listeners: &'s Listeners,
-    pub(super) hierarchy: &'s Hierarchy,
-    pub(super) gateways: &'s Gateways,
-    pub(super) ports: &'s Ports,
-    pub(super) objects: &'s Objects,
-    pub(super) settings: &'s Settings,
-}
+/// By Gateway, what is desired now; `None`: nothing any more.
+pub(super) type ChangedGenerated = BTreeMap<ObjectName, Option<DesiredObjects>>;
 
 // === impl Generated ===
 
 impl Generated {
     pub(super) fn update(
         &mut self,
-        mut affected: BTreeSet<ObjectName>,
+        judged: &ChangedListeners,
         frontends: &ChangedFrontends,
-        sources: Sources<'_>,
+        view: View<'_>,
     ) -> ChangedGenerated {
         let mut now_changed = ChangedGenerated::new();
-        affected.extend(frontends.claimants.iter().cloned());
+        let mut affected = frontends.claimants.clone();
+        affected.extend(judged.secrets.iter().filter_map(|key| view.hierarchy.gateway_of(key)).cloned());
         for name in affected {
-            let now = sources.wanted(&name);
+            let now = view.desired(&name);
             let before = match &now {
-                Some(wanted) => self.wanted.insert(name.clone(), wanted.clone()),
-                None => self.wanted.remove(&name),
+                Some(desired) => self.desired.insert(name.clone(), desired.clone()),
+                None => self.desired.remove(&name),
             };
             if before != now {
                 now_changed.insert(name, now);
@@ -59,44 +45,23 @@ impl Generated {
     }
 }
 
-impl Sources<'_> {
-    /// The Gateways whose references, or those of what is attached to them, may be others. Routes
-    /// have no part in that.
-    pub(super) fn referring(
-        self,
-        changed: &ChangedObjects,
-        listeners: &ChangedListeners,
-        merged: &ChangedGateways,
-    ) -> BTreeSet<ObjectName> {
-        let mut affected: BTreeSet<_> =
-            merged.merged.iter().chain(changed.of(Kind::Gateway)).cloned().collect();
-        let gateway_of = |key: &ParentKey| self.hierarchy.gateway_of(key).cloned();
-        affected.extend(listeners.secrets.iter().filter_map(gateway_of));
-        let gateways = changed.of(Kind::Gateway).cloned();
-        let gateways = gateways.map(|name| ParentKey { kind: ParentKind::Gateway, name });
-        affected.extend(gateways.filter_map(|key| gateway_of(&key)));
-        if changed.any_of(Kind::ReferenceGrant) {
-            affected.extend(self.gateways.names().cloned());
-        }
-        affected
-    }
-
-    fn wanted(self, name: &ObjectName) -> Option<Wanted> {
+impl View<'_> {
+    fn desired(self, name: &ObjectName) -> Option<DesiredObjects> {
         let (merged, gateway) = (self.gateways.get(name)?, self.objects.gateways.get(name)?);
-        match &merged.refusal {
-            Some(_) => infra::untouched(gateway),
-            None => {
-                infra::plan(gateway, &self.merged(name), &merged.parameters, &self.settings.controller_name)
-            }
+        if merged.refusal.is_some() {
+            return infra::untouched(gateway);
         }
-    }
-
-    fn merged(self, name: &ObjectName) -> Merged {
-        Merged { ports: self.ports.of(name).collect(), secrets: self.secrets(name) }
+        let secrets = match merged.parameters.mode {
+            Mode::Dedicated => self.secrets(name),
+            // Only pods of its own have rights to them.
+            Mode::Node => BTreeSet::new(),
+        };
+        let members = Merged { ports: self.ports.of(name).collect(), secrets };
+        infra::plan(gateway, &members, &merged.parameters, &self.settings.controller_name)
     }
 
     /// Those that its own listeners and its children's refer to with permission.
-    pub(super) fn secrets(self, name: &ObjectName) -> BTreeSet<ObjectName> {
+    fn secrets(self, name: &ObjectName) -> BTreeSet<ObjectName> {
         let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
         let members = std::iter::once(&own).chain(self.hierarchy.children(name));
         let declared = members.filter_map(|key| self.listeners.get(key));

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_api::Objects;
+use portcullis_api::types::gateways::Gateway;
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::changes::ChangedObjects;
 use super::listeners::{ChangedListeners, Listeners};
 use super::relation::Relation;
-use crate::api::gateways::Gateway;
+use crate::Fault;
 use crate::listener::ParentKey;
 use crate::parent::{self, AttachTo};
 use crate::selector::Namespaces;
-use crate::{Fault, Objects};
 
 #[derive(Debug, Default)]
 pub(super) struct Hierarchy {
@@ -164,6 +165,10 @@ impl Hierarchy {
                 }
             }
             ParentKind::ListenerSet => {
+                let set = objects.listener_sets.get(&key.name)?;
+                if let Some(fault) = parent::unsupported_parent(set) {
+                    return Some(Attachment::Refused(fault));
+                }
                 let parent = node.parent.as_ref();
                 match parent.and_then(|name| Some((name, our_gateway(name, listeners, objects)?))) {
                     None => Attachment::Foreign,

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
+use portcullis_api::{Kind, Objects, created, generation};
 use portcullis_model::{Certificate, ObjectName, ParentKind};
 
 use super::changes::ChangedObjects;
 use super::relation::Relation;
+use crate::feedback::Observations;
 use crate::infra;
 use crate::listener::{
-    CertificateError, Certificates, Declared, Listener, ListenerKey, ParentKey, read_certificate,
+    CertificateError, Certificates, Declared, Held, Listener, ListenerKey, ParentKey, read_certificate,
 };
 use crate::parent;
-use crate::{Granted, Grants, Kind, Objects, Settings, created, generation};
+use crate::{Granted, Grants, Settings};
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
@@ -46,6 +48,15 @@ struct CertificateCache {
 struct CertificateLookup<'t> {
     cache: &'t mut CertificateCache,
     secrets: &'t BTreeMap<ObjectName, Arc<Secret>>,
+    observations: &'t Observations,
+}
+
+/// The state that declared listeners follow from.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'s> {
+    pub(super) objects: &'s Objects,
+    pub(super) settings: &'s Settings,
+    pub(super) observations: &'s Observations,
 }
 
 // === impl Listeners ===
@@ -67,12 +78,14 @@ impl Listeners {
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
-        objects: &Objects,
-        settings: &Settings,
+        recertified: &BTreeSet<ObjectName>,
+        sources: Sources<'_>,
     ) -> ChangedListeners {
         let mut now_changed = ChangedListeners::default();
-        for key in self.affected(changed, objects) {
-            let now = self.declare(&key, objects, settings).map(Arc::new);
+        let mut affected = self.affected(changed, sources.objects);
+        affected.extend(recertified.iter().flat_map(|secret| self.by_secret.of(secret)).cloned());
+        for key in affected {
+            let now = self.declare(&key, sources).map(Arc::new);
             let before = match &now {
                 Some(now) => self.declared.insert(key.clone(), now.clone()),
                 None => self.declared.remove(&key),
@@ -100,7 +113,8 @@ impl Listeners {
     }
 
     /// `None` if the object is gone or not ours.
-    fn declare(&mut self, key: &ParentKey, objects: &Objects, settings: &Settings) -> Option<Declared> {
+    fn declare(&mut self, key: &ParentKey, sources: Sources<'_>) -> Option<Declared> {
+        let Sources { objects, settings, observations } = sources;
         let (metadata, specs) = match key.kind {
             ParentKind::Gateway => {
                 let gateway = objects.gateways.get(&key.name)?;
@@ -111,12 +125,15 @@ impl Listeners {
             }
             ParentKind::ListenerSet => {
                 let set = objects.listener_sets.get(&key.name)?;
-                parent::parent_of_set(set)?;
+                if parent::parent_of_set(set).is_none() {
+                    parent::unsupported_parent(set)?;
+                }
                 (&set.metadata, set.spec.listeners.as_slice())
             }
         };
         let versions = (generation(metadata), created(metadata));
-        let mut lookup = CertificateLookup { cache: &mut self.certificates, secrets: &objects.secrets };
+        let (cache, secrets) = (&mut self.certificates, &objects.secrets);
+        let mut lookup = CertificateLookup { cache, secrets, observations };
         Some(Declared::new(key.clone(), versions, specs, Grants::new(objects), &mut lookup))
     }
 
@@ -136,7 +153,7 @@ pub(super) fn gateways_of<'o>(
     let classes: BTreeSet<&str> = classes.map(|class| &*class.name).collect();
     // Most changes are of no class; then no Gateway has to be looked at.
     let gateways = (!classes.is_empty()).then(|| objects.gateways.iter());
-    let of_class = move |gateway: &crate::api::gateways::Gateway| {
+    let of_class = move |gateway: &portcullis_api::types::gateways::Gateway| {
         classes.contains(gateway.spec.gateway_class_name.as_str())
     };
     gateways.into_iter().flatten().filter(move |(_, gateway)| of_class(gateway)).map(|(name, _)| name)
@@ -192,8 +209,8 @@ fn same(before: &[Listener], now: &[Listener], equal: fn(&Listener, &Listener) -
 }
 
 fn same_in_merge(a: &Listener, b: &Listener) -> bool {
-    (&a.name, a.port, a.protocol, &a.hostname, &a.refusal)
-        == (&b.name, b.port, b.protocol, &b.hostname, &b.refusal)
+    (&a.name, a.port, a.protocol, &a.hostname, &a.refusal, &a.no_certificate)
+        == (&b.name, b.port, b.protocol, &b.hostname, &b.refusal, &b.no_certificate)
 }
 
 fn same_to_routes(a: &Listener, b: &Listener) -> bool {
@@ -204,13 +221,13 @@ fn same_to_routes(a: &Listener, b: &Listener) -> bool {
 // === impl CertificateLookup ===
 
 impl Certificates for CertificateLookup<'_> {
-    fn certificate(&mut self, name: &Granted<ObjectName>) -> Option<Result<Certificate, CertificateError>> {
-        let secret = self.secrets.get(&**name)?;
-        if let Some(read) = self.cache.read.get(&**name) {
-            return Some(read.clone());
+    fn held(&mut self, name: &Granted<ObjectName>) -> Held {
+        let Some(secret) = self.secrets.get(&**name) else { return Held::Nothing };
+        let read = self.cache.read.entry(ObjectName::clone(name)).or_insert_with(|| read_certificate(secret));
+        match (read.clone(), self.observations.kept_certificate(name)) {
+            (Ok(certificate), _) => Held::Certificate(certificate),
+            (Err(error), Some(kept)) => Held::Kept(kept.clone(), error),
+            (Err(error), None) => Held::Broken(error),
         }
-        let read = read_certificate(secret);
-        self.cache.read.insert(ObjectName::clone(name), read.clone());
-        Some(read)
     }
 }

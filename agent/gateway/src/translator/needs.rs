@@ -6,15 +6,33 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_api::Reading;
 use portcullis_api::admission::is_subdomain;
+use portcullis_api::types::gateways::GatewayTls;
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{ObjectName, ParentKind};
 
-use super::generated::Sources;
-use crate::api::gateways::GatewayTls;
-use crate::{AgentRole, Grants, Kind, ObjectKey};
+use super::changes::ChangedObjects;
+use super::counts::Counts;
+use super::hierarchy::ChangedHierarchy;
+use super::listeners::ChangedListeners;
+use super::relation::only_in;
+use super::view::View;
+use crate::listener::ParentKey;
+use crate::{AgentRole, Grants};
 
-/// By the Gateway that they are for, with everything that is attached to it.
 #[derive(Debug, Default)]
-pub(super) struct Needs(BTreeMap<ObjectName, BTreeSet<ObjectKey>>);
+pub(super) struct Needs {
+    /// By Gateway and ListenerSet that is served, what it refers to, in order.
+    by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
+    /// The number of Gateways and ListenerSets that refer to each object.
+    references: Counts<ObjectKey>,
+}
+
+/// The difference that a change made to what is needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangedNeeds {
+    pub added: BTreeSet<ObjectKey>,
+    pub removed: BTreeSet<ObjectKey>,
+}
 
 /// A reference as it is written, with the defaults of its field.
 struct Reference<'r> {
@@ -27,51 +45,60 @@ struct Reference<'r> {
 // === impl Needs ===
 
 impl Needs {
-    /// All of them, if different from before.
     pub(super) fn update(
         &mut self,
-        affected: &BTreeSet<ObjectName>,
-        sources: Sources<'_>,
-    ) -> Option<BTreeSet<ObjectKey>> {
-        let mut changed = false;
-        for gateway in affected {
-            let now = sources.needs(gateway);
-            let before = match now.is_empty() {
-                true => self.0.remove(gateway),
-                false => self.0.insert(gateway.clone(), now.clone()),
-            };
-            changed |= before.unwrap_or_default() != now;
+        changed: &ChangedObjects,
+        judged: &ChangedListeners,
+        attached: &ChangedHierarchy,
+        view: View<'_>,
+    ) -> ChangedNeeds {
+        let mut affected: BTreeSet<_> = judged.parents.union(&attached.moved).cloned().collect();
+        if changed.any_of(Kind::ReferenceGrant) {
+            // Rare, so there is no list of who refers to what namespace.
+            let gateways = view.objects.gateways.iter();
+            let with_tls = gateways.filter(|(_, gateway)| gateway.spec.tls.is_some());
+            let key = |name: &ObjectName| ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+            affected.extend(with_tls.map(|(name, _)| key(name)));
         }
-        changed.then(|| self.0.values().flatten().cloned().collect())
+        let mut now_changed = ChangedNeeds::default();
+        for parent in affected {
+            let now = view.needs_of(&parent);
+            let before = self.by_parent.remove(&parent).unwrap_or_default();
+            for key in only_in(&now, &before).filter(|key| self.references.add(key)) {
+                now_changed.add(key);
+            }
+            for key in only_in(&before, &now).filter(|key| self.references.remove(key)) {
+                now_changed.remove(key);
+            }
+            if !now.is_empty() {
+                self.by_parent.insert(parent, now);
+            }
+        }
+        now_changed
     }
 }
 
-impl Sources<'_> {
-    fn needs(self, gateway: &ObjectName) -> BTreeSet<ObjectKey> {
-        if self.gateways.get(gateway).is_none() {
-            return BTreeSet::new();
-        }
-        let secrets = || self.secrets(gateway).into_iter().map(|name| ObjectKey { kind: Kind::Secret, name });
-        let of_tls = || self.with_attached(gateway).flat_map(move |name| self.references_of_tls(name));
-        // A pod has rights to what its own listeners refer to, and to nothing else.
-        let (secrets, of_tls) = match &self.settings.role {
-            AgentRole::Node => (Some(secrets()), Some(of_tls())),
-            AgentRole::Dedicated(only) => ((only == gateway).then(secrets), None),
+impl View<'_> {
+    /// References of a Gateway or a ListenerSet, with permission, in order.
+    fn needs_of(self, parent: &ParentKey) -> Box<[ObjectKey]> {
+        let gateway = self.hierarchy.gateway_of(parent);
+        let Some((gateway, declared)) = gateway.zip(self.listeners.get(parent)) else {
+            return Box::default();
         };
-        let keys = secrets.into_iter().flatten().chain(of_tls.into_iter().flatten());
+        let secrets = declared.secrets.iter();
+        let mut needs: BTreeSet<_> =
+            secrets.map(|name| ObjectKey { kind: Kind::Secret, name: name.clone() }).collect();
+        match &self.settings.role {
+            AgentRole::Node if parent.kind == ParentKind::Gateway => {
+                needs.extend(self.references_of_tls(&parent.name));
+            }
+            // A pod has rights to what its own listeners refer to, and to nothing else.
+            AgentRole::Dedicated(only) if only != gateway => return Box::default(),
+            AgentRole::Node | AgentRole::Dedicated(_) => {}
+        }
         // The CRDs take any text; nothing is called what no object can be called.
-        let has_name = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
-        keys.filter(has_name).collect()
-    }
-
-    /// A Gateway, and those that are attached to it.
-    fn with_attached<'g>(self, gateway: &'g ObjectName) -> impl Iterator<Item = &'g ObjectName>
-    where
-        Self: 'g,
-    {
-        let children = self.hierarchy.children(gateway);
-        let gateways = children.filter(|key| key.kind == ParentKind::Gateway).map(|key| &key.name);
-        std::iter::once(gateway).chain(gateways)
+        needs.retain(|key| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace));
+        needs.into_iter().collect()
     }
 
     fn references_of_tls(self, name: &ObjectName) -> Vec<ObjectKey> {
@@ -87,6 +114,27 @@ impl Sources<'_> {
         };
         let keys = tls.into_iter().flat_map(references).filter_map(permitted);
         keys.filter(|key| key.kind.reading() == Reading::OnDemand).collect()
+    }
+}
+
+// === impl ChangedNeeds ===
+
+impl ChangedNeeds {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty()
+    }
+
+    /// One that another object referred to before the same change is nothing new.
+    fn add(&mut self, key: &ObjectKey) {
+        if !self.removed.remove(key) {
+            self.added.insert(key.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        if !self.added.remove(key) {
+            self.removed.insert(key.clone());
+        }
     }
 }
 
@@ -115,10 +163,11 @@ fn references(tls: &GatewayTls) -> Vec<Reference<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::{Change, Object};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Change, Object, Settings, Translator};
+    use crate::{Settings, Translator};
 
     fn needs(manifests: &[(&str, &str, Value)], role: AgentRole) -> Vec<String> {
         let set = |(kind, name, spec): &(&str, &str, Value)| {
@@ -128,7 +177,7 @@ mod tests {
         };
         let settings = Settings { controller_name: "c".to_owned(), role, ..Settings::default() };
         let outcome = Translator::new(settings).apply(manifests.iter().map(set).collect());
-        outcome.needs.iter().flatten().map(ToString::to_string).collect()
+        outcome.needs.added.iter().map(ToString::to_string).collect()
     }
 
     fn tls(secret: &str) -> Value {

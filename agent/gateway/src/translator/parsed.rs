@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_api::types::shared::ParentReference;
+use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
 use super::relation::Relation;
-use crate::api::shared::ParentReference;
 use crate::route::{self, Delegation, ParsedRoute, ParsedRule};
 use crate::selector::NamespaceRule;
-use crate::{Kind, ObjectKey, Objects};
 
 #[derive(Debug, Default)]
 pub(super) struct ParsedRoutes {
@@ -34,23 +34,28 @@ impl ParsedRoutes {
 
     /// Parses those of `routes` that changed. Returns all of them, and those that are or were named
     /// by them or name them.
-    pub(super) fn update(&mut self, routes: BTreeSet<ObjectKey>, objects: &Objects) -> BTreeSet<ObjectKey> {
-        let mut concerned = routes.clone();
-        for key in routes {
-            let before = self.parsed.remove(&key);
-            let now = parse(&key, before.as_ref(), objects);
+    pub(super) fn update(
+        &mut self,
+        mut routes: BTreeSet<ObjectKey>,
+        objects: &Objects,
+    ) -> BTreeSet<ObjectKey> {
+        let mut relatives = BTreeSet::new();
+        for key in &routes {
+            let before = self.parsed.remove(key);
+            let now = parse(key, before.as_ref(), objects);
             let parents_before = before.as_deref().map(parents_of).unwrap_or_default();
             let parents_now = now.as_deref().map(parents_of).unwrap_or_default();
-            self.children.update(&key, &parents_before, &parents_now);
+            self.children.update(key, &parents_before, &parents_now);
             let listed_before = before.as_deref().map(listed_by).unwrap_or_default();
             let listed_now = now.as_deref().map(listed_by).unwrap_or_default();
-            self.listers.update(&key, &listed_before, &listed_now);
-            concerned.extend(parents_before);
-            concerned.extend(parents_now);
-            concerned.extend(self.listers(&key).cloned());
+            self.listers.update(key, &listed_before, &listed_now);
+            relatives.extend(parents_before);
+            relatives.extend(parents_now);
+            relatives.extend(self.listers(key).cloned());
             now.into_iter().for_each(|now| drop(self.parsed.insert(key.clone(), now)));
         }
-        concerned
+        routes.append(&mut relatives);
+        routes
     }
 
     /// The routes whose parentRefs name a route.

@@ -1,4 +1,5 @@
-//! Stage: accepted listeners become what the data plane runs, grouped by the port they share.
+//! Stage: accepted listeners become what the data plane runs, grouped by the port they share; and
+//! so do those that lack only a certificate, to keep their names from less specific neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +12,16 @@ use super::gateways::{ChangedGateways, Gateways};
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners};
 use super::tables::{ChangedTables, Tables};
-use crate::listener::{ListenerKey, Protocol};
+use crate::listener::ListenerKey;
+use crate::protocol::Protocol;
 
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     listeners: BTreeMap<ListenerKey, Served>,
     ports: BTreeMap<ObjectName, BTreeMap<PortKey, Arc<Port>>>,
+    /// Listeners that their port cannot hold beside the others, though merging accepted them: their
+    /// statuses say so.
+    mismatched: BTreeMap<ListenerId, String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +62,11 @@ impl Ports {
 
     pub(super) fn get(&self, gateway: &ObjectName, key: PortKey) -> Option<&Arc<Port>> {
         self.ports.get(gateway)?.get(&key)
+    }
+
+    /// The reason why an accepted listener is missing on its port.
+    pub(super) fn mismatch(&self, listener: &ListenerId) -> Option<&str> {
+        self.mismatched.get(listener).map(String::as_str)
     }
 
     pub(super) fn update(
@@ -108,19 +118,25 @@ impl Ports {
 
     /// Removals come first: a hostname may pass from one listener to another.
     fn change_port(&mut self, gateway: &ObjectName, key: PortKey, change: PortChange, gateways: &Gateways) {
-        let before = self.get(gateway, key);
-        let mut listeners = before.map(|port| port.listeners.clone());
+        let before = self.get(gateway, key).cloned();
+        let mut listeners = before.as_ref().map(|port| port.listeners.clone());
         for gone in change.gone {
-            listeners = listeners.and_then(|listeners| listeners.without(&gone));
+            if self.mismatched.remove(&gone.id).is_none() {
+                listeners = listeners.and_then(|listeners| listeners.without(&gone));
+            }
         }
         for new in change.new {
-            listeners = Some(match listeners {
-                Some(listeners) => listeners.with(new),
-                None => PortListeners::of(new),
-            });
+            let Some(there) = &mut listeners else {
+                listeners = Some(PortListeners::of(new));
+                continue;
+            };
+            let id = new.id.clone();
+            if let Err(mismatch) = there.add(new) {
+                self.mismatched.insert(id, mismatch.to_string());
+            }
         }
         let port = listeners.map(|listeners| {
-            let gateway = served_gateway(gateway, gateways, before.map(|port| &port.gateway));
+            let gateway = served_gateway(gateway, gateways, before.as_ref().map(|port| &port.gateway));
             Arc::new(Port { gateway, key, listeners })
         });
         self.set(gateway, key, port);
@@ -146,13 +162,13 @@ fn served_gateway(name: &ObjectName, gateways: &Gateways, before: Option<&Arc<Ga
 }
 
 impl Sources<'_> {
-    /// The listener as it is to be served; `None` if it is not accepted.
+    /// The listener as it is to be served; `None` if it is not accepted, and keeps no name either.
     fn served(self, key: &ListenerKey) -> Option<Served> {
         let (parent, name) = key;
         let declared = self.listeners.get(parent)?;
         let gateway = self.hierarchy.gateway_of(parent)?;
         let at = declared.listeners.iter().position(|listener| listener.name == *name)?;
-        self.gateways.verdicts(parent).get(at).filter(|verdict| verdict.is_accepted())?;
+        let verdict = self.gateways.verdicts(parent).get(at).filter(|verdict| verdict.is_distinct())?;
         let listener = &declared.listeners[at];
         let id = ListenerId {
             gateway: gateway.clone(),
@@ -162,6 +178,7 @@ impl Sources<'_> {
         };
         let routes = || self.tables.of(key).clone();
         let serves = match listener.protocol {
+            _ if !verdict.is_accepted() => Serves::NoCertificate,
             Protocol::Http => Serves::Http(routes()),
             Protocol::Https => Serves::Https {
                 tls: TlsTermination { certificates: listener.certificates.clone() },
@@ -178,5 +195,37 @@ impl Served {
     fn change<'c>(&self, changes: &'c mut PortChanges) -> &'c mut PortChange {
         let gateway = self.listener.id.gateway.clone();
         changes.entry(gateway).or_default().entry(self.port).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_model::{HostPattern, ParentKind};
+
+    use super::*;
+
+    fn listener(name: &str, serves: Serves) -> Arc<Listener> {
+        let gateway = ObjectName::new("infra", "web");
+        let id =
+            ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: name.into() };
+        Arc::new(Listener { id, hostname: HostPattern::Any, serves })
+    }
+
+    #[test]
+    fn a_listener_that_its_port_cannot_hold_is_not_forgotten() {
+        let http = listener("http", Serves::Http(Arc::default()));
+        let https =
+            listener("https", Serves::Https { tls: TlsTermination::default(), routes: Arc::default() });
+        let (gateway, key) = (http.id.gateway.clone(), PortKey::tcp(80));
+        let mut ports = Ports::default();
+        let mut change = |gone: &[&Arc<Listener>], new: &[&Arc<Listener>]| {
+            let [gone, new] = [gone, new].map(|all| all.iter().copied().cloned().collect());
+            ports.change_port(&gateway, key, PortChange { gone, new }, &Gateways::default());
+            let held = ports.get(&gateway, key).map(|port| port.listeners.to_string());
+            (held.unwrap_or_default(), ports.mismatch(&https.id).map(str::to_owned))
+        };
+        let why = "Gateway infra/web listener https has protocol HTTPS, its port HTTP";
+        assert_eq!(change(&[], &[&http, &https]), ("HTTP".to_owned(), Some(why.to_owned())));
+        assert_eq!(change(&[&https], &[]), ("HTTP".to_owned(), None), "and does not take another along");
     }
 }

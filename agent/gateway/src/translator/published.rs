@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 
 use foldhash::quality::RandomState;
+use portcullis_api::ObjectKey;
 
-use crate::ObjectKey;
 use crate::status::Status;
 
 /// Two different statuses of an object have the same hash once in 2⁶⁴ changes; the hash is seeded,

@@ -4,21 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{Entry, HostPattern, ObjectName};
 
-use super::attachments::{AttachedTo, ListenerRoutes, Parents};
+use super::attachments::{AttachedTo, ListenerHostnames, ListenerRoutes, Parents};
 use super::changes::ChangedObjects;
+use super::counts::Counts;
 use super::families::{AttachedFamily, Consent, StandIn, replace_parent, same_rules, serve_same};
 use super::hierarchy::ChangedHierarchy;
 use super::listeners::{ChangedListeners, Listeners};
 use super::parsed::{ParsedRoutes, parents_of};
 use super::relation::{Relation, only_in};
+use crate::Fault;
 use crate::delegate::Family;
 use crate::listener::{ListenerKey, ParentKey, parent_key};
 use crate::route::{BackendUse, ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
 use crate::selector::NamespaceRule;
 use crate::status::ParentVerdict;
-use crate::{Fault, Kind, ObjectKey};
 
 #[derive(Debug, Default)]
 pub(super) struct Routes {
@@ -26,7 +28,8 @@ pub(super) struct Routes {
     by_parent: Relation<ParentKey, ObjectKey>,
     by_service: Relation<ObjectName, ObjectKey>,
     by_listener: BTreeMap<ListenerKey, ListenerRoutes>,
-    backend_uses: BackendUses,
+    /// The number of routes that use each backend.
+    backend_uses: Counts<BackendUse>,
     /// Counts by namespace the changes of what parents and children there may need to agree: its
     /// grants and labels.
     consent: BTreeMap<Arc<str>, u64>,
@@ -65,17 +68,12 @@ pub(super) struct ChangedRoutes {
     pub(super) families: BTreeSet<ObjectKey>,
     /// Gateways and ListenerSets with another number of attached routes.
     pub(super) parents: BTreeSet<ParentKey>,
-    /// Listeners with other routes, or with routes that serve something else.
-    pub(super) listeners: BTreeSet<ListenerKey>,
-    /// The host patterns of listeners for which that is so.
-    pub(super) hostnames: BTreeSet<(ListenerKey, HostPattern)>,
+    /// Listeners with other routes, or with routes that serve something else, and the host patterns
+    /// for which that is so.
+    pub(super) listeners: ListenerHostnames,
     /// Services of which another port came into use, or went out of use.
     pub(super) services: BTreeSet<ObjectName>,
 }
-
-/// The number of routes that use each backend.
-#[derive(Debug, Default)]
-pub(super) struct BackendUses(BTreeMap<BackendUse, usize>);
 
 /// The rules of a route, compared with those before.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,21 +99,22 @@ impl Routes {
         self.by_listener.get(listener)
     }
 
-    pub(super) fn backend_uses(&self) -> &BackendUses {
+    pub(super) fn backend_uses(&self) -> &Counts<BackendUse> {
         &self.backend_uses
     }
 
     /// The routes that may fare differently, as far as other objects than their relatives are
-    /// concerned.
+    /// concerned; `rewritten` are those that changed themselves.
     pub(super) fn affected(
         &mut self,
+        rewritten: BTreeSet<ObjectKey>,
         changed: &ChangedObjects,
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
         parsed: &ParsedRoutes,
         listeners: &Listeners,
     ) -> BTreeSet<ObjectKey> {
-        let mut affected: BTreeSet<_> = changed.routes().cloned().collect();
+        let mut affected = rewritten;
         for parent in judged.for_routes.union(&attached.moved) {
             affected.extend(self.by_parent.of(parent).cloned());
         }
@@ -207,7 +206,7 @@ impl Routes {
         RouteState {
             references: References::of(parsed, &resolved, parents),
             rules: resolved.rules.into(),
-            unresolved: resolved.problem.map(Box::new),
+            unresolved: resolved.fault.map(Box::new),
             parsed: parsed.clone(),
             attached: attached.into(),
             verdicts: verdicts.into(),
@@ -227,7 +226,11 @@ impl Routes {
         let [before, now] = [before, now].map(|state| state.map_or(&nothing, |state| &state.references));
         self.by_service.update_list(key, &before.services, &now.services);
         self.by_parent.update_list(key, &before.parents, &now.parents);
-        changed.services.extend(self.backend_uses.update(&before.backends, &now.backends));
+        let uses = &mut self.backend_uses;
+        let new = only_in(&now.backends, &before.backends).filter(|used| uses.add(used));
+        changed.services.extend(new.map(|used| used.service.clone()));
+        let gone = only_in(&before.backends, &now.backends).filter(|used| uses.remove(used));
+        changed.services.extend(gone.map(|used| used.service.clone()));
     }
 
     /// Moves a route between listeners, and marks the tables that are another's now.
@@ -362,42 +365,11 @@ impl References {
 
 impl ChangedRoutes {
     fn note_tables(&mut self, listener: &ListenerKey, hostnames: &[HostPattern]) {
-        self.listeners.insert(listener.clone());
-        self.hostnames.extend(hostnames.iter().map(|hostname| (listener.clone(), hostname.clone())));
-    }
-}
-
-// === impl BackendUses ===
-
-impl BackendUses {
-    pub(super) fn contains(&self, used: &BackendUse) -> bool {
-        self.0.contains_key(used)
-    }
-
-    /// Those from `first` on.
-    pub(super) fn from(&self, first: &BackendUse) -> impl Iterator<Item = &BackendUse> {
-        self.0.range(first..).map(|(used, _)| used)
-    }
-
-    /// Counts a route's backends anew; returns the Services whose backends came or went.
-    fn update(&mut self, before: &[BackendUse], now: &[BackendUse]) -> BTreeSet<ObjectName> {
-        let mut changed = BTreeSet::new();
-        for used in only_in(now, before) {
-            let count = self.0.entry(used.clone()).or_default();
-            *count += 1;
-            if *count == 1 {
-                changed.insert(used.service.clone());
-            }
-        }
-        for used in only_in(before, now) {
-            let count = self.0.get(used).copied().unwrap_or_default();
-            if count > 1 {
-                self.0.insert(used.clone(), count - 1);
-            } else {
-                self.0.remove(used);
-                changed.insert(used.service.clone());
-            }
-        }
-        changed
+        // From scratch, a listener comes again with each of its routes.
+        let known = match self.listeners.get_mut(listener) {
+            Some(known) => known,
+            None => self.listeners.entry(listener.clone()).or_default(),
+        };
+        known.extend(hostnames.iter().cloned());
     }
 }

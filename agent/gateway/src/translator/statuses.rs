@@ -12,8 +12,8 @@ use super::published::Published;
 use super::view::View;
 use crate::listener::ParentKey;
 use crate::status::Status;
-use crate::{Kind, ObjectKey};
 
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{ObjectName, ParentKind};
 
 #[derive(Debug, Default)]
@@ -107,12 +107,18 @@ impl Changes<'_> {
         let classes = self.classes(view);
         let mut affected = self.routes;
         affected.extend(classes);
-        affected.extend(self.conflicts.routes.iter().cloned());
+        for route in &self.conflicts.routes {
+            affected.insert(route.clone());
+            // Its children are served where it is, and nowhere else.
+            let family = view.routes.get(route).and_then(|state| state.family.as_ref());
+            let children = family.into_iter().flat_map(|bound| &bound.family.children);
+            affected.extend(children.map(|report| report.child.clone()));
+        }
         let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
         let parents = parents.chain(&self.hierarchy.candidates);
         let parents = parents.chain(&self.gateways.verdicts).chain(&self.gateways.overlaps);
         let attached = self.parents.iter();
-        let attached = attached.chain(self.conflicts.listeners.iter().map(|(parent, _)| parent));
+        let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));
         affected.extend(self.gateways.merged.iter().map(gateway_key));
         for gateway in self.gateways.whole.iter().chain(&self.frontends.lost).chain(self.observed) {
@@ -138,4 +144,31 @@ fn members(gateway: &ObjectName, hierarchy: &Hierarchy) -> impl Iterator<Item = 
 
 fn gateway_key(name: &ObjectName) -> ObjectKey {
     ParentKey { kind: ParentKind::Gateway, name: name.clone() }.object()
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Change, Object, StatusUse};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Settings, Translator};
+
+    #[test]
+    fn every_kind_whose_status_is_ours_gets_one() {
+        // Whatever a kind does not know is ignored.
+        let spec = json!({"controllerName": "c", "gatewayClassName": "object", "listeners": [], "rules": [],
+            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
+        for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {
+            let kinds = BTreeSet::from([Kind::GatewayClass, Kind::Gateway, kind]);
+            let objects = kinds.iter().map(|kind| {
+                let manifest = json!({"apiVersion": kind.api_version(), "kind": kind.as_str(),
+                    "metadata": {"name": "object"}, "spec": spec});
+                Change::Set(Object::from_json(manifest).unwrap().unwrap())
+            });
+            let settings = Settings { controller_name: "c".to_owned(), ..Settings::default() };
+            let outcome = Translator::new(settings).apply(objects.collect());
+            assert!(outcome.statuses.keys().any(|key| key.kind == kind), "{kind}");
+        }
+    }
 }

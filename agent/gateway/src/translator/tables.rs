@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use portcullis_model::{HostPattern, PathTable, RouteTable};
 
+use super::attachments::ListenerHostnames;
 use super::conflicts::{ChangedConflicts, KindConflicts};
 use super::routes::Routes;
 use crate::listener::ListenerKey;
@@ -29,17 +30,15 @@ impl Tables {
 
     pub(super) fn update(
         &mut self,
-        mut hostnames: BTreeSet<(ListenerKey, HostPattern)>,
+        mut listeners: ListenerHostnames,
         turned: &ChangedConflicts,
         routes: &Routes,
         conflicts: &KindConflicts,
     ) -> ChangedTables {
-        let mut by_listener: BTreeMap<ListenerKey, Vec<HostPattern>> = BTreeMap::new();
-        hostnames.extend(turned.hostnames.iter().cloned());
-        for (listener, hostname) in hostnames {
-            by_listener.entry(listener).or_default().push(hostname);
+        for (listener, hostnames) in &turned.listeners {
+            listeners.entry(listener.clone()).or_default().extend(hostnames.iter().cloned());
         }
-        for (listener, hostnames) in &by_listener {
+        for (listener, hostnames) in &listeners {
             match routes.at_listener(listener) {
                 Some(_) => {
                     let mut table = RouteTable::clone(self.of(listener));
@@ -54,7 +53,7 @@ impl Tables {
                 None => drop(self.by_listener.remove(listener)),
             }
         }
-        by_listener.into_keys().collect()
+        listeners.into_keys().collect()
     }
 }
 
@@ -67,7 +66,7 @@ fn path_table(
 ) -> Option<PathTable> {
     let conflicted = conflicts.at(listener);
     let attached = routes.at_listener(listener)?.at(hostname);
-    let mut served = attached.filter(|route| !conflicted.contains(*route)).peekable();
+    let mut served = attached.filter(|route| !conflicted.contains_key(*route)).peekable();
     served.peek()?;
     let states = served.filter_map(|route| routes.get(route));
     Some(PathTable::new(states.flat_map(|state| state.entries(listener, hostname)).collect()))

@@ -1,10 +1,14 @@
-//! The state of the stages as statuses show it: what an object's status should say, and what no
-//! status can say.
+//! The state of all stages at once, as the last ones read it: statuses, generated objects and needs
+//! follow from it. Here stands what an object's status should say, and what no status can say; it
+//! does not know what was published before.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use portcullis_model::{FrontendKey, HostPattern, ObjectName, ParentKind, PortKey};
+use portcullis_api::types::gatewayclasses::GatewayClass;
+use portcullis_api::types::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
+use portcullis_model::{FrontendKey, HostPattern, ListenerId, ObjectName, ParentKind, PortKey};
 
 use super::attachments::Parents;
 use super::conflicts::KindConflicts;
@@ -13,21 +17,20 @@ use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::parsed::{ParsedRoutes, parent_route, parents_of};
+use super::ports::Ports;
 use super::routes::{RouteState, Routes};
-use crate::api::gatewayclasses::GatewayClass;
-use crate::api::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
 use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
 use crate::feedback::Observations;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
 use crate::parent::{self, AllowedChildren};
 use crate::route::ParsedRoute;
 use crate::status::{
-    ChildView, GatewayView, ListenerView, Overlap, SetView, Status, child_status, class_status,
-    gateway_status, route_status, set_status,
+    ChildView, GatewayView, ListenerView, Overlap, ParentVerdict, SetView, Status, child_status,
+    class_status, gateway_status, route_status, set_status,
 };
-use crate::{Fault, GATEWAY_GROUP, Kind, ObjectKey, Objects, Reason, Settings, infra};
+use crate::{Fault, Reason, Settings, infra};
 
-/// All that statuses are planned from.
+/// All that statuses, generated objects and needs follow from.
 #[derive(Clone, Copy)]
 pub(super) struct View<'s> {
     pub(super) settings: &'s Settings,
@@ -38,6 +41,7 @@ pub(super) struct View<'s> {
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,
+    pub(super) ports: &'s Ports,
     pub(super) frontends: &'s Frontends,
     pub(super) observations: &'s Observations,
 }
@@ -72,7 +76,7 @@ impl<'s> View<'s> {
     }
 
     /// The last status of a ListenerSet whose Gateway is gone: no other controller would take back
-    /// what ours said.
+    /// what ours reported.
     pub(super) fn orphan_status(self, key: &ObjectKey) -> Option<Status> {
         let set = (key.kind == Kind::ListenerSet).then(|| key.name.clone())?;
         let set = ParentKey { kind: ParentKind::ListenerSet, name: set };
@@ -106,7 +110,7 @@ impl<'s> View<'s> {
 
     fn class_status(self, class: &GatewayClass) -> ClassStatus {
         let parameters = infra::of_class(class, self.objects).err();
-        class_status(class, parameters.as_ref(), parent::supported_version(self.objects))
+        class_status(class, parameters.as_ref(), &parent::installed_release(self.objects))
     }
 
     fn gateway_status(self, name: &ObjectName) -> Option<Status> {
@@ -122,6 +126,9 @@ impl<'s> View<'s> {
             generation: declared.generation,
             refusal,
             parent_refusal: parent.and_then(|(_, parent)| parent_refusal(parent)),
+            parent_unprovisioned: parent
+                .and_then(|(name, _)| self.parent_unprovisioned(name))
+                .map(|fault| fault.because(Reason::Pending)),
             parent: parent.map(|(_, parent)| &parent.addresses),
             own: self.listener_views(&key, declared),
         };
@@ -132,16 +139,20 @@ impl<'s> View<'s> {
         let merged = self.gateways.get(name)?;
         let accepting = parent_refusal(merged).is_none();
         let allowed = parent::allowed_children(self.objects.gateways.get(name)?);
-        let opted_in = !matches!(allowed, Ok(AllowedChildren::None));
+        let opted_in = matches!(allowed, Ok(AllowedChildren::From(_)));
+        let own = self.listener_views(key, declared);
+        let accepted = own.iter().filter(|view| view.verdict.is_accepted());
+        let own_ports: BTreeSet<_> = accepted.map(|view| view.listener.port).collect();
+        let unserved = self.observations.unserved_frontends(name);
+        let unserved = unserved.filter(|(frontend, _)| own_ports.contains(&frontend.port_key()));
         let view = GatewayView {
             generation: declared.generation,
             addresses: &merged.addresses,
             refusal: merged.refusal.as_ref(),
-            own: self.listener_views(key, declared),
             invalid_below: merged.summary.invalid_below,
-            valid_anywhere: merged.summary.valid_anywhere,
-            lost: self.frontends.lost_by(name).map(lost),
-            unserved: self.observations.unserved(name).map(|(_, line)| line).collect(),
+            lost: self.frontends.lost_by(name).and_then(|lost| lost_ports(lost, &own_ports)),
+            unserved: unserved.map(|(_, line)| line).collect(),
+            own,
             unprovisioned: self.observations.unprovisioned(name),
             attached_sets: if accepting { merged.summary.attached_sets } else { 0 },
             attached_gateways: opted_in.then_some(if accepting {
@@ -182,7 +193,7 @@ impl<'s> View<'s> {
             verdict,
             attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
             hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
-            unserved: gateway.map(|(name, _)| self.unserved(name, listener.port)).unwrap_or_default(),
+            unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
             overlap: if self.gateways.overlapping(key).contains(&listener.name) {
                 Overlap::Some
             } else {
@@ -194,18 +205,26 @@ impl<'s> View<'s> {
 
     fn attached_routes(self, listener: &ListenerKey) -> usize {
         let routes = self.routes.at_listener(listener);
-        routes.map_or(0, |routes| routes.accepted_without(self.conflicts.at(listener)))
+        routes.map_or(0, |routes| routes.accepted_without(self.conflicts.at(listener).keys()))
     }
 
-    /// The frontends of a port that the data plane does not serve, one line for each.
-    fn unserved(self, gateway: &ObjectName, port: PortKey) -> Vec<String> {
-        let frontends = self.observations.unserved(gateway);
-        frontends.filter(|(frontend, _)| frontend.port_key() == port).map(|(_, line)| line).collect()
+    /// The frontends at which the data plane does not serve a listener, one line for each.
+    fn unserved(self, gateway: &ObjectName, holder: &ParentKey, listener: &Listener) -> Vec<String> {
+        let frontends = self.observations.unserved_frontends(gateway);
+        let of_port = frontends.filter(|(frontend, _)| frontend.port_key() == listener.port);
+        let id = ListenerId {
+            gateway: gateway.clone(),
+            kind: holder.kind,
+            parent: holder.name.clone(),
+            name: listener.name.clone(),
+        };
+        let mismatch = self.ports.mismatch(&id).map(str::to_owned);
+        of_port.map(|(_, line)| line).chain(self.observations.unserved_at(&id)).chain(mismatch).collect()
     }
 
-    /// The words for ListenerSets, whose owners may not see the parent: that, not why. "Programmed
-    /// ... only reflects the listeners in that ListenerSet", except when those of "the parent
-    /// Gateway ... transition to False" (GEP-1713).
+    /// The message for children, whose owners may not see the parent: that it is not
+    /// programmed, not why. "Programmed ... only reflects the listeners in that ListenerSet",
+    /// except when those of "the parent Gateway ... transition to False" (GEP-1713).
     fn parent_unprovisioned(self, gateway: &ObjectName) -> Option<Fault> {
         let message = "the Gateway attached to is not programmed";
         let unprovisioned = self.observations.unprovisioned(gateway);
@@ -263,15 +282,20 @@ impl<'s> View<'s> {
 
     // === routes ===
 
-    fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
+    /// The verdicts on a route, conflicts with other kinds included.
+    fn verdicts(self, key: &ObjectKey, state: &RouteState) -> Vec<ParentVerdict> {
         let parents = Parents { listeners: self.listeners, hierarchy: self.hierarchy, objects: self.objects };
-        let verdicts = self.conflicts.verdicts(key, state, parents);
+        self.conflicts.verdicts(key, state, parents)
+    }
+
+    fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
+        let verdicts = self.verdicts(key, state);
         let controller = &self.settings.controller_name;
         let mut status = route_status(&state.parsed, state.unresolved.as_deref(), &verdicts, controller);
         if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
             for (entry, grandparent) in status.parents.iter_mut().zip(&bound.grandparents) {
                 let fits = |hostnames: &[HostPattern]| {
-                    grandparent.verdict.refusal.is_some() || grandparent.takes(hostnames)
+                    grandparent.refusal(&verdicts).is_some() || grandparent.takes(hostnames)
                 };
                 entry.conditions.extend(bound.family.parent_conditions(|child| fits(&child.hostnames)));
             }
@@ -285,10 +309,11 @@ impl<'s> View<'s> {
         let mut parents = parents_of(&state.parsed);
         parents.extend(self.parsed.listers(key).cloned());
         let mut entries = Vec::new();
-        for parent in parents.iter().filter_map(|parent| self.routes.get(parent)) {
+        for (parent_key, parent) in parents.iter().filter_map(|key| Some((key, self.routes.get(key)?))) {
             let Some(bound) = parent.family.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
             let Some(report) = bound.family.report(key) else { continue };
-            let grandparents = bound.verdicts_on(&state.parsed, &report.hostnames);
+            let grandparents =
+                bound.verdicts_on(&state.parsed, &report.hostnames, &self.verdicts(parent_key, parent));
             let unresolved = state.unresolved.as_deref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }
@@ -327,9 +352,11 @@ impl<'s> View<'s> {
     }
 }
 
-fn lost(lost: &Lost) -> Fault {
-    let by_port = lost.iter().map(|(port, lost)| in_use(*port, lost.iter()));
-    Fault::not_programmed(Reason::AddressNotUsable, by_port.collect::<Vec<_>>().join("; "))
+/// The fault of a Gateway some of whose ports are an older one's.
+fn lost_ports(lost: &Lost, ports: &BTreeSet<PortKey>) -> Option<Fault> {
+    let of_ports = lost.iter().filter(|(port, _)| ports.contains(port));
+    let messages: Vec<_> = of_ports.map(|(port, lost)| in_use(*port, lost.iter())).collect();
+    (!messages.is_empty()).then(|| Fault::not_programmed(Reason::AddressNotUsable, messages.join("; ")))
 }
 
 fn in_use<'a>(port: PortKey, addresses: impl Iterator<Item = &'a IpAddr>) -> String {
@@ -338,7 +365,8 @@ fn in_use<'a>(port: PortKey, addresses: impl Iterator<Item = &'a IpAddr>) -> Str
     format!("{} is in use by an older Gateway: use another address or port", addresses.join(", "))
 }
 
-/// The words for children, whose owners may not see the parent: that it is not accepted, not why.
+/// The message for children, whose owners may not see the parent: that it is not accepted, not
+/// why.
 fn parent_refusal(parent: &MergedGateway) -> Option<Fault> {
     let refusal = parent.refusal.as_ref()?;
     let is_own_matter = refusal.reason == Reason::ListenersNotValid;
@@ -353,7 +381,8 @@ impl Named {
         let kind = reference.kind.as_deref().filter(|_| reference.group.as_deref() == Some(GATEWAY_GROUP));
         match kind {
             Some(kind) if kind == own.as_str() => Self::SameKind,
-            Some("HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute") => Self::OtherRoute,
+            // Those that we do not know, too: the API names all kinds of routes so.
+            Some(kind) if kind.ends_with("Route") => Self::OtherRoute,
             _ => Self::Other,
         }
     }

@@ -5,15 +5,14 @@
 //! is specified. `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the
 //! files; read what you bless.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
-use portcullis_gateway::infra::{Generated, generated_for, with_assigned_addresses};
-use portcullis_gateway::{Change, Object, Outcome, Translator, dump_status};
+use portcullis_api::{Change, Object, Objects};
+use portcullis_gateway::infra::{AssignedAddresses, Generated, generated_for};
+use portcullis_gateway::{Feedback, Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
-use portcullis_model::ObjectName;
 use serde_json::{Map, Value, json};
 
 #[test]
@@ -65,28 +64,25 @@ fn translate(case: &Path) -> Outcome {
     let input = fs::read_to_string(case.join("in.yaml")).unwrap();
     let mut translator = Translator::new(crate::support::settings());
     translator.apply(crate::support::base().into_iter().map(Change::Set).collect());
-    translator.apply(addressed(crate::support::read(&input)).into_iter().map(Change::Set).collect())
+    let read = crate::support::read(&input);
+    assigned(&read).into_iter().for_each(|feedback| translator.observe(feedback));
+    translator.apply(read.into_iter().map(Change::Set).collect())
 }
 
-/// Assigns addresses as the source does with a Gateway for which there is a Service.
-fn addressed(objects: Vec<Object>) -> Vec<Object> {
-    let services: Vec<_> = objects.iter().filter_map(generated_service).collect();
-    let with_addresses = |object: Object| {
-        let service = services.iter().find(|(gateway, _)| *gateway == object.key().name);
-        match (object, service) {
-            (Object::Gateway(gateway), Some((_, service))) => {
-                Object::Gateway(with_assigned_addresses(&gateway, Some(service)))
-            }
-            (other, _) => other,
-        }
-    };
-    objects.into_iter().map(with_addresses).collect()
-}
-
-/// With the Gateway that it is for.
-fn generated_service(object: &Object) -> Option<(ObjectName, Arc<Service>)> {
-    let Object::Service(service) = object else { return None };
-    Some((generated_for(service)?, service.clone()))
+/// The observation that the source makes of Gateways with a Service; `None` if there is none.
+fn assigned(read: &[Object]) -> Option<Feedback> {
+    let mut objects = Objects::default();
+    for object in read {
+        objects.apply(Change::Set(object.clone()));
+    }
+    let gateways = objects.services.values().filter_map(|service| generated_for(service));
+    let assigned: BTreeMap<_, _> = gateways
+        .map(|gateway| {
+            let addresses = AssignedAddresses::of(&gateway, &objects);
+            (gateway, addresses)
+        })
+        .collect();
+    (!assigned.is_empty()).then_some(Feedback::Assigned(assigned))
 }
 
 fn statuses(outcome: &Outcome) -> Value {
@@ -99,14 +95,14 @@ fn statuses(outcome: &Outcome) -> Value {
 }
 
 fn infra(outcome: &Outcome) -> Option<Value> {
-    let wanted = outcome.generated.iter().filter_map(|(gateway, wanted)| {
-        let objects = wanted.as_ref()?.objects.as_ref();
+    let desired = outcome.generated.iter().filter_map(|(gateway, desired)| {
+        let objects = desired.as_ref()?.objects.as_ref();
         let manifests =
             |objects: &Vec<Generated>| objects.iter().map(|object| object.manifest.clone()).collect();
         Some((gateway.to_string(), objects.map_or_else(|| json!("stays as it is"), manifests)))
     });
-    let wanted: Map<_, _> = wanted.collect();
-    (!wanted.is_empty()).then_some(wanted.into())
+    let desired: Map<_, _> = desired.collect();
+    (!desired.is_empty()).then_some(desired.into())
 }
 
 fn ephemeral(outcome: &Outcome) -> Value {

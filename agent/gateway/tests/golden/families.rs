@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_gateway::{Change, Object, Objects, Outcome, Translator, dump_status};
+use portcullis_api::{Change, Object, Objects};
+use portcullis_gateway::{Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -63,17 +64,35 @@ fn rules() -> impl Strategy<Value = Value> {
 
 fn route() -> impl Strategy<Value = Value> {
     let hosts = one_of(&[json!([]), json!(["a.example"]), json!(["*.example"])]);
-    (one_of(&NAMESPACES), one_of(&ROUTES), prop::collection::vec(parent_ref(), 0..3), hosts, rules())
-        .prop_map(|(namespace, name, parent_refs, hostnames, rules)| {
-            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
-                "metadata": {"namespace": namespace, "name": name},
-                "spec": {"parentRefs": parent_refs, "hostnames": hostnames, "rules": rules}})
-        })
+    let route =
+        (one_of(&NAMESPACES), one_of(&ROUTES), prop::collection::vec(parent_ref(), 0..3), hosts, rules())
+            .prop_map(|(namespace, name, parent_refs, hostnames, rules)| {
+                json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                    "metadata": {"namespace": namespace, "name": name},
+                    "spec": {"parentRefs": parent_refs, "hostnames": hostnames, "rules": rules}})
+            });
+    (route, one_of(&["HTTPRoute", "HTTPRoute", "HTTPRoute", "GRPCRoute"]))
+        .prop_map(|(route, kind)| if kind == "GRPCRoute" { grpc(&route) } else { route })
+}
+
+/// The route as a GRPCRoute, with relatives of that kind, too.
+fn grpc(route: &Value) -> Value {
+    let mut route: Value =
+        serde_json::from_str(&route.to_string().replace("HTTPRoute", "GRPCRoute")).unwrap();
+    for rule in route["spec"]["rules"].as_array_mut().unwrap() {
+        let service = match rule["matches"][0]["path"]["value"].as_str() {
+            Some("/x") => "x",
+            _ => "y",
+        };
+        rule["matches"] = json!([{"method": {"service": service}}]);
+    }
+    route
 }
 
 fn surroundings() -> impl Strategy<Value = Value> {
-    let from = json!([{"group": GROUP, "kind": "HTTPRoute", "namespace": "gw"}]);
-    let to = json!([{"group": GROUP, "kind": "HTTPRoute"}]);
+    let from =
+        ["HTTPRoute", "GRPCRoute"].map(|kind| json!({"group": GROUP, "kind": kind, "namespace": "gw"}));
+    let to = ["HTTPRoute", "GRPCRoute"].map(|kind| json!({"group": GROUP, "kind": kind}));
     prop_oneof![
         one_of(&["x", "y"]).prop_map(|team| json!({"apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": "shop", "labels": {"team": team}}})),
@@ -104,14 +123,14 @@ fn to_change((manifest, keep): (Value, bool)) -> Change {
     if keep { Change::Set(object) } else { Change::Delete(object.key()) }
 }
 
-/// Everything that was ever told, with the latest word on each.
+/// The ephemeral routes of all outcomes, the latest of each parent.
 #[derive(Default)]
-struct Told {
+struct Latest {
     ephemeral: BTreeMap<String, Value>,
 }
 
-impl Told {
-    fn hear(&mut self, outcome: &Outcome) {
+impl Latest {
+    fn follow(&mut self, outcome: &Outcome) {
         for (key, family) in &outcome.ephemeral {
             match family {
                 Some(family) => self.ephemeral.insert(key.to_string(), family.objects().into()),
@@ -134,7 +153,7 @@ proptest! {
         batches in prop::collection::vec(prop::collection::vec(change(), 1..5), 1..12),
     ) {
         let mut translator = Translator::new(support::settings());
-        let (mut told, mut objects) = (Told::default(), Objects::default());
+        let (mut latest, mut objects) = (Latest::default(), Objects::default());
         for change in support::base().into_iter().map(Change::Set) {
             objects.apply(change.clone());
             translator.apply(vec![change]);
@@ -144,12 +163,12 @@ proptest! {
             for change in &batch {
                 objects.apply(change.clone());
             }
-            told.hear(&translator.apply(batch));
+            latest.follow(&translator.apply(batch));
             let mut scratch = Translator::new(support::settings());
-            let mut afresh = Told::default();
-            afresh.hear(&scratch.apply(objects.iter().map(Change::Set).collect()));
+            let mut afresh = Latest::default();
+            afresh.follow(&scratch.apply(objects.iter().map(Change::Set).collect()));
             prop_assert_eq!(support::to_yaml(&view(&translator)), support::to_yaml(&view(&scratch)));
-            prop_assert_eq!(&told.ephemeral, &afresh.ephemeral);
+            prop_assert_eq!(&latest.ephemeral, &afresh.ephemeral);
         }
     }
 }

@@ -3,18 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_gateway::infra::{GeneratedKind, Wanted};
+use portcullis_api::{Change, Kind, Object, ObjectKey, Objects};
+use portcullis_gateway::infra::{AssignedAddresses, DesiredObjects, GeneratedKind, generated_name};
 use portcullis_gateway::{
-    AgentRole, Change, Kind, Object, ObjectKey, Objects, Outcome, Settings, Translator, dump_status,
+    AgentRole, Fault, Feedback, Outcome, Reason, Settings, Translator, dump_status, read_certificate,
 };
 use portcullis_inspect::dump_snapshot;
-use portcullis_model::ObjectName;
+use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, ParentKind, PortKey, Unserved};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::support;
 
 const NAMESPACES: [&str; 3] = ["infra", "a", "b"];
+/// A Gateway that gets more attention than others, so that what it takes several objects for
+/// happens at all.
+const MOST_CHANGED: (&str, &str) = ("infra", "one");
+const ADDRESSES: [&str; 2] = ["192.0.2.9", "192.0.2.10"];
 const HOSTNAMES: [&str; 4] = ["a.example", "*.a.example", "b.example", "x.a.example"];
 
 proptest! {
@@ -22,74 +27,119 @@ proptest! {
 
     #[test]
     fn following_changes_is_translating_from_scratch(
-        batches in prop::collection::vec(prop::collection::vec(change(), 1..6), 1..14),
+        steps in prop::collection::vec((prop::collection::vec(change(), 1..6), feedback()), 1..14),
     ) {
         let mut translator = Translator::new(support::settings());
-        let mut told = Map::new();
-        let mut wanted = BTreeMap::new();
-        let mut needs = BTreeSet::new();
-        let mut objects = Objects::default();
+        let (mut objects, mut observed) = (Objects::default(), Observed::default());
+        let mut followed = Followed::default();
         for change in support::base().into_iter().map(Change::Set) {
             objects.apply(change.clone());
-            translator.apply(vec![change]);
+            prop_assert!(followed.follow(translator.apply(vec![change])));
         }
-        for batch in batches {
-            for change in &batch {
+        for (changes, feedback) in steps {
+            for feedback in feedback {
+                observed.note(feedback.clone());
+                translator.observe(feedback);
+            }
+            for change in &changes {
                 objects.apply(change.clone());
             }
-            let outcome = translator.apply(batch);
-            for key in outcome.forgotten.iter().chain(outcome.orphaned.keys()) {
-                told.remove(&key.to_string());
-            }
-            for (key, status) in &outcome.statuses {
-                told.insert(key.to_string(), dump_status(status));
-            }
-            follow(&mut wanted, outcome.generated);
-            needs = outcome.needs.unwrap_or(needs);
-            let (scratch, all) = from_scratch(&objects);
-            prop_assert_eq!(&needs, &all.needs.unwrap_or_default());
-            let mut wanted_now = BTreeMap::new();
-            follow(&mut wanted_now, all.generated);
-            prop_assert_eq!(&wanted, &wanted_now);
-            for wanted in wanted_now.values().filter(|wanted| wanted.object(GeneratedKind::Deployment).is_some()) {
-                prop_assert_eq!(readable(wanted), needed_by_pods(&wanted.gateway, &objects));
+            prop_assert!(followed.follow(translator.apply(changes)));
+            let (scratch, all) = from_scratch(&objects, &observed);
+            let mut afresh = Followed::default();
+            prop_assert!(afresh.follow(all));
+            for desired in afresh.desired.values().filter(|it| it.object(GeneratedKind::Deployment).is_some()) {
+                prop_assert_eq!(readable(desired), needed_by_pods(&desired.gateway, &objects));
             }
             prop_assert_eq!(text(&view(&translator)), text(&view(&scratch)));
             // A reader of the changes alone knows as much.
-            told.retain(|name, _| !name.starts_with("GatewayClass"));
-            let mut statuses = statuses(&scratch);
-            statuses.retain(|name, _| !name.starts_with("GatewayClass"));
-            prop_assert_eq!(text(&Value::Object(told.clone())), text(&Value::Object(statuses)));
+            prop_assert_eq!(&followed.needs, &afresh.needs);
+            prop_assert_eq!(&followed.desired, &afresh.desired);
+            prop_assert_eq!(&followed.problems, &afresh.problems);
+            prop_assert_eq!(text(&Value::Object(followed.statuses.clone())), text(&Value::Object(afresh.statuses)));
+            prop_assert_eq!(&afresh.problems, scratch.problems());
         }
     }
 }
 
-fn from_scratch(objects: &Objects) -> (Translator, Outcome) {
+/// All that outcomes said so far, the latest of everything.
+#[derive(Default)]
+struct Followed {
+    statuses: Map<String, Value>,
+    desired: BTreeMap<ObjectName, DesiredObjects>,
+    needs: BTreeSet<ObjectKey>,
+    problems: BTreeMap<ObjectKey, Vec<String>>,
+}
+
+impl Followed {
+    /// Returns whether all that is said to be new was so, and all that is gone was there.
+    fn follow(&mut self, outcome: Outcome) -> bool {
+        for key in outcome.forgotten.iter().chain(outcome.orphaned.keys()) {
+            self.statuses.remove(&key.to_string());
+        }
+        for (key, status) in &outcome.statuses {
+            self.statuses.insert(key.to_string(), dump_status(status));
+        }
+        for (gateway, now) in outcome.generated {
+            match now {
+                Some(now) => drop(self.desired.insert(gateway, now)),
+                None => drop(self.desired.remove(&gateway)),
+            }
+        }
+        let mut is_consistent = outcome.needs.removed.iter().all(|key| self.needs.remove(key));
+        is_consistent &= outcome.needs.added.into_iter().all(|key| self.needs.insert(key));
+        for (key, now) in outcome.problems {
+            let before = self.problems.remove(&key).unwrap_or_default();
+            is_consistent &= before != now;
+            if !now.is_empty() {
+                self.problems.insert(key, now);
+            }
+        }
+        is_consistent
+    }
+}
+
+/// All that was observed so far, the latest of each kind.
+#[derive(Default)]
+struct Observed {
+    assigned: Assigned,
+    others: [Option<Feedback>; 3],
+}
+
+impl Observed {
+    fn note(&mut self, feedback: Feedback) {
+        match feedback {
+            Feedback::Assigned(assigned) => self.assigned.extend(assigned),
+            Feedback::Unserved(_) => self.others[0] = Some(feedback),
+            Feedback::Unprovisioned(_) => self.others[1] = Some(feedback),
+            Feedback::KeptCertificates(_) => self.others[2] = Some(feedback),
+        }
+    }
+}
+
+type Assigned = BTreeMap<ObjectName, AssignedAddresses>;
+
+fn from_scratch(objects: &Objects, observed: &Observed) -> (Translator, Outcome) {
     let mut translator = Translator::new(support::settings());
+    if !observed.assigned.is_empty() {
+        translator.observe(Feedback::Assigned(observed.assigned.clone()));
+    }
+    observed.others.iter().flatten().for_each(|feedback| translator.observe(feedback.clone()));
     let outcome = translator.apply(objects.iter().map(Change::Set).collect());
     (translator, outcome)
-}
-
-fn follow(wanted: &mut BTreeMap<ObjectName, Wanted>, changed: BTreeMap<ObjectName, Option<Wanted>>) {
-    for (gateway, now) in changed {
-        match now {
-            Some(now) => drop(wanted.insert(gateway, now)),
-            None => drop(wanted.remove(&gateway)),
-        }
-    }
 }
 
 /// The Secrets that a pod of the Gateway asks for.
 fn needed_by_pods(gateway: &ObjectName, objects: &Objects) -> BTreeSet<ObjectName> {
     let role = AgentRole::Dedicated(gateway.clone());
     let mut translator = Translator::new(Settings { role, ..support::settings() });
-    let needs = translator.apply(objects.iter().map(Change::Set).collect()).needs.unwrap_or_default();
-    needs.into_iter().filter(|key| key.kind == Kind::Secret).map(|key| key.name).collect()
+    let needs = translator.apply(objects.iter().map(Change::Set).collect()).needs;
+    needs.added.into_iter().filter(|key| key.kind == Kind::Secret).map(|key| key.name).collect()
 }
 
 /// The Secrets that the generated Roles name.
-fn readable(wanted: &Wanted) -> BTreeSet<ObjectName> {
-    let roles = wanted.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
+fn readable(desired: &DesiredObjects) -> BTreeSet<ObjectName> {
+    let roles = desired.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
     let secrets = roles.flat_map(|role| {
         let names = role.manifest["rules"][0]["resourceNames"].as_array().unwrap();
         names.iter().map(move |name| ObjectName::new(role.name().namespace, name.as_str().unwrap()))
@@ -115,9 +165,77 @@ fn text(value: &Value) -> String {
 
 fn change() -> impl Strategy<Value = Change> {
     (any::<prop::sample::Selector>(), 0..8u8, any::<u64>()).prop_map(|(selector, fate, seed)| {
-        let object = object(selector.select(0..11u8), &mut Dice(seed));
-        if fate == 0 { Change::Delete(object.key()) } else { Change::Set(object) }
+        let object = object(selector.select(0..KINDS), &mut Dice(seed));
+        // Services are often deleted: most have addresses that nothing uses.
+        let is_deleted = fate == 0 || fate < 4 && object.kind() == Kind::Service;
+        if is_deleted { Change::Delete(object.key()) } else { Change::Set(object) }
     })
+}
+
+/// Observations of earlier outcomes, most of the time none.
+fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
+    any::<u64>().prop_map(|seed| {
+        let mut dice = Dice(seed);
+        match dice.roll(7) {
+            0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
+            2 => vec![Feedback::Unserved(unserved(&mut dice))],
+            3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
+            4 => vec![Feedback::KeptCertificates(kept_certificates(&mut dice))],
+            _ => Vec::new(),
+        }
+    })
+}
+
+/// Of all Gateways, for those of which nothing was observed have no address.
+fn assigned(dice: &mut Dice) -> Assigned {
+    let names = NAMESPACES.into_iter().flat_map(|namespace| ["one", "two"].map(|name| (namespace, name)));
+    let addresses = |dice: &mut Dice| {
+        let count = [0, 1, 1, 2][dice.roll(4) as usize];
+        ADDRESSES.iter().take(count).map(|address| address.parse().unwrap()).collect()
+    };
+    names.map(|(namespace, name)| (ObjectName::new(namespace, name), addresses(dice))).collect()
+}
+
+fn unserved(dice: &mut Dice) -> Unserved {
+    let mut unserved = Unserved::default();
+    for _ in 0..dice.roll(3) {
+        let address = dice.pick(&["192.0.2.1", "192.0.2.9"]).parse().unwrap();
+        let frontend = FrontendKey::new(address, PortKey::tcp(dice.pick(&[80, 443])));
+        let why = "in use".to_owned();
+        if dice.roll(2) == 0 {
+            unserved.frontends.insert(frontend, why);
+            continue;
+        }
+        let gateway = gateway_name(dice);
+        let (kind, parent) = match dice.roll(2) {
+            0 => (ParentKind::Gateway, gateway.clone()),
+            _ => (ParentKind::ListenerSet, ObjectName::new(dice.pick(&NAMESPACES), dice.pick(&["s", "t"]))),
+        };
+        let name = dice.pick(&["l0", "l1"]).into();
+        unserved.listeners.insert((frontend, ListenerId { gateway, kind, parent, name }), why);
+    }
+    unserved
+}
+
+fn unprovisioned(dice: &mut Dice) -> BTreeMap<ObjectName, Fault> {
+    let fault =
+        |dice: &mut Dice| Fault::not_programmed(Reason::Pending, dice.pick(&["no pod", "no Service"]));
+    (0..dice.roll(3)).map(|_| (gateway_name(dice), fault(dice))).collect()
+}
+
+fn kept_certificates(dice: &mut Dice) -> BTreeMap<ObjectName, Certificate> {
+    let secrets = (0..dice.roll(4)).map(|_| support::object(secret(dice.pick(&NAMESPACES), dice)));
+    let certificate = |object: Object| match object {
+        Object::Secret(secret) => {
+            Some((Object::Secret(secret.clone()).key().name, read_certificate(&secret).ok()?))
+        }
+        _ => None,
+    };
+    secrets.filter_map(certificate).collect()
+}
+
+fn gateway_name(dice: &mut Dice) -> ObjectName {
+    ObjectName::new(dice.pick(&NAMESPACES), dice.pick(&["one", "two"]))
 }
 
 /// Numbers from a seed (SplitMix64).
@@ -140,22 +258,27 @@ impl Dice {
     }
 }
 
+/// The number of sides of [`object`]'s dice.
+const KINDS: u8 = 15;
+
 fn object(kind: u8, dice: &mut Dice) -> Object {
     let namespace = dice.pick(&NAMESPACES);
     let manifest = match kind {
         0 | 1 => gateway(namespace, dice),
         2 | 3 => listener_set(namespace, dice),
-        4..=6 => route(namespace, dice),
-        7 => secret(namespace, dice),
-        8 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice])(namespace, dice),
-        9 => grant(namespace, dice),
-        _ => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
+        4..=7 => route(namespace, dice),
+        8 => secret(namespace, dice),
+        9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice])(namespace, dice),
+        10 => grant(namespace, dice),
+        11 | 12 => generated_service(namespace, dice),
+        13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
+        _ => dice.pick(&[node as fn(&mut Dice) -> Value, definition])(dice),
     };
     support::object(without_nulls(manifest))
 }
 
 fn gateway(namespace: &str, dice: &mut Dice) -> Value {
-    let name = dice.pick(&["one", "two"]);
+    let (namespace, name) = dice.pick(&[(namespace, "one"), (namespace, "two"), MOST_CHANGED]);
     let infrastructure = match dice.roll(5) {
         2 => json!({"parametersRef": {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "p"}}),
         0 => json!({"allowedChildren": {"namespaces": from(dice)}}),
@@ -173,11 +296,27 @@ fn gateway(namespace: &str, dice: &mut Dice) -> Value {
         "addresses": addresses,
         "allowedListeners": {"namespaces": from(dice)},
         "listeners": listeners(dice),
+        "tls": tls(dice),
     });
     let mut gateway =
         manifest("gateway.networking.k8s.io/v1", "Gateway", namespace, name, dice, json!({"spec": spec}));
     gateway["metadata"]["uid"] = json!(format!("{namespace}-{name}"));
     gateway
+}
+
+fn tls(dice: &mut Dice) -> Value {
+    let mut reference = |kind: &str, name: &str| {
+        json!({"group": "", "kind": kind, "name": name,
+            "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))})
+    };
+    let backend = json!({"clientCertificateRef": reference("Secret", "c")});
+    let authority = reference("ConfigMap", "ca");
+    let frontend = json!({"default": {"validation": {"caCertificateRefs": [authority]}}});
+    match dice.roll(6) {
+        0 => json!({"backend": backend}),
+        1 => json!({"backend": backend, "frontend": frontend}),
+        _ => Value::Null,
+    }
 }
 
 fn listener_set(namespace: &str, dice: &mut Dice) -> Value {
@@ -188,7 +327,7 @@ fn listener_set(namespace: &str, dice: &mut Dice) -> Value {
 }
 
 fn listeners(dice: &mut Dice) -> Value {
-    let count = dice.roll(3);
+    let count = dice.pick(&[0, 1, 1, 2]);
     (0..count).map(|at| listener(at, dice)).collect()
 }
 
@@ -218,13 +357,17 @@ fn route(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["r", "q"]);
     let parents: Vec<_> = (0..=dice.roll(2)).map(|_| parent_ref(dice)).collect();
     let backend = json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
-    let path = json!({"type": "PathPrefix", "value": dice.pick(&["/", "/x"])});
+    let kind = dice.pick(&["HTTPRoute", "HTTPRoute", "GRPCRoute"]);
+    let matched = match kind {
+        "GRPCRoute" => json!({"method": {"service": dice.pick(&["x.Y", "x.Z"])}}),
+        _ => json!({"path": {"type": "PathPrefix", "value": dice.pick(&["/", "/x"])}}),
+    };
     let spec = json!({
         "parentRefs": parents,
         "hostnames": dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
-        "rules": [{"matches": [{"path": path}], "backendRefs": [backend]}],
+        "rules": [{"matches": [matched], "backendRefs": [backend]}],
     });
-    manifest("gateway.networking.k8s.io/v1", "HTTPRoute", namespace, name, dice, json!({"spec": spec}))
+    manifest("gateway.networking.k8s.io/v1", kind, namespace, name, dice, json!({"spec": spec}))
 }
 
 fn parent_ref(dice: &mut Dice) -> Value {
@@ -252,6 +395,38 @@ fn service(namespace: &str, dice: &mut Dice) -> Value {
     manifest("v1", "Service", namespace, name, dice, json!({"spec": spec}))
 }
 
+/// The Service of a Gateway, most of the time; or another one of that name.
+fn generated_service(namespace: &str, dice: &mut Dice) -> Value {
+    let (namespace, gateway) = dice.pick(&[(namespace, "one"), (namespace, "two"), MOST_CHANGED]);
+    let name = generated_name(gateway, dice.pick(&["portcullis", "portcullis", "portcullis", "second"]));
+    let ingress = json!({"ip": dice.pick(&ADDRESSES), "ipMode": dice.pick(&["VIP", "Proxy", "Proxy"])});
+    let content = json!({
+        "spec": {"type": "LoadBalancer", "clusterIPs": [dice.pick(&["10.96.0.1", "10.96.0.2"])]},
+        "status": {"loadBalancer": {"ingress": [ingress]}},
+    });
+    let mut service = manifest("v1", "Service", namespace, &name, dice, content);
+    service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "portcullis"});
+    if dice.roll(4) != 0 {
+        service["metadata"]["ownerReferences"] = json!([{"apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway", "name": gateway, "uid": format!("{namespace}-{gateway}"), "controller": true}]);
+    }
+    service
+}
+
+fn node(dice: &mut Dice) -> Value {
+    let addresses = json!([{"address": dice.pick(&ADDRESSES)}]);
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": dice.pick(&["n", "m"])},
+        "status": {"addresses": addresses}})
+}
+
+fn definition(dice: &mut Dice) -> Value {
+    let version = dice.pick(&["v1.7.0", "v1.7.0", "v0.1.0"]);
+    let name = dice.pick(&["gateways", "httproutes"]);
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{name}.gateway.networking.k8s.io"),
+            "annotations": {"gateway.networking.k8s.io/bundle-version": version}}})
+}
+
 fn slice(namespace: &str, dice: &mut Dice) -> Value {
     let (name, service) = (dice.pick(&["v-1", "v-2"]), dice.pick(&["v", "w"]));
     let endpoint = json!({"addresses": [format!("10.0.0.{}", dice.roll(5))]});
@@ -262,9 +437,9 @@ fn slice(namespace: &str, dice: &mut Dice) -> Value {
 }
 
 fn grant(namespace: &str, dice: &mut Dice) -> Value {
-    let from = json!({"group": "gateway.networking.k8s.io", "kind": dice.pick(&["Gateway", "ListenerSet", "HTTPRoute"]),
+    let from = json!({"group": "gateway.networking.k8s.io", "kind": dice.pick(&["Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute"]),
         "namespace": dice.pick(&NAMESPACES)});
-    let spec = json!({"from": [from], "to": [{"group": "", "kind": dice.pick(&["Secret", "Service"])}]});
+    let spec = json!({"from": [from], "to": [{"group": "", "kind": dice.pick(&["Secret", "Service", "ConfigMap"])}]});
     manifest("gateway.networking.k8s.io/v1", "ReferenceGrant", namespace, "g", dice, json!({"spec": spec}))
 }
 
@@ -275,8 +450,12 @@ fn labels(namespace: &str, dice: &mut Dice) -> Value {
 
 fn class(_: &str, dice: &mut Dice) -> Value {
     let controller = dice.pick(&["portcullis.dev/gateway", "portcullis.dev/gateway", "example.com/other"]);
+    let parameters = dice.maybe(|dice| {
+        json!({"group": "portcullis.dev", "kind": "GatewayParameters", "name": "p", "namespace": dice.pick(&NAMESPACES)})
+    });
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
-        "metadata": {"name": dice.pick(&["portcullis", "second"])}, "spec": {"controllerName": controller}})
+        "metadata": {"name": dice.pick(&["portcullis", "second"])},
+        "spec": {"controllerName": controller, "parametersRef": parameters}})
 }
 
 fn parameters(namespace: &str, dice: &mut Dice) -> Value {
@@ -313,8 +492,9 @@ fn without_nulls(value: Value) -> Value {
 fn deleting_everything_leaves_nothing() {
     let mut translator = Translator::new(support::settings());
     let mut dice = Dice(7);
-    let objects: Vec<_> =
-        (0..40).map(|at| object((at % 11) as u8, &mut Dice(at * 0x9E37_79B9 + dice.roll(97)))).collect();
+    let objects: Vec<_> = (0..40)
+        .map(|at| object((at % u64::from(KINDS)) as u8, &mut Dice(at * 0x9E37_79B9 + dice.roll(97))))
+        .collect();
     translator.apply(support::base().into_iter().chain(objects.clone()).map(Change::Set).collect());
     let class = ObjectKey::new(Kind::GatewayClass, portcullis_gateway_class());
     let keys = objects.iter().map(Object::key).chain([class]);
@@ -323,6 +503,32 @@ fn deleting_everything_leaves_nothing() {
         view(&translator),
         json!({"snapshot": {"frontends": {}, "backends": {}}, "statuses": {}, "problems": {}})
     );
+}
+
+#[test]
+fn a_deleted_service_takes_the_clusters_address_along() {
+    let gateway = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "one", "namespace": "infra", "uid": "infra-one"},
+        "spec": {"gatewayClassName": "portcullis", "listeners": [{"name": "l", "port": 80, "protocol": "HTTP"}]}});
+    let owner = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "one",
+        "uid": "infra-one", "controller": true});
+    let service = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "one-portcullis", "namespace": "infra", "ownerReferences": [owner],
+            "labels": {"app.kubernetes.io/managed-by": "portcullis"}},
+        "spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.1"]},
+        "status": {"loadBalancer": {"ingress": [{"ip": ADDRESSES[0], "ipMode": "Proxy"}]}}});
+    let objects = support::base().into_iter().chain([gateway, service].map(support::object));
+    let service = ObjectKey::new(Kind::Service, ObjectName::new("infra", "one-portcullis"));
+    let mut translator = Translator::new(support::settings());
+    let assigned = [ADDRESSES[0].parse().unwrap()].into_iter().collect();
+    translator.observe(Feedback::Assigned([(ObjectName::new("infra", "one"), assigned)].into()));
+    let frontends = |outcome: &Outcome| -> Vec<_> {
+        outcome.snapshot.frontends.keys().map(ToString::to_string).collect()
+    };
+    let there = translator.apply(objects.map(Change::Set).collect());
+    assert_eq!(frontends(&there), ["tcp/10.96.0.1:80"]);
+    let gone = translator.apply(vec![Change::Delete(service)]);
+    assert_eq!(frontends(&gone), ["tcp/192.0.2.9:80"]);
 }
 
 fn portcullis_gateway_class() -> portcullis_model::ObjectName {

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_gateway::{Change, Kind, ObjectKey, Outcome, Translator, dump_status};
+use portcullis_api::{Change, Kind, ObjectKey};
+use portcullis_gateway::{Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
 use portcullis_model::{Gateway, Listener, ObjectName, Snapshot};
 use serde_json::{Map, Value, json};

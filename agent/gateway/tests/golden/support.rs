@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use portcullis_api::Object;
+use portcullis_gateway::Settings;
 use portcullis_gateway::infra::{Parameters, Pods};
-use portcullis_gateway::{Object, Settings};
 use serde_json::Value;
 
 pub(crate) fn cases() -> PathBuf {

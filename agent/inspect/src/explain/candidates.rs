@@ -15,7 +15,7 @@ pub(crate) struct Candidate<'t> {
     pub entry: &'t Entry,
     pub verdict: Verdict,
     /// Host and path match.
-    is_near: bool,
+    pub is_near: bool,
 }
 
 pub(crate) enum Verdict {
@@ -44,11 +44,9 @@ impl<'t> Candidates<'t> {
         self.list.iter().find(|candidate| matches!(candidate.verdict, Verdict::Chosen))
     }
 
-    /// Candidates that did not take the request; without `all` only those whose host and path
-    /// match.
-    pub(crate) fn others(&self, all: bool) -> Vec<&Candidate<'t>> {
-        let passed = self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)));
-        passed.filter(|candidate| all || candidate.is_near).collect()
+    /// Candidates that did not take the request.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Candidate<'t>> {
+        self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)))
     }
 
     /// Number of candidates that did not take the request.
@@ -84,7 +82,7 @@ fn judge(
 
 /// The first condition beyond the path that does not hold.
 fn mismatch(matches: &RouteMatch, request: &Request) -> Option<String> {
-    if let Some(method) = matches.method.as_deref().filter(|method| *method != request.method()) {
+    if let Some(method) = matches.method.as_ref().filter(|method| *method != request.method()) {
         return Some(format!("the method must be {method}"));
     }
     let headers = matches.headers.iter().find_map(|(name, wanted)| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use http::Uri;
+use http::{Method, Uri};
 use portcullis_model::{FrontendKey, PortKey, RequestHead};
 use serde::{Deserialize, Serialize};
 
@@ -27,16 +27,18 @@ pub enum QuestionError {
     NoUrl { url: String, source: http::uri::InvalidUri },
     #[error("{0:?} is no http:// or https:// URL")]
     Scheme(String),
+    #[error("{0:?} is no HTTP method")]
+    Method(String),
     #[error("{0:?} is no \"Name: value\"")]
     Header(String),
 }
 
 /// Reads a path as the data plane does: normalised, or refused.
-pub type ReadPath = fn(&str) -> Result<Cow<'_, str>, Refusal>;
+pub type ReadPath = fn(&str) -> Result<Cow<'_, str>, EarlyAnswer>;
 
 /// An answer that the data plane gives before any route is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct EarlyAnswer {
     pub status: u16,
     pub words: &'static str,
 }
@@ -46,12 +48,12 @@ pub(crate) struct Request {
     pub port: u16,
     /// The TLS server name: the URL's host, unless that is an address.
     pub server_name: Option<String>,
-    /// Where it is sent, if the URL says so.
+    /// Address that it is sent to, if the URL has one.
     address: Option<IpAddr>,
-    method: String,
+    method: Method,
     host: String,
     /// As routes see it.
-    path: Result<String, Refusal>,
+    path: Result<String, EarlyAnswer>,
     /// As asked.
     target: String,
     headers: BTreeMap<String, String>,
@@ -70,6 +72,7 @@ impl Request {
         let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
         let address: Option<IpAddr> = url_host.trim_matches(['[', ']']).parse().ok();
         let headers = headers(&question.headers)?;
+        let method = &question.method;
         let host =
             headers.get("host").map_or(url_host.as_str(), |host| without_port(host)).to_ascii_lowercase();
         Ok(Self {
@@ -77,7 +80,7 @@ impl Request {
             port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             server_name: (tls && address.is_none()).then_some(url_host),
             address,
-            method: question.method.to_ascii_uppercase(),
+            method: method.to_ascii_uppercase().parse().map_err(|_| QuestionError::Method(method.clone()))?,
             host,
             path: read_path(uri.path()).map(Cow::into_owned),
             target: uri.path().to_owned(),
@@ -87,7 +90,7 @@ impl Request {
     }
 
     /// The data plane's answer before anything is routed.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn early_answer(&self) -> Option<EarlyAnswer> {
         self.path.as_ref().err().copied()
     }
 
@@ -152,7 +155,7 @@ fn decoded(text: &str) -> String {
 }
 
 impl RequestHead for Request {
-    fn method(&self) -> &str {
+    fn method(&self) -> &Method {
         &self.method
     }
 

@@ -82,25 +82,15 @@ fn on_loopback(address: IpAddr) -> AddressMessage {
 /// IPv6 has only `Address`; for IPv4 on a point-to-point link that is the peer, and `Local` is what
 /// is local.
 fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
-    let find = |select: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(select);
-    let local = find(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(*address),
-        _ => None,
-    });
-    let address = find(|attribute| match attribute {
-        AddressAttribute::Address(address) => Some(*address),
-        _ => None,
-    });
-    Some(LocalAddress {
-        address: local.or(address)?,
-        ours: message.header.index == LOOPBACK && is_ours(message),
-    })
-}
-
-fn is_ours(message: &AddressMessage) -> bool {
-    message.attributes.iter().any(|attribute| match attribute {
-        AddressAttribute::Protocol(protocol) => *protocol == PROTOCOL,
-        AddressAttribute::Label(label) => label == LABEL,
-        _ => false,
-    })
+    let (mut local, mut address, mut is_marked) = (None, None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            AddressAttribute::Protocol(protocol) => is_marked |= *protocol == PROTOCOL,
+            AddressAttribute::Label(label) => is_marked |= label == LABEL,
+            _ => {}
+        }
+    }
+    Some(LocalAddress { address: local.or(address)?, ours: message.header.index == LOOPBACK && is_marked })
 }

@@ -1,6 +1,6 @@
 //! TCP sockets of this network namespace through sock_diag(7), the interface behind `ss`: which
 //! addresses have open connections, and what listens. The kernel filters by state, so that a node
-//! with many connections lists only what is asked.
+//! with many connections lists only what is requested.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,6 +20,7 @@ pub(crate) struct Listening {
     /// As it was bound: an IPv6 socket may have an IPv4-mapped address.
     pub(crate) address: SocketAddr,
     pub(crate) families: Families,
+    pub(crate) inode: u64,
 }
 
 /// The families that an IPv6 socket bound to `::` accepts; means nothing for other sockets.
@@ -62,6 +63,7 @@ pub(crate) fn listening() -> io::Result<Vec<Listening>> {
         sockets.push(Listening {
             address: SocketAddr::new(id.source_address, id.source_port),
             families: if is_v6_only { Families::Ipv6Only } else { Families::Both },
+            inode: socket.header.inode.into(),
         });
     })?;
     Ok(sockets)
@@ -88,7 +90,7 @@ fn dump(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -98,7 +100,7 @@ mod tests {
         let v4: IpAddr = "127.93.7.1".parse().unwrap();
         let is_used = |address| local_addresses().unwrap().contains(address);
         let listener = TcpListener::bind((v4, 0)).unwrap();
-        assert!(!is_used(&v4), "nobody is connected");
+        assert!(!is_used(&v4), "no client is connected");
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(is_used(&v4));
         drop(listener.accept().unwrap());
@@ -118,6 +120,24 @@ mod tests {
         // Only the accepted socket has this local address.
         assert_eq!(client.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
         assert!(local_addresses().unwrap().contains(&v4), "{accepted:?}");
+    }
+
+    #[test]
+    fn ipv6_connections_have_ipv6_addresses() {
+        let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
+        let listener = TcpListener::bind((v6, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        assert!(local_addresses().unwrap().contains(&v6), "{client:?}");
+        assert!(listening().unwrap().iter().any(|socket| socket.address == address));
+        // Others may have connections of this address, too.
+        let mut ports = BTreeSet::new();
+        dump(&StateFlags::ESTABLISHED, |socket| {
+            let id = &socket.header.socket_id;
+            ports.extend((id.source_address == v6).then_some(id.source_port));
+        })
+        .unwrap();
+        assert!(ports.contains(&address.port()));
     }
 
     #[test]

@@ -14,9 +14,11 @@ pub(crate) const GROUP: u32 = 0;
 /// Everything the kernel programs need: pure data, made from a snapshot's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// Where listeners are. The unspecified address stands for every local address of its family.
+    /// Addresses and ports of listeners. The unspecified address stands for every local address of
+    /// its family.
     pub frontends: BTreeSet<FrontendKey>,
-    /// Where listeners were a moment ago: open connections go on there, new ones are refused.
+    /// Addresses and ports of listeners a moment ago: open connections go on there, new ones are
+    /// refused.
     pub leaving: BTreeSet<FrontendKey>,
     /// The addresses the packet guard looks after.
     pub vips: BTreeMap<IpAddr, Sharing>,

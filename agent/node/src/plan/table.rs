@@ -1,6 +1,6 @@
 //! The difference of two tables, as writes of single entries. Every table that is kept equal to
-//! what is desired is compared here; in which order the writes of several tables go is for their
-//! owner to say.
+//! what is desired is compared here; the order of the writes of several tables is up to their
+//! owner.
 
 use std::collections::BTreeMap;
 

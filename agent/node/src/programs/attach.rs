@@ -25,6 +25,13 @@ pub struct Attachment {
     pub how: How,
 }
 
+/// An interface that should have the packet guard, and has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unguarded {
+    pub interface: String,
+    pub reason: String,
+}
+
 /// The way in which a program came to be at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {

@@ -3,16 +3,18 @@
 
 use std::os::fd::BorrowedFd;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, SockMap};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray, SockMap};
 use aya::{Ebpf, Pod};
 use portcullis_common::abi::{
-    Address, COUNTERS, FRONTENDS, FrontendKey, GROUPS, Group, MAX_CORES, SOCKETS, VIPS, socket_index,
+    Address, COUNTERS, FRONTENDS, Family, FrontendKey, GROUPS, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS,
+    MAX_VIPS, SOCKETS, VIPS, socket_index,
 };
 use portcullis_common::reason::Reason;
 
 use crate::error::{Error, Unavailable};
 use crate::plan::table::Change;
 use crate::plan::{Contents, Op};
+use crate::programs::pins::Pins;
 
 /// The listening sockets of one core. They may be bound to any port; steered connections keep the
 /// port they came for.
@@ -20,6 +22,61 @@ use crate::plan::{Contents, Op};
 pub struct CoreSockets<'a> {
     pub v4: Option<BorrowedFd<'a>>,
     pub v6: Option<BorrowedFd<'a>>,
+}
+
+/// The shape of a map: its kind, its sizes in bytes and its room. Flags are none.
+#[derive(Debug, PartialEq)]
+struct Shape {
+    kind: MapType,
+    key: u32,
+    value: u32,
+    entries: u32,
+    flags: u32,
+}
+
+impl Shape {
+    const fn new<K, V>(kind: MapType, entries: u32) -> Self {
+        Self { kind, key: size_of::<K>() as u32, value: size_of::<V>() as u32, entries, flags: 0 }
+    }
+
+    fn pinned(map: &MapInfo) -> Result<Self, MapError> {
+        Ok(Self {
+            kind: map.map_type()?,
+            key: map.key_size(),
+            value: map.value_size(),
+            entries: map.max_entries(),
+            flags: map.map_flags(),
+        })
+    }
+}
+
+/// The maps as the built-in object declares them. Those that are pinned have to be like this: the
+/// library uses them as it finds them, and reads past its buffers where sizes differ.
+const SHAPES: [(&str, Shape); 5] = [
+    (FRONTENDS, Shape::new::<FrontendKey, u32>(MapType::Hash, MAX_FRONTENDS)),
+    (VIPS, Shape::new::<Address, u32>(MapType::Hash, MAX_VIPS)),
+    (GROUPS, Shape::new::<u32, Group>(MapType::Array, MAX_GROUPS)),
+    (SOCKETS, Shape::new::<u32, u32>(MapType::SockMap, MAX_GROUPS * 2 * MAX_CORES)),
+    (COUNTERS, Shape::new::<u32, u64>(MapType::PerCpuArray, Reason::COUNT)),
+];
+
+/// Returns `true` if what is pinned can be used; the log says why not. A map that is not there will
+/// be made.
+pub(crate) fn fit(pins: &Pins) -> bool {
+    SHAPES.iter().all(|(name, expected)| {
+        let path = pins.map(name);
+        if !path.exists() {
+            return true;
+        }
+        let found = match MapInfo::from_pin(&path).and_then(|map| Shape::pinned(&map)) {
+            Ok(found) if found == *expected => return true,
+            Ok(found) => format!("{found:?}, not {expected:?}"),
+            Err(error) => format!("unreadable: {error}"),
+        };
+        let path = path.display();
+        tracing::warn!("the map pinned at {path} is {found}: its directory is left, and replaced by another");
+        false
+    })
 }
 
 pub(crate) struct Maps {
@@ -65,35 +122,35 @@ impl Maps {
         let v6: Vec<_> = cores.iter().filter_map(|core| core.v6).collect();
         let count = Group { v4: checked_count(v4.len())?, v6: checked_count(v6.len())? };
         let old = self.groups.get(&group, 0).map_err(unreadable(GROUPS))?.0;
-        self.put_sockets(group, false, &v4)?;
-        self.put_sockets(group, true, &v6)?;
+        self.put_sockets(group, Family::V4, &v4)?;
+        self.put_sockets(group, Family::V6, &v6)?;
         let written = self.groups.set(group, Raw(count), 0);
         written.map_err(unwritable(GROUPS, || format!("listener group {group}")))?;
-        (count.v4..old.v4).for_each(|core| self.clear_socket(group, false, core));
-        (count.v6..old.v6).for_each(|core| self.clear_socket(group, true, core));
+        (count.v4..old.v4).for_each(|core| self.clear_socket(group, Family::V4, core));
+        (count.v6..old.v6).for_each(|core| self.clear_socket(group, Family::V6, core));
         Ok(())
     }
 
     /// Sums over all CPUs, in the order of the table.
     pub(crate) fn counters(&self) -> Result<Vec<(Reason, u64)>, Error> {
-        let sum = |reason: &Reason| {
+        let sums = Reason::ALL.iter().map(|reason| {
             let values = self.counters.get(&(*reason as u32), 0).map_err(unreadable(COUNTERS))?;
             Ok((*reason, values.iter().sum()))
-        };
-        Reason::ALL.iter().map(sum).collect()
+        });
+        sums.collect()
     }
 
-    fn put_sockets(&mut self, group: u32, v6: bool, sockets: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    fn put_sockets(&mut self, group: u32, family: Family, sockets: &[BorrowedFd<'_>]) -> Result<(), Error> {
         for (core, socket) in (0..).zip(sockets) {
-            let written = self.sockets.set(socket_index(group, v6, core), socket, 0);
+            let written = self.sockets.set(socket_index(group, family, core), socket, 0);
             written.map_err(unwritable(SOCKETS, || format!("the socket of core {core}")))?;
         }
         Ok(())
     }
 
     /// A closed socket has left the map by itself.
-    fn clear_socket(&mut self, group: u32, v6: bool, core: u32) {
-        _ = self.sockets.clear_index(&socket_index(group, v6, core));
+    fn clear_socket(&mut self, group: u32, family: Family, core: u32) {
+        _ = self.sockets.clear_index(&socket_index(group, family, core));
     }
 }
 
@@ -113,16 +170,12 @@ where
 {
     match change {
         Change::Put(key, value) => map.insert(Raw(key), value, 0),
-        Change::Remove(key) => gone(map.remove(&Raw(key))),
-    }
-}
-
-/// Removing what is not there is done already.
-fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
-    match removed {
-        Err(MapError::KeyNotFound) => Ok(()),
-        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
+        // Removing what is not there is done already.
+        Change::Remove(key) => match map.remove(&Raw(key)) {
+            Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        },
     }
 }
 

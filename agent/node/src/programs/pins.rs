@@ -1,26 +1,36 @@
-//! Where links and maps are pinned: `<base>/v<ABI>/net-<inode of the network namespace>`. The ABI
-//! version keeps an agent from adopting maps it does not understand; the namespace keeps two agents
-//! on one machine, and two tests, apart.
+//! Paths at which links and maps are pinned: `<base>/v<ABI>/net-<inode of the network namespace>`.
+//! The ABI version keeps an agent from adopting maps it does not understand; the namespace keeps
+//! two agents on one machine, and two tests, apart. Where maps of another shape are in the way, the
+//! directory has a number besides (`net-4026531840-1`). Only the agent's user may look into it, and
+//! its lock is held as long as the agent runs.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use portcullis_common::ABI_VERSION;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
+use rustix::process::geteuid;
 
 use crate::error::{Error, Unavailable};
+use crate::process::Process;
 use crate::programs::sys;
 
-/// The base when nothing else is asked for.
+/// The base unless the operator sets another.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portcullis";
 
 const BPFFS: &str = "/sys/fs/bpf";
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPFFS_MAGIC: u32 = 0xcafe_4a11;
+/// Mode of the directory: maps decide which process gets connections.
+const PRIVATE: u32 = 0o700;
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Names of link pins start with this; all others are maps.
 const LINK: &str = "link-";
 
@@ -33,37 +43,83 @@ pub(crate) struct Pins {
     directory: PathBuf,
     /// Locked for as long as an agent looks after what is pinned here; it ends with the agent,
     /// however that ends.
-    _in_use: Option<File>,
+    in_use: Option<File>,
+}
+
+/// The pins of a namespace, locked by the agent that found them.
+pub(crate) struct Found {
+    pub(crate) ours: Pins,
+    /// Of agents of other versions, or with maps that this agent cannot use.
+    pub(crate) others: Vec<Pins>,
 }
 
 impl Pins {
-    /// Makes the directory, and mounts the BPF file system at its usual place if the machine has
-    /// none.
-    pub(crate) fn open(base: &Path) -> Result<Self, Unavailable> {
+    /// Finds the directory with maps that fit, or makes one, and mounts the BPF file system at its
+    /// usual place if the machine has none.
+    pub(crate) fn open(base: &Path, fit: impl Fn(&Pins) -> bool) -> Result<Found, Unavailable> {
         ensure_bpffs(base)?;
-        let directory = base.join(format!("v{ABI_VERSION}")).join(namespace()?);
-        match fs::create_dir_all(&directory).and_then(|()| lock(&directory, FlockOperation::LockShared)) {
-            Ok(lock) => Ok(Self { directory, _in_use: Some(lock) }),
-            Err(source) => Err(Unavailable::PinDirectory { path: directory, source }),
+        let mut others = Self::of_all_versions(base)?;
+        others.iter_mut().try_for_each(Self::lock)?;
+        let version = base.join(format!("v{ABI_VERSION}"));
+        for directory in [base, &version].into_iter().filter(|directory| directory.exists()) {
+            check_owner(directory)?;
         }
+        let adopted = others.iter().position(|pins| pins.directory.parent() == Some(&version) && fit(pins));
+        let ours = match adopted {
+            Some(found) => others.swap_remove(found),
+            None => Self::create(&version)?,
+        };
+        close_to_others(&ours.directory)?;
+        Ok(Found { ours, others })
     }
 
     /// The pins of agents of any version in this namespace; makes nothing.
     pub(crate) fn of_all_versions(base: &Path) -> Result<Vec<Self>, Unavailable> {
         let namespace = namespace()?;
-        let versions = fs::read_dir(base).into_iter().flatten().flatten();
-        let directories = versions.map(|version| version.path().join(&namespace));
-        Ok(directories.filter(|path| path.is_dir()).map(Self::abandoned).collect())
+        let is_ours = |name: &str| {
+            name.strip_prefix(&namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        let mut pins = vec![];
+        for version in fs::read_dir(base).into_iter().flatten().flatten() {
+            let entries = fs::read_dir(version.path()).into_iter().flatten().flatten();
+            let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_ours));
+            pins.extend(ours.map(|entry| Self { directory: entry.path(), in_use: None }));
+        }
+        pins.sort_by(|a, b| a.directory.cmp(&b.directory));
+        Ok(pins)
     }
 
-    fn abandoned(directory: PathBuf) -> Self {
-        Self { directory, _in_use: None }
+    /// A directory beside those that are there.
+    fn create(version: &Path) -> Result<Self, Unavailable> {
+        let namespace = namespace()?;
+        let more = (1..).map(|number: u32| format!("{namespace}-{number}"));
+        let mut names = std::iter::once(namespace.clone()).chain(more).map(|name| version.join(name));
+        let directory = names.find(|path| !path.exists()).unwrap_or_else(|| version.join(&namespace));
+        let made = DirBuilder::new().recursive(true).mode(PRIVATE).create(&directory);
+        made.map_err(|source| Unavailable::PinDirectory { path: directory.clone(), source })?;
+        let mut pins = Self { directory, in_use: None };
+        pins.lock()?;
+        Ok(pins)
+    }
+
+    fn lock(&mut self) -> Result<(), Unavailable> {
+        let path = || self.directory.clone();
+        let failed = |source: io::Error| Unavailable::PinDirectory { path: path(), source };
+        let directory = File::open(&self.directory).map_err(failed)?;
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => self.in_use = Some(directory),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Unavailable::InUse { path: path(), holder: Process::with_lock(&directory) });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        Ok(())
     }
 
     /// Returns `true` if a running agent looks after them.
     pub(crate) fn are_in_use(&self) -> bool {
-        let lock = lock(&self.directory, FlockOperation::NonBlockingLockExclusive);
-        lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        let lock = |directory: File| flock(directory, FlockOperation::NonBlockingLockExclusive);
+        File::open(&self.directory).is_ok_and(|directory| lock(directory) == Err(Errno::WOULDBLOCK))
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -76,17 +132,6 @@ impl Pins {
 
     pub(crate) fn link(&self, name: &str) -> PathBuf {
         self.directory.join(format!("{LINK}{name}"))
-    }
-
-    /// The pins of agents of other ABI versions in this namespace.
-    pub(crate) fn of_other_versions(&self) -> Vec<Pins> {
-        let (Some(version), Some(namespace)) = (self.directory.parent(), self.directory.file_name()) else {
-            return vec![];
-        };
-        let versions = version.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
-        let others = versions.map(|entry| entry.path()).filter(|path| path != version);
-        let directories = others.map(|path| path.join(namespace)).filter(|path| path.is_dir());
-        directories.map(Self::abandoned).collect()
     }
 
     /// The names of all pinned links.
@@ -132,10 +177,38 @@ fn namespace() -> Result<String, Unavailable> {
     Ok(format!("net-{}", namespace.st_ino))
 }
 
-fn lock(directory: &Path, operation: FlockOperation) -> io::Result<File> {
-    let directory = File::open(directory)?;
-    flock(&directory, operation)?;
-    Ok(directory)
+/// Refuses a directory in which others than this user and root could put another one in place of
+/// what they find.
+fn check_owner(directory: &Path) -> Result<(), Unavailable> {
+    let (owner, mode) = owner_and_mode(directory)?;
+    if owner != geteuid().as_raw() && owner != 0 {
+        return Err(Unavailable::ForeignDirectory { path: directory.to_owned(), owner });
+    }
+    let (is_sticky, is_writable) = (mode & STICKY != 0, mode & WRITABLE_BY_OTHERS != 0);
+    match is_writable && !is_sticky {
+        true => Err(Unavailable::OpenDirectory { path: directory.to_owned() }),
+        false => Ok(()),
+    }
+}
+
+/// Agents of earlier versions left it open.
+fn close_to_others(directory: &Path) -> Result<(), Unavailable> {
+    let (owner, mode) = owner_and_mode(directory)?;
+    if owner != geteuid().as_raw() {
+        return Err(Unavailable::ForeignDirectory { path: directory.to_owned(), owner });
+    }
+    if mode & 0o777 == PRIVATE {
+        return Ok(());
+    }
+    let closed = fs::set_permissions(directory, Permissions::from_mode(PRIVATE));
+    closed.map_err(|source| Unavailable::PinDirectory { path: directory.to_owned(), source })
+}
+
+fn owner_and_mode(directory: &Path) -> Result<(u32, u32), Unavailable> {
+    let metadata = fs::symlink_metadata(directory);
+    let metadata =
+        metadata.map_err(|source| Unavailable::PinDirectory { path: directory.to_owned(), source })?;
+    Ok((metadata.uid(), metadata.mode()))
 }
 
 fn remove_file(path: PathBuf) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! The abilities of this node, asked for before anything is loaded, so that a refusal has a reason
+//! The abilities of this node, looked up before anything is loaded, so that a refusal has a reason
 //! an operator understands.
 
 use std::path::Path;

@@ -80,10 +80,12 @@ enum Op {
 }
 
 fn missing(present: &[LocalAddress], vips: &BTreeSet<IpAddr>) -> Vec<Op> {
-    let is_present = |vip: &&IpAddr| present.iter().any(|local| local.address == **vip);
-    // All of 127.0.0.0/8 is local from the start.
-    let is_given = |vip: &&IpAddr| vip.is_unspecified() || vip.is_loopback();
-    vips.iter().filter(|vip| !is_present(vip) && !is_given(vip)).map(|vip| Op::Add(*vip)).collect()
+    let missing = vips.iter().filter(|vip| {
+        // All of 127.0.0.0/8 is local from the start.
+        let is_given = vip.is_unspecified() || vip.is_loopback();
+        !is_given && !present.iter().any(|local| local.address == **vip)
+    });
+    missing.map(|vip| Op::Add(*vip)).collect()
 }
 
 fn stale(present: &[LocalAddress], vips: &BTreeSet<IpAddr>) -> Vec<Op> {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -21,7 +21,7 @@ use crate::client::progress::{Awaited, Progress};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
-use crate::core::stats::Refusal;
+use crate::core::stats::ExceededLimit;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
@@ -45,13 +45,15 @@ pub(crate) struct Client {
     stalled_since: Cell<u32>,
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
+    /// Response bodies that wait until the socket has taken what there is to write.
+    blocked: RefCell<Vec<Waker>>,
 }
 
-/// The time that a client may do nothing where it is its turn, and the limit that says so.
+/// The time that a client may do nothing when it is its turn, and the limit that sets it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleLimit {
     ticks: u32,
-    limit: Refusal,
+    limit: ExceededLimit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +111,7 @@ impl Client {
             stalled_since: Cell::new(0),
             phase: Cell::new(Phase::Serve),
             waker: RefCell::default(),
+            blocked: RefCell::default(),
         }
     }
 
@@ -136,6 +139,7 @@ impl Client {
             }
             // First, because a request that has come is not to be lost.
             let polled = connection.as_mut().poll(cx).map(Some);
+            self.resume_bodies();
             if polled.is_pending() && self.phase.get() == Phase::Finish && !finishing {
                 finishing = true;
                 finish(connection.as_mut());
@@ -146,7 +150,14 @@ impl Client {
         .await
     }
 
-    fn enter(&self, phase: Phase) {
+    /// Lets response bodies go on if the socket took everything.
+    fn resume_bodies(&self) {
+        if !self.progress.is_write_blocked() {
+            self.blocked.borrow_mut().drain(..).for_each(Waker::wake);
+        }
+    }
+
+    fn set_phase(&self, phase: Phase) {
         self.phase.set(phase);
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -156,24 +167,24 @@ impl Client {
     fn sweep(&self) {
         let for_head = clock::ticks(self.limits().header_timeout);
         if self.progress.head_age().is_some_and(|age| age > for_head) {
-            self.cut(Refusal::HeaderTimeout);
+            self.abort(ExceededLimit::HeaderTimeout);
         } else if self.stalled() > self.idle_limit.ticks {
-            self.cut(self.idle_limit.limit);
+            self.abort(self.idle_limit.limit);
         } else if self.progress.idle_age().is_some_and(|age| age > self.idle_limit.ticks) {
-            self.enter(Phase::Finish);
+            self.set_phase(Phase::Finish);
         }
     }
 
-    fn cut(&self, limit: Refusal) {
+    fn abort(&self, limit: ExceededLimit) {
         tracing::debug!(client = %self.peer, limit = limit.name(), "closed: the client did not go on in time");
         self.permit.refused(limit);
-        self.enter(Phase::Abort);
+        self.set_phase(Phase::Abort);
     }
 
     /// Ticks for which nothing has happened because of the client.
     fn stalled(&self) -> u32 {
         let since = match self.stalled_since.get() {
-            _ if !self.is_up_to_client() || self.progress.take_moved() => 0,
+            _ if !self.waits_for_client() || self.progress.take_moved() => 0,
             0 => clock::now() + 1,
             since => since,
         };
@@ -186,10 +197,10 @@ impl Client {
 
     /// A connection that is to finish, and has nothing to finish, ends unless its client keeps it
     /// from that.
-    fn is_up_to_client(&self) -> bool {
+    fn waits_for_client(&self) -> bool {
         match self.progress.exchanges() {
             0 => self.phase.get() == Phase::Finish,
-            _ => self.progress.is_up_to_client(),
+            _ => self.progress.waits_for_client(),
         }
     }
 }
@@ -198,11 +209,11 @@ impl Client {
 
 impl IdleLimit {
     pub(crate) fn http1(limits: &Limits) -> Self {
-        Self { ticks: clock::ticks(limits.idle_timeout), limit: Refusal::IdleTimeout }
+        Self { ticks: clock::ticks(limits.idle_timeout), limit: ExceededLimit::IdleTimeout }
     }
 
     pub(crate) fn http2(limits: &Limits) -> Self {
-        Self { ticks: clock::ticks(limits.http2_idle_timeout), limit: Refusal::Http2IdleTimeout }
+        Self { ticks: clock::ticks(limits.http2_idle_timeout), limit: ExceededLimit::Http2IdleTimeout }
     }
 }
 
@@ -211,7 +222,7 @@ impl IdleLimit {
 impl Clients {
     pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>) -> Registered {
         if self.closing.get() {
-            client.enter(Phase::Finish);
+            client.set_phase(Phase::Finish);
         }
         let number = self.registered.get();
         self.registered.set(number + 1);
@@ -222,7 +233,7 @@ impl Clients {
     /// Lets the chosen connections finish what they have begun, then end.
     pub(crate) fn finish(&self, chosen: impl Fn(&Client) -> bool) {
         let open = self.open.borrow();
-        open.values().filter(|it| chosen(&it.client)).for_each(|it| it.client.enter(Phase::Finish));
+        open.values().filter(|it| chosen(&it.client)).for_each(|it| it.client.set_phase(Phase::Finish));
     }
 
     /// Lets all connections finish, those to come after their first request.
@@ -234,7 +245,7 @@ impl Clients {
     /// Ends all connections, and waits until their requests have been logged.
     pub(crate) async fn abort_all(&self) {
         let clients: Vec<_> = self.open.borrow().values().map(|open| open.client.clone()).collect();
-        clients.iter().for_each(|client| client.enter(Phase::Abort));
+        clients.iter().for_each(|client| client.set_phase(Phase::Abort));
         let ended = async {
             while clients.iter().any(|client| client.progress.exchanges() > 0) {
                 tokio::time::sleep(ABORT_POLL).await;
@@ -284,6 +295,19 @@ impl Exchange {
             self.client.progress.wait(self.awaited, awaited);
             self.awaited = awaited;
         }
+    }
+
+    /// Ready while the client takes what is written to it: only then is it worth reading more from
+    /// the backend.
+    pub(crate) fn poll_unblocked(&self, cx: &Context<'_>) -> Poll<()> {
+        if !self.client.progress.is_write_blocked() {
+            return Poll::Ready(());
+        }
+        let mut blocked = self.client.blocked.borrow_mut();
+        if !blocked.iter().any(|known| known.will_wake(cx.waker())) {
+            blocked.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// The response came to its end.

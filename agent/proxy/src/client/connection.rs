@@ -1,33 +1,34 @@
-//! The beginning of a client connection: which port it came to, whether its Gateway has room for
-//! it, TLS if the port speaks it, and which version of HTTP follows. Nothing here knows how it is
-//! served then.
+//! The beginning of a client connection: the port that it came to, room for it at its Gateway, TLS
+//! on ports that have it, and the version of HTTP that follows. Serving it is not done here.
 
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{Limits, Port, PortListeners};
+use portcullis_model::{Listener, Port, PortListeners, Serves};
 use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::listener::{ListenerState, Listeners};
 use crate::client::stream::Transport;
-use crate::client::tls::UNRECOGNIZED_NAME;
-use crate::core::snapshot::{SnapshotCell, unserved};
-use crate::core::stats::{CoreCounters, Refusal};
+use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
+use crate::core::snapshot::{SnapshotCell, refusal};
+use crate::core::stats::{CoreCounters, ExceededLimit, HandshakeFailure};
 
 /// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Its first line, after which a broken one is an HTTP/2 client's, too: the method is reserved
+/// (RFC 9113 section 11.6).
+const PREFACE_LINE: &[u8] = b"PRI * HTTP/2.0\r\n";
+/// Bytes of TLS records that wait for the socket.
+const UNSENT_TLS: usize = 32 << 10;
 /// Bytes of the first read of a plain connection: most request heads whole.
 const FIRST_READ: usize = 2048;
-
-type Handshaken = (TlsStream<TcpStream>, Rc<ListenerState>);
 
 /// Opens the connections of a core.
 pub(crate) struct Opener {
@@ -46,6 +47,12 @@ pub(crate) struct Connection {
     pub start: Negotiated,
 }
 
+/// A connection to a Gateway that has room for it, before a byte of it is read.
+struct Admitted {
+    permit: ConnectionPermit,
+    first: First,
+}
+
 /// The first that a client sends.
 enum First {
     Request,
@@ -55,7 +62,7 @@ enum First {
 
 pub(crate) struct Negotiated {
     pub transport: Transport,
-    /// Bytes of the first request that were read to tell the version.
+    /// Bytes of the first request that were read to determine the version.
     pub replay: Vec<u8>,
     pub version: Version,
     /// The listener whose server name was asked for; `None` without TLS.
@@ -75,17 +82,21 @@ impl Opener {
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Connection> {
         let local = stream.local_addr().ok()?;
         let _ = stream.set_nodelay(true);
-        let (permit, first) = self.enter(local)?;
+        let Admitted { permit, first } = self.admit(local)?;
         let start = match first {
             First::Request => start_plain(&permit, stream).await?,
-            First::ClientHello(port) => self.start_tls(&port, permit.limits(), stream).await?,
+            First::ClientHello(port) => {
+                let handshake = timeout(permit.limits().tls_handshake_timeout, self.handshake(&port, stream));
+                let shaken = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout));
+                shaken.inspect_err(|failure| self.counters.handshake_failed(*failure)).ok()?
+            }
         };
         Some(Connection { peer, local, permit, start })
     }
 
     /// Lets a connection in, if its port is a Gateway's that has room for it. The address and port
-    /// that it came to say which Gateway's limits hold, before a byte is read.
-    fn enter(&self, local: SocketAddr) -> Option<(ConnectionPermit, First)> {
+    /// that it came to determine the Gateway whose limits apply, before a byte is read.
+    fn admit(&self, local: SocketAddr) -> Option<Admitted> {
         let current = self.snapshot.load();
         let Some(port) = current.port(local) else {
             tracing::debug!(%local, "connection to a port without listener");
@@ -99,65 +110,60 @@ impl Opener {
                 return None;
             }
         };
-        Some((self.connection_limits.admit(&port.gateway)?, first))
+        Some(Admitted { permit: self.connection_limits.admit(&port.gateway)?, first })
     }
 
-    async fn start_tls(&self, port: &Port, limits: &Limits, stream: TcpStream) -> Option<Negotiated> {
-        match timeout(limits.tls_handshake_timeout, self.handshake(port, stream)).await {
-            Ok(Some((stream, state))) => {
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                let version = if http2 { Version::Http2 } else { Version::Http1 };
-                let transport = Transport::Tls(Box::new(stream));
-                Some(Negotiated { transport, replay: Vec::new(), version, tls: Some(state) })
-            }
-            Ok(None) => None,
-            Err(_) => {
-                self.counters.handshake_timeout.increment();
-                None
-            }
-        }
-    }
-
-    async fn handshake(&self, port: &Port, stream: TcpStream) -> Option<Handshaken> {
-        let start = match LazyConfigAcceptor::new(Acceptor::default(), stream).await {
-            Ok(start) => start,
-            Err(error) => return self.refused(&error),
-        };
-        let name = start.client_hello().server_name().map(str::to_ascii_lowercase);
+    async fn handshake(&self, port: &Port, stream: TcpStream) -> Result<Negotiated, HandshakeFailure> {
+        let accepting = LazyConfigAcceptor::new(Acceptor::default(), stream);
+        let start = accepting.await.map_err(protocol_failure)?;
+        let name = start.client_hello().server_name().map(normal_name);
         let listener = port.listeners.by_name().and_then(|listeners| listeners.for_sni(name.as_deref()));
-        let Some(listener) = listener.filter(|listener| unserved(listener).is_none()) else {
-            self.counters.unknown_name.increment();
-            tracing::debug!(name, "no listener of the port has this server name");
+        let terminates = |listener: &Listener| refusal(listener).is_none() && listener.serves.tls().is_some();
+        let served = listener.filter(|listener| terminates(listener)).and_then(|listener| {
+            let state = self.listeners.get(listener);
+            let config = self.listeners.server_config(&state)?;
+            Some((state, config))
+        });
+        let Some((state, config)) = served else {
+            let failure = match listener.map(|listener| &listener.serves) {
+                Some(Serves::NoCertificate) => HandshakeFailure::NoCertificate,
+                _ => HandshakeFailure::UnknownName,
+            };
+            tracing::debug!(
+                name,
+                failure = failure.name(),
+                "no listener of the port serves this server name"
+            );
             let mut stream = start.io;
             let _ = stream.write_all(&UNRECOGNIZED_NAME).await;
             let _ = stream.shutdown().await;
-            return None;
+            return Err(failure);
         };
-        let state = self.listeners.get(listener);
-        let config = self.listeners.server_config(&state)?;
-        match start.into_stream(config).await {
-            Ok(stream) => {
-                state.counters().connections.increment();
-                Some((stream, state))
-            }
-            Err(error) => self.refused(&error),
-        }
+        let mut stream = start.into_stream(config).await.map_err(protocol_failure)?;
+        stream.get_mut().1.set_buffer_limit(Some(UNSENT_TLS));
+        state.counters().connections.increment();
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok(Negotiated {
+            transport: Transport::Tls(Box::new(stream)),
+            replay: Vec::new(),
+            version: if is_http2 { Version::Http2 } else { Version::Http1 },
+            tls: Some(state),
+        })
     }
+}
 
-    fn refused(&self, error: &io::Error) -> Option<Handshaken> {
-        self.counters.handshake_protocol.increment();
-        tracing::debug!(%error, "TLS handshake failed");
-        None
-    }
+fn protocol_failure(error: io::Error) -> HandshakeFailure {
+    tracing::debug!(%error, "TLS handshake failed");
+    HandshakeFailure::Protocol
 }
 
 async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Negotiated> {
     let Ok(first) = timeout(permit.limits().header_timeout, first_bytes(&stream)).await else {
-        permit.refused(Refusal::HeaderTimeout);
+        permit.refused(ExceededLimit::HeaderTimeout);
         return None;
     };
     let replay = first.ok()?;
-    let version = if replay.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
+    let version = if replay.starts_with(PREFACE_LINE) { Version::Http2 } else { Version::Http1 };
     Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None })
 }
 

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use portcullis_model::{Gateway, Limits, ObjectName, Port};
 
 use crate::core::log_limit::LogLimit;
-use crate::core::stats::{GatewayCounters, Refusal, Stats};
+use crate::core::stats::{ExceededLimit, GatewayCounters, Stats};
 
 /// A Gateway in one version.
 struct GatewayLimit {
@@ -42,7 +42,7 @@ pub(crate) struct SharedCounts(Arc<Mutex<HashMap<ObjectName, Weak<AtomicU32>>>>)
 struct GatewayCounts {
     open: Arc<AtomicU32>,
     counters: GatewayCounters,
-    /// For saying that the Gateway has as many as it may have.
+    /// For the warning that the Gateway has as many as it may have.
     full: LogLimit,
 }
 
@@ -53,8 +53,8 @@ impl ConnectionPermit {
         &self.0.gateway.limits
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal) {
-        self.0.counts.counters.refused(refusal);
+    pub(crate) fn refused(&self, limit: ExceededLimit) {
+        self.0.counts.counters.refused(limit);
     }
 }
 
@@ -93,7 +93,7 @@ impl ConnectionLimits {
         state.counts.counters.open.increment();
         match gateway.limits.connections {
             Some(limit) if before >= limit => {
-                permit.refused(Refusal::Connections);
+                permit.refused(ExceededLimit::Connections);
                 if state.counts.full.is_due() {
                     tracing::warn!(
                         "Gateway {} has {limit} connections open, its limits.connections: more are closed; raise the \

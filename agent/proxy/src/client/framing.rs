@@ -33,6 +33,8 @@ pub(crate) enum Violation {
     Head(usize),
     /// Of a body: what precedes this index is fine, nothing after it can be read.
     Body(usize),
+    /// Of the connection: what it begins with is no request line of any version of HTTP.
+    NotHttp,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +50,7 @@ enum State {
     Stopped,
 }
 
-/// The part of a head that says how long its body is, as far as it is read.
+/// The part of a head that determines the length of the body, as far as it is read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     started: bool,
@@ -62,7 +64,10 @@ enum Coding {
     Other,
 }
 
-struct Malformed;
+enum Malformed {
+    Line,
+    NotHttp,
+}
 
 // === impl Framing ===
 
@@ -87,10 +92,10 @@ impl Framing {
                 State::Body(left) | State::Chunk(left) => self.skip(left, bytes.len() - at),
                 _ => match memchr(b'\n', &bytes[at..]) {
                     Some(end) => {
-                        self.end_line(&bytes[at..=at + end]).map_err(|_| self.stop(at, at + end))?;
+                        self.end_line(&bytes[at..=at + end]).map_err(|why| self.stop(why, at, at + end))?;
                         end + 1
                     }
-                    None => return self.keep(&bytes[at..]).map_err(|_| self.stop(at, bytes.len())),
+                    None => return self.keep(&bytes[at..]).map_err(|why| self.stop(why, at, bytes.len())),
                 },
             };
         }
@@ -130,20 +135,23 @@ impl Framing {
                 Ok(())
             }
             State::Head => Ok(()),
-            _ if self.line.len() > CHUNK_LINE => Err(Malformed),
+            _ if self.line.len() > CHUNK_LINE => Err(Malformed::Line),
             _ => Ok(()),
         }
     }
 
-    fn stop(&mut self, start: usize, end: usize) -> Violation {
-        let in_head = self.state == State::Head;
-        let violation = if in_head { Violation::Head(end) } else { Violation::Body(start) };
+    fn stop(&mut self, why: Malformed, start: usize, end: usize) -> Violation {
+        let violation = match why {
+            Malformed::NotHttp => Violation::NotHttp,
+            Malformed::Line if self.state == State::Head => Violation::Head(end),
+            Malformed::Line => Violation::Body(start),
+        };
         self.state = State::Stopped;
         violation
     }
 
     fn take_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
-        let line = line.strip_suffix(b"\r\n").ok_or(Malformed)?;
+        let line = line.strip_suffix(b"\r\n").ok_or(Malformed::Line)?;
         match self.state {
             State::Head if line.is_empty() => {
                 let head = std::mem::take(&mut self.head);
@@ -154,6 +162,9 @@ impl Framing {
                     (_, Some(length)) if length > 0 => State::Body(length),
                     _ => State::Head,
                 };
+            }
+            State::Head if !self.begun && !self.head.started && !is_http(line) => {
+                return Err(Malformed::NotHttp);
             }
             State::Head => return self.head.take_line(line),
             State::ChunkSize => {
@@ -166,7 +177,9 @@ impl Framing {
             State::ChunkEnd if line.is_empty() => self.state = State::ChunkSize,
             State::Trailers if line.is_empty() => self.state = State::Head,
             State::Trailers => {}
-            State::ChunkEnd | State::Body(_) | State::Chunk(_) | State::Stopped => return Err(Malformed),
+            State::ChunkEnd | State::Body(_) | State::Chunk(_) | State::Stopped => {
+                return Err(Malformed::Line);
+            }
         }
         Ok(())
     }
@@ -179,33 +192,23 @@ impl Head {
         if !self.started {
             self.started = true;
             // A fragment is no part of a request target; the library drops it silently.
-            return if memchr(b'#', line).is_some() { Err(Malformed) } else { Ok(()) };
+            return if memchr(b'#', line).is_some() { Err(Malformed::Line) } else { Ok(()) };
         }
+        let has_length = self.length.is_some() || self.coding.is_some();
         match line[0] | 0x20 {
-            b'c' => self.take_length(line),
-            b't' => self.take_coding(line),
-            _ => Ok(()),
+            b'c' => {
+                let Some(value) = value_of(line, b"content-length:") else { return Ok(()) };
+                self.length = Some(number(value, 10)?);
+            }
+            b't' => {
+                let Some(value) = value_of(line, b"transfer-encoding:") else { return Ok(()) };
+                let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
+                let is_chunked = last.eq_ignore_ascii_case(b"chunked");
+                self.coding = Some(if is_chunked { Coding::Chunked } else { Coding::Other });
+            }
+            _ => return Ok(()),
         }
-    }
-
-    fn take_length(&mut self, line: &[u8]) -> Result<(), Malformed> {
-        let Some(value) = value_of(line, b"content-length:") else { return Ok(()) };
-        if self.length.is_some() || self.coding.is_some() {
-            return Err(Malformed);
-        }
-        self.length = Some(number(value, 10)?);
-        Ok(())
-    }
-
-    fn take_coding(&mut self, line: &[u8]) -> Result<(), Malformed> {
-        let Some(value) = value_of(line, b"transfer-encoding:") else { return Ok(()) };
-        if self.length.is_some() || self.coding.is_some() {
-            return Err(Malformed);
-        }
-        let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
-        let chunked = last.eq_ignore_ascii_case(b"chunked");
-        self.coding = Some(if chunked { Coding::Chunked } else { Coding::Other });
-        Ok(())
+        if has_length { Err(Malformed::Line) } else { Ok(()) }
     }
 }
 
@@ -214,13 +217,22 @@ fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     start.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
 }
 
+/// True for anything that may be a request line, good or bad: its version says so, or there is no
+/// place for one.
+fn is_http(line: &[u8]) -> bool {
+    let mut words = line.split(|byte| *byte == b' ');
+    let version = words.nth(2);
+    version
+        .is_none_or(|version| version.starts_with(b"HTTP/") || words.any(|word| word.starts_with(b"HTTP/")))
+}
+
 /// Digits only: no sign, no prefix, no space.
 fn number(digits: &[u8], radix: u32) -> Result<u64, Malformed> {
-    let text = std::str::from_utf8(digits).map_err(|_| Malformed)?;
+    let text = std::str::from_utf8(digits).map_err(|_| Malformed::Line)?;
     if !text.chars().all(|digit| digit.is_digit(radix)) {
-        return Err(Malformed);
+        return Err(Malformed::Line);
     }
-    u64::from_str_radix(text, radix).map_err(|_| Malformed)
+    u64::from_str_radix(text, radix).map_err(|_| Malformed::Line)
 }
 
 #[cfg(test)]
@@ -295,6 +307,17 @@ mod tests {
         ] {
             assert_eq!(follow(bytes).0, Err(Violation::Head(bytes.len() - 1)), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn what_begins_with_no_request_line_is_not_http() {
+        let verdict = |bytes| follow(bytes).0;
+        assert_eq!(verdict("INVALID CONNECTION PREFACE\r\n\r\n"), Err(Violation::NotHttp));
+        assert_eq!(verdict("\r\nUSER a b\r\n"), Err(Violation::NotHttp));
+        for bad in ["GET /\r\n", "GET / HTTP/2.0\r\n", "GET  / HTTP/1.1\r\n", "GET /a b HTTP/1.1\r\n"] {
+            assert_eq!(verdict(bad), Ok(()), "{bad:?} is for the library to refuse");
+        }
+        assert_eq!(verdict("GET / HTTP/1.1\r\n\r\nA B C\r\n"), Ok(()));
     }
 
     #[test]

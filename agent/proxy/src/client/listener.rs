@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Listener, ListenerId, Port, TlsTermination};
+use portcullis_model::{Listener, ListenerId, Port, Serves, TlsTermination};
 use rustls::ServerConfig;
 
 use crate::client::tls::TlsFactory;
@@ -81,12 +81,14 @@ impl Listeners {
         Some(config)
     }
 
-    /// Forgets listeners that no port has any more.
+    /// Forgets listeners that no port has any more, or none that serves anything: connections to
+    /// one that lost its certificate end as they do when it goes.
     pub(crate) fn retain<'p>(&self, ports: impl Iterator<Item = &'p Arc<Port>>) {
         let mut shared = self.shared.borrow_mut();
         shared.values().for_each(|shared| shared.served.set(false));
         let mut live = HashSet::with_hasher(RandomState::default());
-        for listener in ports.flat_map(|port| port.listeners.iter()) {
+        let listeners = ports.flat_map(|port| port.listeners.iter());
+        for listener in listeners.filter(|listener| listener.serves != Serves::NoCertificate) {
             live.insert(Arc::as_ptr(listener) as usize);
             if let Some(shared) = shared.get(&listener.id) {
                 shared.served.set(true);

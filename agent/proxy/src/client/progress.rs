@@ -1,9 +1,10 @@
-//! The progress of a client connection: what its requests wait for, and what its bytes say. The
+//! The progress of a client connection: what its requests wait for, and what its bytes show. The
 //! connection and its requests leave marks here, which the sweep of
 //! [`Clients`](crate::client::clients::Clients) looks at now and then, so that no connection holds
 //! a timer.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::task::Poll;
 
 use crate::core::clock;
 
@@ -13,7 +14,7 @@ use crate::core::clock;
 pub(crate) struct Progress {
     /// The number of exchanges that wait for each [`Awaited`].
     exchanges: [AtomicU32; 3],
-    /// When the last exchange ended.
+    /// End of the last exchange.
     idle_since: AtomicU32,
     /// Time since which a request head has been overdue, plus one; 0 if none is.
     head_since: AtomicU32,
@@ -21,6 +22,8 @@ pub(crate) struct Progress {
     body_wanted: AtomicBool,
     /// Bytes came or went since the sweeper looked.
     moved: AtomicBool,
+    /// The connection has more to write than its socket took.
+    write_blocked: AtomicBool,
     /// Responses that came to their end since they were last taken.
     completed: AtomicU32,
 }
@@ -48,6 +51,7 @@ impl Progress {
             head_since: (now + 1).into(),
             body_wanted: false.into(),
             moved: false.into(),
+            write_blocked: false.into(),
             completed: 0.into(),
         }
     }
@@ -101,6 +105,14 @@ impl Progress {
         self.moved.store(true, Relaxed);
     }
 
+    /// The outcome of a write or flush.
+    pub(crate) fn note_write<T>(&self, write: &Poll<T>) {
+        // Most writes change nothing.
+        if self.is_write_blocked() != write.is_pending() {
+            self.write_blocked.store(write.is_pending(), Relaxed);
+        }
+    }
+
     // --- conclusions ---
 
     /// Ticks for which the current request head has been on its way. One that was sent behind
@@ -121,11 +133,15 @@ impl Progress {
         self.exchanges.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// True if all exchanges would go on once the client did its part. It is not to blame for
-    /// responses that the backend is slow with, or streams that have nothing to say.
-    pub(crate) fn is_up_to_client(&self) -> bool {
+    /// True if all exchanges would go on once the client sent or read more. Slow backends and
+    /// silent streams are not its fault.
+    pub(crate) fn waits_for_client(&self) -> bool {
         let [response, backend, client] = self.exchanges.each_ref().map(|count| count.load(Relaxed));
         backend == 0 && if response > 0 { self.body_wanted.load(Relaxed) } else { client > 0 }
+    }
+
+    pub(crate) fn is_write_blocked(&self) -> bool {
+        self.write_blocked.load(Relaxed)
     }
 
     pub(crate) fn take_moved(&self) -> bool {

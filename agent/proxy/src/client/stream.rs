@@ -73,6 +73,10 @@ impl CheckedStream {
                         self.refused = Some("the chunked body is malformed");
                         return at;
                     }
+                    Err(Violation::NotHttp) => {
+                        self.refused = Some("the connection begins with no request of HTTP");
+                        return 0;
+                    }
                 }
             }
             ProtocolCheck::Http2(budget) => {
@@ -145,7 +149,9 @@ impl AsyncRead for CheckedStream {
 
 impl AsyncWrite for CheckedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.transport).poll_write(cx, bytes))?;
+        let written = Pin::new(&mut self.transport).poll_write(cx, bytes);
+        self.progress.note_write(&written);
+        let written = ready!(written)?;
         self.wrote(written);
         Poll::Ready(Ok(written))
     }
@@ -155,7 +161,9 @@ impl AsyncWrite for CheckedStream {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.transport).poll_write_vectored(cx, parts))?;
+        let written = Pin::new(&mut self.transport).poll_write_vectored(cx, parts);
+        self.progress.note_write(&written);
+        let written = ready!(written)?;
         self.wrote(written);
         Poll::Ready(Ok(written))
     }
@@ -164,8 +172,11 @@ impl AsyncWrite for CheckedStream {
         self.transport.is_write_vectored()
     }
 
+    /// TLS takes more than the socket does; what is left shows here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_flush(cx)
+        let flushed = Pin::new(&mut self.transport).poll_flush(cx);
+        self.progress.note_write(&flushed);
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

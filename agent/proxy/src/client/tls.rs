@@ -24,7 +24,7 @@ pub(crate) struct TlsFactory {
     tickets: Arc<dyn ProducesTickets>,
 }
 
-/// Picks among a listener's certificates.
+/// Picks among a listener's certificates, by the client's server name and the signatures it takes.
 #[derive(Debug)]
 struct CertificateChoice(Arc<[Certificate]>);
 
@@ -56,20 +56,17 @@ impl TlsFactory {
     }
 }
 
-/// The library's choice of algorithms, AES-128 first. What most clients ask for first, AES-256 with
+/// The library's choice of algorithms, AES-128 first. What most clients prefer, AES-256 with
 /// SHA-384, makes the key schedule of a handshake dearer than its signature: CPUs have instructions
 /// for SHA-256, not for SHA-384.
 fn provider() -> CryptoProvider {
+    let cheap = [
+        cipher_suite::TLS13_AES_128_GCM_SHA256,
+        cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    ];
     let mut provider = aws_lc_rs::default_provider();
-    let is_dear = |suite: &rustls::SupportedCipherSuite| {
-        ![
-            cipher_suite::TLS13_AES_128_GCM_SHA256,
-            cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-            cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-        ]
-        .contains(suite)
-    };
-    provider.cipher_suites.sort_by_key(is_dear);
+    provider.cipher_suites.sort_by_key(|suite| !cheap.contains(suite));
     provider
 }
 
@@ -77,26 +74,43 @@ fn provider() -> CryptoProvider {
 
 impl ResolvesServerCert for CertificateChoice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let best = match hello.server_name() {
-            Some(name) if self.0.len() > 1 => longest_match(&self.0, &name.to_ascii_lowercase()),
-            _ => None,
-        };
-        best.or_else(|| self.0.first()).map(|certificate| certificate.key.clone())
+        if let [certificate] = &*self.0 {
+            return Some(certificate.key.clone());
+        }
+        let schemes = hello.signature_schemes();
+        let suits = |certificate: &&Certificate| certificate.key.key.choose_scheme(schemes).is_some();
+        let name = hello.server_name().map(normal_name);
+        let by_name = name.and_then(|name| {
+            let suited = longest_match(self.0.iter().filter(suits), &name);
+            // A certificate of another name would be no better than one the client cannot verify.
+            suited.or_else(|| longest_match(self.0.iter(), &name))
+        });
+        let best = by_name.or_else(|| self.0.iter().find(suits)).or_else(|| self.0.first());
+        best.map(|certificate| certificate.key.clone())
     }
+}
+
+/// A server name as listeners and certificates spell theirs: in lower case and without the trailing
+/// dot. Clients send it though "the hostname is represented as a byte string using ASCII encoding
+/// without a trailing dot" (RFC 6066 section 3).
+pub(crate) fn normal_name(server_name: &str) -> String {
+    server_name.strip_suffix('.').unwrap_or(server_name).to_ascii_lowercase()
 }
 
 /// The certificate with the longest name that matches ("the GatewayClass MUST use the longest
 /// matching SNI out of all available certificates"); the first of equals.
-fn longest_match<'c>(certificates: &'c [Certificate], server_name: &str) -> Option<&'c Certificate> {
-    let matched = |certificate: &Certificate| {
+fn longest_match<'c>(
+    certificates: impl DoubleEndedIterator<Item = &'c Certificate>,
+    server_name: &str,
+) -> Option<&'c Certificate> {
+    let matching = certificates.filter_map(|certificate| {
         let names = certificate.names.iter().filter(|name| covers(name, server_name));
-        names.map(|name| (!name.starts_with("*."), name.len())).max()
-    };
-    let ranked = certificates
-        .iter()
-        .enumerate()
-        .filter_map(|(at, it)| Some((matched(it)?, std::cmp::Reverse(at), it)));
-    ranked.max_by_key(|(length, at, _)| (*length, *at)).map(|(.., certificate)| certificate)
+        let longest = names.map(|name| (!name.starts_with("*."), name.len())).max()?;
+        Some((longest, certificate))
+    });
+    // The last of equals is taken, hence from the end.
+    let longest = matching.rev().max_by_key(|(longest, _)| *longest);
+    longest.map(|(_, certificate)| certificate)
 }
 
 /// Certificate wildcards stand for exactly one label (RFC 6125).

@@ -1,4 +1,4 @@
-//! A buffer for what an HTTP/2 connection writes, as long as it has anything to say. The library
+//! A buffer for what an HTTP/2 connection writes, as long as it has more to write. The library
 //! flushes after every DATA frame; each of these would be a TLS record, a system call and a wake-up
 //! of the client, though the next response is often ready, too.
 
@@ -75,7 +75,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBuffer<S> {
         if shared.bytes.len() >= LIMIT {
             ready!(shared.poll_send(cx))?;
         }
-        Poll::Ready(Ok(parts.iter().map(|part| shared.take(part)).sum()))
+        let before = shared.bytes.len();
+        for part in parts {
+            let room = LIMIT - shared.bytes.len();
+            shared.bytes.extend_from_slice(&part[..part.len().min(room)]);
+        }
+        Poll::Ready(Ok(shared.bytes.len() - before))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -94,15 +99,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBuffer<S> {
 }
 
 // === impl Shared ===
-
-impl<S> Shared<S> {
-    /// Returns how many of the bytes there was room for.
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(LIMIT - self.bytes.len());
-        self.bytes.extend_from_slice(&bytes[..count]);
-        count
-    }
-}
 
 impl<S: AsyncWrite + Unpin> Shared<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

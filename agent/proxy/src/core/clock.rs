@@ -1,4 +1,4 @@
-//! A coarse clock per core: what needs no better resolution reads a cell instead of asking the
+//! A coarse clock per core: what needs no better resolution reads a cell instead of calling the
 //! kernel.
 
 use std::cell::Cell;

@@ -1,10 +1,10 @@
-//! The reasons why the gateway answers a request itself. One table: the status, the words for the
+//! The reasons why the gateway answers a request itself. One table: the status, the text for the
 //! client, and the name for logs, metrics and `docs/proxy.md`.
 
 use http::StatusCode;
 
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])* $reason:ident = $status:ident $name:literal $words:literal,)*) => {
+    ($($(#[doc = $doc:literal])* $reason:ident = $status:ident $name:literal $text:literal,)*) => {
         /// Ordered as a request meets them: edge policy, listener, rule, backend.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
@@ -19,14 +19,14 @@ macro_rules! reasons {
                 match self { $(Self::$reason => $name,)* }
             }
 
-            /// A rule that cannot serve says its own status.
+            /// A rule that cannot serve has a status of its own.
             pub fn status(self) -> StatusCode {
                 match self { $(Self::$reason => StatusCode::$status,)* }
             }
 
             /// The text for the client: what is wrong, nothing of what is configured.
-            pub fn words(self) -> &'static str {
-                match self { $(Self::$reason => concat!($words, "\n"),)* }
+            pub fn text(self) -> &'static str {
+                match self { $(Self::$reason => concat!($text, "\n"),)* }
             }
         }
     };
@@ -35,10 +35,48 @@ macro_rules! reasons {
 // === impl Reason ===
 
 impl Reason {
+    /// Returns `true` for requests that no listener or route took, or that were refused at the
+    /// edge.
+    pub(crate) fn is_unrouted(self) -> bool {
+        match self {
+            Self::Method
+            | Self::TargetTooLong
+            | Self::FieldsTooLarge
+            | Self::NoHost
+            | Self::SeveralHosts
+            | Self::BadHost
+            | Self::HostMismatch
+            | Self::SeveralLengths
+            | Self::TransferCoding
+            | Self::ConnectionOption
+            | Self::PathNotAbsolute
+            | Self::PathCharacter
+            | Self::PathBackslash
+            | Self::PathEscape
+            | Self::PathNul
+            | Self::PathEncodedSlash
+            | Self::PathDotParameter
+            | Self::NoListener
+            | Self::Misdirected
+            | Self::NoRoute => true,
+            Self::Options
+            | Self::Rule
+            | Self::NoEndpoint
+            | Self::ConnectFailed
+            | Self::ConnectTimeout
+            | Self::BackendBroken
+            | Self::ResponseTooLarge
+            | Self::ResponseCoding
+            | Self::Timeout
+            | Self::ClientBody
+            | Self::BodyTooLarge => false,
+        }
+    }
+
     /// The code that a gRPC client gets instead of the HTTP status: that of gRPC's own mapping from
     /// HTTP (`http-grpc-status-mapping.md`), but for a time-out of the rule, which is no reason to
     /// try again elsewhere. `None` where the request is not fit to be taken for gRPC, or is for
-    /// another connection: then HTTP has to say it.
+    /// another connection: then the HTTP status is the answer.
     pub(crate) fn grpc_code(self) -> Option<GrpcCode> {
         match self {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
@@ -47,7 +85,9 @@ impl Reason {
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
-            | Self::BackendBroken => Some(GrpcCode::Unavailable),
+            | Self::BackendBroken
+            | Self::ResponseTooLarge
+            | Self::ResponseCoding => Some(GrpcCode::Unavailable),
             Self::Method
             | Self::TargetTooLong
             | Self::FieldsTooLarge
@@ -115,6 +155,10 @@ reasons! {
     ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",
     /// The backend closed, or sent what is no response.
     BackendBroken = BAD_GATEWAY "backend_broken" "the backend failed",
+    /// Its head, by bytes or fields.
+    ResponseTooLarge = BAD_GATEWAY "response_too_large" "the backend failed",
+    /// A transfer coding other than chunked.
+    ResponseCoding = BAD_GATEWAY "response_coding" "the backend failed",
     /// A time-out of the rule.
     Timeout = GATEWAY_TIMEOUT "timeout" "the backend took too long",
     /// Found while the request was being forwarded.

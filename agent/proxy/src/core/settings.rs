@@ -10,12 +10,12 @@ pub struct Settings {
     pub cores: usize,
     pub sockets: SocketMode,
     pub upstream: Upstream,
-    /// Where access logs go.
+    /// Destination of access logs.
     pub access_log: LogOutput,
     /// The time that open connections have to finish after a drain began.
     pub drain: Duration,
-    /// Proxies that every request passes before this one, and who are believed: as many addresses
-    /// of `X-Forwarded-For` are kept. 0: whatever it says is replaced.
+    /// Trusted proxies that every request passes before this one: as many addresses of
+    /// `X-Forwarded-For` are kept. 0: the field is replaced.
     pub trusted_hops: usize,
 }
 
@@ -33,7 +33,7 @@ pub enum LogOutput {
     File(Arc<File>),
 }
 
-/// Budgets of the connections to backends. What clients may do is each Gateway's own affair
+/// Budgets of the connections to backends. Budgets of clients are each Gateway's own
 /// ([`Limits`](portcullis_model::Limits)).
 #[derive(Clone, Debug)]
 pub struct Upstream {
@@ -43,6 +43,11 @@ pub struct Upstream {
     /// Idle connections per endpoint and core.
     pub idle_connections: usize,
     pub idle: Duration,
+    /// Bytes of a response's head, informational ones included. HTTP/1 connections read ahead as
+    /// much.
+    pub header_bytes: usize,
+    /// Header fields of a response.
+    pub header_fields: usize,
 }
 
 // === impl Settings ===
@@ -65,6 +70,7 @@ impl Default for Settings {
 impl Default for Upstream {
     fn default() -> Self {
         let [connect, vanished, idle] = [5, 20, 60].map(Duration::from_secs);
-        Self { connect, vanished, idle_connections: 256, idle }
+        let (header_bytes, header_fields) = (64 << 10, 100);
+        Self { connect, vanished, idle_connections: 256, idle, header_bytes, header_fields }
     }
 }

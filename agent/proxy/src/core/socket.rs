@@ -9,8 +9,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 const BACKLOG: i32 = 4096;
-/// A client that is gone without a word is noticed after two minutes. Tunnels and streams may be
-/// silent for longer, and what is between forgets silent connections, too.
+/// A client that vanished is noticed after two minutes. Tunnels and streams may be silent for
+/// longer, and middleboxes forget silent connections, too.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(15))

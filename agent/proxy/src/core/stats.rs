@@ -13,6 +13,8 @@ use crate::core::reason::Reason;
 pub enum HandshakeFailure {
     /// The client named a server that no listener of the port has.
     UnknownName,
+    /// The listener that the client named has no certificate that can be used.
+    NoCertificate,
     /// The client hello could not be read, or the client refused us.
     Protocol,
     Timeout,
@@ -20,7 +22,7 @@ pub enum HandshakeFailure {
 
 /// The limit of its Gateway that ended a connection, or kept it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum ExceededLimit {
     Connections,
     HeaderTimeout,
     /// Of HTTP/1: the client neither sent the rest of a request nor took its response.
@@ -55,7 +57,7 @@ pub struct GatewayStats {
     /// Client connections open now, tunnels included.
     pub open: u64,
     /// By the limit that ended them; those that never did are missing.
-    pub refused: BTreeMap<Refusal, u64>,
+    pub refused: BTreeMap<ExceededLimit, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,13 +73,10 @@ pub struct ListenerStats {
 pub(crate) struct CoreCounters {
     pub accepted: Counter,
     pub accept_errors: Counter,
-    pub unknown_name: Counter,
-    pub handshake_protocol: Counter,
-    pub handshake_timeout: Counter,
-    pub unrouted: Counter,
     pub connects: Counter,
     pub connect_failures: Counter,
     pub retries: Counter,
+    handshake_failures: [Counter; HandshakeFailure::ALL.len()],
     /// By reason.
     answers: [Counter; Reason::ALL.len()],
 }
@@ -85,7 +84,7 @@ pub(crate) struct CoreCounters {
 #[derive(Debug, Default)]
 pub(crate) struct GatewayCounters {
     pub open: Counter,
-    refused: [Counter; Refusal::ALL.len()],
+    refused: [Counter; ExceededLimit::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -128,8 +127,8 @@ impl Stats {
 impl GatewayStats {
     fn add(&mut self, other: &Self) {
         self.open += other.open;
-        for (refusal, count) in &other.refused {
-            *self.refused.entry(*refusal).or_default() += count;
+        for (limit, count) in &other.refused {
+            *self.refused.entry(*limit).or_default() += count;
         }
     }
 }
@@ -137,19 +136,22 @@ impl GatewayStats {
 // === impl HandshakeFailure ===
 
 impl HandshakeFailure {
+    const ALL: [Self; 4] = [Self::UnknownName, Self::NoCertificate, Self::Protocol, Self::Timeout];
+
     /// The label of the metric.
     pub fn name(self) -> &'static str {
         match self {
             Self::UnknownName => "unknown-name",
+            Self::NoCertificate => "no-certificate",
             Self::Protocol => "protocol",
             Self::Timeout => "timeout",
         }
     }
 }
 
-// === impl Refusal ===
+// === impl ExceededLimit ===
 
-impl Refusal {
+impl ExceededLimit {
     const ALL: [Self; 4] =
         [Self::Connections, Self::HeaderTimeout, Self::IdleTimeout, Self::Http2IdleTimeout];
 
@@ -180,19 +182,22 @@ impl CoreCounters {
         self.answers[reason as usize].increment();
     }
 
+    pub(crate) fn handshake_failed(&self, failure: HandshakeFailure) {
+        self.handshake_failures[failure as usize].increment();
+    }
+
     pub(crate) fn read(&self) -> Stats {
+        let failures =
+            HandshakeFailure::ALL.map(|failure| (failure, self.handshake_failures[failure as usize].get()));
         let answers = Reason::ALL.iter().map(|reason| (*reason, self.answers[*reason as usize].get()));
+        let unrouted = answers.clone().filter(|(reason, _)| reason.is_unrouted()).map(|(_, count)| count);
         Stats {
             gateways: BTreeMap::new(),
             listeners: BTreeMap::new(),
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
-            handshake_failures: BTreeMap::from([
-                (HandshakeFailure::UnknownName, self.unknown_name.get()),
-                (HandshakeFailure::Protocol, self.handshake_protocol.get()),
-                (HandshakeFailure::Timeout, self.handshake_timeout.get()),
-            ]),
-            unrouted: self.unrouted.get(),
+            handshake_failures: failures.into(),
+            unrouted: unrouted.sum(),
             answers: answers.filter(|(_, count)| *count > 0).collect(),
             access_log_lost: 0,
             upstream_connects: self.connects.get(),
@@ -205,12 +210,12 @@ impl CoreCounters {
 // === impl GatewayCounters ===
 
 impl GatewayCounters {
-    pub(crate) fn refused(&self, refusal: Refusal) {
-        self.refused[refusal as usize].increment();
+    pub(crate) fn refused(&self, limit: ExceededLimit) {
+        self.refused[limit as usize].increment();
     }
 
     pub(crate) fn read(&self) -> GatewayStats {
-        let refused = Refusal::ALL.iter().map(|refusal| (*refusal, self.refused[*refusal as usize].get()));
+        let refused = ExceededLimit::ALL.iter().map(|limit| (*limit, self.refused[*limit as usize].get()));
         GatewayStats { open: self.open.get(), refused: refused.filter(|(_, count)| *count > 0).collect() }
     }
 }

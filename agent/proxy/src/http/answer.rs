@@ -1,5 +1,4 @@
-//! Answers of our own: short, plain, and saying what is wrong without saying what the configuration
-//! holds.
+//! Answers of our own: short and plain. They name what is wrong, and nothing of what is configured.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
@@ -8,18 +7,17 @@ use portcullis_model::{Filter, Rule};
 
 use crate::core::head::Fields;
 use crate::core::reason::{GrpcCode, Reason};
-use crate::http::body::Body;
 use crate::http::headers;
 
-pub(crate) type Response = http::Response<Body>;
+pub(crate) type Answer = http::Response<Bytes>;
 
-/// The registered methods that are not refused; others pass as well. RFC 9110 section 15.5.6 wants
-/// to have them said.
+/// The registered methods that are not refused; others pass as well. RFC 9110 section 15.5.6
+/// requires the list.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
-/// A line of words for the client.
-pub(crate) fn of(reason: Reason, status: StatusCode) -> Response {
-    let mut response = http::Response::new(Body::text(Bytes::from_static(reason.words().as_bytes())));
+/// A line of text for the client.
+pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
+    let mut response = Answer::new(Bytes::from_static(reason.text().as_bytes()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     if matches!(reason, Reason::Method | Reason::Options) {
@@ -28,14 +26,14 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Response {
     response
 }
 
-/// The same for a gRPC client, who looks for trailers and not at the status: "Trailers-Only", which
-/// is a head that says it all.
-pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue) -> Response {
-    let mut response = http::Response::new(Body::empty());
+/// The same for a gRPC client, which reads trailers and not the status: "Trailers-Only", a response
+/// that consists of its head.
+pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue) -> Answer {
+    let mut response = Answer::new(Bytes::new());
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, content_type);
     fields.insert("grpc-status", HeaderValue::from(code as u16));
-    fields.insert("grpc-message", HeaderValue::from_static(reason.words().trim_end()));
+    fields.insert("grpc-message", HeaderValue::from_static(reason.text().trim_end()));
     response
 }
 
@@ -50,11 +48,11 @@ pub(crate) fn grpc_type(fields: &impl Fields) -> Option<HeaderValue> {
 }
 
 /// The rule's response filters apply to its redirect, too.
-pub(crate) fn redirect(rule: &Rule, status: StatusCode, location: &str) -> Response {
+pub(crate) fn redirect(rule: &Rule, status: StatusCode, location: &str) -> Answer {
     let Ok(location) = HeaderValue::from_str(location) else {
         return of(Reason::Rule, StatusCode::INTERNAL_SERVER_ERROR);
     };
-    let mut response = http::Response::new(Body::empty());
+    let mut response = Answer::new(Bytes::new());
     *response.status_mut() = status;
     response.headers_mut().insert(LOCATION, location);
     for filter in &rule.filters {

@@ -1,5 +1,5 @@
-//! Response bodies: nothing, a line of our own, or what the backend sends, passed on frame by
-//! frame.
+//! Response bodies as the HTTP library takes them: nothing, a line of our own, or what the backend
+//! sends, passed on frame by frame.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,18 +14,20 @@ use crate::client::progress::Awaited;
 use crate::log::record::Record;
 use crate::upstream::endpoint::Lease;
 
+/// The body of an exchange: that lasts until the body is gone, and is logged then.
 pub(crate) struct Body {
-    kind: Kind,
-    exchange: Option<Exchange>,
+    content: Content,
+    exchange: Exchange,
     record: Option<Box<Record>>,
 }
 
-enum Kind {
+pub(crate) enum Content {
+    /// `None` once it is sent, or if there is none.
     Text(Option<Bytes>),
-    Upstream(Box<Upstream>),
+    Upstream(Box<UpstreamBody>),
 }
 
-struct Upstream {
+pub(crate) struct UpstreamBody {
     incoming: Incoming,
     /// Goes back to the pool with the last byte; an unfinished body closes its connection instead.
     lease: Option<Lease>,
@@ -43,62 +45,28 @@ pub(crate) enum BodyError {
 // === impl Body ===
 
 impl Body {
-    pub(crate) fn empty() -> Self {
-        Kind::Text(None).into()
-    }
-
-    pub(crate) fn text(text: Bytes) -> Self {
-        Kind::Text(Some(text).filter(|text| !text.is_empty())).into()
-    }
-
-    pub(crate) fn upstream(incoming: Incoming, lease: Lease, deadline: Option<Pin<Box<Sleep>>>) -> Self {
-        if incoming.is_end_stream() {
-            lease.release();
-            return Self::empty();
-        }
-        Kind::Upstream(Box::new(Upstream { incoming, lease: Some(lease), deadline })).into()
-    }
-
-    /// Nothing of our own words follows the head of an answer to HEAD.
-    pub(crate) fn for_head(self) -> Self {
-        match self.kind {
-            Kind::Text(_) => Self::empty(),
-            Kind::Upstream(_) => self,
-        }
-    }
-
-    /// The exchange lasts until the body is gone, and is logged then.
-    pub(crate) fn during(self, exchange: Exchange, record: Option<Box<Record>>) -> Self {
-        let mut body = Self { exchange: Some(exchange), record, ..self };
-        body.went_on(Awaited::Client);
-        body.note(0);
+    pub(crate) fn new(content: Content, exchange: Exchange, record: Option<Box<Record>>) -> Self {
+        let mut body = Self { content, exchange, record };
+        body.mark(Awaited::Client);
+        body.record(0);
         body
     }
 
-    /// Marks the progress: a frame is with the HTTP library until it asks for more, which it does
-    /// when the client has taken enough.
-    fn went_on(&mut self, awaited: Awaited) {
-        let complete = self.is_end_stream();
-        if let Some(exchange) = &mut self.exchange {
-            exchange.wait(awaited);
-            if complete {
-                exchange.complete();
-            }
+    /// Marks the progress: the HTTP library holds a frame until it polls for the next one, which it
+    /// does when the client has taken enough.
+    fn mark(&mut self, awaited: Awaited) {
+        self.exchange.wait(awaited);
+        if self.is_end_stream() {
+            self.exchange.complete();
         }
     }
 
-    fn note(&mut self, sent: usize) {
+    fn record(&mut self, sent: usize) {
         let complete = self.is_end_stream();
         if let Some(record) = &mut self.record {
             record.sent += sent as u64;
             record.complete = complete;
         }
-    }
-}
-
-impl From<Kind> for Body {
-    fn from(kind: Kind) -> Self {
-        Self { kind, exchange: None, record: None }
     }
 }
 
@@ -110,42 +78,64 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = match &mut self.kind {
-            Kind::Text(text) => text.take().map(|text| Ok(Frame::data(text))),
-            Kind::Upstream(upstream) => match upstream.poll(cx) {
+        if matches!(self.content, Content::Upstream(_)) && self.exchange.poll_unblocked(cx).is_pending() {
+            self.mark(Awaited::Client);
+            return Poll::Pending;
+        }
+        let frame = match &mut self.content {
+            Content::Text(text) => text.take().map(|text| Ok(Frame::data(text))),
+            Content::Upstream(upstream) => match upstream.poll(cx) {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
-                    self.went_on(Awaited::Backend);
+                    self.mark(Awaited::Backend);
                     return Poll::Pending;
                 }
             },
         };
-        self.went_on(Awaited::Client);
+        self.mark(Awaited::Client);
         if self.record.is_some() {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            self.note(data.map_or(0, Bytes::len));
+            self.record(data.map_or(0, Bytes::len));
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.kind {
-            Kind::Text(text) => text.is_none(),
-            Kind::Upstream(upstream) => upstream.lease.is_none(),
+        match &self.content {
+            Content::Text(text) => text.is_none(),
+            Content::Upstream(upstream) => upstream.lease.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.kind {
-            Kind::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
-            Kind::Upstream(upstream) => upstream.incoming.size_hint(),
+        match &self.content {
+            Content::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Content::Upstream(upstream) => upstream.incoming.size_hint(),
         }
     }
 }
 
-// === impl Upstream ===
+// === impl Content ===
 
-impl Upstream {
+impl Content {
+    pub(crate) fn upstream(incoming: Incoming, lease: Lease, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+        if incoming.is_end_stream() {
+            lease.release();
+            return Self::Text(None);
+        }
+        Self::Upstream(Box::new(UpstreamBody { incoming, lease: Some(lease), deadline }))
+    }
+}
+
+impl From<Bytes> for Content {
+    fn from(text: Bytes) -> Self {
+        Self::Text(Some(text).filter(|text| !text.is_empty()))
+    }
+}
+
+// === impl UpstreamBody ===
+
+impl UpstreamBody {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(cx).is_ready()

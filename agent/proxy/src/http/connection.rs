@@ -1,5 +1,5 @@
-//! HTTP on a client connection, until either side has had enough. The HTTP library parses; time and
-//! what it is too lenient with are the business of [`client`](crate::client).
+//! HTTP on a client connection, until either side ends it. The HTTP library parses; time-outs, and
+//! checks where it is too lenient, are in [`client`](crate::client).
 
 use std::io;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     }
 }
 
-/// Time is the sweeper's business, see [`Clients`].
+/// Without the library's time-outs: [`Clients`] has them.
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.header_read_timeout(None).half_close(false);

@@ -1,5 +1,5 @@
 //! From a request head to what is done with it: which listener, which rule, which backend. Nothing
-//! here waits, or knows which parser the head comes from.
+//! here waits, or depends on the parser that the head comes from.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, Port, Redirect,
     RequestHead, RouteTable, Rule, RuleId, Scheme, Selected, WeightedBackend,
@@ -18,41 +18,36 @@ use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
 use crate::http::headers;
+use crate::http::plan::ForwardPlan;
 use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
     Forward(ForwardPlan<'s>),
+    Own(OwnAnswer<'s>),
+}
+
+/// An answer of the gateway's own.
+pub(crate) enum OwnAnswer<'s> {
     Redirect {
         rule: &'s Rule,
         status: StatusCode,
         location: String,
     },
-    /// An answer of our own; the status is the reason's but for rules that say theirs.
-    Answer(Reason, StatusCode),
-}
-
-/// A request on its way to a backend.
-pub(crate) struct ForwardPlan<'s> {
-    pub rule: &'s Rule,
-    pub backend: &'s WeightedBackend,
-    pub name: &'s BackendName,
-    /// The host that the client asked for, with port.
-    pub authority: HeaderValue,
-    /// The path to send, if it is not the one that came.
-    pub path: Option<String>,
-    /// The host to send, if a filter changes it.
-    pub host: Option<HeaderValue>,
+    /// The status is the reason's but for rules that have one of their own.
+    Reason(Reason, StatusCode),
 }
 
 impl<'s> Decision<'s> {
-    /// Which way the request goes, as far as it is decided before it is sent on.
+    /// The way that the request goes, as far as it is decided before it is sent on.
     pub(crate) fn destination(&self) -> Destination<'s> {
         match self {
             Self::Forward(plan) => {
                 Destination { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
             }
-            Self::Redirect { rule, .. } => Destination { rule: Some(&rule.id), ..Destination::default() },
-            Self::Answer(..) => Destination::default(),
+            Self::Own(OwnAnswer::Redirect { rule, .. }) => {
+                Destination { rule: Some(&rule.id), ..Destination::default() }
+            }
+            Self::Own(OwnAnswer::Reason(..)) => Destination::default(),
         }
     }
 }
@@ -71,13 +66,19 @@ impl Arrival<'_> {
     }
 }
 
-impl From<Reason> for Decision<'_> {
+impl From<Reason> for OwnAnswer<'_> {
     fn from(reason: Reason) -> Self {
-        Self::Answer(reason, reason.status())
+        Self::Reason(reason, reason.status())
     }
 }
 
-/// Decides by the listeners of the port, and says whose listener the request was for.
+impl From<Reason> for Decision<'_> {
+    fn from(reason: Reason) -> Self {
+        Self::Own(reason.into())
+    }
+}
+
+/// Decides by the listeners of the port; returns the listener that the request was for, too.
 pub(crate) fn decide<'s>(
     arrival: Arrival<'_>,
     port: Option<&'s Port>,
@@ -100,11 +101,11 @@ pub(crate) fn decide<'s>(
         return (Reason::NoRoute.into(), Some(listener));
     };
     let decision = match &found.rule.action {
-        Action::Redirect(redirect) => Decision::Redirect {
+        Action::Redirect(redirect) => Decision::Own(OwnAnswer::Redirect {
             rule: found.rule,
             status: redirect.status,
             location: location(redirect, &request, found.prefix, arrival.scheme(), port.key.number),
-        },
+        }),
         Action::Fail(failure) => failed(&found.rule.id, failure),
         Action::Forward(split) => {
             let backend = split.pick(fastrand::u64(..));
@@ -140,7 +141,7 @@ fn listener<'p>(
 
 fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
     tracing::debug!(%rule, reason = %failure.reason, status = failure.status.as_u16(), "the rule cannot serve");
-    Decision::Answer(Reason::Rule, failure.status)
+    Decision::Own(OwnAnswer::Reason(Reason::Rule, failure.status))
 }
 
 fn plan<'s>(
@@ -199,8 +200,8 @@ struct RoutedHead<'r, H> {
 }
 
 impl<H: Head> RequestHead for RoutedHead<'_, H> {
-    fn method(&self) -> &str {
-        self.head.method().as_str()
+    fn method(&self) -> &Method {
+        self.head.method()
     }
 
     fn host(&self) -> &str {

@@ -1,7 +1,7 @@
 //! The edge policy: what must hold for a request before it is routed. HTTP libraries let some
 //! ambiguous requests through; a gateway must not, because the next hop may read them differently
 //! (request smuggling, path confusion). Host and path are normalised here, once: the same form is
-//! matched, forwarded and logged. Nothing here knows which parser a head comes from.
+//! matched, forwarded and logged. Nothing here depends on the parser that a head comes from.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -45,8 +45,8 @@ pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'
     Ok(Target { host, path: path::normalise(head.path())? })
 }
 
-/// Size, and the fields that say how the message is to be read. Lengths were checked by
-/// [`crate::client::framing`] or by the HTTP/2 library, which lets one pass that is said twice.
+/// Size, and the fields that determine how the message is read. Lengths were checked by
+/// [`crate::client::framing`] or by the HTTP/2 library, which lets a repeated one pass.
 fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<(), Reason> {
     let (mut count, mut bytes) = (0, 0);
     let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);
@@ -91,7 +91,8 @@ fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<(), Reason> {
 
 /// Fields that no `Connection` option may take away from the backend.
 fn is_end_to_end(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 4] = [b"host", b"authorization", b"cookie", b"forwarded"];
+    const NAMES: [&[u8]; 6] =
+        [b"host", b"authorization", b"cookie", b"forwarded", b"x-real-ip", b"x-request-id"];
     const PREFIXES: [&[u8]; 2] = [b"content-", b"x-forwarded-"];
     NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
         || PREFIXES

@@ -1,12 +1,13 @@
-//! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters do
-//! what they say. Nothing here knows which parser the fields come from.
+//! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters
+//! apply. Nothing here depends on the parser that the fields come from.
 
 use http::header::{self, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
 use crate::core::head::{FieldName, Fields, FieldsMut, KnownField};
+use crate::core::origin::{self, Claim};
+use crate::http::request_id::{self, X_REQUEST_ID};
 
-const X_FORWARDED: &[u8] = b"x-forwarded-";
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -29,15 +30,23 @@ pub(crate) struct Forwarded<'r> {
     pub scheme: &'static str,
     /// The host that the client asked for, with port.
     pub host: &'r HeaderValue,
+    /// The id that the request has in the access log. `None`: it has none yet.
+    pub request_id: Option<&'r HeaderValue>,
 }
 
 /// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection`
 /// names. Most messages have nothing of it: they cost one pass over their names.
 pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut) {
-    let mut found = 0;
-    for name in fields.names() {
-        found |= name.known().map_or(0, bit);
-    }
+    let found = known(fields);
+    remove_known(fields, found);
+}
+
+/// The known fields that there are, a bit each.
+fn known(fields: &impl Fields) -> u16 {
+    fields.names().fold(0, |found, name| found | name.known().map_or(0, bit))
+}
+
+fn remove_known(fields: &mut impl FieldsMut, found: u16) {
     if found & bit(KnownField::Connection) != 0 {
         for name in named_by_connection(fields) {
             fields.remove(&name);
@@ -59,12 +68,20 @@ const fn bit(field: KnownField) -> u16 {
     1 << field as u16
 }
 
+/// The names of fields that a filter removes or determines.
+pub(crate) fn edited(edit: &HeaderEdit) -> impl Iterator<Item = HeaderName> {
+    let written = edit.set.iter().chain(&edit.add).map(|(name, _)| name);
+    edit.remove.iter().chain(written).map(copy_name)
+}
+
 /// Of requests, `TE: trailers` passes (gRPC insists on it), and expectations are met by us.
 pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut) {
-    let trailers = fields.get(&header::TE).is_some_and(|te| {
+    let found = known(fields);
+    let te = if found & bit(KnownField::Te) != 0 { fields.get(&header::TE) } else { None };
+    let trailers = te.is_some_and(|te| {
         te.split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     });
-    remove_hop_by_hop(fields);
+    remove_known(fields, found);
     if trailers {
         fields.insert(header::TE, HeaderValue::from_static("trailers"));
     }
@@ -79,6 +96,12 @@ pub(crate) fn upgrade(fields: &impl Fields) -> Option<HeaderValue> {
     if wanted { fields.copy(&header::UPGRADE) } else { None }
 }
 
+/// Asks for a switch to the protocol, or agrees to it.
+pub(crate) fn announce_upgrade(fields: &mut impl FieldsMut, protocol: &HeaderValue) {
+    fields.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    fields.insert(header::UPGRADE, protocol.clone());
+}
+
 /// The names that `Connection` lists.
 fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
     let values = fields.get_all(&header::CONNECTION).filter(|value| value.is_ascii());
@@ -86,25 +109,21 @@ fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
     names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
 }
 
-/// Lets the backend know the client. Unless proxies in front are trusted, what the client says
-/// about itself is dropped.
+/// Identifies the client and the request to the backend. Unless proxies in front are trusted, what
+/// the client claims about itself is dropped.
 pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, trusted_hops: usize) {
     let chain = chain(fields, trusted_hops, client.address);
-    // `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI,
-    // WSGI);
+    let given = if chain.is_some() { request_id::given(fields) } else { None };
     // `Forwarded` (RFC 7239) passes proxies that do not know it.
-    fields.remove_if(|name| {
-        let name = name.as_str().as_bytes();
-        match name.first() {
-            Some(b'x') => {
-                let claims = name.len() > X_FORWARDED.len()
-                    && name.iter().zip(X_FORWARDED).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'));
-                claims && (chain.is_none() || name.contains(&b'_'))
-            }
-            Some(b'f') => name == b"forwarded",
-            _ => false,
-        }
+    fields.remove_if(|name| match origin::claim(name.as_str()) {
+        Some(Claim::Plain) => chain.is_none(),
+        Some(Claim::Disguised) => true,
+        None => name.as_str() == header::FORWARDED.as_str(),
     });
+    if given.is_none() {
+        let id = client.request_id.map_or_else(request_id::make, HeaderValue::clone);
+        fields.insert(X_REQUEST_ID, id);
+    }
     if chain.is_none() || fields.get(&X_FORWARDED_PROTO).is_none() {
         fields.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
     }
@@ -114,8 +133,8 @@ pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, tru
     fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
 }
 
-/// The addresses that a request came from: as trusted proxies say, each of the one before it, then
-/// the one that came to us. Any client can write what stands before them. `None` if they say
+/// The addresses that a request came from: as trusted proxies list them, each the one before it,
+/// then the one that connected to us. Any client can write what precedes them. `None` if they list
 /// nothing: then the request came past them.
 pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
     if trusted_hops == 0 {
@@ -200,19 +219,29 @@ mod tests {
             ("forwarded", "for=8.8.8.8"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-port", "1"),
+            ("x-real-ip", "9.9.9.9"),
+            ("x_real_ip", "8.8.8.8"),
+            ("x-request-id", "given"),
         ];
         let (address, host) = (HeaderValue::from_static("2.2.2.2"), HeaderValue::from_static("a.com"));
-        let client = Forwarded { address: &address, scheme: "http", host: &host };
+        let id = HeaderValue::from_static("made");
+        let client = Forwarded { address: &address, scheme: "http", host: &host, request_id: Some(&id) };
         let mut fields = PlainFields::of(&sent);
         forwarded(&mut fields, &client, 0);
-        let own =
-            [("x-forwarded-proto", "http"), ("x-forwarded-host", "a.com"), ("x-forwarded-for", "2.2.2.2")];
+        let own = [
+            ("x-request-id", "made"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "a.com"),
+            ("x-forwarded-for", "2.2.2.2"),
+        ];
         assert_eq!(fields, PlainFields::of(&own));
         let mut fields = PlainFields::of(&sent);
         forwarded(&mut fields, &client, 1);
         let kept = [
             ("x-forwarded-proto", "https"),
             ("x-forwarded-port", "1"),
+            ("x-real-ip", "9.9.9.9"),
+            ("x-request-id", "given"),
             ("x-forwarded-host", "a.com"),
             ("x-forwarded-for", "1.1.1.1, 2.2.2.2"),
         ];

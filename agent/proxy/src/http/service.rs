@@ -1,33 +1,26 @@
-//! The service that answers requests. It cannot fail: anything that goes wrong becomes a status and
-//! a line in the log.
+//! The service that the HTTP library calls with requests. It cannot fail: anything that goes wrong
+//! becomes a status and a line in the log. The [`router`](crate::http::router) decides.
 
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::request::Parts;
-use http::{HeaderValue, Method, Request, StatusCode, Version, header};
+use http::Request;
 use hyper::body::Incoming;
 
 use crate::client::clients::{Client, Exchange};
-use crate::client::listener::Listeners;
-use crate::core::reason::Reason;
 use crate::core::snapshot::SnapshotCell;
-use crate::core::stats::CoreCounters;
-use crate::http::answer::{self, Response};
 use crate::http::body::Body;
-use crate::http::decide::{self, Arrival, Decision};
+use crate::http::decide::Decision;
 use crate::http::forward::Forwarder;
-use crate::http::headers;
-use crate::log::access_log::AccessLog;
-use crate::log::record::{LoggedRequest, Outcome};
+use crate::http::router::Router;
 use crate::upstream::request::Outgoing;
+
+pub(crate) type Response = http::Response<Body>;
 
 /// Answers the requests of a core.
 pub(crate) struct Service {
     pub snapshot: Rc<SnapshotCell>,
-    pub listeners: Rc<Listeners>,
-    pub counters: Rc<CoreCounters>,
-    pub access_log: Rc<AccessLog>,
+    pub router: Router,
     pub forwarder: Forwarder,
 }
 
@@ -47,91 +40,22 @@ impl Service {
     }
 
     async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
-        let parts = &outgoing.parts;
-        let summary = RequestSummary::of(parts);
         let current = self.snapshot.load();
-        let port = current.port(client.local).map(|port| &**port);
-        let logged = port.and_then(|port| {
-            let log = port.gateway.access_log?;
-            let hops = self.forwarder.trusted_hops;
-            let chain = headers::chain(&parts.headers, hops, &client.address);
-            Some(Box::new(LoggedRequest::new(log, parts, chain)))
-        });
-        let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
-        let arrival = Arrival { limits: client.limits(), tls };
-        let (decision, listener) = decide::decide(arrival, port, parts);
-        let listener_state = listener.map(|listener| self.listeners.get(listener));
-        let mut destination = decision.destination();
-        let answered = match &decision {
-            Decision::Forward(plan) => match self.forwarder.forward(client, plan, outgoing).await {
-                Ok((response, endpoint)) => {
-                    destination.endpoint = Some(endpoint);
-                    Ok(response)
-                }
-                Err(reason) => Err((reason, reason.status())),
-            },
-            Decision::Redirect { rule, status, location } => Ok(answer::redirect(rule, *status, location)),
-            Decision::Answer(reason, status) => Err((*reason, *status)),
-        };
-        // Failures count as such even where gRPC has them wrapped in a 200.
-        let (mut response, status, reason) = match answered {
-            Ok(response) => {
-                let status = response.status();
-                (response, status, None)
+        let request = self.router.route(&current, client, &outgoing.parts);
+        let forwarded = match &request.decision {
+            Decision::Forward(plan) => {
+                let (hops, id) = (self.router.trusted_hops, request.id());
+                let forwarding = self.forwarder.forward(client, plan, hops, id, outgoing);
+                forwarding.await.map_err(|reason| self.router.answer(client, &request, &reason.into()))
             }
-            Err((reason, status)) => (self.own(client, &summary, reason, status), status, Some(reason)),
+            Decision::Own(own) => Err(self.router.answer(client, &request, own)),
         };
-        match &listener_state {
-            Some(listener_state) => listener_state.counters().answered(status),
-            None => self.counters.unrouted.increment(),
+        match forwarded {
+            Ok((response, endpoint)) => {
+                let record = self.router.forwarded(client, &request, response.status(), endpoint);
+                response.map(|content| Body::new(content, exchange, record))
+            }
+            Err((answer, record)) => answer.map(|text| Body::new(text.into(), exchange, record)),
         }
-        let record = logged.zip(port).and_then(|(logged, port)| {
-            let outcome = Outcome {
-                client: client.peer,
-                scheme: client.scheme(),
-                gateway: &port.gateway.name,
-                listener: listener.map(|listener| &listener.id),
-                destination,
-                status,
-                reason,
-            };
-            logged.record(&self.access_log, &outcome)
-        });
-        if summary.method == Method::HEAD {
-            response = response.map(Body::for_head);
-        }
-        response.map(|body| body.during(exchange, record))
-    }
-
-    fn own(&self, client: &Client, summary: &RequestSummary, reason: Reason, status: StatusCode) -> Response {
-        self.counters.answered(reason);
-        tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
-        if let (Some(content_type), Some(code)) = (&summary.grpc, reason.grpc_code()) {
-            return answer::of_grpc(reason, code, content_type.clone());
-        }
-        let mut response = answer::of(reason, status);
-        // Bytes that follow a malformed HTTP/1 request on the same connection cannot be trusted.
-        let spoilt = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
-        if spoilt && summary.version < Version::HTTP_2 {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        response
-    }
-}
-
-/// The parts of a request that an answer of our own depends on, when the request is gone.
-struct RequestSummary {
-    version: Version,
-    method: Method,
-    /// The content type of a gRPC request.
-    grpc: Option<HeaderValue>,
-}
-
-impl RequestSummary {
-    fn of(parts: &Parts) -> Self {
-        let method = parts.method.clone();
-        // gRPC is POST: others need no look at their fields.
-        let grpc = if method == Method::POST { answer::grpc_type(&parts.headers) } else { None };
-        Self { version: parts.version, method, grpc }
     }
 }

@@ -3,9 +3,8 @@
 
 use std::rc::Rc;
 
-use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
-use http::{Response, Version};
+use http::{HeaderValue, Response, Version, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -16,13 +15,11 @@ use crate::client::stream::CheckedStream;
 use crate::http::headers;
 use crate::l4::tunnel;
 
-/// A client's wish to switch protocols.
+/// A client's request to switch protocols.
 pub(crate) struct Pending {
     client: OnUpgrade,
-    protocol: Protocol,
+    pub protocol: HeaderValue,
 }
-
-pub(crate) struct Protocol(HeaderValue);
 
 // === impl Pending ===
 
@@ -32,33 +29,21 @@ impl Pending {
         if parts.version != Version::HTTP_11 {
             return None;
         }
-        let protocol = Protocol(headers::upgrade(&parts.headers)?);
+        let protocol = headers::upgrade(&parts.headers)?;
         Some(Self { client: parts.extensions.remove()?, protocol })
     }
 
-    pub(crate) fn announce(&self, headers: &mut HeaderMap) {
-        self.protocol.announce(headers);
-    }
-
-    /// Joins both sides once the client has its 101; returns what the response must announce.
+    /// Joins both sides once the client has its 101; returns the protocol that the response must
+    /// announce.
     pub(crate) fn tunnel(
         self,
         tasks: &TaskTracker,
         client: &Rc<Client>,
         response: &mut Response<Incoming>,
-    ) -> Protocol {
+    ) -> HeaderValue {
         let backend = hyper::upgrade::on(&mut *response);
         tasks.spawn_local(join(self.client, backend, client.clone()));
-        Protocol(response.headers().get(header::UPGRADE).cloned().unwrap_or(self.protocol.0))
-    }
-}
-
-// === impl Protocol ===
-
-impl Protocol {
-    pub(crate) fn announce(&self, headers: &mut HeaderMap) {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(header::UPGRADE, self.0.clone());
+        response.headers().get(header::UPGRADE).cloned().unwrap_or(self.protocol)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The access log: a line per answered request of the Gateways that want it. A core gathers lines
+//! The access log: a line per answered request of the Gateways that have one. A core gathers lines
 //! and hands them over a few times a second to a thread that writes them, so that a request never
 //! waits for the reader of the log. A reader that is too slow loses lines, which are counted.
 

@@ -27,7 +27,8 @@ pub(crate) struct LoggedRequest {
     host: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     user_agent: Option<HeaderValue>,
-    /// The addresses that it came from, as trusted proxies say.
+    pub(crate) id: HeaderValue,
+    /// The addresses that it came from, according to trusted proxies.
     forwarded_for: Option<HeaderValue>,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Outcome<'a> {
     pub reason: Option<Reason>,
 }
 
-/// Which way a request went.
+/// The way that a request went.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Destination<'a> {
     pub rule: Option<&'a RuleId>,
@@ -72,6 +73,7 @@ struct Line<'a> {
     gateway: &'a ObjectName,
     #[serde(skip_serializing_if = "Option::is_none")]
     listener: Option<&'a ListenerId>,
+    request_id: Cow<'a, str>,
     client: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     forwarded_for: Option<Cow<'a, str>>,
@@ -107,7 +109,12 @@ struct Escaped<'a>(&'a str);
 // === impl LoggedRequest ===
 
 impl LoggedRequest {
-    pub(crate) fn new(log: LogSettings, head: &impl Head, forwarded_for: Option<HeaderValue>) -> Self {
+    pub(crate) fn new(
+        log: LogSettings,
+        head: &impl Head,
+        id: HeaderValue,
+        forwarded_for: Option<HeaderValue>,
+    ) -> Self {
         let fields = head.fields();
         let named = head.authority().and_then(|it| HeaderValue::from_str(it).ok());
         Self {
@@ -120,13 +127,14 @@ impl LoggedRequest {
             host: named.or_else(|| fields.copy(&header::HOST)),
             referer: fields.copy(&header::REFERER),
             user_agent: fields.copy(&header::USER_AGENT),
+            id,
             forwarded_for,
         }
     }
 
-    /// `None` if the Gateway does not want to hear of such an answer.
+    /// `None` if the Gateway does not log answers with such a status.
     pub(crate) fn record(&self, log: &Rc<AccessLog>, outcome: &Outcome<'_>) -> Option<Box<Record>> {
-        if outcome.status.as_u16() < self.log.minimum_status {
+        if outcome.status < self.log.minimum_status {
             return None;
         }
         let line = self.line(outcome);
@@ -143,6 +151,7 @@ impl LoggedRequest {
             time: self.at,
             gateway: outcome.gateway,
             listener: outcome.listener,
+            request_id: String::from_utf8_lossy(self.id.as_bytes()),
             client: SocketAddr::new(outcome.client.ip().to_canonical(), outcome.client.port()),
             forwarded_for: text(self.forwarded_for.as_ref()),
             scheme: outcome.scheme,
@@ -225,6 +234,7 @@ impl Line<'_> {
             ("rule", self.rule.clone()),
             ("backend", self.backend.map(BackendName::to_string)),
             ("endpoint", self.endpoint.map(|it| it.to_string())),
+            ("request_id", Some(self.request_id.clone().into_owned())),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }

@@ -26,6 +26,8 @@ pub(crate) enum AttemptError {
     Connect(SocketAddr, io::Error),
     #[error("{0} gave no valid response: {1}")]
     Broken(SocketAddr, hyper::Error),
+    #[error("{0} sent a response head that is larger than --max-response-header or --max-response-fields")]
+    ResponseTooLarge(SocketAddr),
     #[error("the rule's time-out")]
     Timeout,
     #[error("the client's request body is malformed or broke off")]
@@ -73,6 +75,7 @@ pub(crate) async fn send(
                 failure = match fault.as_ref().and_then(SharedFault::get) {
                     Some(BodyFault::Malformed) => AttemptError::Client,
                     Some(BodyFault::TooLarge) => AttemptError::TooLarge,
+                    None if error.is_parse_too_large() => AttemptError::ResponseTooLarge(endpoint.address),
                     None => AttemptError::Broken(endpoint.address, error),
                 };
                 let Some(again) = again else { return Err(failure) };
@@ -125,8 +128,8 @@ fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
-/// HTTP/1 says how long a body is, or that it is chunked: the HTTP library would take GET and HEAD
-/// for requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
+/// HTTP/1 declares the length of a body, or that it is chunked: the HTTP library would take GET and
+/// HEAD for requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
     if matches!(upload, Upload::Client { .. }) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
@@ -152,6 +155,7 @@ impl AttemptError {
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(..) => Reason::ConnectFailed,
+            Self::ResponseTooLarge(_) => Reason::ResponseTooLarge,
             Self::Broken(..) => Reason::BackendBroken,
         }
     }

@@ -22,9 +22,14 @@ use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::multiplex::{Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Upload};
+use crate::upstream::small_reads::SmallReads;
 
-/// An endpoint that refused a connection is asked last for so long.
+/// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// The HTTP library takes no smaller limit for a head.
+const SMALLEST_BUFFER: usize = 8 << 10;
+/// The number of fields that the HTTP library has room for without asking for memory.
+const USUAL_FIELDS: usize = 100;
 /// Probes that a peer may leave unanswered until it counts as vanished.
 const PROBES: u32 = 3;
 
@@ -76,7 +81,7 @@ pub(crate) struct SendFailure {
     pub unsent: Option<Box<Outgoing>>,
 }
 
-/// Which connections will do.
+/// The connections that will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     Any,
@@ -159,9 +164,28 @@ impl Endpoint {
 
     async fn connect(&self, counters: &CoreCounters) -> io::Result<Kind> {
         match self.protocol {
-            BackendProtocol::Http1 => handshake(self.dial(counters).await?).await.map(Kind::Http1),
+            BackendProtocol::Http1 => self.handshake(counters).await.map(Kind::Http1),
             BackendProtocol::H2c => self.connect_shared(counters).await.map(Kind::Http2),
         }
+    }
+
+    /// The connection runs as a task of its own, so that reads from the backend are batched.
+    async fn handshake(&self, counters: &CoreCounters) -> io::Result<http1::SendRequest<Upload>> {
+        let stream = self.dial(counters).await?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(self.settings.header_bytes.max(SMALLEST_BUFFER));
+        builder.max_header_size(self.settings.header_bytes);
+        if self.settings.header_fields != USUAL_FIELDS {
+            builder.max_headers(self.settings.header_fields);
+        }
+        let (sender, connection) =
+            builder.handshake(TokioIo::new(SmallReads::new(stream))).await.map_err(io::Error::other)?;
+        tokio::task::spawn_local(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "backend connection ended");
+            }
+        });
+        Ok(sender)
     }
 
     /// Requests that waited for a connection share its fate, so that none waits for a second one to
@@ -181,13 +205,13 @@ impl Endpoint {
         // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
         // more often than every five minutes.
         SockRef::from(&stream).set_tcp_user_timeout(Some(self.settings.vanished))?;
-        let connection = Multiplexed::open(stream).await?;
+        let connection = Multiplexed::open(stream, self.settings.header_bytes).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
         self.shared.borrow_mut().push(connection);
         Ok(place)
     }
 
-    /// Probes tell of a peer that vanished while nothing is sent, as in a tunnel or a long poll.
+    /// Probes detect a peer that vanished while nothing is sent, as in a tunnel or a long poll.
     async fn dial(&self, counters: &CoreCounters) -> io::Result<TcpStream> {
         counters.connects.increment();
         let stream = TcpStream::connect(self.address).await?;
@@ -198,18 +222,6 @@ impl Endpoint {
         self.failed.set(None);
         Ok(stream)
     }
-}
-
-/// The connection runs as a task of its own, so that reads from the backend are batched.
-async fn handshake(stream: TcpStream) -> io::Result<http1::SendRequest<Upload>> {
-    let (sender, connection) =
-        http1::Builder::new().handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    tokio::task::spawn_local(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "backend connection ended");
-        }
-    });
-    Ok(sender)
 }
 
 // === impl Connection ===

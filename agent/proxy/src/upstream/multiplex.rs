@@ -1,4 +1,4 @@
-//! A connection that many requests share: HTTP/2 to one endpoint. The peer says how many at once;
+//! A connection that many requests share: HTTP/2 to one endpoint. The peer limits how many at once;
 //! more would wait in the HTTP library without end, so they are counted here, and the endpoint
 //! opens one more connection.
 
@@ -34,11 +34,13 @@ pub(crate) struct Stream(Rc<Multiplexed>);
 // === impl Multiplexed ===
 
 impl Multiplexed {
-    /// The connection runs as a task of its own.
-    pub(crate) async fn open(stream: TcpStream) -> io::Result<Rc<Self>> {
+    /// The connection runs as a task of its own. Heads of responses have so many bytes at most, as
+    /// HTTP/2 counts them.
+    pub(crate) async fn open(stream: TcpStream, header_bytes: usize) -> io::Result<Rc<Self>> {
         let mut builder = http2::Builder::new(LocalExecutor);
         builder.timer(TokioTimer::new());
         builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+        builder.max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
         let opening = builder.handshake(TokioIo::new(stream)).await;
         let (sender, mut connection) = opening.map_err(io::Error::other)?;
         let limit = Rc::new(Cell::new(connection.current_max_send_streams()));

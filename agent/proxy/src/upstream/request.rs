@@ -7,11 +7,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Request;
 use http::request::Parts;
+use http::{HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use portcullis_model::Limits;
+
+use crate::core::origin::restrict_trailers;
 
 /// A request on its way from a client to a backend.
 pub(crate) struct Outgoing {
@@ -27,6 +29,8 @@ pub(crate) enum Upload {
         /// Bytes that may still come.
         left: u64,
         fault: SharedFault,
+        /// Names that trailers must not have because filters decide about them.
+        edited: Vec<HeaderName>,
     },
 }
 
@@ -36,7 +40,7 @@ pub(crate) struct SharedFault(Rc<Cell<Option<BodyFault>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFault {
-    /// Or fault off.
+    /// Or broke off.
     Malformed,
     TooLarge,
 }
@@ -75,10 +79,22 @@ impl Upload {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
-        Self::Client { incoming, left: limit.unwrap_or(u64::MAX), fault: SharedFault::default() }
+        Self::Client {
+            incoming,
+            left: limit.unwrap_or(u64::MAX),
+            fault: SharedFault::default(),
+            edited: vec![],
+        }
     }
 
-    /// True if the body says that it is longer than it may be.
+    /// Notes the names that trailers must not have, if there may be trailers.
+    pub(crate) fn keep_out(&mut self, names: impl FnOnce() -> Vec<HeaderName>) {
+        if let Self::Client { edited, .. } = self {
+            *edited = names();
+        }
+    }
+
+    /// True if the declared length of the body exceeds the limit.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
             Self::Empty => false,
@@ -102,9 +118,12 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self::Client { incoming, left, fault } = &mut *self else { return Poll::Ready(None) };
+        let Self::Client { incoming, left, fault, edited } = &mut *self else { return Poll::Ready(None) };
         let Some(frame) = ready!(Pin::new(incoming).poll_frame(cx)) else { return Poll::Ready(None) };
-        let frame = frame.map_err(UploadError::from).and_then(|frame| {
+        let frame = frame.map_err(UploadError::from).and_then(|mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                restrict_trailers(trailers, edited);
+            }
             let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
             *left = left.checked_sub(bytes).ok_or(UploadError::TooLarge)?;
             Ok(frame)

@@ -113,19 +113,40 @@ pub async fn raw(to: SocketAddr, bytes: &[u8]) -> String {
     }
 }
 
+/// A handshake of a client that takes these signatures only.
+pub async fn tls_taking(
+    schemes: &[rustls::SignatureScheme],
+    version: &'static rustls::SupportedProtocolVersion,
+    stream: TcpStream,
+    name: &'static str,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+    let verifier = Arc::new(AnyCertificate(schemes.to_vec()));
+    let config = config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(name).unwrap(), stream).await
+}
+
+/// A connection whose ClientHello is yet to be written.
+pub fn connection(name: &str) -> rustls::ClientConnection {
+    let name = ServerName::try_from(name.to_lowercase()).unwrap();
+    rustls::ClientConnection::new(Arc::new(client_config()), name).unwrap()
+}
+
 fn client_config() -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(schemes)))
         .with_no_client_auth()
 }
 
 /// Tests look at the certificate themselves.
 #[derive(Debug)]
-struct AnyCertificate;
+struct AnyCertificate(Vec<rustls::SignatureScheme>);
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
@@ -158,6 +179,6 @@ impl ServerCertVerifier for AnyCertificate {
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+        self.0.clone()
     }
 }

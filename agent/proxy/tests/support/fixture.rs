@@ -55,8 +55,9 @@ pub fn snapshot(
 ) -> Snapshot {
     let frontend = FrontendKey::tcp(at);
     let mut listeners = listeners.into_iter().map(Arc::new);
-    let first = PortListeners::of(listeners.next().unwrap());
-    let listeners = listeners.fold(first, PortListeners::with);
+    let mut port = PortListeners::of(listeners.next().unwrap());
+    listeners.for_each(|listener| port.add(listener).unwrap());
+    let listeners = port;
     let gateway = Arc::new(model::Gateway::new(ObjectName::new("infra", "web")));
     let port = Arc::new(Port { gateway, key: frontend.port_key(), listeners });
     let backends = backends.iter().map(|(name, endpoints)| {
@@ -141,12 +142,18 @@ fn termination(host: &str) -> TlsTermination {
 }
 
 pub fn certificate(names: &[&str]) -> Certificate {
+    certificate_with(&rcgen::PKCS_ECDSA_P256_SHA256, names)
+}
+
+/// A certificate whose key is of this kind.
+pub fn certificate_with(algorithm: &'static rcgen::SignatureAlgorithm, names: &[&str]) -> Certificate {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let made = rcgen::generate_simple_self_signed(names.clone()).unwrap();
-    let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let pair = rcgen::KeyPair::generate_for(algorithm).unwrap();
+    let made = rcgen::CertificateParams::new(names.clone()).unwrap().self_signed(&pair).unwrap();
+    let key = rustls_pki_types::PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
     let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
     let fingerprint = std::array::from_fn(|_| fastrand::u8(..));
     let names = names.into_iter().map(String::into_boxed_str).collect();
-    let key = Arc::new(rustls::sign::CertifiedKey::new(vec![made.cert.der().clone()], key));
+    let key = Arc::new(rustls::sign::CertifiedKey::new(vec![made.der().clone()], key));
     Certificate { fingerprint, names, not_after: i64::MAX, key }
 }

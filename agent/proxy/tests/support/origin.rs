@@ -112,6 +112,28 @@ pub async fn serve_raw(answer: &'static [u8]) -> SocketAddr {
     address
 }
 
+/// The same with a pause before each piece but the first.
+pub async fn serve_pieces(pieces: Vec<String>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let pieces = pieces.clone();
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                let _ = stream.read(&mut buffer).await;
+                for (index, piece) in pieces.iter().enumerate() {
+                    tokio::time::sleep(Duration::from_millis(if index == 0 { 0 } else { 20 })).await;
+                    let _ = stream.write_all(piece.as_bytes()).await;
+                }
+                // What else came is read, lest the kernel reset the connection.
+                let _ = tokio::time::timeout(Duration::from_millis(50), stream.read(&mut buffer)).await;
+            });
+        }
+    });
+    address
+}
+
 async fn serve(stream: TcpStream, http2: Option<u32>, (requests, produced): (Count, Count)) {
     let service = hyper::service::service_fn(move |request| {
         requests.fetch_add(1, Ordering::SeqCst);

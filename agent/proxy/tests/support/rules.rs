@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
-    PathMatch, PathRewrite, PathTable, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RouteTable,
-    Rule, RuleId, Split, Timeouts, ValueMatch, WeightedBackend,
+    PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin,
+    RouteTable, Rule, RuleId, Split, Timeouts, ValueMatch, WeightedBackend,
 };
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl RuleSpec {
     }
 
     pub fn method(mut self, method: &str) -> Self {
-        self.matches.method = Some(method.into());
+        self.matches.method = Some(method.parse().unwrap());
         self
     }
 
@@ -120,7 +120,7 @@ pub fn edit(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> Head
 }
 
 pub fn backend_name(name: &str) -> BackendName {
-    BackendName::new("test", name, 80)
+    BackendName::new("test", name, PortKey::tcp(80))
 }
 
 pub fn route_table(rules: &[RuleSpec]) -> RouteTable {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_model::{
     Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostPattern, Limits, Listener, ListenerId,
-    ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot, TlsTermination,
+    ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot, TlsTermination, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -23,7 +23,7 @@ pub struct World {
     pub tls: SocketAddr,
     pub listeners: Vec<ListenerSpec>,
     pub backends: Vec<Backend>,
-    /// Whose the plain and the TLS port are.
+    /// The Gateways of the plain and the TLS port.
     pub gateways: [Gateway; 2],
     generation: u64,
 }
@@ -89,7 +89,7 @@ impl World {
     pub async fn apply(&mut self) {
         self.generation += 1;
         let snapshot = self.snapshot();
-        assert_eq!(self.proxy.apply(Arc::new(snapshot)).await, []);
+        assert_eq!(self.proxy.apply(Arc::new(snapshot)).await, Unserved::default());
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -121,8 +121,9 @@ impl World {
 
 fn listeners<'s>(specs: impl Iterator<Item = &'s ListenerSpec>) -> Option<PortListeners> {
     let mut listeners = specs.map(|spec| Arc::new(listener(spec)));
-    let first = PortListeners::of(listeners.next()?);
-    Some(listeners.fold(first, PortListeners::with))
+    let mut port = PortListeners::of(listeners.next()?);
+    listeners.for_each(|listener| port.add(listener).unwrap());
+    Some(port)
 }
 
 fn listener(spec: &ListenerSpec) -> Listener {

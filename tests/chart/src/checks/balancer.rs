@@ -7,7 +7,7 @@ use portcullis_test_cluster::{Check, Cluster, wait};
 use super::client::{Client, Conversation, PODS};
 use super::load::Load;
 use super::outside;
-use super::words::{PATIENCE, await_field, field, is_local, patch};
+use super::words::{TIMEOUT, await_field, field, is_local, patch};
 use crate::TESTED;
 
 const FIRST: &str = "198.51.100.1";
@@ -71,7 +71,7 @@ fn addresses_change(cluster: &Cluster) -> Result<()> {
     let to_second = Conversation::begin(cluster, Client::Outside, SECOND, 80)?;
     give(cluster, &[SECOND])?;
     for node in cluster.nodes() {
-        wait::until_true(&format!("{FIRST} gone from {node}"), PATIENCE, || !is_local(cluster, node, FIRST))?;
+        wait::until_true(&format!("{FIRST} gone from {node}"), TIMEOUT, || !is_local(cluster, node, FIRST))?;
     }
     to_second.go_on()?;
     within.go_on()?;
@@ -87,7 +87,7 @@ fn node_keeps_its_address(cluster: &Cluster) -> Result<()> {
     let all = format!("{address} {FIRST}");
     await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &all)?;
     // What came with it is served, so it would be, too.
-    wait::until_true(&format!("{FIRST} on {first}"), PATIENCE, || is_local(cluster, first, FIRST))?;
+    wait::until_true(&format!("{FIRST} on {first}"), TIMEOUT, || is_local(cluster, first, FIRST))?;
     ensure!(!is_local(cluster, first, &address), "{first} took the address of {second}: {address}");
     give(cluster, &[SECOND])
 }
@@ -114,7 +114,7 @@ fn balancer_is_given_up(cluster: &Cluster) -> Result<()> {
     await_field(cluster, "service/balanced-portcullis", "{.spec.type}", "ClusterIP")?;
     await_field(cluster, "gateway/balanced", "{.status.addresses[*].value}", &cluster_ip)?;
     for node in cluster.nodes() {
-        wait::until_true(&format!("{ASKED_FOR} gone from {node}"), PATIENCE, || {
+        wait::until_true(&format!("{ASKED_FOR} gone from {node}"), TIMEOUT, || {
             !is_local(cluster, node, ASKED_FOR)
         })?;
     }

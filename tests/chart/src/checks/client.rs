@@ -8,7 +8,7 @@ use portcullis_test_cluster::{Cluster, Node, wait};
 use portcullis_testbed::command;
 
 use super::outside;
-use super::words::PATIENCE;
+use super::words::TIMEOUT;
 use crate::TESTED;
 
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Client {
     pub(super) fn await_answer(self, cluster: &Cluster, url: &str) -> Result<String> {
         let what = format!("an answer of {url}");
         let mut last = None;
-        wait::until(&what, PATIENCE, || match self.get(cluster, url) {
+        wait::until(&what, TIMEOUT, || match self.get(cluster, url) {
             Ok(answer) => Ok(Some(answer)),
             Err(error) => {
                 last = Some(error);
@@ -50,9 +50,9 @@ impl Client {
         .with_context(|| last.map(|error| format!("{error:#}")).unwrap_or_default())
     }
 
-    /// Nobody listens there: neither an answer nor silence will do.
+    /// Waits until no process listens there: neither an answer nor silence will do.
     pub(super) fn await_refusal(self, cluster: &Cluster, url: &str) -> Result<()> {
-        wait::until_true(&format!("refusal at {url}"), PATIENCE, || {
+        wait::until_true(&format!("refusal at {url}"), TIMEOUT, || {
             self.get(cluster, url).is_err_and(|error| format!("{error:#}").contains("Couldn't connect"))
         })
     }

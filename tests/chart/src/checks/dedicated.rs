@@ -63,7 +63,7 @@ fn pods_serve_https(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// So may whoever can run pods in the Gateway's namespace.
+/// So may users who can run pods in the Gateway's namespace.
 fn account_reads_one_secret(cluster: &Cluster) -> Result<()> {
     let account = format!("--as=system:serviceaccount:{TESTED}:gateway-example");
     let may = |verb: &str, what: &str, place: &[&str]| {

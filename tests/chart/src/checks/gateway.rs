@@ -6,7 +6,7 @@ use portcullis_testbed::command;
 
 use super::client::{Conversation, PODS};
 use super::load::Load;
-use super::words::{PATIENCE, await_field, field, is_local, vip};
+use super::words::{TIMEOUT, await_field, field, is_local, vip};
 use crate::TESTED;
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
@@ -52,11 +52,11 @@ fn address_goes_with_the_gateway(cluster: &Cluster) -> Result<()> {
     let stays = field(cluster, "service/other-portcullis", "{.spec.clusterIP}")?;
     cluster.kubectl(&["delete", "-n", TESTED, "gateway/web"])?;
     for node in cluster.nodes() {
-        wait::until_true(&format!("{gone} gone from {node}"), PATIENCE, || {
+        wait::until_true(&format!("{gone} gone from {node}"), TIMEOUT, || {
             !is_local(cluster, node, &gone) && is_local(cluster, node, &stays)
         })?;
         let set = ["list", "set", "ip", "portcullis", "vips"];
-        wait::until_true(&format!("the rules on {node} without {gone}"), PATIENCE, || {
+        wait::until_true(&format!("the rules on {node} without {gone}"), TIMEOUT, || {
             command::output(cluster.command_on(node, "nft").args(set))
                 .is_ok_and(|rules| !rules.contains(&gone))
         })?;

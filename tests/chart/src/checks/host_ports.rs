@@ -6,7 +6,7 @@ use portcullis_test_cluster::{Check, Cluster, wait};
 use super::client::{Client, Conversation, PODS};
 use super::load::Load;
 use super::outside;
-use super::words::{PATIENCE, apply, await_field, delete, field, patch};
+use super::words::{TIMEOUT, apply, await_field, delete, field, patch};
 use crate::TESTED;
 
 /// A Gateway that wants the same port, made later.
@@ -62,7 +62,7 @@ fn taken_ports_are_told(cluster: &Cluster) -> Result<()> {
     for node in cluster.nodes() {
         let begin = format!("{node} ");
         let told = |all: String| all.lines().any(|line| line.starts_with(&begin) && line.contains("10250"));
-        wait::until_true(&format!("an Event of {node}"), PATIENCE, || events(cluster).is_ok_and(told))?;
+        wait::until_true(&format!("an Event of {node}"), TIMEOUT, || events(cluster).is_ok_and(told))?;
         let health = format!("/api/v1/nodes/{node}/proxy/healthz");
         ensure!(cluster.kubectl(&["get", "--raw", &health])? == "ok", "the kubelet lost its port");
     }
@@ -99,7 +99,7 @@ fn ports_close(cluster: &Cluster) -> Result<()> {
 /// By which Gateway both nodes' addresses are.
 fn served_by(cluster: &Cluster, gateway: &str) -> Result<()> {
     for url in urls(cluster) {
-        wait::until_true(&format!("{url} to be served by {gateway}"), PATIENCE, || {
+        wait::until_true(&format!("{url} to be served by {gateway}"), TIMEOUT, || {
             Client::Outside.get(cluster, &url).is_ok_and(|answer| answer.contains(gateway))
         })?;
     }

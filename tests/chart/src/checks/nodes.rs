@@ -53,7 +53,7 @@ fn nodes_reach_it(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Without a kubelet nobody starts it again.
+/// Without a kubelet it is not started again.
 fn leader_dies(cluster: &Cluster) -> Result<()> {
     let leader = leader(cluster)?;
     cluster.stop("kubelet", leader)?;

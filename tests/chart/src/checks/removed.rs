@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use portcullis_test_cluster::{Check, Cluster, Node, wait};
 use portcullis_testbed::command;
 
-use super::words::{PATIENCE, agent_pid, local_addresses, pins};
+use super::words::{TIMEOUT, agent_pid, local_addresses, pins};
 use crate::{NAMESPACE, TESTED};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
@@ -29,7 +29,7 @@ pub(super) fn leaves_nothing_on(cluster: &Cluster, node: Node) -> Result<()> {
 }
 
 fn no_pin_is_left(cluster: &Cluster, node: Node) -> Result<()> {
-    wait::until_true("agents gone", PATIENCE, || agent_pid(cluster, node).is_err())?;
+    wait::until_true("agents gone", TIMEOUT, || agent_pid(cluster, node).is_err())?;
     let left = pins(cluster, node)?;
     ensure!(left.is_empty(), "{left}");
     Ok(())
@@ -59,7 +59,7 @@ fn no_file_is_left(cluster: &Cluster, node: Node) -> Result<()> {
 /// Pods are gone a little after their processes.
 fn no_object_is_left(cluster: &Cluster) -> Result<()> {
     let mut left = String::new();
-    wait::until_true("objects gone", PATIENCE, || {
+    wait::until_true("objects gone", TIMEOUT, || {
         left = objects_left(cluster).unwrap_or_else(|error| format!("{error:#}"));
         left.is_empty()
     })

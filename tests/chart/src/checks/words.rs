@@ -8,7 +8,7 @@ use portcullis_testbed::{command, workspace};
 
 use crate::TESTED;
 
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The address of the Gateway that most checks use.
 pub(super) fn vip(cluster: &Cluster) -> Result<String> {
@@ -22,7 +22,7 @@ pub(super) fn field(cluster: &Cluster, object: &str, path: &str) -> Result<Strin
 /// Waits until a field has a value, and says what it had if it never does.
 pub(super) fn await_field(cluster: &Cluster, object: &str, path: &str, value: &str) -> Result<()> {
     let mut found = String::new();
-    wait::until_true(&format!("{object} {path} to be {value}"), PATIENCE, || {
+    wait::until_true(&format!("{object} {path} to be {value}"), TIMEOUT, || {
         found = field(cluster, object, path).unwrap_or_default();
         found == value
     })

@@ -1,4 +1,5 @@
-// Command coredns is CoreDNS with the plugins that the suite's Corefile names. The full set would pull in the SDKs of three clouds.
+// Command coredns is CoreDNS with the plugins that the suite's Corefile names. The full set would
+// pull in the SDKs of three clouds.
 package main
 
 import (

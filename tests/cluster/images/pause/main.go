@@ -1,5 +1,5 @@
-// Command pause holds namespaces open until it is told to stop, and reaps the orphans that pid 1 of a pid namespace inherits.
-// It is the sandbox of every pod, and the holder of the whole cluster.
+// Command pause holds namespaces open until it is told to stop, and reaps the orphans that pid 1 of
+// a pid namespace inherits. It is the sandbox of every pod, and the holder of the whole cluster.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	whileStdin := flag.Bool("while-stdin", false, "also end when standard input does: with whoever holds its other end")
+	whileStdin := flag.Bool("while-stdin", false, "also end when standard input does: with the process that holds its other end")
 	flag.Parse()
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)

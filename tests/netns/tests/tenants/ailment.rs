@@ -8,7 +8,7 @@ use super::tenant::{Listener, Manifests, Tenant, host};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ailment {
-    /// The private key belongs to another certificate.
+    /// The private key belongs to another certificate; the last good pair is served.
     ForeignKey,
     /// Served nevertheless; clients see for themselves.
     ExpiredCertificate,
@@ -96,6 +96,8 @@ impl Ailment {
             Self::ExpiredCertificate => Symptom::Handshake(Refusal::Expired),
             Self::RefusedRoute => Symptom::Answer(404),
             Self::InvalidRoute | Self::MissingBackend => Symptom::Answer(500),
+            // The pair that worked stays in service.
+            Self::ForeignKey | Self::GarbageCertificate => Symptom::Answer(200),
             _ => Symptom::Handshake(Refusal::UnknownName),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use portcullis_testbed::{Connection, TlsClient};
+use portcullis_testbed::{Connection, TlsClient, TlsStream};
 
 use super::tenant::{self, Tenant};
 
@@ -13,7 +13,7 @@ pub(crate) struct Load<'a> {
     client: &'a TlsClient,
     tenants: &'a [Tenant],
     /// One for each tenant.
-    open: Mutex<Vec<Connection>>,
+    open: Mutex<Vec<Connection<TlsStream>>>,
     is_over: AtomicBool,
 }
 

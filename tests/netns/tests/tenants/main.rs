@@ -20,7 +20,7 @@ use load::{Load, Work};
 use tenant::{GATEWAY, Manifests, Tenant};
 
 const TENANTS: usize = 300;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Older by name than the tenants that fall ill, so that these are the ones to lose a conflict.
 const HEALTHY: usize = 270;
@@ -65,8 +65,8 @@ fn break_and_heal(scenario: &Scenario, agent: &Agent, patients: &[Tenant]) -> Re
     }
     for (tenant, ailment) in ill() {
         let place = || format!("{}: {ailment:?}", tenant.name);
-        until(PATIENCE, || shows(&client, tenant, ailment.symptom())).with_context(place)?;
-        until(PATIENCE, || tells(agent, tenant, *ailment)).with_context(place)?;
+        until(TIMEOUT, || shows(&client, tenant, ailment.symptom())).with_context(place)?;
+        until(TIMEOUT, || tells(agent, tenant, *ailment)).with_context(place)?;
     }
     for tenant in patients.iter().rev() {
         put(&scenario.config(), tenant, &tenant.manifests())?;
@@ -82,7 +82,7 @@ fn put(config: &Path, tenant: &Tenant, manifests: &Manifests) -> Result<()> {
 }
 
 fn recovers(client: &TlsClient, tenant: &Tenant) -> Result<()> {
-    until(PATIENCE, || tenant.is_served(client)).with_context(|| tenant.name.clone())
+    until(TIMEOUT, || tenant.is_served(client)).with_context(|| tenant.name.clone())
 }
 
 fn shows(client: &TlsClient, tenant: &Tenant, symptom: Symptom) -> Result<()> {

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use portcullis_gateway::{Change, ObjectKey};
+use portcullis_api::{Change, ObjectKey};
 
 use super::file::{Declaration, File};
 use crate::source::{Effect, Problem};
 
-/// Sorts after every path: what anybody defines takes precedence.
+/// Sorts after every path: files take precedence.
 pub(crate) const BUILT_IN: &str = "\u{10ffff}built-in";
 
 #[derive(Debug, Default)]
@@ -18,9 +18,9 @@ pub(crate) struct Catalog {
     /// The files that define an object, in order.
     definers: HashMap<ObjectKey, Vec<Arc<str>>>,
     /// Objects with several definers.
-    contested: BTreeSet<ObjectKey>,
+    duplicated: BTreeSet<ObjectKey>,
     /// Files with problems of their own.
-    troubled: BTreeSet<Arc<str>>,
+    faulty: BTreeSet<Arc<str>>,
 }
 
 // === impl Catalog ===
@@ -30,7 +30,7 @@ impl Catalog {
         self.files.get(name)
     }
 
-    /// Puts a file in place of what it was, or takes it away, and says what that changes.
+    /// Puts a file in place of what it was, or takes it away, and returns what that changes.
     pub(crate) fn replace(&mut self, name: &Arc<str>, file: Option<File>) -> Vec<Change> {
         let keys = self.touched(name, file.as_ref());
         let before: Vec<_> = keys.iter().map(|key| self.winner(key).cloned()).collect();
@@ -42,10 +42,9 @@ impl Catalog {
 
     /// Everything that is wrong, by file.
     pub(crate) fn problems(&self) -> Vec<Problem> {
-        let own =
-            self.troubled.iter().filter_map(|name| self.files.get(name)).flat_map(|file| &file.problems);
+        let own = self.faulty.iter().filter_map(|name| self.files.get(name)).flat_map(|file| &file.problems);
         let mut problems: Vec<_> = own.cloned().collect();
-        problems.extend(self.contested.iter().flat_map(|key| self.shadowed(key)));
+        problems.extend(self.duplicated.iter().flat_map(|key| self.shadowed(key)));
         problems.sort();
         problems
     }
@@ -67,8 +66,8 @@ impl Catalog {
 
     fn put(&mut self, name: &Arc<str>, file: Option<File>) {
         match &file {
-            Some(file) if !file.problems.is_empty() => self.troubled.insert(name.clone()),
-            _ => self.troubled.remove(name),
+            Some(file) if !file.problems.is_empty() => self.faulty.insert(name.clone()),
+            _ => self.faulty.remove(name),
         };
         match file {
             Some(file) => self.files.insert(name.clone(), file),
@@ -91,9 +90,9 @@ impl Catalog {
         }
         let count = definers.len();
         if count > 1 {
-            self.contested.insert(key.clone())
+            self.duplicated.insert(key.clone())
         } else {
-            self.contested.remove(key)
+            self.duplicated.remove(key)
         };
         if count == 0 {
             self.definers.remove(key);
@@ -111,14 +110,16 @@ impl Catalog {
         });
         let Some((winner, winning_line)) = definitions.next() else { return Vec::new() };
         let message = format!("is defined in {winner}:{winning_line}, which comes first");
-        let problem = |(file, line): (&Arc<str>, usize)| Problem {
-            file: file.clone(),
-            line: Some(line),
-            object: Some(key.to_string()),
-            message: message.clone(),
-            effect: Effect::Shadowed,
-        };
-        definitions.filter(|(file, _)| &***file != BUILT_IN).map(problem).collect()
+        let others = definitions.filter(|(file, _)| &***file != BUILT_IN);
+        others
+            .map(|(file, line)| Problem {
+                file: file.clone(),
+                line: Some(line),
+                object: Some(key.to_string()),
+                message: message.clone(),
+                effect: Effect::Shadowed,
+            })
+            .collect()
     }
 }
 

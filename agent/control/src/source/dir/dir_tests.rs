@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use portcullis_gateway::Object;
+use portcullis_api::Object;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -171,4 +171,86 @@ async fn reread_reads_what_events_do_not_tell() {
     fs::write(elsewhere.path().join("x"), service("x", 2)).unwrap();
     source.reread().now();
     assert_eq!(describe(&next(&mut source).await), ["x:[2]"]);
+}
+
+#[tokio::test]
+async fn what_is_no_file_is_reported_and_holds_nothing_up() {
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1)), ("b.yaml", service("t", 1))]).await;
+    fs::remove_file(dir.path().join("b.yaml")).unwrap();
+    let mode = rustix::fs::Mode::RWXU;
+    let pipe = dir.path().join("b.yaml");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let update = next(&mut source).await;
+    let expected = "b.yaml: is a named pipe, and only regular files are read: remove it, or replace it by a file; its last good objects (1) stay in force";
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![expected.to_owned()]));
+    fs::write(dir.path().join("a.yaml"), service("s", 2)).unwrap();
+    assert_eq!(describe(&next(&mut source).await), ["s:[2]"]);
+}
+
+/// Within the time that events take, not only by the sweep.
+async fn soon(source: &mut DirSource) -> Update {
+    timeout(Duration::from_secs(3), source.next()).await.expect("an update by an event")
+}
+
+#[tokio::test]
+async fn links_to_directories_take_no_watch_away() {
+    let (dir, mut source) = loaded(&[("team/a.yaml", service("s", 1))]).await;
+    symlink("team", dir.path().join("alias")).unwrap();
+    symlink(".", dir.path().join("loop")).unwrap();
+    fs::write(dir.path().join("b.yaml"), service("t", 1)).unwrap();
+    assert_eq!(describe(&soon(&mut source).await), ["t:[1]"]);
+    for port in 2..5 {
+        fs::write(dir.path().join("team/a.yaml"), service("s", port)).unwrap();
+        let update = soon(&mut source).await;
+        assert_eq!((describe(&update), update.problems), (vec![format!("s:[{port}]")], None));
+    }
+    fs::write(dir.path().join("alias/a.yaml"), service("s", 9)).unwrap();
+    assert_eq!(describe(&soon(&mut source).await), ["s:[9]"]);
+}
+
+#[tokio::test]
+async fn a_link_that_is_turned_elsewhere_is_watched_there() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    for (name, port) in [("one", 1), ("two", 2)] {
+        fs::create_dir(elsewhere.path().join(name)).unwrap();
+        fs::write(elsewhere.path().join(name).join("a.yaml"), service("s", port)).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    symlink(elsewhere.path().join("one"), dir.path().join("link")).unwrap();
+    let mut source = DirSource::new(dir.path(), MAX_FILE_SIZE);
+    assert_eq!(describe(&next(&mut source).await), ["s:[1]"]);
+    symlink(elsewhere.path().join("two"), dir.path().join(".new")).unwrap();
+    fs::rename(dir.path().join(".new"), dir.path().join("link")).unwrap();
+    assert_eq!(describe(&soon(&mut source).await), ["s:[2]"]);
+    fs::write(elsewhere.path().join("two/a.yaml"), service("s", 3)).unwrap();
+    assert_eq!(describe(&soon(&mut source).await), ["s:[3]"]);
+}
+
+#[tokio::test]
+async fn directories_that_cannot_be_read_are_problems() {
+    let deep = "d/".repeat(16) + "a.yaml";
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1))]).await;
+    fs::create_dir_all(dir.path().join(&deep).parent().unwrap()).unwrap();
+    let update = soon(&mut source).await;
+    let problem = format!(
+        "{}: is over 16 directories deep: move it up, or remove the link that leads here; nothing of it is served",
+        &deep[..31]
+    );
+    assert_eq!(problem_texts(&dir, &update), [problem]);
+    fs::remove_dir_all(dir.path().join("d")).unwrap();
+    assert_eq!(problem_texts(&dir, &soon(&mut source).await), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_root_that_is_gone_takes_nothing_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("conf");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("a.yaml"), service("s", 1)).unwrap();
+    let mut source = DirSource::new(&root, MAX_FILE_SIZE);
+    assert_eq!(describe(&next(&mut source).await), ["s:[1]"]);
+    fs::rename(&root, dir.path().join("moved")).unwrap();
+    let update = soon(&mut source).await;
+    let problem = "conf: cannot be read: No such file or directory (os error 2); its last good objects (1) stay in force";
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
 }

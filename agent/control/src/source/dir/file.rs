@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use portcullis_api::admission::{Admission, Refusal};
-use portcullis_gateway::{Object, ObjectKey};
+use portcullis_api::{Object, ObjectKey};
 
 use crate::source::document::{self, Document, Manifests, SyntaxError};
 use crate::source::{Effect, Problem};
@@ -33,7 +33,7 @@ pub(crate) struct Declaration {
 
 type Parsed = Arc<Result<Manifests, SyntaxError>>;
 
-/// Collects what a text says, beside what the file held before.
+/// Collects what a text holds, beside what the file held before.
 struct Reading<'a> {
     name: &'a Arc<str>,
     before: &'a File,
@@ -123,7 +123,11 @@ impl Reading<'_> {
             let missing: Vec<_> = missing.map(|(key, kept)| (key.clone(), kept.clone())).collect();
             let kept = missing.len();
             self.after.objects.extend(missing);
-            self.after.problems.iter_mut().for_each(|problem| set_kept(&mut problem.effect, kept));
+            for problem in &mut self.after.problems {
+                if let Effect::Unreadable { kept: count } = &mut problem.effect {
+                    *count = kept;
+                }
+            }
         }
         self.after
     }
@@ -131,12 +135,6 @@ impl Reading<'_> {
     fn problem(&mut self, line: usize, object: Option<String>, message: String, effect: Effect) {
         let file = self.name.clone();
         self.after.problems.push(Problem { file, line: Some(line), object, message, effect });
-    }
-}
-
-fn set_kept(effect: &mut Effect, count: usize) {
-    if let Effect::Unreadable { kept } = effect {
-        *kept = count;
     }
 }
 

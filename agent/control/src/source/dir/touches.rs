@@ -1,7 +1,7 @@
 //! Paths that changed, and the time from which it is safe to look at each. A writer that closed its
 //! file is done; one that has only written may still be at it, and a file that vanished may be
 //! about to be replaced, as editors do: those rest a while. Kept per path, newest state only, so
-//! that no storm of events grows anything. Knows no clock: callers say what time it is.
+//! that no storm of events grows anything. Knows no clock: callers give it the time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// milliseconds.
 const REST: Duration = Duration::from_millis(20);
 /// A writer that never pauses does not put off reading for ever.
-const PATIENCE: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_millis(500);
 
 /// A change of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Due {
     fn new(first: Instant, touch: Touch, now: Instant) -> Self {
         let at = match touch {
             Touch::Complete => now,
-            Touch::Unsettled => (now + REST).min(first + PATIENCE),
+            Touch::Unsettled => (now + REST).min(first + LONGEST_REST),
         };
         Self { first, at }
     }
@@ -123,6 +123,6 @@ mod tests {
         for step in 0..60 {
             touches.touch("a".into(), Touch::Unsettled, start + step * 10 * MS);
         }
-        assert_eq!(taken(&mut touches, start + PATIENCE), 1);
+        assert_eq!(taken(&mut touches, start + LONGEST_REST), 1);
     }
 }

@@ -2,7 +2,7 @@
 //! events miss (targets of links that point elsewhere, network file systems, lost events). One
 //! watch per directory that counts, so that a `.git` or the agent's own status files cost nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::disk;
+use super::disk::{self, DirectoryId};
 use super::touches::{Ready, Touch, Touches};
 
-/// Events of one edit come together; a little patience turns them into one update.
+/// Events of one edit come together; a short wait turns them into one update.
 const WINDOW: Duration = Duration::from_millis(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// Without events, sweeps are all there is.
@@ -25,6 +25,8 @@ pub(crate) struct Watch {
     /// `None`: the system gives no events.
     watcher: Option<RecommendedWatcher>,
     touched: SharedTouches,
+    /// Directories that cannot be watched, as the log has it.
+    unwatched: BTreeSet<PathBuf>,
     next_sweep: Instant,
 }
 
@@ -35,8 +37,9 @@ pub(crate) struct SharedTouches(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     touches: Mutex<Touches>,
-    /// The directories that are watched.
-    watched: Mutex<BTreeSet<PathBuf>>,
+    /// The directories that are watched. A watch follows a directory, not its path: `None` once the
+    /// path may lead to another one.
+    watched: Mutex<BTreeMap<PathBuf, Option<DirectoryId>>>,
     changed: Notify,
 }
 
@@ -50,7 +53,8 @@ impl Watch {
         if let Err(error) = &watcher {
             tracing::warn!(%error, "no file system events: the directory is compared every second instead");
         }
-        Self { watcher: watcher.ok(), touched, next_sweep: Instant::now() + SWEEP_EVERY }
+        let next_sweep = Instant::now() + SWEEP_EVERY;
+        Self { watcher: watcher.ok(), touched, unwatched: BTreeSet::new(), next_sweep }
     }
 
     pub(crate) fn touched(&self) -> &SharedTouches {
@@ -58,13 +62,14 @@ impl Watch {
     }
 
     /// Watches exactly these directories; returns whether there were new ones among them.
-    pub(crate) fn follow(&mut self, directories: Vec<PathBuf>) -> bool {
-        let wanted = BTreeSet::from_iter(directories);
+    pub(crate) fn follow(&mut self, wanted: &BTreeMap<PathBuf, DirectoryId>) -> bool {
         let watched = self.touched.watched().clone();
-        let gone: Vec<_> = watched.difference(&wanted).collect();
-        let new: Vec<_> = wanted.difference(&watched).collect();
-        gone.iter().for_each(|directory| self.forget(directory));
-        new.iter().filter(|directory| self.add(directory)).count() > 0
+        let stays = |(path, id): (&PathBuf, &DirectoryId)| watched.get(path) == Some(&Some(*id));
+        let gone = watched.keys().filter(|path| !wanted.get_key_value(*path).is_some_and(stays));
+        gone.for_each(|directory| self.forget(directory));
+        self.unwatched.retain(|directory| wanted.contains_key(directory));
+        let new = wanted.iter().filter(|directory| !stays(*directory));
+        new.filter(|(directory, id)| self.add(directory, **id)).count() > 0
     }
 
     /// Waits until there is something to look at.
@@ -98,13 +103,19 @@ impl Watch {
         ready
     }
 
-    fn add(&mut self, directory: &Path) -> bool {
+    fn add(&mut self, directory: &Path, id: DirectoryId) -> bool {
         let Some(watcher) = &mut self.watcher else { return false };
         match watcher.watch(directory, RecursiveMode::NonRecursive) {
-            Ok(()) => self.touched.watched().insert(directory.to_owned()),
+            Ok(()) => {
+                self.unwatched.remove(directory);
+                self.touched.watched().insert(directory.to_owned(), Some(id));
+                true
+            }
             Err(error) => {
-                let directory = directory.display();
-                tracing::warn!(%directory, %error, "cannot watch: edits there are seen within 10 s only");
+                if self.unwatched.insert(directory.to_owned()) {
+                    let directory = directory.display();
+                    tracing::warn!(%directory, %error, "cannot watch: edits there are seen within 10 s only");
+                }
                 false
             }
         }
@@ -147,6 +158,9 @@ impl SharedTouches {
             } else if is_volume_swap(&path) {
                 self.sweep(Touch::Complete);
             } else if !disk::is_hidden(&path) && (of_directory || self.is_directory(&path)) {
+                if let Some(watched) = self.watched().get_mut(&path) {
+                    *watched = None;
+                }
                 self.sweep(Touch::Unsettled);
             }
         }
@@ -154,7 +168,7 @@ impl SharedTouches {
 
     /// Now, or before it was renamed.
     fn is_directory(&self, path: &Path) -> bool {
-        self.watched().contains(path) || path.is_dir()
+        self.watched().contains_key(path) || path.is_dir()
     }
 
     fn sweep(&self, touch: Touch) {
@@ -162,7 +176,7 @@ impl SharedTouches {
         self.0.changed.notify_one();
     }
 
-    fn watched(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Option<DirectoryId>>> {
         self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,13 +185,13 @@ impl SharedTouches {
     }
 }
 
-/// `None`: reading, which changes nothing, and the summary event of a rename that was told in two
+/// `None`: reading, which changes nothing, and the summary event of a rename that came in two
 /// parts already.
 fn touch_of(kind: EventKind) -> Option<Touch> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Complete),
         EventKind::Modify(ModifyKind::Name(RenameMode::Both)) | EventKind::Access(_) => None,
-        // Whoever finds the file gone lets it rest before believing it.
+        // A reader that finds the file gone lets it rest before believing it.
         EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Complete),
         _ => Some(Touch::Unsettled),
     }

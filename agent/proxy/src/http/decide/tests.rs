@@ -28,7 +28,7 @@ fn under(path: &str) -> RouteMatch {
 }
 
 fn to_echo() -> Action {
-    let target = BackendTarget::Known(BackendName::new("test", "echo", 80));
+    let target = BackendTarget::Known(BackendName::new("test", "echo", PortKey::tcp(80)));
     Action::Forward(Split::new(vec![WeightedBackend { weight: 1, target, filters: Vec::new() }]).unwrap())
 }
 
@@ -58,8 +58,10 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
             let (authority, path, host) = (plan.authority, plan.path, plan.host);
             format!("{} {authority:?} {path:?} {host:?}", plan.rule.id.route.name)
         }
-        Decision::Redirect { status, location, .. } => format!("{} {location}", status.as_u16()),
-        Decision::Answer(reason, status) => format!("{} {}", status.as_u16(), reason.name()),
+        Decision::Own(OwnAnswer::Redirect { status, location, .. }) => {
+            format!("{} {location}", status.as_u16())
+        }
+        Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
     };
     let listener = listener.map_or("none", |listener| &*listener.id.name);
     format!("{listener}: {decision}")
@@ -70,7 +72,7 @@ fn rules_see_every_part_of_a_head() {
     let exactly = |value: &str| ValueMatch::Exact(value.into());
     let port = serving(vec![
         rule("path", under("/a"), Vec::new(), to_echo()),
-        rule("method", RouteMatch { method: Some("POST".into()), ..under("/m") }, Vec::new(), to_echo()),
+        rule("method", RouteMatch { method: Some(Method::POST), ..under("/m") }, Vec::new(), to_echo()),
         rule(
             "field",
             RouteMatch { headers: vec![(HeaderName::from_static("x"), exactly("1,2"))], ..under("/f") },
@@ -141,7 +143,9 @@ fn a_tls_connection_keeps_to_its_listener() {
     let https =
         |name| listener(name, Serves::Https { tls: TlsTermination::default(), routes: Arc::default() });
     let (a, b) = (https("a.com"), https("b.com"));
-    let port = port(PortListeners::of(a.clone()).with(b));
+    let mut listeners = PortListeners::of(a.clone());
+    listeners.add(b).unwrap();
+    let port = port(listeners);
     assert_eq!(shown(&port, Some(&a), &get("/", &[("host", "a.com")])), "a.com: 404 no_route");
     assert_eq!(shown(&port, Some(&a), &get("/", &[("host", "b.com")])), "none: 421 misdirected");
 }

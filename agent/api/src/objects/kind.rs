@@ -1,0 +1,202 @@
+//! The columns of the table of kinds: everything that differs between kinds, apart from their
+//! types. The rows are in the parent module; what reads, watches, keeps, writes or grants rights on
+//! objects asks them, and lists no kinds by itself.
+
+use std::fmt;
+
+use super::Kind;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) resource: &'static str,
+    pub(super) group: &'static str,
+    pub(super) versions: &'static [&'static str],
+    pub(super) scope: Scope,
+    pub(super) role: Role,
+    pub(super) reading: Reading,
+    pub(super) readers: Readers,
+    pub(super) status: StatusUse,
+    pub(super) last_good: LastGood,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+/// Part in the Gateway API's hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Has listeners that routes attach to.
+    Parent,
+    /// Attaches to parents by `parentRefs`.
+    Route,
+    /// Says something about them, or is referred to by them.
+    Other,
+}
+
+/// Amount that is read of the objects of an API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// All of each object, by a watch.
+    Whole,
+    /// The metadata of each object, by a watch.
+    Metadata,
+    /// The metadata by a watch, and all of those objects that translation needs, one by one.
+    OnDemand,
+}
+
+/// Agents that read a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// Agents on nodes, and pods that serve a single Gateway.
+    All,
+    /// Agents on nodes. Pods of a single Gateway have no right to a watch of what may be secret,
+    /// and no use for what only nodes and statuses need.
+    Nodes,
+}
+
+/// Use that is made of an object's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusUse {
+    /// Written by the leading agent; no input of translation.
+    Written,
+    /// Written by others, and read by translation.
+    Read,
+    /// Neither written nor read, if there is one at all.
+    Ignored,
+}
+
+/// Place where an object outlives the agent, for a start without API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastGood {
+    /// The file of the last good configuration.
+    Disk,
+    /// A file system in memory: keys do not belong on a disk.
+    Memory,
+    /// Nowhere: nothing is served differently without it.
+    Nowhere,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// The kind of a group and kind name as references spell them.
+    pub fn of(group: &str, kind: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.group() == group && known.as_str() == kind)
+    }
+
+    /// As manifests spell it.
+    pub fn as_str(self) -> &'static str {
+        self.row().name
+    }
+
+    /// As paths and RBAC rules spell it: the plural, in lower case.
+    pub fn resource(self) -> &'static str {
+        self.row().resource
+    }
+
+    pub fn group(self) -> &'static str {
+        self.row().group
+    }
+
+    /// Versions whose schema we read, the preferred one first.
+    pub fn versions(self) -> &'static [&'static str] {
+        self.row().versions
+    }
+
+    /// `group/version`, or `v1` for the core group.
+    pub fn api_version(self) -> String {
+        let version = self.versions().first().copied().unwrap_or_default();
+        if self.group().is_empty() { version.to_owned() } else { format!("{}/{version}", self.group()) }
+    }
+
+    pub fn scope(self) -> Scope {
+        self.row().scope
+    }
+
+    pub fn role(self) -> Role {
+        self.row().role
+    }
+
+    pub fn is_route(self) -> bool {
+        self.role() == Role::Route
+    }
+
+    /// The kinds of routes.
+    pub fn routes() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|kind| kind.is_route())
+    }
+
+    pub fn reading(self) -> Reading {
+        self.row().reading
+    }
+
+    pub fn readers(self) -> Readers {
+        self.row().readers
+    }
+
+    pub fn status(self) -> StatusUse {
+        self.row().status
+    }
+
+    pub fn last_good(self) -> LastGood {
+        self.row().last_good
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Schemas;
+
+    #[test]
+    fn the_table_agrees_with_the_crds() {
+        for kind in Kind::ALL {
+            let Some(definition) = Schemas::embedded().get(kind.group(), kind.as_str()) else {
+                assert!(!["gateway.networking.k8s.io", "portcullis.dev"].contains(&kind.group()), "{kind}");
+                continue;
+            };
+            let scope = if definition.namespaced { Scope::Namespaced } else { Scope::Cluster };
+            assert_eq!((kind.scope(), kind.resource()), (scope, definition.resource.as_str()), "{kind}");
+        }
+    }
+
+    /// Nodes and definitions say nothing without a cluster.
+    #[test]
+    fn the_page_on_directories_lists_the_kinds() {
+        let page = include_str!("../../../../docs/directory-mode.md");
+        let begin = page.find("- Gateway, ListenerSet,").unwrap();
+        let (list, _) = page[begin..].split_once("Other kinds").unwrap();
+        for kind in Kind::ALL {
+            let is_listed = list.split(|c: char| !c.is_alphanumeric()).any(|word| word == kind.as_str());
+            assert_eq!(is_listed, !matches!(kind, Kind::Node | Kind::CustomResourceDefinition), "{kind}");
+        }
+    }
+
+    #[test]
+    fn statuses_are_written_where_the_gateway_api_has_them_and_nowhere_else() {
+        let written: Vec<_> = Kind::ALL
+            .iter()
+            .filter(|kind| kind.status() == StatusUse::Written)
+            .map(|it| it.as_str())
+            .collect();
+        assert_eq!(written, ["GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute"]);
+    }
+
+    #[test]
+    fn what_is_read_one_by_one_is_for_agents_on_nodes() {
+        for kind in Kind::ALL.iter().filter(|kind| kind.reading() == Reading::OnDemand) {
+            assert_eq!(kind.readers(), Readers::Nodes, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+use super::*;
+use crate::kube::fake::{ApiServer, Asked};
+use crate::status::StatusSink;
+use serde_json::json;
+
+fn wanted(name: &str) -> DesiredObjects {
+    let owner = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": name, "uid": name,
+        "controller": true});
+    let metadata = json!({"name": name, "namespace": "n", "ownerReferences": [owner],
+        "annotations": {infra::CONTROLLER_ANNOTATION: "c"}});
+    let service = Generated::read(GeneratedKind::Service, json!({"metadata": metadata, "spec": {}}));
+    let (gateway, objects) = (ObjectName::new("n", name), service.map(|it| vec![it]));
+    DesiredObjects { gateway, uid: name.to_owned(), objects, rights: Vec::new() }
+}
+
+/// A queue on which these Gateways want a Service.
+fn queue(gateways: &[&str]) -> Arc<StatusQueue> {
+    let queue = StatusQueue::new("c");
+    let wanted = gateways.iter().map(|name| (ObjectName::new("n", *name), wanted(name)));
+    let mut statuses = queue.clone();
+    statuses.generate_only(wanted.collect());
+    statuses.complete();
+    queue
+}
+
+/// The next write. Until then there are no Services, and nothing happens to them.
+async fn write(server: &mut ApiServer, watches: &mut Vec<Asked>) -> Asked {
+    loop {
+        let asked = server.asked().await;
+        match &*asked.method {
+            "GET" if asked.path.contains("watch=true") => watches.push(asked),
+            "GET" if asked.path.starts_with("/api/v1/services") => {
+                asked.answer(200, json!({"metadata": {"resourceVersion": "1"}, "items": []}));
+            }
+            "GET" => asked.answer_not_found(),
+            _ => return asked,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_leads_no_longer_finishes_nothing() {
+    let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
+    let (queue, mut watches) = (queue(&["a", "b"]), Vec::new());
+    let generator = Generator::new(server.client().await, queue.clone(), leading.subscribe(), None);
+    let running = tokio::spawn(generator.run());
+    let slow = write(&mut server, &mut watches).await;
+    assert!(slow.path.starts_with("/api/v1/namespaces/n/services/a?"), "{slow:?}");
+    leading.send_replace(false);
+    slow.given_up().await;
+
+    queue.clone().generate([(ObjectName::new("n", "a"), None)].into());
+    leading.send_replace(true);
+    let next = write(&mut server, &mut watches).await;
+    assert!(
+        next.path.starts_with("/api/v1/namespaces/n/services/b?"),
+        "no Gateway wants the other: {next:?}"
+    );
+    running.abort();
+}
+
+#[tokio::test]
+async fn refusals_are_the_leaders_to_say() {
+    let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
+    let mut watches = Vec::new();
+    let generator = Generator::new(server.client().await, queue(&["a"]), leading.subscribe(), None);
+    let mut provisioning = generator.provisioning();
+    let running = tokio::spawn(generator.run());
+    write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));
+    let is_refused = |known: &Provisioning| known.as_ref().is_some_and(|refused| !refused.is_empty());
+    provisioning.wait_for(is_refused).await.unwrap();
+    leading.send_replace(false);
+    provisioning.wait_for(Option::is_none).await.unwrap();
+    running.abort();
+}

@@ -1,0 +1,134 @@
+//! Manifests to an outcome without an agent or a cluster: the same reading and the same translation
+//! as of a directory. All of it is values; how they are printed is not known here.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use portcullis_api::{Change, Object};
+use portcullis_gateway::{Outcome, Settings, Status, Translator};
+use serde_json::{Value, json};
+
+use crate::source::Batch;
+use crate::source::batch::Manifest;
+use crate::source::built_in::{gateways_without_class, with_built_in};
+
+/// Of objects that no cluster has given one.
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Manifests and their outcome.
+pub struct Translated {
+    pub batch: Batch,
+    pub outcome: Outcome,
+}
+
+/// The state of an input as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything is served as its author wants it.
+    Good,
+    /// An object has a fault, or lacks its GatewayClass.
+    Faulty,
+    /// A part of the input could not be read.
+    Unreadable,
+}
+
+/// Reads files, directories and `-` (standard input), and translates them. Larger files than
+/// `max_file_size` bytes are refused.
+pub fn translate(paths: &[PathBuf], max_file_size: u64, settings: Settings) -> Translated {
+    let batch = Batch::read(paths, max_file_size);
+    let outcome = Translator::new(settings).apply(with_built_in(batch.changes()));
+    Translated { batch, outcome }
+}
+
+// === impl Translated ===
+
+impl Translated {
+    pub fn verdict(&self) -> Verdict {
+        let Self { batch, outcome } = self;
+        if !batch.is_readable() {
+            return Verdict::Unreadable;
+        }
+        let is_good = gateways_without_class(batch).is_empty()
+            && batch.problems.is_empty()
+            && outcome.problems.values().all(Vec::is_empty)
+            && !outcome.statuses.values().any(Status::has_fault);
+        if is_good { Verdict::Good } else { Verdict::Faulty }
+    }
+
+    /// The objects of the input in its order, each with the status that it would get.
+    pub fn with_statuses(&self) -> Vec<Value> {
+        self.batch.manifests.iter().map(|manifest| self.with_status(manifest)).collect()
+    }
+
+    fn with_status(&self, manifest: &Manifest) -> Value {
+        let mut object = manifest.head.clone();
+        let read = manifest.object.as_ref();
+        if let Some(read) = read {
+            object["metadata"] = json!(read.metadata());
+        }
+        let status = read.and_then(|read| self.outcome.statuses.get(&read.key()));
+        object["status"] = status.map_or_else(|| json!({}), Status::to_json);
+        object
+    }
+
+    /// The routes that delegation makes, and the grants they need when they are applied in place of
+    /// parents and children.
+    pub fn ephemeral(&self) -> Vec<Value> {
+        let families = || self.outcome.ephemeral.values().flatten();
+        let routes = families().flat_map(|family| family.objects());
+        routes.chain(families().flat_map(|family| family.grants())).collect()
+    }
+
+    /// The objects that would be generated in a cluster, for every Gateway that is ours.
+    pub fn generated(&self, settings: Settings) -> Vec<Value> {
+        let objects = self.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
+        let changes = objects.map(with_uid).map(Change::Set).collect();
+        let outcome = Translator::new(settings).apply(with_built_in(changes));
+        let wanted = outcome.generated.values().flatten();
+        wanted.flat_map(|wanted| wanted.objects()).map(|object| object.manifest.clone()).collect()
+    }
+
+    /// A line for each problem of an object that no status can say, then for each Gateway without a
+    /// class.
+    pub fn problems(&self) -> Vec<String> {
+        let unreported = self.outcome.problems.iter();
+        let unreported = unreported.flat_map(|(object, problems)| {
+            problems.iter().map(move |problem| format!("{object}: {problem}"))
+        });
+        unreported.chain(gateways_without_class(&self.batch)).collect()
+    }
+}
+
+/// Nothing is generated for a Gateway without UID, which only an API server gives.
+fn with_uid(object: Object) -> Object {
+    match object {
+        Object::Gateway(mut gateway) => {
+            let uid = &mut Arc::make_mut(&mut gateway).metadata.uid;
+            uid.get_or_insert_with(|| NO_UID.to_owned());
+            Object::Gateway(gateway)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(text: &str) -> Verdict {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("input.yaml");
+        std::fs::write(&file, text).unwrap();
+        translate(&[file], u64::MAX, Settings::default()).verdict()
+    }
+
+    #[test]
+    fn an_input_is_as_good_as_its_worst_object() {
+        let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
+        assert_eq!(verdict(secret), Verdict::Good);
+        assert_eq!(verdict(&format!("{secret}---\n{secret}")), Verdict::Faulty, "defined twice");
+        let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: none, listeners: [{name: a, port: 80, protocol: HTTP}]}\n";
+        assert_eq!(verdict(gateway), Verdict::Faulty, "a class that is not there");
+        assert_eq!(verdict("kind: [\n"), Verdict::Unreadable);
+    }
+}

@@ -1,0 +1,152 @@
+use std::net::IpAddr;
+
+use portcullis_gateway::{Settings, Translator};
+use serde_json::json;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::*;
+use crate::kube::fake::{ApiServer, Asked};
+
+fn manifests() -> Vec<Value> {
+    let reference = json!({"certificateRefs": [{"name": "key"}]});
+    let listeners = json!([{"name": "https", "port": 443, "protocol": "HTTPS", "tls": reference}]);
+    vec![
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "c"},
+            "spec": {"controllerName": "portcullis.dev/gateway"}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "web", "namespace": "edge", "uid": "u-1"},
+            "spec": {"gatewayClassName": "c", "listeners": listeners}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web-c", "namespace": "edge",
+            "labels": {"app.kubernetes.io/managed-by": "portcullis"},
+            "ownerReferences": [{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web",
+                "uid": "u-1", "controller": true}]},
+            "spec": {"clusterIPs": ["10.96.0.7"], "ports": [{"port": 443}]}}),
+    ]
+}
+
+fn secret() -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "namespace": "edge"},
+        "data": {"tls.crt": "MQ=="}})
+}
+
+/// Answers discovery and lists, keeps watches waiting, and hands on what is asked for one by one.
+fn serve(mut server: ApiServer) -> UnboundedReceiver<Asked> {
+    let (to, one_by_one) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut watches = Vec::new();
+        loop {
+            let asked = server.asked().await;
+            let path = asked.path.split('?').next().unwrap_or_default().to_owned();
+            let of_group = |kind: &&Kind| path.ends_with(&kind.api_version());
+            if asked.path.contains("watch=true") {
+                watches.push(asked);
+            } else if path.contains("/namespaces/") {
+                let _ = to.send(asked);
+            } else if !asked.path.contains('?') {
+                let resource = |kind: &Kind| json!({"name": kind.resource(), "singularName": "", "namespaced": true, "kind": kind.as_str(), "verbs": []});
+                let resources: Vec<_> = Kind::ALL.iter().filter(of_group).map(resource).collect();
+                asked.answer(200, json!({"groupVersion": "", "resources": resources}));
+            } else {
+                let is_listed = |manifest: &&Value| {
+                    let kind = Kind::ALL.iter().find(|kind| manifest["kind"] == kind.as_str());
+                    kind.is_some_and(|kind| path.ends_with(&format!("/{}", kind.resource())))
+                };
+                let items: Vec<_> = manifests().iter().filter(is_listed).cloned().collect();
+                asked.answer(200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
+            }
+        }
+    });
+    one_by_one
+}
+
+async fn start(last_good: Option<LastGood>) -> (KubeSource, UnboundedReceiver<Asked>) {
+    let server = ApiServer::start().await;
+    let client = server.client().await;
+    let options = SourceOptions { only: None, last_good, wait: Duration::from_millis(500) };
+    (KubeSource::new(client, StatusQueue::new("portcullis.dev/gateway"), options), serve(server))
+}
+
+/// Tells the source what the objects of an update need.
+fn translate(source: &mut KubeSource, update: &Update) {
+    let outcome = Translator::new(Settings::default()).apply(update.changes.clone());
+    source.need_only(outcome.needs.added);
+}
+
+fn keys(update: &Update) -> Vec<String> {
+    update.changes.iter().map(|change| change.key().to_string()).collect()
+}
+
+#[tokio::test]
+async fn what_a_draft_needs_is_read_before_everything_counts_as_said() {
+    let (mut source, mut one_by_one) = start(None).await;
+    let draft = source.next().await;
+    assert_eq!(keys(&draft), ["GatewayClass c", "Gateway edge/web", "Service edge/web-c"]);
+    let assigned = [IpAddr::from([10, 96, 0, 7])].into_iter().collect();
+    let assigned = [(ObjectName::new("edge", "web"), assigned)].into();
+    assert_eq!(draft.observed, [Feedback::Assigned(assigned)], "with the objects, not after them");
+    assert!(draft.is_draft && !draft.is_complete);
+    translate(&mut source, &draft);
+    let answer = async {
+        let asked = one_by_one.recv().await.unwrap();
+        assert_eq!(asked.path, "/api/v1/namespaces/edge/secrets/key");
+        asked.answer(200, secret());
+    };
+    let (rest, ()) = tokio::join!(source.next(), answer);
+    assert_eq!(keys(&rest), ["Secret edge/key"]);
+    assert!(!rest.is_draft && rest.is_complete);
+}
+
+#[tokio::test]
+async fn what_refers_to_something_else_meanwhile_is_drafted_again() {
+    let (mut source, mut one_by_one) = start(None).await;
+    let draft = source.next().await;
+    translate(&mut source, &draft);
+    let mut gateway = manifests().swap_remove(1);
+    gateway["spec"]["listeners"][0]["tls"]["certificateRefs"][0]["name"] = json!("other");
+    source.take(Delta::Set(Kind::Gateway, Box::new(gateway)));
+    let answer = async { one_by_one.recv().await.unwrap().answer(200, secret()) };
+    let (again, ()) = tokio::join!(source.next(), answer);
+    assert_eq!(keys(&again), ["Gateway edge/web", "Secret edge/key"]);
+    assert!(again.is_draft && !again.is_complete);
+    source.need_only([ObjectKey::new(Kind::Secret, ObjectName::new("edge", "other"))].into());
+    let answer = async {
+        let asked = one_by_one.recv().await.unwrap();
+        assert_eq!(asked.path, "/api/v1/namespaces/edge/secrets/other");
+        let mut other = secret();
+        other["metadata"]["name"] = json!("other");
+        asked.answer(200, other);
+    };
+    let (rest, ()) = tokio::join!(source.next(), answer);
+    assert_eq!(keys(&rest), ["Secret edge/key", "Secret edge/other"]);
+    assert!(!rest.is_draft && rest.is_complete);
+}
+
+/// Translation that panicked says nothing about needs.
+#[tokio::test]
+async fn a_draft_whose_needs_are_not_known_is_not_followed_by_everything() {
+    let (mut source, _one_by_one) = start(None).await;
+    assert!(source.next().await.is_draft);
+    assert!(source.update().is_none());
+    source.take(Delta::Deleted(ObjectKey::new(Kind::Service, ObjectName::new("edge", "web-c"))));
+    let again = source.next().await;
+    assert_eq!(keys(&again), ["Service edge/web-c"]);
+    assert!(again.is_draft);
+    source.need_only(BTreeSet::new());
+    assert!(source.next().await.is_complete);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_in_time_is_as_it_was_kept() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    std::fs::write(memory.path().join("secrets.jsonl"), format!("{}\n", secret())).unwrap();
+    let kept = LastGood::new(dir.path().join("last-good")).with_secrets(memory.path());
+    let (mut source, mut one_by_one) = start(Some(kept)).await;
+    let draft = source.next().await;
+    translate(&mut source, &draft);
+    let remembered = source.next().await;
+    assert_eq!(keys(&remembered), ["Secret edge/key"]);
+    assert!(!remembered.is_draft && !remembered.is_complete);
+    let answer = async { one_by_one.recv().await.unwrap().answer_not_found() };
+    let (rest, ()) = tokio::join!(source.next(), answer);
+    assert!(matches!(&*rest.changes, [Change::Delete(key)] if key.kind == Kind::Secret) && rest.is_complete);
+}

@@ -1,0 +1,145 @@
+//! From a route object to compiled rules. Parsing looks at the route alone; resolving looks up what
+//! it refers to; tables are made by the translator, which knows the listeners. HTTPRoute and
+//! GRPCRoute become the same [`ParsedRoute`], and so does the route that delegation computes
+//! (`delegate`), so that attachment, backends and tables exist once. Nothing here knows about
+//! parents, listeners or statuses beyond the reasons it reports.
+
+mod backend;
+mod draft;
+mod duration;
+mod filter;
+mod grpc;
+mod http;
+mod kind;
+mod matches;
+pub(crate) mod pattern;
+mod reference;
+mod resolve;
+mod table;
+
+use std::sync::Arc;
+
+use portcullis_api::types::shared::ParentReference;
+use portcullis_api::{Object, ObjectKey};
+use portcullis_model::{HostPattern, RouteMatch, RouteOrigin, RuleId, Timeouts};
+
+use crate::Fault;
+
+pub use backend::{BackendUse, ProtocolSource, backend};
+pub use duration::{DurationError, parse_duration};
+pub use filter::RuleFilters;
+pub use kind::parse;
+pub use reference::{ChildReference, Delegation, ParsedBackendRef};
+pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
+pub use table::table_entries;
+
+pub(crate) use draft::{Draft, DraftMatch};
+pub(crate) use kind::{carried_by, drafts, failure, parse_draft, print_draft};
+pub(crate) use pattern::compiling_once;
+
+/// A route as far as it can be understood without looking at any other object.
+#[derive(Clone, Debug)]
+pub struct ParsedRoute {
+    pub key: ObjectKey,
+    pub generation: i64,
+    pub origin: RouteOrigin,
+    /// The object it was parsed from.
+    pub source: Object,
+    /// Never "no hostnames means any": a route for any name says [`HostPattern::Any`], an empty
+    /// list matches nothing.
+    pub hostnames: Vec<HostPattern>,
+    /// In the order of `spec.parentRefs`, with group, kind and namespace filled in.
+    pub parent_refs: Vec<ParentReference>,
+    /// The indices of the parentRefs that name a namespace themselves.
+    pub names_namespace: Vec<usize>,
+    pub rules: Vec<ParsedRule>,
+    /// Faults that make the whole route unacceptable; then there are no rules.
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ParsedRule {
+    pub id: Arc<RuleId>,
+    /// The alternatives that are valid. Of an invalid rule they own their traffic still, and fail
+    /// it.
+    pub matches: Vec<Arc<RouteMatch>>,
+    pub filters: RuleFilters,
+    pub backend_refs: Vec<ParsedBackendRef>,
+    /// Set if other routes supply this rule's backends (GEP-1058).
+    pub delegation: Option<Delegation>,
+    pub timeouts: Timeouts,
+    /// Faults that make the rule invalid; its traffic is answered with an error.
+    pub faults: Vec<Fault>,
+}
+
+// === impl ParsedRoute ===
+
+impl ParsedRoute {
+    /// The fault for which no parent accepts the route: one of the whole, or no rule that is valid.
+    pub fn refusal(&self) -> Option<Fault> {
+        let whole = self.faults.first();
+        let all_invalid = !self.rules.is_empty() && self.rules.iter().all(ParsedRule::is_unacceptable);
+        whole.cloned().or_else(|| all_invalid.then(|| self.rule_faults())?)
+    }
+
+    /// The fault that the `PartiallyInvalid` condition reports; its message has to start with
+    /// "Dropped Rule".
+    pub fn partly_invalid(&self) -> Option<Fault> {
+        if self.refusal().is_some() {
+            return None;
+        }
+        let fault = self.rule_faults()?;
+        Some(fault.within("Dropped Rule"))
+    }
+
+    /// True if a rule takes child routes.
+    pub fn is_parent(&self) -> bool {
+        self.rules.iter().any(|rule| rule.delegation.is_some())
+    }
+
+    /// The parent references that name a route of the same kind: those that make this a child
+    /// route.
+    pub fn parent_routes(&self) -> impl Iterator<Item = (usize, &ParentReference)> {
+        self.parent_refs.iter().enumerate().filter(|(_, reference)| {
+            reference.group.as_deref() == Some(self.key.kind.group())
+                && reference.kind.as_deref() == Some(self.key.kind.as_str())
+        })
+    }
+
+    /// A parentRef as its owner wrote it, for the status entry that answers it.
+    pub fn written_parent_ref(&self, index: usize) -> Option<ParentReference> {
+        kind::written_parent_ref(&self.source, index)
+    }
+
+    /// A parentRef for a status, which has to repeat it as its owner wrote it.
+    pub(crate) fn as_written(&self, index: usize) -> Option<ParentReference> {
+        let reference = self.parent_refs.get(index)?;
+        let namespace = reference.namespace.clone().filter(|_| self.names_namespace.contains(&index));
+        Some(ParentReference { namespace, ..reference.clone() })
+    }
+
+    fn rule_faults(&self) -> Option<Fault> {
+        Fault::summary(self.rules.iter().flat_map(|rule| {
+            rule.faults
+                .iter()
+                .filter(|fault| fault.is_unacceptable())
+                .map(|fault| fault.clone().within(&rule.label()))
+        }))
+    }
+}
+
+// === impl ParsedRule ===
+
+impl ParsedRule {
+    /// `rule 2 (checkout)`, as messages to the route's owner name it.
+    pub fn label(&self) -> String {
+        match &self.id.name {
+            Some(name) => format!("rule {} ({name})", self.id.index),
+            None => format!("rule {}", self.id.index),
+        }
+    }
+
+    fn is_unacceptable(&self) -> bool {
+        self.faults.iter().any(Fault::is_unacceptable)
+    }
+}

@@ -1,0 +1,116 @@
+//! The plan of statuses: what every object of ours should say. Written by others, compared with
+//! what is there; nothing here reads a status.
+
+mod class;
+pub(crate) mod dump;
+mod gateway;
+mod listener;
+mod listener_set;
+mod route;
+pub(crate) mod summary;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use portcullis_api::types::gateways::GatewayStatus;
+use portcullis_api::types::listenersets::ListenerSetStatus;
+use portcullis_api::types::shared::{ClassStatus, RouteStatus};
+use serde_json::Value;
+
+use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
+
+pub(crate) use class::class_status;
+pub(crate) use gateway::{ChildView, GatewayView, child_status, gateway_status};
+pub(crate) use listener::{ListenerView, Overlap};
+pub(crate) use listener_set::{SetView, set_status};
+pub(crate) use route::{ParentVerdict, route_status};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Status {
+    GatewayClass(ClassStatus),
+    Gateway(GatewayStatus),
+    ListenerSet(ListenerSetStatus),
+    /// Only the `parents` that are ours; those of other controllers are to be left alone.
+    Route(RouteStatus),
+}
+
+// === impl Status ===
+
+impl Status {
+    /// As it stands in an object.
+    pub fn to_json(&self) -> Value {
+        let json = match self {
+            Self::GatewayClass(status) => serde_json::to_value(status),
+            Self::Gateway(status) => serde_json::to_value(status),
+            Self::ListenerSet(status) => serde_json::to_value(status),
+            Self::Route(status) => serde_json::to_value(status),
+        };
+        // Generated types have string keys only, which always serialise.
+        json.unwrap_or_default()
+    }
+
+    /// True if any condition reports a fault: of the object, a listener, a parent or a grandparent.
+    pub fn has_fault(&self) -> bool {
+        let own = match self {
+            Self::GatewayClass(ClassStatus { conditions, .. })
+            | Self::Gateway(GatewayStatus { conditions, .. })
+            | Self::ListenerSet(ListenerSetStatus { conditions, .. }) => conditions.as_deref(),
+            Self::Route(_) => None,
+        };
+        let listeners = match self {
+            Self::Gateway(GatewayStatus { listeners, .. })
+            | Self::ListenerSet(ListenerSetStatus { listeners, .. }) => listeners.as_deref(),
+            Self::GatewayClass(_) | Self::Route(_) => None,
+        };
+        let parents = match self {
+            Self::Route(status) => status.parents.as_slice(),
+            Self::GatewayClass(_) | Self::Gateway(_) | Self::ListenerSet(_) => &[],
+        };
+        let grandparents = parents.iter().flat_map(|parent| parent.grandparents.iter().flatten());
+        let own = own.into_iter().flatten();
+        own.chain(listeners.into_iter().flatten().flat_map(|listener| &listener.conditions))
+            .chain(parents.iter().flat_map(|parent| &parent.conditions))
+            .chain(grandparents.flat_map(|grandparent| grandparent.conditions.iter().flatten()))
+            .any(summary::is_fault)
+    }
+}
+
+/// The fault for which an object is not programmed, once it is known what the cluster did not give.
+/// What is not programmed for another reason stays so, but for an address that is missing: this is
+/// why.
+pub(crate) fn provisioned(unprogrammed: Option<Fault>, unprovisioned: Option<&Fault>) -> Option<Fault> {
+    match (unprogrammed, unprovisioned) {
+        (Some(fault), Some(why)) if fault.reason == Reason::AddressNotAssigned => Some(why.clone()),
+        (Some(fault), _) => Some(fault),
+        (None, why) => why.cloned(),
+    }
+}
+
+/// The conditions of one thing, all with the same observed generation.
+struct Conditions {
+    generation: i64,
+    list: Vec<Condition>,
+}
+
+impl Conditions {
+    fn new(generation: i64) -> Self {
+        Self { generation, list: Vec::with_capacity(4) }
+    }
+
+    /// Adds the condition that reports a fault, or that there is none.
+    fn check(&mut self, r#type: ConditionType, fault: Option<&Fault>) {
+        match fault {
+            Some(fault) => self.bad(r#type, fault),
+            None => {
+                let (status, reason) = (r#type.good_status(), r#type.good_reason());
+                self.list.push(condition(r#type, status, reason, "", self.generation));
+            }
+        }
+    }
+
+    fn bad(&mut self, r#type: ConditionType, fault: &Fault) {
+        self.push(r#type, r#type.bad_status(), fault);
+    }
+
+    fn push(&mut self, r#type: ConditionType, status: ConditionStatus, fault: &Fault) {
+        self.list.push(condition(r#type, status, fault.reason, fault.message.as_str(), self.generation));
+    }
+}

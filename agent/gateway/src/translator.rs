@@ -1,0 +1,276 @@
+//! From objects to what the data plane runs, incrementally. Each stage is a value that owns its
+//! state, takes what changed in the stages before it and hands on only what came out different;
+//! [`Translator::apply`] is their order. Nothing is kept that could not be computed from the
+//! objects alone; a test changes random objects and compares with a translation from scratch.
+
+mod attachments;
+mod backends;
+mod changes;
+mod conflicts;
+mod counts;
+mod families;
+mod frontends;
+mod gateways;
+mod generated;
+mod hierarchy;
+mod listeners;
+mod needs;
+mod parsed;
+mod ports;
+mod published;
+mod relation;
+mod routes;
+mod snapshot;
+mod statuses;
+mod tables;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portcullis_api::{Change, ObjectKey, Objects};
+use portcullis_model::{ObjectName, Snapshot};
+
+use crate::Settings;
+use crate::delegate::Family;
+use crate::feedback::{Feedback, Observations};
+use crate::infra::DesiredObjects;
+use crate::status::Status;
+use attachments::Parents;
+use backends::Backends;
+use changes::ChangedObjects;
+use conflicts::KindConflicts;
+use frontends::Frontends;
+use gateways::Gateways;
+use generated::Generated;
+use hierarchy::Hierarchy;
+use listeners::Listeners;
+use needs::Needs;
+use parsed::ParsedRoutes;
+use ports::Ports;
+use routes::{ChangedRoutes, Routes};
+use snapshot::NextSnapshot;
+use statuses::Statuses;
+use tables::Tables;
+use view::View;
+
+pub use needs::ChangedNeeds;
+
+/// The outcome of a translation, or of a change to one.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub snapshot: Arc<Snapshot>,
+    /// The statuses that are different from before; from scratch, all.
+    pub statuses: BTreeMap<ObjectKey, Status>,
+    /// Objects that had a status of ours and have none any more: gone, or another controller's now.
+    pub forgotten: BTreeSet<ObjectKey>,
+    /// ListenerSets that had a status of ours and whose Gateway does not exist any more, with the
+    /// last word on them. Of those that never had one nothing is said: they may be another
+    /// controller's.
+    pub orphaned: BTreeMap<ObjectKey, Status>,
+    /// Routes that delegation computed, if different from before, by the parent route they stand
+    /// for. `None`: no longer.
+    pub ephemeral: BTreeMap<ObjectKey, Option<Arc<Family>>>,
+    /// The objects to be generated in a cluster for a Gateway, if different from before. `None`:
+    /// nothing any more.
+    pub generated: BTreeMap<ObjectName, Option<DesiredObjects>>,
+    /// The objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents
+    /// translation needs and did not before, and those that it no longer does; from scratch, all.
+    pub needs: ChangedNeeds,
+    /// Problems that no status can report, if different from before; an empty list: all is well
+    /// now.
+    pub problems: BTreeMap<ObjectKey, Vec<String>>,
+}
+
+/// Translates objects, and keeps what is needed to translate the next change at a cost that is
+/// proportional to it.
+#[derive(Debug, Default)]
+pub struct Translator {
+    settings: Settings,
+    objects: Objects,
+    /// To be applied before the next changes.
+    backlog: Vec<Change>,
+    stages: Stages,
+    snapshot: Arc<Snapshot>,
+    observations: Observations,
+    statuses: Statuses,
+    generated: Generated,
+    needs: Needs,
+}
+
+/// The state of the stages, in their order.
+#[derive(Debug, Default)]
+struct Stages {
+    listeners: Listeners,
+    hierarchy: Hierarchy,
+    gateways: Gateways,
+    parsed: ParsedRoutes,
+    routes: Routes,
+    conflicts: KindConflicts,
+    tables: Tables,
+    ports: Ports,
+    frontends: Frontends,
+    backends: Backends,
+}
+
+/// Translates objects from scratch.
+pub fn translate(objects: &Objects, settings: &Settings) -> Outcome {
+    Translator::new(settings.clone()).apply(objects.iter().map(Change::Set).collect())
+}
+
+// === impl Translator ===
+
+impl Translator {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    // As long as there are stages: the flow of data is read here, on one screen.
+    pub fn apply(&mut self, changes: Vec<Change>) -> Outcome {
+        let changes = std::mem::take(&mut self.backlog).into_iter().chain(changes);
+        let (changed, rewritten) = ChangedObjects::apply(changes, &mut self.objects);
+        let (objects, settings) = (&self.objects, &self.settings);
+        let mut next = NextSnapshot::after(&self.snapshot);
+        let Stages {
+            listeners,
+            hierarchy,
+            gateways,
+            parsed,
+            routes,
+            conflicts,
+            tables,
+            ports,
+            frontends,
+            backends,
+        } = &mut self.stages;
+
+        // Gateways and ListenerSets: each on its own, then as parents and children, then merged.
+        let recertified = self.observations.recertified();
+        let sources = listeners::Sources { objects, settings, observations: &self.observations };
+        let judged = listeners.update(&changed, &recertified, sources);
+        let attached = hierarchy.update(&changed, &judged, listeners, objects);
+        let readdressed = self.observations.readdressed();
+        let sources =
+            gateways::Sources { listeners, hierarchy, objects, settings, observations: &self.observations };
+        let merged = gateways.update(&changed, &judged, &attached, readdressed, sources);
+
+        // Routes: those that may fare differently with their families, attached, and in conflict
+        // with other kinds.
+        let affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, listeners);
+        let affected = parsed.update(affected, objects);
+        let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects });
+        let ChangedRoutes { statuses, families, parents, listeners: reattached, services } = routed;
+        let turned = conflicts.update(&reattached, routes);
+
+        // What is served: tables into listeners, these into ports, and ports on addresses.
+        let rebuilt = tables.update(reattached, &turned, routes, conflicts);
+        let sources = ports::Sources { listeners, hierarchy, gateways, tables };
+        let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
+        let sources = frontends::Sources { gateways, ports, objects, settings };
+        let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
+        backends.update(&changed, &services, routes.backend_uses(), objects, &mut next);
+        self.snapshot = next.finish();
+
+        // Statuses: planned from the state of all stages, and from what was observed of earlier
+        // outcomes.
+        let observed = self.observations.assign(&self.snapshot);
+        let changes = statuses::Changes {
+            objects: &changed,
+            listeners: &judged,
+            hierarchy: &attached,
+            gateways: &merged,
+            routes: statuses,
+            parents: &parents,
+            conflicts: &turned,
+            frontends: &claimed,
+            observed: &observed,
+        };
+        let view = self.stages.view(objects, settings, &self.observations);
+        let planned = self.statuses.update(changes, view);
+
+        let needs = self.needs.update(&changed, &judged, &attached, view);
+        let generated = self.generated.update(&judged, &claimed, view);
+        let ephemeral = families.into_iter();
+        Outcome {
+            snapshot: self.snapshot.clone(),
+            statuses: planned.statuses,
+            forgotten: planned.forgotten,
+            orphaned: planned.orphaned,
+            problems: planned.problems,
+            ephemeral: ephemeral.map(|parent| (parent.clone(), view.routes.family(&parent))).collect(),
+            generated,
+            needs,
+        }
+    }
+
+    /// Takes note of what became of an outcome, and of what the cluster assigned; the next `apply`
+    /// follows it to frontends and statuses.
+    pub fn observe(&mut self, feedback: Feedback) {
+        self.observations.observe(feedback, &self.objects);
+    }
+
+    /// After a panic in `apply`, which leaves what was computed in an unknown state: forgets
+    /// everything but the objects. The next `apply` takes these changes first, and translates from
+    /// scratch.
+    pub fn begin_again(&mut self, changes: Vec<Change>) {
+        let mut backlog: Vec<_> = self.objects.iter().map(Change::Set).collect();
+        backlog.extend(changes);
+        let observations = std::mem::take(&mut self.observations).restart();
+        let settings = std::mem::take(&mut self.settings);
+        *self = Self { settings, backlog, observations, ..Self::default() };
+    }
+
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// The status that an object should have; `None` if the object is gone or not ours to speak
+    /// about.
+    pub fn status_of(&self, key: &ObjectKey) -> Option<Status> {
+        self.stages.view(&self.objects, &self.settings, &self.observations).status_of(key)
+    }
+
+    /// All statuses as they should be now.
+    pub fn statuses(&self) -> BTreeMap<ObjectKey, Status> {
+        self.statuses.keys().filter_map(|key| Some((key.clone(), self.status_of(key)?))).collect()
+    }
+
+    /// Everything that is wrong and that no status can say.
+    pub fn problems(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
+        self.statuses.problems()
+    }
+}
+
+// === impl Stages ===
+
+impl Stages {
+    fn view<'s>(
+        &'s self,
+        objects: &'s Objects,
+        settings: &'s Settings,
+        observations: &'s Observations,
+    ) -> View<'s> {
+        let Self { listeners, hierarchy, gateways, parsed, routes, conflicts, ports, frontends, .. } = self;
+        View {
+            settings,
+            objects,
+            listeners,
+            hierarchy,
+            gateways,
+            parsed,
+            routes,
+            conflicts,
+            ports,
+            frontends,
+            observations,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Explanations of requests to a small shop, translated from its manifests and with paths read by
+//! the data plane's own function.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use portcullis_control::offline::translate;
+use portcullis_gateway::Settings;
+use portcullis_inspect::{EarlyAnswer, Question, explain};
+use portcullis_model::Snapshot;
+
+fn shop() -> Arc<Snapshot> {
+    let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/shop.yaml");
+    translate(&[manifests.into()], u64::MAX, Settings::default()).outcome.snapshot
+}
+
+fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
+    portcullis_proxy::normalise_path(path)
+        .map_err(|reason| EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() })
+}
+
+fn ask(url: &str, method: &str, headers: &[&str]) -> String {
+    let headers = headers.iter().map(ToString::to_string).collect();
+    let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
+    explain(&shop(), &question, read_path).unwrap()
+}
+
+#[test]
+fn the_rule_that_wins_and_the_others_are_named() {
+    let text = ask("http://www.shop.example:8080/cart/items", "GET", &[]);
+    let expected = "\
+gateway   infra/web port 8080 (HTTP) on tcp/127.0.0.1:8080
+listener  ListenerSet shop/shop listener http: takes it: hostname *.shop.example is the most specific that matches www.shop.example
+listener  Gateway infra/web listener http: not this one: hostname * matches, but is less specific
+rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart
+backend   9 of 10: shop/cart:80 → 127.0.0.1:9000
+backend   1 of 10: 500: Service shop/nowhere does not exist
+not       HTTPRoute shop/cart rule 0 (beta): host www.shop.example, PathPrefix /cart, header x-channel=beta: header x-channel=beta is wanted, the request has none
+not       HTTPRoute shop/cart rule 2: host www.shop.example, PathPrefix /: it matches, too, but its path is less specific
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn headers_and_the_host_header_count() {
+    let text = ask("http://127.0.0.1:8080/cart", "GET", &["Host: www.shop.example:8080", "X-Channel: beta"]);
+    assert!(text.contains("rule      HTTPRoute shop/cart rule 0 (beta): "), "{text}");
+    let text = ask("http://www.shop.example:8080/cart", "GET", &["x-channel: alpha"]);
+    assert!(text.contains("header x-channel=beta is wanted, the request has \"alpha\""), "{text}");
+}
+
+#[test]
+fn what_nobody_takes_is_explained_too() {
+    for (url, line) in [
+        ("http://a.shop.example:8080/", "answer    404: the listener has no rule that matches"),
+        ("https://a.shop.example:8080/", "answer    none: this port speaks HTTP, ask with http://"),
+        (
+            "https://pay.shop.example:8443/",
+            "answer    none: Gateway infra/web listener pay has no certificate that can be used, TLS is refused",
+        ),
+        (
+            "http://a.shop.example/",
+            "no listener on port 80 for GET a.shop.example/; listeners: tcp/127.0.0.1:8080, tcp/127.0.0.1:8443",
+        ),
+        (
+            "http://127.0.0.2:8080/",
+            "no listener on port 8080 for GET 127.0.0.2/; listeners: tcp/127.0.0.1:8080, tcp/127.0.0.1:8443",
+        ),
+        ("http://other.example:8080/", "answer    redirect 302"),
+    ] {
+        let text = ask(url, "GET", &[]);
+        assert!(text.lines().any(|it| it == line), "{url}: {text}");
+    }
+}
+
+/// The path of a request is not always the one that is matched.
+#[test]
+fn paths_are_read_as_the_data_plane_reads_them() {
+    for (path, line) in [
+        ("/x/../cart/a", "request   GET www.shop.example/x/../cart/a, routed as /cart/a"),
+        ("/x/%2e%2E/cart", "rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart"),
+        ("//cart", "rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart"),
+        ("/cart/..", "rule      HTTPRoute shop/cart rule 2: host www.shop.example, PathPrefix /"),
+        ("/cart/..%2f", "answer    400: encoded slash in the path: no route is asked"),
+    ] {
+        let text = ask(&format!("http://www.shop.example:8080{path}"), "GET", &[]);
+        assert!(text.lines().any(|it| it == line), "{path}: {text}");
+    }
+    assert!(!ask("http://www.shop.example:8080/cart", "GET", &[]).contains("\nrequest "));
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    for url in ["shop.example", "ftp://shop.example/", "http://a b/"] {
+        let question = Question { url: url.to_owned(), ..Question::default() };
+        assert!(explain(&Snapshot::default(), &question, read_path).is_err(), "{url}");
+    }
+}

@@ -1,0 +1,109 @@
+//! A rule applied to a request on its way to a backend, and to the response on its way back:
+//! target, header fields, and the time that both may take. Nothing here depends on the parser that
+//! the heads come from.
+
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, header};
+use portcullis_model::{BackendName, Filter, Rule, WeightedBackend};
+use tokio::time::Instant;
+
+use crate::client::clients::Client;
+use crate::core::head::{FieldsMut, Head};
+use crate::core::reason::Reason;
+use crate::http::headers::{self, Forwarded};
+
+/// A request on its way to a backend.
+pub(crate) struct ForwardPlan<'s> {
+    pub rule: &'s Rule,
+    pub backend: &'s WeightedBackend,
+    pub name: &'s BackendName,
+    /// The host that the client asked for, with port.
+    pub authority: HeaderValue,
+    /// The path to send, if it is not the one that came.
+    pub path: Option<String>,
+    /// The host to send, if a filter changes it.
+    pub host: Option<HeaderValue>,
+}
+
+// === impl ForwardPlan ===
+
+impl ForwardPlan<'_> {
+    /// The target in origin form, path and query only; `None` if it is the one that came, as for
+    /// nearly every request.
+    pub(crate) fn target(&self, head: &impl Head) -> Option<PathAndQuery> {
+        if self.path.is_none() && head.authority().is_none() {
+            return None;
+        }
+        let target = match (&self.path, head.query()) {
+            (None, _) => head.target(),
+            (Some(path), None) => PathAndQuery::try_from(path.as_str()).ok(),
+            (Some(path), Some(query)) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
+        };
+        Some(target.unwrap_or_else(|| PathAndQuery::from_static("/")))
+    }
+
+    /// Until then the response must be complete. The clock is read only for rules that limit
+    /// something.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let timeouts = [self.rule.timeouts.request, self.rule.timeouts.backend_request];
+        timeouts.into_iter().flatten().min().map(|limit| Instant::now() + limit)
+    }
+
+    /// Makes the fields of the request those that the backend gets. `upgrade` is the protocol that
+    /// the client asks to switch to, and may.
+    pub(crate) fn edit_request(
+        &self,
+        fields: &mut impl FieldsMut,
+        client: &Client,
+        trusted_hops: usize,
+        request_id: Option<&HeaderValue>,
+        upgrade: Option<&HeaderValue>,
+    ) {
+        headers::request_hop_by_hop(fields);
+        if let Some(protocol) = upgrade {
+            headers::announce_upgrade(fields, protocol);
+        }
+        let (address, host) = (&client.address, &self.authority);
+        let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id };
+        headers::forwarded(fields, &forwarded, trusted_hops);
+        let host = self.host.as_ref().unwrap_or(&self.authority);
+        if fields.get(&header::HOST) != Some(host.as_bytes()) {
+            fields.insert(header::HOST, host.clone());
+        }
+        for filter in self.rule.filters.iter().chain(&self.backend.filters) {
+            if let Filter::RequestHeaders(edit) = filter {
+                headers::edit(fields, edit);
+            }
+        }
+    }
+
+    /// The names that its trailers must not have, because filters decide about them.
+    pub(crate) fn edited_names(&self) -> Vec<HeaderName> {
+        let filters = self.rule.filters.iter().chain(&self.backend.filters);
+        let edits = filters.filter_map(|filter| match filter {
+            Filter::RequestHeaders(edit) => Some(edit),
+            Filter::ResponseHeaders(_) | Filter::Rewrite(_) => None,
+        });
+        edits.flat_map(headers::edited).collect()
+    }
+
+    /// Makes the fields of the response those that the client gets. `upgrade` is the protocol that
+    /// the backend switches to.
+    pub(crate) fn edit_response(&self, fields: &mut impl FieldsMut, upgrade: Option<&HeaderValue>) {
+        headers::remove_hop_by_hop(fields);
+        if let Some(protocol) = upgrade {
+            headers::announce_upgrade(fields, protocol);
+        }
+        for filter in self.rule.filters.iter().chain(&self.backend.filters) {
+            if let Filter::ResponseHeaders(edit) = filter {
+                headers::edit(fields, edit);
+            }
+        }
+    }
+
+    /// Logs why the request got no response.
+    pub(crate) fn failed(&self, reason: Reason, problem: &dyn std::fmt::Display) -> Reason {
+        tracing::debug!(rule = %self.rule.id, backend = %self.name, %problem, reason = reason.name(), "no response");
+        reason
+    }
+}

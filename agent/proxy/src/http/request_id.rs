@@ -1,0 +1,68 @@
+//! Ids of requests, by which their lines in the logs of gateway and backends are found. That of a
+//! trusted proxy is kept; others are made: clients could have two requests taken for one.
+
+use http::HeaderValue;
+use http::header::HeaderName;
+
+use crate::core::head::Fields;
+use crate::core::origin;
+
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static(origin::X_REQUEST_ID);
+
+/// Characters of an id that is made; each stands for 5 bits.
+const LENGTH: usize = 16;
+/// Longer ids are replaced: each line of a log has one.
+const LONGEST: usize = 128;
+
+/// The id that trusted proxies gave the request, if it is one.
+pub(crate) fn given(fields: &impl Fields) -> Option<HeaderValue> {
+    let name = X_REQUEST_ID;
+    let mut values = fields.get_all(&name);
+    let id = values.next()?;
+    let is_one = values.next().is_none() && !id.is_empty() && id.len() <= LONGEST;
+    if is_one && id.iter().all(u8::is_ascii_graphic) { fields.copy(&name) } else { None }
+}
+
+/// 80 bits at random in lower-case base32hex (RFC 4648). Each core has a generator of its own.
+pub(crate) fn make() -> HeaderValue {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let mut id = [0; LENGTH];
+    for half in id.chunks_exact_mut(LENGTH / 2) {
+        let mut bits = fastrand::u64(..);
+        for character in half {
+            *character = ALPHABET[(bits & 31) as usize];
+            bits >>= 5;
+        }
+    }
+    HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::core::head::plain::PlainFields;
+
+    #[test]
+    fn ids_differ() {
+        let ids: HashSet<_> = (0..10_000).map(|_| make()).collect();
+        assert_eq!(ids.len(), 10_000);
+        assert!(ids.iter().all(|id| id.len() == LENGTH));
+    }
+
+    #[test]
+    fn one_sound_id_is_kept() {
+        let long = "a".repeat(LONGEST + 1);
+        for (sent, kept) in [
+            (vec![("x-request-id", "7f3c1a52-9f0e")], true),
+            (vec![], false),
+            (vec![("x-request-id", "")], false),
+            (vec![("x-request-id", "a b")], false),
+            (vec![("x-request-id", long.as_str())], false),
+            (vec![("x-request-id", "a"), ("x-request-id", "b")], false),
+        ] {
+            assert_eq!(given(&PlainFields::of(&sent)).is_some(), kept, "{sent:?}");
+        }
+    }
+}

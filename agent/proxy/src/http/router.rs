@@ -1,0 +1,149 @@
+//! The parser-independent treatment of a request: the decision, answers of our own, counters, the
+//! access log. Nothing here depends on the parser that the head comes from, or on how the request
+//! is forwarded.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode, Version, header};
+use portcullis_model::ObjectName;
+
+use crate::client::clients::Client;
+use crate::client::listener::{ListenerState, Listeners};
+use crate::core::head::Head;
+use crate::core::reason::Reason;
+use crate::core::snapshot::Current;
+use crate::core::stats::CoreCounters;
+use crate::http::answer::{self, Answer};
+use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
+use crate::http::{headers, request_id};
+use crate::log::access_log::AccessLog;
+use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
+
+/// Routes the requests of a core.
+pub(crate) struct Router {
+    pub listeners: Rc<Listeners>,
+    pub counters: Rc<CoreCounters>,
+    pub access_log: Rc<AccessLog>,
+    pub trusted_hops: usize,
+}
+
+/// A request with the decision about it, and what of its head is needed once it has been sent on.
+pub(crate) struct Routed<'s> {
+    pub decision: Decision<'s>,
+    listener: Option<Rc<ListenerState>>,
+    version: Version,
+    method: Method,
+    /// The content type of a gRPC request.
+    grpc: Option<HeaderValue>,
+    /// With its Gateway, if that has an access log.
+    logged: Option<(Box<LoggedRequest>, &'s ObjectName)>,
+}
+
+// === impl Routed ===
+
+impl Routed<'_> {
+    /// The id that is logged. Requests that are not logged get theirs when they are sent on.
+    pub(crate) fn id(&self) -> Option<&HeaderValue> {
+        self.logged.as_ref().map(|(logged, _)| &logged.id)
+    }
+}
+
+// === impl Router ===
+
+impl Router {
+    pub(crate) fn route<'s>(&self, current: &'s Current, client: &Client, head: &impl Head) -> Routed<'s> {
+        let port = current.port(client.local).map(|port| &**port);
+        let logged = port.and_then(|port| {
+            let log = port.gateway.access_log?;
+            let chain = headers::chain(head.fields(), self.trusted_hops, &client.address);
+            let given = if chain.is_some() { request_id::given(head.fields()) } else { None };
+            let id = given.unwrap_or_else(request_id::make);
+            Some((Box::new(LoggedRequest::new(log, head, id, chain)), &port.gateway.name))
+        });
+        let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
+        let arrival = Arrival { limits: client.limits(), tls };
+        let (decision, listener) = decide::decide(arrival, port, head);
+        let listener = listener.map(|listener| self.listeners.get(listener));
+        let method = head.method().clone();
+        // gRPC is POST: others need no look at their fields.
+        let grpc = if method == Method::POST { answer::grpc_type(head.fields()) } else { None };
+        Routed { decision, listener, version: head.version(), method, grpc, logged }
+    }
+
+    /// Notes that a backend answers the request. Returns the line of the access log, for when the
+    /// response has come to its end.
+    pub(crate) fn forwarded(
+        &self,
+        client: &Client,
+        request: &Routed<'_>,
+        status: StatusCode,
+        endpoint: SocketAddr,
+    ) -> Option<Box<Record>> {
+        self.answered(client, request, status, None, Some(endpoint))
+    }
+
+    /// An answer of the gateway's own, with its line of the access log.
+    pub(crate) fn answer(
+        &self,
+        client: &Client,
+        request: &Routed<'_>,
+        own: &OwnAnswer<'_>,
+    ) -> (Answer, Option<Box<Record>>) {
+        let (answer, status, reason) = match own {
+            OwnAnswer::Redirect { rule, status, location } => {
+                let answer = answer::redirect(rule, *status, location);
+                let status = answer.status();
+                (answer, status, None)
+            }
+            // Failures count as such even where gRPC has them wrapped in a 200.
+            OwnAnswer::Reason(reason, status) => {
+                (self.explain(client, request, *reason, *status), *status, Some(*reason))
+            }
+        };
+        let record = self.answered(client, request, status, reason, None);
+        // An answer to HEAD has no body.
+        let answer = if request.method == Method::HEAD { answer.map(|_| Bytes::new()) } else { answer };
+        (answer, record)
+    }
+
+    fn explain(&self, client: &Client, request: &Routed<'_>, reason: Reason, status: StatusCode) -> Answer {
+        self.counters.answered(reason);
+        tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
+        if let (Some(content_type), Some(code)) = (&request.grpc, reason.grpc_code()) {
+            return answer::of_grpc(reason, code, content_type.clone());
+        }
+        let mut answer = answer::of(reason, status);
+        // Bytes that follow a malformed HTTP/1 request on the same connection cannot be trusted.
+        let is_malformed = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
+        if is_malformed && request.version < Version::HTTP_2 {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+
+    fn answered(
+        &self,
+        client: &Client,
+        request: &Routed<'_>,
+        status: StatusCode,
+        reason: Option<Reason>,
+        endpoint: Option<SocketAddr>,
+    ) -> Option<Box<Record>> {
+        if let Some(listener) = &request.listener {
+            listener.counters().answered(status);
+        }
+        let (logged, gateway) = request.logged.as_ref()?;
+        let outcome = Outcome {
+            client: client.peer,
+            scheme: client.scheme(),
+            gateway,
+            listener: request.listener.as_ref().map(|listener_state| &listener_state.listener.id),
+            destination: Destination { endpoint, ..request.decision.destination() },
+            status,
+            reason,
+        };
+        logged.record(&self.access_log, &outcome)
+    }
+}

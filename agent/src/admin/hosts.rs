@@ -1,0 +1,72 @@
+//! The names under which the admin endpoints answer. A page in an operator's browser can have a
+//! name of its own point to a loopback address, where a port is forwarded to an agent, and would
+//! read what is configured (DNS rebinding). Its requests have that name as their `Host`.
+
+use std::net::IpAddr;
+
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderValue, header};
+
+/// The names that requests may have as their host.
+pub(crate) enum Hosts {
+    /// On the unix socket, which its file protects and no browser reaches.
+    Any,
+    /// IP addresses, `localhost` and these.
+    Listed(Vec<String>),
+}
+
+impl Hosts {
+    /// Returns a message if the request is for another name.
+    pub(crate) fn refusal(&self, request: &Parts) -> Option<String> {
+        let Self::Listed(names) = self else { return None };
+        let fields = request.headers.get_all(header::HOST).iter().map(HeaderValue::to_str);
+        let target = request.uri.authority().map(|authority| Ok(authority.as_str()));
+        let other = fields.chain(target).find_map(|host| match host {
+            Ok(host) if is_listed(host, names) => None,
+            Ok(host) => Some(host),
+            Err(_) => Some("one that is not text"),
+        })?;
+        Some(format!(
+            "the host {other} is none of this agent's: use an IP address or localhost, or allow the name with \
+             --admin-host\n"
+        ))
+    }
+}
+
+fn is_listed(host: &str, names: &[String]) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let host = authority.host();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let name = host.strip_suffix('.').unwrap_or(host);
+    address.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || names.iter().any(|listed| listed.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_localhost_and_listed_names_are_hosts() {
+        let names = ["agent.example".to_owned()];
+        for (host, expected) in [
+            ("127.0.0.1", true),
+            ("127.0.0.1:9270", true),
+            ("[::1]:9270", true),
+            ("10.0.0.7", true),
+            ("localhost", true),
+            ("LocalHost.:9270", true),
+            ("Agent.Example:80", true),
+            ("evil.example", false),
+            ("127.0.0.1.evil.example:9270", false),
+            ("localhost.evil.example", false),
+            ("agent.example.evil.example", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            assert_eq!(is_listed(host, &names), expected, "{host}");
+        }
+    }
+}
