@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use portcullis_gateway::infra::Pods;
+use portcullis_gateway::infra::{HostPortGrant, HostPortRights, Pods, PortRange};
 use portcullis_node::vips::Host;
 
 use crate::cleanup::CleanupArgs;
@@ -59,6 +59,8 @@ pub(crate) struct RunArgs {
     /// of the generated Service; else all addresses of this node]
     #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
+    #[command(flatten)]
+    pub host_ports: HostPortArgs,
     /// Cores that serve traffic [default: all]
     #[arg(long, value_name = "N", env = "PORTCULLIS_CORES")]
     pub cores: Option<std::num::NonZeroUsize>,
@@ -203,7 +205,21 @@ pub(crate) struct Offline {
     #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME)]
     pub controller_name: String,
     #[command(flatten)]
+    pub host_ports: HostPortArgs,
+    #[command(flatten)]
     pub limits: InputLimits,
+}
+
+/// The rights to ports of the nodes' own addresses.
+#[derive(Args)]
+pub(crate) struct HostPortArgs {
+    /// Gateways that may be served on the nodes' own addresses (hostPorts of their parameters):
+    /// class, namespace, ports, * for all; repeat for several [default: none]
+    #[arg(long = "host-ports", value_name = "CLASS/NAMESPACE:PORTS", env = "PORTCULLIS_HOST_PORTS", value_delimiter = ',')]
+    grants: Vec<HostPortGrant>,
+    /// Ports of Services on every node, which no Gateway gets there: as the API server was told
+    #[arg(long = "service-node-port-range", value_name = "PORTS", default_value = "30000-32767", env = "PORTCULLIS_SERVICE_NODE_PORT_RANGE")]
+    node_ports: PortRange,
 }
 
 #[derive(Args)]
@@ -275,6 +291,14 @@ impl RunArgs {
             (None, Some(_)) => Host::Pod,
             (None, None) => Host::ClusterNode,
         }
+    }
+}
+
+// === impl HostPortArgs ===
+
+impl HostPortArgs {
+    pub(crate) fn rights(&self, admin_port: Option<u16>) -> HostPortRights {
+        HostPortRights { grants: self.grants.clone(), node_ports: self.node_ports.clone(), admin_port }
     }
 }
 

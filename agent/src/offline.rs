@@ -39,6 +39,7 @@ pub(crate) fn settings(args: &Offline) -> Settings {
         controller_name: args.controller_name.clone(),
         default_addresses: args.address.clone(),
         generated: Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() },
+        host_ports: args.host_ports.rights(None),
         ..Settings::default()
     }
 }

@@ -171,6 +171,7 @@ fn settings(args: &RunArgs) -> Settings {
         controller_name: args.controller_name.clone(),
         default_addresses,
         generated,
+        host_ports: args.host_ports.rights(args.admin_port),
         role: args.cluster.role(),
     }
 }

@@ -4,6 +4,7 @@
 
 mod address;
 mod diff;
+mod host_ports;
 mod limits;
 mod name;
 mod object;
@@ -23,6 +24,7 @@ use portcullis_model::{ObjectName, PortKey};
 pub use address::{AssignedAddresses, generated_for};
 pub(crate) use address::{Ingress, cluster_addresses};
 pub use diff::{Operation, diff};
+pub use host_ports::{HostPortGrant, HostPortRights, HostPortSyntax, PortRange};
 pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
 pub use parameters::{HostPorts, Logging, Mode, Parameters, Pods, ServiceType};

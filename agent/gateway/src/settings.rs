@@ -18,6 +18,8 @@ pub struct Settings {
     pub default_addresses: Vec<IpAddr>,
     /// The parameters of Gateways that say nothing about them.
     pub generated: infra::Parameters,
+    /// The Gateways that may be served on the nodes' own addresses, and on which ports.
+    pub host_ports: infra::HostPortRights,
     pub role: AgentRole,
 }
 
@@ -38,6 +40,7 @@ impl Default for Settings {
             controller_name: CONTROLLER_NAME.to_owned(),
             default_addresses: Vec::new(),
             generated: infra::Parameters::default(),
+            host_ports: infra::HostPortRights::default(),
             role: AgentRole::default(),
         }
     }

@@ -25,6 +25,7 @@ pub fn install(cluster: &Cluster, crds: &Path, binary: Option<&Path>) -> Result<
         format!("podAnnotations.portcullis\\.dev/image={digest}"),
     ];
     options.extend(["--set", "dedicated.enabled=true"]);
+    options.extend(["--set-string", "agent.hostPorts[0]=portcullis/chart-test:8081"]);
     options.extend(sets.iter().flat_map(|set| ["--set-string", set.as_str()]));
     helm(cluster, &options)?;
     let daemon_set = format!("daemonset/{RELEASE}");

@@ -13,23 +13,31 @@ use super::changes::ChangedObjects;
 use super::gateways::{ChangedGateways, Gateways, MergedGateway};
 use super::ports::{ChangedPorts, Ports};
 use super::snapshot::NextSnapshot;
-use crate::infra::{self, HostPorts, Mode};
+use crate::infra::{self, HostPorts, Mode, Parameters};
 use crate::{AgentRole, Settings, parent};
+
+/// All addresses, of the node or of a pod.
+const EVERYWHERE: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
 #[derive(Debug, Default)]
 pub(super) struct Frontends {
     claims: Claims,
     /// By Gateway, its addresses by port that an older one has.
     lost: BTreeMap<ObjectName, Lost>,
+    /// By Gateway, the ports of the nodes that it asks for and has no right to.
+    withheld: BTreeMap<ObjectName, Withheld>,
 }
 
 pub(super) type Lost = BTreeMap<PortKey, BTreeSet<IpAddr>>;
+
+/// The reason for each port.
+pub(super) type Withheld = BTreeMap<PortKey, String>;
 
 #[derive(Debug, Default)]
 pub(super) struct ChangedFrontends {
     /// Gateways that may claim other frontends than before.
     pub(super) claimants: BTreeSet<ObjectName>,
-    /// Gateways that lost others to older ones.
+    /// Gateways that lost others to older ones, or have no right to others, than before.
     pub(super) lost: BTreeSet<ObjectName>,
 }
 
@@ -64,6 +72,11 @@ impl Frontends {
         self.lost.get(gateway)
     }
 
+    /// The ports of the nodes that a Gateway asks for in vain.
+    pub(super) fn withheld_from(&self, gateway: &ObjectName) -> Option<&Withheld> {
+        self.withheld.get(gateway)
+    }
+
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
@@ -77,16 +90,20 @@ impl Frontends {
         if changed.any_of(Kind::Node) {
             claimants.extend(sources.gateways.names().cloned());
         }
-        let mut touched = BTreeSet::new();
+        let (mut touched, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for name in &claimants {
-            touched.extend(self.claims.replace(name, sources.wanted(name)));
+            let Wanted { claims, withheld } = sources.wanted(name);
+            touched.extend(self.claims.replace(name, claims));
+            if self.update_withheld(name, withheld) {
+                lost.insert(name.clone());
+            }
         }
         let mut concerned = claimants.clone();
         for key in touched {
             concerned.extend(self.claims.claimants(&key).cloned());
             self.set_frontend(key, sources.ports, next);
         }
-        let lost = concerned.into_iter().filter(|name| self.update_lost(name)).collect();
+        lost.extend(concerned.into_iter().filter(|name| self.update_lost(name)));
         ChangedFrontends { claimants, lost }
     }
 
@@ -117,36 +134,61 @@ impl Frontends {
         }
         self.lost.insert(name.clone(), lost.clone()).is_none_or(|before| before != lost)
     }
+
+    /// Returns whether it is another than before.
+    fn update_withheld(&mut self, name: &ObjectName, withheld: Withheld) -> bool {
+        if withheld.is_empty() {
+            return self.withheld.remove(name).is_some();
+        }
+        self.withheld.insert(name.clone(), withheld.clone()).is_none_or(|before| before != withheld)
+    }
+}
+
+/// The frontends that a Gateway asks for, and what it asks for without a right.
+#[derive(Default)]
+struct Wanted {
+    claims: BTreeMap<FrontendKey, Claim>,
+    withheld: Withheld,
 }
 
 // === impl Sources ===
 
 impl Sources<'_> {
-    /// The frontends that a Gateway asks for: each of its ports on each of its addresses.
-    fn wanted(self, name: &ObjectName) -> BTreeMap<FrontendKey, Claim> {
+    /// Each port of a Gateway on each of its addresses and, with host ports, on all of the node's.
+    fn wanted(self, name: &ObjectName) -> Wanted {
         let Some(merged) = self.gateways.get(name).filter(|merged| merged.refusal.is_none()) else {
-            return BTreeMap::new();
+            return Wanted::default();
         };
-        let Some(gateway) = self.objects.gateways.get(name) else { return BTreeMap::new() };
+        let Some(gateway) = self.objects.gateways.get(name) else { return Wanted::default() };
         let claim =
             Claim { created: created(&gateway.metadata), written: name.to_string(), gateway: name.clone() };
         let addresses = self.served_addresses(name, merged);
-        let ports = self.ports.of(name);
-        let keys = ports.flat_map(|port| addresses.iter().map(move |it| FrontendKey::new(*it, port)));
-        keys.map(|key| (key, claim.clone())).collect()
+        let mut wanted = Wanted::default();
+        for port in self.ports.of(name) {
+            let mut served = addresses.clone();
+            if self.asks_for_host_ports(merged) {
+                let class = &gateway.spec.gateway_class_name;
+                match self.settings.host_ports.refusal(class, &name.namespace, port) {
+                    None => served.extend(EVERYWHERE),
+                    Some(reason) => drop(wanted.withheld.insert(port, reason)),
+                }
+            }
+            let keys = served.into_iter().map(|address| FrontendKey::new(address, port));
+            wanted.claims.extend(keys.map(|key| (key, claim.clone())));
+        }
+        wanted
     }
 
-    /// With host ports, all of the node's as well. The address of a pod is nothing that the Gateway
-    /// knows.
+    fn asks_for_host_ports(self, merged: &MergedGateway) -> bool {
+        let Parameters { mode, host_ports, .. } = merged.parameters;
+        (&self.settings.role, mode, host_ports) == (&AgentRole::Node, Mode::Node, HostPorts::On)
+    }
+
+    /// The address of a pod is nothing that the Gateway knows.
     fn served_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
-        let everywhere = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
-        let own = self.own_addresses(name, merged).into_iter();
         match (&self.settings.role, merged.parameters.mode) {
-            (AgentRole::Node, Mode::Node) if merged.parameters.host_ports == HostPorts::On => {
-                own.chain(everywhere).collect()
-            }
-            (AgentRole::Node, Mode::Node) => own.collect(),
-            (AgentRole::Dedicated(only), Mode::Dedicated) if only == name => everywhere,
+            (AgentRole::Node, Mode::Node) => self.own_addresses(name, merged),
+            (AgentRole::Dedicated(only), Mode::Dedicated) if only == name => EVERYWHERE.into(),
             (AgentRole::Node, Mode::Dedicated) | (AgentRole::Dedicated(_), _) => BTreeSet::new(),
         }
     }

@@ -12,7 +12,7 @@ use portcullis_model::{FrontendKey, HostPattern, ListenerId, ObjectName, ParentK
 
 use super::attachments::Parents;
 use super::conflicts::KindConflicts;
-use super::frontends::{Frontends, Lost};
+use super::frontends::{Frontends, Lost, Withheld};
 use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
@@ -150,7 +150,11 @@ impl<'s> View<'s> {
             addresses: &merged.addresses,
             refusal: merged.refusal.as_ref(),
             invalid_below: merged.summary.invalid_below,
-            lost: self.frontends.lost_by(name).and_then(|lost| lost_ports(lost, &own_ports)),
+            lost: self
+                .frontends
+                .lost_by(name)
+                .and_then(|lost| lost_ports(lost, &own_ports))
+                .or_else(|| withheld_ports(self.frontends.withheld_from(name)?, &own_ports)),
             unserved: unserved.map(|(_, line)| line).collect(),
             own,
             unprovisioned: self.observations.unprovisioned(name),
@@ -357,6 +361,13 @@ fn lost_ports(lost: &Lost, ports: &BTreeSet<PortKey>) -> Option<Fault> {
     let of_ports = lost.iter().filter(|(port, _)| ports.contains(port));
     let messages: Vec<_> = of_ports.map(|(port, lost)| in_use(*port, lost.iter())).collect();
     (!messages.is_empty()).then(|| Fault::not_programmed(Reason::AddressNotUsable, messages.join("; ")))
+}
+
+/// The fault of a Gateway that asks for ports of the nodes without a right to them.
+fn withheld_ports(withheld: &Withheld, ports: &BTreeSet<PortKey>) -> Option<Fault> {
+    let of_ports = withheld.iter().filter(|(port, _)| ports.contains(port));
+    let reasons: Vec<_> = of_ports.map(|(_, reason)| reason.as_str()).collect();
+    (!reasons.is_empty()).then(|| Fault::not_programmed(Reason::AddressNotUsable, reasons.join("; ")))
 }
 
 fn in_use<'a>(port: PortKey, addresses: impl Iterator<Item = &'a IpAddr>) -> String {

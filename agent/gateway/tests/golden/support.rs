@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use portcullis_api::Object;
 use portcullis_gateway::Settings;
-use portcullis_gateway::infra::{Parameters, Pods};
+use portcullis_gateway::infra::{HostPortRights, Parameters, Pods};
 use serde_json::Value;
 
 pub(crate) fn cases() -> PathBuf {
@@ -16,7 +16,11 @@ pub(crate) fn cases() -> PathBuf {
 pub(crate) fn settings() -> Settings {
     let pods = Some(Pods::new("portcullis.test/portcullis:1"));
     let generated = Parameters { pods, ..Parameters::default() };
-    Settings { default_addresses: vec!["192.0.2.1".parse().unwrap()], generated, ..Settings::default() }
+    let grants = ["portcullis/infra:80-89", "portcullis/greedy:1-65535"];
+    let grants = grants.iter().map(|grant| grant.parse().unwrap()).collect();
+    let host_ports = HostPortRights { grants, admin_port: Some(9270), ..HostPortRights::default() };
+    let default_addresses = vec!["192.0.2.1".parse().unwrap()];
+    Settings { default_addresses, generated, host_ports, ..Settings::default() }
 }
 
 /// The objects that every case has: a GatewayClass of ours.

@@ -7,7 +7,6 @@ use super::client::{Client, Conversation, PODS};
 use super::load::Load;
 use super::outside;
 use super::words::{TIMEOUT, apply, await_field, delete, field, patch};
-use crate::TESTED;
 
 /// A Gateway that wants the same port, made later.
 const YOUNGER: &str = "younger.yaml";
@@ -18,7 +17,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway with host ports is served on every node's own address, and clients' are kept", nodes_serve),
     ("of two Gateways that want a port the older has it, and the younger says so", older_keeps_its_port),
     ("a port that the older gives up is the younger's", younger_inherits),
-    ("a port that a node uses itself is left to it, and each node says so by an Event", taken_ports_are_told),
+    ("a port that a cluster needs for itself is no Gateway's, and its status says so", node_ports_are_refused),
     ("switched off, the port is closed, and connections to others live on", ports_close),
 ];
 
@@ -57,29 +56,18 @@ fn younger_inherits(cluster: &Cluster) -> Result<()> {
     conversation.go_on().context("to the older's own address")
 }
 
-fn taken_ports_are_told(cluster: &Cluster) -> Result<()> {
+fn node_ports_are_refused(cluster: &Cluster) -> Result<()> {
     apply(cluster, KUBELETS)?;
+    let reason = "{.status.conditions[?(@.type=='Programmed')].reason}";
+    await_field(cluster, "gateway/kubelets", reason, "AddressNotUsable")?;
+    let message = "{.status.conditions[?(@.type=='Programmed')].message}";
+    let message = field(cluster, "gateway/kubelets", message)?;
+    ensure!(message.contains("port 10250"), "the message does not name the port: {message}");
     for node in cluster.nodes() {
-        let begin = format!("{node} ");
-        let told = |all: String| all.lines().any(|line| line.starts_with(&begin) && line.contains("10250"));
-        wait::until_true(&format!("an Event of {node}"), TIMEOUT, || events(cluster).is_ok_and(told))?;
         let health = format!("/api/v1/nodes/{node}/proxy/healthz");
         ensure!(cluster.kubectl(&["get", "--raw", &health])? == "ok", "the kubelet lost its port");
     }
     delete(cluster, KUBELETS)
-}
-
-/// Of that Gateway, a line each: which agent says what.
-fn events(cluster: &Cluster) -> Result<String> {
-    let path = r#"{range .items[?(@.regarding.name=="kubelets")]}{.reportingInstance} {.note}{"\n"}{end}"#;
-    cluster.kubectl(&[
-        "get",
-        "--namespace",
-        TESTED,
-        "events.events.k8s.io",
-        "-o",
-        &format!("jsonpath={path}"),
-    ])
 }
 
 fn ports_close(cluster: &Cluster) -> Result<()> {
