@@ -215,10 +215,20 @@ pub(crate) struct Offline {
 pub(crate) struct HostPortArgs {
     /// Gateways that may be served on the nodes' own addresses (hostPorts of their parameters):
     /// class, namespace, ports, * for all; repeat for several [default: none]
-    #[arg(long = "host-ports", value_name = "CLASS/NAMESPACE:PORTS", env = "PORTCULLIS_HOST_PORTS", value_delimiter = ',')]
+    #[arg(
+        long = "host-ports",
+        value_name = "CLASS/NAMESPACE:PORTS",
+        env = "PORTCULLIS_HOST_PORTS",
+        value_delimiter = ','
+    )]
     grants: Vec<HostPortGrant>,
     /// Ports of Services on every node, which no Gateway gets there: as the API server was told
-    #[arg(long = "service-node-port-range", value_name = "PORTS", default_value = "30000-32767", env = "PORTCULLIS_SERVICE_NODE_PORT_RANGE")]
+    #[arg(
+        long = "service-node-port-range",
+        value_name = "PORTS",
+        default_value = "30000-32767",
+        env = "PORTCULLIS_SERVICE_NODE_PORT_RANGE"
+    )]
     node_ports: PortRange,
 }
 

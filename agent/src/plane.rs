@@ -2,16 +2,17 @@
 //! proxy behind them.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::EarlyAnswer;
-use portcullis_model::Snapshot;
-use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Refused};
+use portcullis_model::{FrontendKey, Snapshot, Unserved};
+use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended};
 use portcullis_proxy::{Proxy, SocketMode, Stats};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, RunArgs};
@@ -21,6 +22,8 @@ use crate::cli::{DatapathChoice, RunArgs};
 pub(crate) struct Plane {
     proxy: Arc<Proxy>,
     pub node: Arc<Node>,
+    /// Notified when what is served has to be looked at again.
+    disturbed: Arc<Notify>,
 }
 
 impl Plane {
@@ -33,7 +36,7 @@ impl Plane {
             .map(|core| CoreSockets { v4: Some(core.v4.as_fd()), v6: core.v6.as_ref().map(AsFd::as_fd) })
             .collect();
         node.set_sockets(&sockets).context("cannot give the kernel programs their sockets")?;
-        Ok(Self { proxy: Arc::new(proxy), node: Arc::new(node) })
+        Ok(Self { proxy: Arc::new(proxy), node: Arc::new(node), disturbed: Arc::default() })
     }
 
     pub(crate) async fn stats(&self) -> Stats {
@@ -43,7 +46,7 @@ impl Plane {
     /// Tasks that look after the node as long as the set exists. They do not hold the proxy.
     pub(crate) fn chores(&self) -> JoinSet<()> {
         let mut chores = JoinSet::new();
-        chores.spawn(tend(Arc::clone(&self.node)));
+        chores.spawn(tend(Arc::clone(&self.node), Arc::clone(&self.disturbed)));
         if let Some(log) = self.node.kernel_log() {
             chores.spawn(flush(log));
         }
@@ -63,13 +66,67 @@ impl Plane {
 
 impl DataPlane for Plane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
+        let Spread { frontends: spread, refused: unknown } = self.node.spread(snapshot.frontends.keys());
+        let snapshot = without(on_each(snapshot, &spread), &unknown);
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
         let unusable = self.node.prepare(&wanted);
         let mut refused = self.proxy.apply(without(snapshot, &unusable)).await;
         refused.frontends.extend(unusable);
         refused.frontends.extend(self.node.serve(wanted));
+        refused = of_all(refused, &spread);
+        refused.frontends.extend(unknown);
         Acknowledgement { refused }
     }
+
+    async fn disturbed(&mut self) {
+        self.disturbed.notified().await;
+    }
+}
+
+/// The snapshot with the frontends of each of the node's addresses instead of those of all.
+fn on_each(snapshot: Arc<Snapshot>, spread: &BTreeMap<FrontendKey, FrontendKey>) -> Arc<Snapshot> {
+    if spread.is_empty() {
+        return snapshot;
+    }
+    let mut served = Arc::unwrap_or_clone(snapshot);
+    let ports =
+        spread.iter().filter_map(|(of_one, of_all)| Some((*of_one, served.frontends.get(of_all)?.clone())));
+    let ports: Vec<_> = ports.collect();
+    for of_all in spread.values() {
+        served.frontends.remove(of_all);
+    }
+    for (of_one, port) in ports {
+        served.frontends.entry(of_one).or_insert(port);
+    }
+    Arc::new(served)
+}
+
+/// Refusals of frontends of one address each, as refusals of the frontends that the snapshot has.
+fn of_all(unserved: Unserved, spread: &BTreeMap<FrontendKey, FrontendKey>) -> Unserved {
+    let mut gathered = Unserved::default();
+    for (frontend, why) in unserved.frontends {
+        match spread.get(&frontend) {
+            None => add(&mut gathered.frontends, frontend, why),
+            Some(of_all) => add(&mut gathered.frontends, *of_all, format!("on {}: {why}", frontend.address)),
+        }
+    }
+    for ((frontend, listener), why) in unserved.listeners {
+        match spread.get(&frontend) {
+            None => add(&mut gathered.listeners, (frontend, listener), why),
+            Some(of_all) => {
+                add(&mut gathered.listeners, (*of_all, listener), format!("on {}: {why}", frontend.address));
+            }
+        }
+    }
+    gathered
+}
+
+fn add<K: Ord>(reasons: &mut BTreeMap<K, String>, key: K, why: String) {
+    let all = reasons.entry(key).or_default();
+    if !all.is_empty() {
+        all.push_str("; ");
+    }
+    all.push_str(&why);
 }
 
 /// The snapshot without the frontends that nothing may be bound to.
@@ -88,11 +145,13 @@ pub(crate) fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
         .map_err(|reason| EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() })
 }
 
-async fn tend(node: Arc<Node>) {
+async fn tend(node: Arc<Node>, disturbed: Arc<Notify>) {
     let mut ticks = tokio::time::interval(Node::TEND_INTERVAL);
     loop {
         ticks.tick().await;
-        node.tend();
+        if node.tend() == Tended::Disturbed {
+            disturbed.notify_one();
+        }
     }
 }
 
@@ -115,6 +174,7 @@ fn node_settings(args: &RunArgs) -> portcullis_node::Settings {
         pin_dir: args.pin_dir.clone(),
         interfaces: Interfaces::from_names(&args.interface),
         tracking: args.host().tracking(),
+        everywhere: args.host().everywhere(),
         drain: args.drain_timeout(),
     }
 }

@@ -5,11 +5,13 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Instant;
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use support::{Agent, Answer, backend, eventually};
+use socket2::{Domain, Socket, Type};
+use support::{Agent, Answer, HTTP, backend, eventually};
 
 const GATEWAY: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
@@ -75,6 +77,27 @@ fn certificate() -> CertifiedKey<rcgen::KeyPair> {
 
 fn from(body: &str) -> Option<Answer> {
     Some(Answer { status: 200, body: body.to_owned() })
+}
+
+/// The kernel lets processes of a user share a port; half of the connections would go astray.
+#[test]
+fn a_port_is_given_up_to_another_process_that_shares_it() {
+    let services = service("blue", backend("blue"));
+    let agent = Agent::start(&[
+        ("gateway.yaml", GATEWAY),
+        ("services.yaml", &services),
+        ("route.yaml", &route("blue")),
+    ]);
+    assert_eq!(agent.http("any.example", "/"), from("blue"));
+    let sharing = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    sharing.set_reuse_port(true).unwrap();
+    sharing.bind(&SocketAddr::from((agent.address, HTTP)).into()).unwrap();
+    sharing.listen(16).unwrap();
+    let says = |what: &str| agent.command(&["status", "Gateway", "-o", "yaml"]).contains(what);
+    eventually("the status says so", || says("another process listens on"));
+    drop(sharing);
+    eventually("the port is served again", || agent.http("any.example", "/") == from("blue"));
+    eventually("the status says that, too", || !says("another process listens on"));
 }
 
 #[test]

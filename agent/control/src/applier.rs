@@ -30,6 +30,12 @@ const RETRY: Duration = Duration::from_secs(5);
 pub trait DataPlane: Send {
     /// Returns once the snapshot is served, except for what the answer lists.
     fn apply(&mut self, snapshot: Arc<Snapshot>) -> impl Future<Output = Acknowledgement> + Send;
+
+    /// Returns when more or less of the same snapshot may be served than at the last `apply`.
+    /// Cancel-safe.
+    fn disturbed(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 }
 
 /// The data plane's answer to a snapshot.
@@ -118,6 +124,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             tokio::select! {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
+                () = self.data_plane.disturbed() => self.retry().await,
                 provisioning = changed(&mut self.provisioning) => self.take_provisioning(provisioning),
                 () = self.reporter.reported() => {}
             }
@@ -225,8 +232,9 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
 
     async fn retry(&mut self) {
         let snapshot = self.state.borrow().snapshot.clone();
-        let answer = self.data_plane.apply(snapshot).await;
+        let answer = self.data_plane.apply(snapshot.clone()).await;
         self.take_answer(&answer);
+        report_frontends(&self.state.borrow(), &snapshot, &answer);
         self.state.send_modify(|state| state.refused = answer.refused);
     }
 

@@ -3,6 +3,7 @@
 //! listeners or routes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,12 +15,13 @@ use portcullis_model::FrontendKey;
 use crate::cleanup::detach;
 use crate::datapath::{Datapath, Options};
 use crate::error::{Error, Refused, Unavailable};
-use crate::ports::Bound;
+use crate::ports::{self, Bound};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
 use crate::steering::Steering;
-use crate::vips::{Tracking, Vips};
+use crate::vips::addresses;
+use crate::vips::{Everywhere, Tracking, Vips};
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -30,6 +32,7 @@ pub struct Settings {
     /// Interfaces that the packet guard is attached to.
     pub interfaces: Interfaces,
     pub tracking: Tracking,
+    pub everywhere: Everywhere,
     /// Time for open connections to end where nothing is served any more.
     pub drain: Duration,
 }
@@ -52,7 +55,37 @@ pub struct Node {
     /// Used without steering.
     bound: Mutex<Bound>,
     vips: Mutex<Vips>,
+    everywhere: Everywhere,
+    shared: Mutex<Shared>,
     description: String,
+}
+
+/// The frontends on addresses that other processes of the node use, too.
+#[derive(Default)]
+struct Shared {
+    /// The node's own addresses, when frontends were last spread over them.
+    addresses: BTreeSet<IpAddr>,
+    frontends: BTreeSet<FrontendKey>,
+    /// Those on which another process listened when they were last served.
+    taken: BTreeSet<FrontendKey>,
+}
+
+/// The frontends of each of the node's addresses, for those of all of them.
+#[derive(Debug, Default)]
+pub struct Spread {
+    /// By frontend of an address, the one on all addresses that it stands for.
+    pub frontends: BTreeMap<FrontendKey, FrontendKey>,
+    /// Frontends on all addresses that cannot be served, because these are not known.
+    pub refused: Refused,
+}
+
+/// The state in which the recurring chores found the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tended {
+    Undisturbed,
+    /// Another process listens on a port now, or does no longer, or the node has other addresses:
+    /// what is wanted has to be served anew.
+    Disturbed,
 }
 
 impl Node {
@@ -97,6 +130,8 @@ impl Node {
             bound: Mutex::default(),
             steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
             vips: Mutex::new(Vips::new(settings.tracking, settings.drain, Instant::now())),
+            everywhere: settings.everywhere,
+            shared: Mutex::default(),
             description,
         })
     }
@@ -141,15 +176,62 @@ impl Node {
         }
     }
 
+    /// The frontends that are to be served for those on all addresses, where these are not just
+    /// all that are local.
+    pub fn spread<'f>(&self, wanted: impl Iterator<Item = &'f FrontendKey>) -> Spread {
+        let everywhere: Vec<_> = wanted.filter(|frontend| frontend.address.is_unspecified()).collect();
+        let mut spread = Spread::default();
+        if self.everywhere == Everywhere::All || everywhere.is_empty() {
+            lock(&self.shared).addresses.clear();
+            return spread;
+        }
+        let addresses = match addresses::outward() {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                let refused = everywhere.into_iter().map(|frontend| (*frontend, error.to_string()));
+                spread.refused = refused.collect();
+                return spread;
+            }
+        };
+        for frontend in everywhere {
+            let same_family = addresses.iter().filter(|it| it.is_ipv4() == frontend.address.is_ipv4());
+            let of_each = same_family.map(|address| FrontendKey::new(*address, frontend.port_key()));
+            spread.frontends.extend(of_each.map(|of_one| (of_one, *frontend)));
+        }
+        lock(&self.shared).addresses = addresses;
+        spread
+    }
+
     /// Makes the frontends' addresses local; to be done before anything is bound to them. Returns
     /// the frontends to which nothing may be bound: those without address, and those on which
     /// another process listens.
     pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>) -> Refused {
-        let mut refused = lock(&self.vips).add(wanted, Instant::now());
+        let addresses = lock(&self.shared).addresses.clone();
+        // The node's own are not ours to add, even if the node has lost one meanwhile.
+        let own = wanted.iter().filter(|frontend| !addresses.contains(&frontend.address)).copied();
+        let mut refused = lock(&self.vips).add(&own.collect(), Instant::now());
         if !self.is_steered() {
-            refused.extend(lock(&self.bound).taken_by_others(wanted));
+            refused.extend(self.taken(wanted));
         }
         refused
+    }
+
+    /// The frontends on which another process listens: with kernel programs of those on shared
+    /// addresses, without of all. Remembers what to look at again.
+    fn taken(&self, wanted: &BTreeSet<FrontendKey>) -> Refused {
+        let mut shared = lock(&self.shared);
+        let vips = lock(&self.vips);
+        let is_shared = |address: &IpAddr| {
+            address.is_unspecified() || shared.addresses.contains(address) || vips.is_shared(address)
+        };
+        let frontends: BTreeSet<_> = wanted.iter().filter(|it| is_shared(&it.address)).copied().collect();
+        let taken = match &self.steering {
+            Some(_) => ports::taken(&frontends),
+            None => lock(&self.bound).taken_by_others(wanted),
+        };
+        shared.taken = frontends.iter().filter(|frontend| taken.contains_key(frontend)).copied().collect();
+        shared.frontends = frontends;
+        taken
     }
 
     /// Steers connections to these frontends, and to no others, once the proxy serves them; then
@@ -158,7 +240,10 @@ impl Node {
     pub fn serve(&self, wanted: BTreeSet<FrontendKey>) -> Refused {
         let now = Instant::now();
         let refused = match &self.steering {
-            Some(steering) => lock(steering).apply(wanted, &lock(&self.vips), now),
+            Some(steering) => {
+                let taken = self.taken(&wanted);
+                lock(steering).apply(wanted, taken, &lock(&self.vips), now)
+            }
             None => BTreeMap::new(),
         };
         lock(&self.vips).remove_others(now);
@@ -167,12 +252,27 @@ impl Node {
 
     /// Ends what has had its time to drain, and holds addresses and rules against programs that
     /// flush them. To be called every [`Node::TEND_INTERVAL`].
-    pub fn tend(&self) {
+    pub fn tend(&self) -> Tended {
         let now = Instant::now();
         if let Some(steering) = &self.steering {
             lock(steering).settle(&lock(&self.vips), now);
         }
         lock(&self.vips).tend(now);
+        if self.is_disturbed() { Tended::Disturbed } else { Tended::Undisturbed }
+    }
+
+    /// The kernel programs would take every connection from a process that begins to listen.
+    fn is_disturbed(&self) -> bool {
+        let shared = lock(&self.shared);
+        if shared.frontends.is_empty() {
+            return false;
+        }
+        let taken: BTreeSet<_> = match &self.steering {
+            Some(_) => ports::taken(&shared.frontends).into_keys().collect(),
+            None => lock(&self.bound).holders(&shared.frontends).into_keys().collect(),
+        };
+        let is_spread = !shared.addresses.is_empty();
+        taken != shared.taken || is_spread && addresses::outward().is_ok_and(|now| now != shared.addresses)
     }
 
     /// Packets and connections by the kernel programs' verdict; empty without them.
@@ -219,6 +319,7 @@ mod tests {
             pin_dir: "/nonexistent".into(),
             interfaces: Interfaces::None,
             tracking: Tracking::On,
+            everywhere: Everywhere::All,
             drain: Duration::ZERO,
         };
         Node::open(&settings).unwrap()

@@ -14,15 +14,12 @@ use crate::error::Refused;
 use crate::netlink::sockets::{self, Families, Listening};
 use crate::process::{self, Process};
 
-/// Those of the frontends on which another process listens, with what to do. Addresses of Gateways
-/// are not shared: only the unspecified ones can be in use.
-pub(crate) fn taken<'f>(frontends: impl Iterator<Item = &'f FrontendKey>) -> Refused {
-    let is_checked = |frontend: &&FrontendKey| match frontend.protocol {
-        L4Protocol::Tcp => frontend.address.is_unspecified(),
-        // Not served yet; their sockets do not listen, and are listed in another way.
-        L4Protocol::Udp => false,
-    };
-    let mut shared = frontends.filter(is_checked).peekable();
+/// Those of the frontends on which another process listens, with what to do. To be asked about
+/// addresses that are not the Gateways' alone.
+pub(crate) fn taken<'f>(frontends: impl IntoIterator<Item = &'f FrontendKey>) -> Refused {
+    // UDP is not served yet; its sockets do not listen, and are listed in another way.
+    let is_checked = |frontend: &&FrontendKey| frontend.protocol == L4Protocol::Tcp;
+    let mut shared = frontends.into_iter().filter(is_checked).peekable();
     if shared.peek().is_none() {
         return BTreeMap::new();
     }
@@ -58,45 +55,56 @@ pub(crate) fn taken<'f>(frontends: impl Iterator<Item = &'f FrontendKey>) -> Ref
 /// every other connection would go there.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
-    bound: BTreeSet<FrontendKey>,
-    /// Those on which another process listened when it was looked up last.
-    taken: BTreeSet<FrontendKey>,
+    /// The inodes of listening sockets that were found to be this process's own.
+    own: BTreeSet<u64>,
+    /// The frontends on which another process listened when that was logged last.
+    logged: BTreeSet<FrontendKey>,
 }
 
 impl Bound {
-    /// Those of the frontends on which another process listens, with what to do. Where the kernel
-    /// lists no sockets, bind(2) decides alone.
+    /// Those of the frontends on which another process listens, with what to do; the log says whose
+    /// they are. Where the kernel lists no sockets, bind(2) decides alone.
     pub(crate) fn taken_by_others(&mut self, wanted: &BTreeSet<FrontendKey>) -> Refused {
-        self.bound.retain(|frontend| wanted.contains(frontend));
-        let is_new = |it: &&FrontendKey| it.protocol == L4Protocol::Tcp && !self.bound.contains(it);
-        let new: Vec<_> = wanted.iter().filter(is_new).copied().collect();
-        if new.is_empty() {
-            self.taken.clear();
+        let holders = self.holders(wanted);
+        for (_, socket) in holders.iter().filter(|(frontend, _)| !self.logged.contains(frontend)) {
+            log_holder(socket);
+        }
+        self.logged = holders.keys().copied().collect();
+        let refused = holders.into_iter().map(|(frontend, Listening { address, .. })| {
+            let why = format!(
+                "Address already in use: another process listens on {address}; use another port or address"
+            );
+            (frontend, why)
+        });
+        refused.collect()
+    }
+
+    /// The sockets of other processes that are in the way of frontends, the first for each.
+    pub(crate) fn holders(&mut self, wanted: &BTreeSet<FrontendKey>) -> BTreeMap<FrontendKey, Listening> {
+        if !wanted.iter().any(|frontend| frontend.protocol == L4Protocol::Tcp) {
             return BTreeMap::new();
         }
         let listening = sockets::listening().unwrap_or_else(|error| {
             tracing::debug!("the kernel does not list sockets: {error}");
             vec![]
         });
-        let own: LazyCell<BTreeSet<u64>> = LazyCell::new(|| process::own_sockets().collect());
-        let mut taken = BTreeMap::new();
-        for frontend in new {
-            let mut in_the_way = listening.iter().filter(|socket| conflicts(socket, &frontend));
-            if let Some(socket) = in_the_way.clone().find(|socket| !own.contains(&socket.inode)) {
-                if !self.taken.contains(&frontend) {
-                    log_holder(socket);
+        self.own.retain(|inode| listening.iter().any(|socket| socket.inode == *inode));
+        // Reading one's own descriptors takes time with many connections.
+        let now: LazyCell<BTreeSet<u64>> = LazyCell::new(|| process::own_sockets().collect());
+        let mut holders = BTreeMap::new();
+        for frontend in wanted.iter().filter(|frontend| frontend.protocol == L4Protocol::Tcp) {
+            for socket in listening.iter().filter(|socket| conflicts(socket, frontend)) {
+                if self.own.contains(&socket.inode) {
+                    continue;
                 }
-                let at = socket.address;
-                let why = format!(
-                    "Address already in use: another process listens on {at}; use another port or address"
-                );
-                taken.insert(frontend, why);
-            } else if in_the_way.any(|socket| socket.address.ip() == frontend.address) {
-                self.bound.insert(frontend);
+                if now.contains(&socket.inode) {
+                    self.own.insert(socket.inode);
+                } else {
+                    holders.entry(*frontend).or_insert(*socket);
+                }
             }
         }
-        self.taken = taken.keys().copied().collect();
-        taken
+        holders
     }
 }
 
@@ -189,14 +197,15 @@ mod tests {
         let wanted = [FrontendKey::new(address.ip(), PortKey::tcp(address.port()))].into();
         let mut bound = Bound::default();
         assert!(bound.taken_by_others(&wanted).is_empty());
-        assert_eq!(bound.bound, wanted, "it need not be looked up again");
-        assert!(bound.taken_by_others(&BTreeSet::new()).is_empty() && bound.bound.is_empty());
+        assert_eq!(bound.own.len(), 1, "it need not be looked up again");
     }
 
     #[test]
-    fn only_tcp_on_unspecified_addresses_is_looked_up() {
-        let udp = FrontendKey { protocol: L4Protocol::Udp, address: [0; 4].into(), port: 80 };
-        let own = FrontendKey::new([10, 0, 0, 1].into(), PortKey::tcp(80));
-        assert!(taken([udp, own].iter()).is_empty());
+    fn only_tcp_is_looked_up() {
+        let listener = std::net::TcpListener::bind("127.93.8.2:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let tcp = FrontendKey::tcp(address);
+        let udp = FrontendKey { protocol: L4Protocol::Udp, ..tcp };
+        assert_eq!(taken(&[udp, tcp]).into_keys().collect::<Vec<_>>(), [tcp]);
     }
 }

@@ -9,7 +9,6 @@ use portcullis_model::FrontendKey;
 use crate::datapath::Datapath;
 use crate::error::Refused;
 use crate::plan::desired::Desired;
-use crate::ports;
 use crate::vips::Vips;
 
 pub(crate) struct Steering {
@@ -31,9 +30,16 @@ impl Steering {
         Self { datapath, served: BTreeSet::new(), closing }
     }
 
-    /// Writes only what differs from the maps.
-    pub(crate) fn apply(&mut self, mut wanted: BTreeSet<FrontendKey>, vips: &Vips, now: Instant) -> Refused {
-        let mut refused = ports::taken(wanted.difference(&self.served));
+    /// Writes only what differs from the maps. Those of the frontends that are `taken` are left to
+    /// the processes that have them.
+    pub(crate) fn apply(
+        &mut self,
+        mut wanted: BTreeSet<FrontendKey>,
+        taken: Refused,
+        vips: &Vips,
+        now: Instant,
+    ) -> Refused {
+        let mut refused = taken;
         wanted.retain(|frontend| !refused.contains_key(frontend));
         let mut desired = Desired::new(wanted.iter().copied(), vips.sharing());
         self.closing.update(&self.served, &desired, now);
@@ -55,7 +61,7 @@ impl Steering {
         if self.closing.is_due(now) {
             // What is served is not refused, and a failed write is tried again with the next
             // snapshot.
-            self.apply(self.served.clone(), vips, now);
+            self.apply(self.served.clone(), Refused::new(), vips, now);
         }
     }
 }

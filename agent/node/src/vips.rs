@@ -27,6 +27,15 @@ pub enum Tracking {
     Off,
 }
 
+/// The addresses that the unspecified one stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Everywhere {
+    /// All that are local, loopback included.
+    All,
+    /// Those of the interfaces that lead to a network.
+    Interfaces,
+}
+
 /// The network namespace that an agent serves from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
@@ -39,6 +48,14 @@ pub enum Host {
 }
 
 impl Host {
+    /// On a node of a cluster other programs than ours are reached on loopback.
+    pub fn everywhere(self) -> Everywhere {
+        match self {
+            Self::ClusterNode => Everywhere::Interfaces,
+            Self::Pod | Self::Machine => Everywhere::All,
+        }
+    }
+
     /// Only a node of a cluster has a service proxy that drops what it does not serve itself.
     pub fn tracking(self) -> Tracking {
         match self {
@@ -133,6 +150,11 @@ impl Vips {
             let sharing = if self.ours.contains(vip) { Sharing::Exclusive } else { Sharing::Shared };
             (*vip, sharing)
         })
+    }
+
+    /// True if the address is local without us, and may be used by others, too.
+    pub(crate) fn is_shared(&self, address: &IpAddr) -> bool {
+        self.local.as_ref().is_some_and(|local| local.contains(address)) && !self.ours.contains(address)
     }
 
     /// Puts back what another program took away.

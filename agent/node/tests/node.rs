@@ -1,7 +1,7 @@
 //! The node as the agent uses it, in a network namespace.
 #![cfg(test)]
 
-#[expect(dead_code, reason = "everything is on the node itself")]
+#[expect(dead_code, reason = "most of it is on the node itself")]
 mod support;
 
 use std::collections::BTreeSet;
@@ -10,16 +10,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{FrontendKey, PortKey};
-use portcullis_node::vips::Tracking;
-use portcullis_node::{Choice, Interfaces, Node, Settings};
+use portcullis_node::vips::{Everywhere, Tracking};
+use portcullis_node::{Choice, Interfaces, Node, Settings, Tended};
 use socket2::{Domain, Socket, Type};
-use support::{close, isolated, tcp};
+use support::{Client, Cores, close, isolated, tcp};
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn open(steering: Choice, pin_dir: &Path, drain: Duration) -> Node {
+    open_where(Everywhere::All, steering, pin_dir, drain)
+}
+
+fn open_where(everywhere: Everywhere, steering: Choice, pin_dir: &Path, drain: Duration) -> Node {
     let (pin_dir, interfaces) = (pin_dir.to_owned(), Interfaces::None);
-    let settings = Settings { steering, pin_dir, interfaces, tracking: Tracking::On, drain };
+    let settings = Settings { steering, pin_dir, interfaces, tracking: Tracking::On, everywhere, drain };
     Node::open(&settings).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -66,6 +70,61 @@ fn a_port_is_refused_where_an_ordinary_socket_would_be() {
             close(listener);
             assert!(node.serve(BTreeSet::from(frontends)).is_empty(), "{address} is closed");
         }
+    });
+}
+
+/// A process that was away for a moment, or comes later, gets its port back.
+#[test]
+fn a_port_is_given_up_when_another_process_listens_on_it() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Programs, pin_dir, Duration::ZERO);
+        let cores = Cores::new(1);
+        node.set_sockets(&cores.sockets()).unwrap();
+        let frontends = BTreeSet::from(everywhere(7000));
+        assert!(node.prepare(&frontends).is_empty() && node.serve(frontends.clone()).is_empty());
+        assert_eq!(node.tend(), Tended::Undisturbed);
+        let ours = TcpStream::connect("127.0.0.1:7000").unwrap();
+        drop((cores.accept(), ours));
+
+        let returned = TcpListener::bind("127.0.0.1:7000").unwrap();
+        assert_eq!(node.tend(), Tended::Disturbed);
+        let refused = node.serve(frontends.clone());
+        assert_eq!(refused.into_keys().collect::<Vec<_>>(), [tcp("0.0.0.0:7000")]);
+        assert_eq!(node.tend(), Tended::Undisturbed, "that is known now");
+        let theirs = TcpStream::connect("127.0.0.1:7000").unwrap();
+        returned.accept().unwrap();
+
+        close((theirs, returned));
+        assert_eq!(node.tend(), Tended::Disturbed);
+        assert!(node.serve(frontends).is_empty(), "the port is free again");
+    });
+}
+
+#[test]
+fn host_ports_are_on_the_addresses_that_lead_to_a_network() {
+    isolated(|pin_dir| {
+        let node = open_where(Everywhere::Interfaces, Choice::Programs, pin_dir, Duration::ZERO);
+        let cores = Cores::new(1);
+        node.set_sockets(&cores.sockets()).unwrap();
+        let client = Client::new();
+        support::ip("addr add 169.254.20.10/16 dev node0");
+        let [v4, v6] = everywhere(7000);
+        let spread = node.spread([v4, v6, tcp("10.50.0.1:80")].iter()).frontends;
+        let expected = [(tcp("10.99.0.1:7000"), v4), (tcp("[fd99::1]:7000"), v6)];
+        assert_eq!(spread, expected.into());
+
+        let kubelet = TcpListener::bind("127.0.0.1:7000").unwrap();
+        let frontends: BTreeSet<_> = spread.into_keys().collect();
+        assert!(node.prepare(&frontends).is_empty() && node.serve(frontends).is_empty());
+        for address in ["10.99.0.1:7000", "[fd99::1]:7000"] {
+            let stream = client.connect(address.parse().unwrap()).unwrap();
+            drop((cores.accept(), stream));
+        }
+        let own = TcpStream::connect("127.0.0.1:7000").unwrap();
+        drop((kubelet.accept().unwrap(), own));
+        assert_eq!(node.tend(), Tended::Undisturbed);
+        support::ip("addr add 10.99.0.7/24 dev node0");
+        assert_eq!(node.tend(), Tended::Disturbed, "the node has another address");
     });
 }
 

@@ -1,6 +1,6 @@
 //! The right to serve ports on the nodes' own addresses. A node's ports are no tenant's to take:
 //! only the operator of the agents gives it, by GatewayClass, namespace and ports. What is asked
-//! for without it is refused with a reason; ports that a cluster needs for itself nobody gets.
+//! for without it is refused with a reason; ports that a cluster needs for itself no Gateway gets.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -148,7 +148,9 @@ mod tests {
         assert!(granted(&grant, "edge", "infra", 8000) && granted(&grant, "edge", "infra", 8099));
         assert!(!granted(&grant, "edge", "infra", 8100) && !granted(&grant, "edge", "infra", 7999));
         assert!(!granted(&grant, "other", "infra", 8000) && !granted(&grant, "edge", "shop", 8000));
-        assert!(granted(&["*/infra:80"], "other", "infra", 80) && granted(&["edge/*:80"], "edge", "shop", 80));
+        assert!(
+            granted(&["*/infra:80"], "other", "infra", 80) && granted(&["edge/*:80"], "edge", "shop", 80)
+        );
         assert!(!granted(&[], "edge", "infra", 80), "not without one");
     }
 
@@ -167,7 +169,9 @@ mod tests {
         for text in ["", "80", "infra:80", "edge/infra", "/infra:80", "edge/:80", "a/b/c:80"] {
             assert_eq!(text.parse::<HostPortGrant>(), Err(HostPortSyntax::Grant), "{text}");
         }
-        for text in ["edge/infra:", "edge/infra:0", "edge/infra:90-80", "edge/infra:http", "edge/infra:80-99999"] {
+        for text in
+            ["edge/infra:", "edge/infra:0", "edge/infra:90-80", "edge/infra:http", "edge/infra:80-99999"]
+        {
             assert_eq!(text.parse::<HostPortGrant>(), Err(HostPortSyntax::Ports), "{text}");
         }
     }

@@ -1,5 +1,6 @@
 //! The node's addresses through rtnetlink (rtnetlink(7)): list, add to and remove from loopback.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
@@ -7,6 +8,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope,
 };
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
@@ -24,6 +26,8 @@ const LABEL: &str = "lo:portcullis";
 pub(crate) struct LocalAddress {
     pub(crate) address: IpAddr,
     pub(crate) ours: bool,
+    /// The index of its interface.
+    pub(crate) interface: u32,
 }
 
 /// The addresses of this thread's network namespace.
@@ -39,6 +43,20 @@ impl Addresses {
         self.0.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
             if let RouteNetlinkMessage::NewAddress(message) = message {
                 found.extend(local_address(&message));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The indices of the interfaces that lead to no network: loopback, and those of type dummy, to
+    /// which other programs give addresses of Services (kube-proxy with IPVS, DNS caches).
+    pub(crate) fn inward_interfaces(&mut self) -> io::Result<BTreeSet<u32>> {
+        let mut found = BTreeSet::from([LOOPBACK]);
+        self.0.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewLink(message) = message
+                && is_dummy(&message)
+            {
+                found.insert(message.header.index);
             }
         })?;
         Ok(found)
@@ -79,6 +97,14 @@ fn on_loopback(address: IpAddr) -> AddressMessage {
     message
 }
 
+fn is_dummy(link: &LinkMessage) -> bool {
+    let info = link.attributes.iter().filter_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(info) => Some(info),
+        _ => None,
+    });
+    info.flatten().any(|info| *info == LinkInfo::Kind(InfoKind::Dummy))
+}
+
 /// IPv6 has only `Address`; for IPv4 on a point-to-point link that is the peer, and `Local` is what
 /// is local.
 fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
@@ -92,5 +118,22 @@ fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
             _ => {}
         }
     }
-    Some(LocalAddress { address: local.or(address)?, ours: message.header.index == LOOPBACK && is_marked })
+    let interface = message.header.index;
+    Some(LocalAddress { address: local.or(address)?, ours: interface == LOOPBACK && is_marked, interface })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_and_dummies_lead_to_no_network() {
+        let mut link = LinkMessage::default();
+        assert!(!is_dummy(&link));
+        for (kind, expected) in [(InfoKind::Bridge, false), (InfoKind::Dummy, true)] {
+            link.attributes = vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])];
+            assert_eq!(is_dummy(&link), expected);
+        }
+        assert!(Addresses::open().unwrap().inward_interfaces().unwrap().contains(&LOOPBACK));
+    }
 }

@@ -61,6 +61,27 @@ pub fn remove_all() -> Result<Changes, Unlisted> {
     retain(&BTreeSet::new())
 }
 
+/// The addresses that the node has for others to reach it: those of interfaces that lead to a
+/// network. Not loopback and link-local ones, where the node's own processes listen for each other,
+/// and no VIPs.
+///
+/// # Errors
+/// As [`make_local`].
+pub(crate) fn outward() -> Result<BTreeSet<IpAddr>, Unlisted> {
+    let mut addresses = Addresses::open()?;
+    let inward = addresses.inward_interfaces()?;
+    let present = addresses.list()?.into_iter();
+    let outward = present.filter(|local| !inward.contains(&local.interface)).map(|local| local.address);
+    Ok(outward.filter(|address| !address.is_loopback() && !is_link_local(address)).collect())
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
 type Plan = fn(&[LocalAddress], &BTreeSet<IpAddr>) -> Vec<Op>;
 
 fn change(vips: &BTreeSet<IpAddr>, plan: Plan) -> Result<Changes, Unlisted> {
@@ -119,7 +140,7 @@ mod tests {
     }
 
     fn local(text: &str, ours: bool) -> LocalAddress {
-        LocalAddress { address: ip(text), ours }
+        LocalAddress { address: ip(text), ours, interface: 1 }
     }
 
     #[test]

@@ -17,7 +17,10 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway with host ports is served on every node's own address, and clients' are kept", nodes_serve),
     ("of two Gateways that want a port the older has it, and the younger says so", older_keeps_its_port),
     ("a port that the older gives up is the younger's", younger_inherits),
-    ("a port that a cluster needs for itself is no Gateway's, and its status says so", node_ports_are_refused),
+    (
+        "a port that a cluster needs for itself is no Gateway's, and its status says so",
+        node_ports_are_refused,
+    ),
     ("switched off, the port is closed, and connections to others live on", ports_close),
 ];
 
