@@ -33,7 +33,7 @@ use crate::selector::NamespaceRule;
 pub use bind::bind;
 pub use limits::{MOST_CHILDREN_OF_A_RULE, MOST_COMBINATIONS, MOST_COMBINATIONS_IN_VAIN};
 pub use print::SOURCES_ANNOTATION;
-pub use report::{Grandparent, Mismatch, Verdict, foreign_parent_conditions, missing_parent_conditions};
+pub use report::{Grandparent, foreign_parent_conditions, missing_parent_conditions};
 
 use assemble::Item;
 use pair::Pair;

@@ -1,6 +1,7 @@
 //! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the
 //! data plane and a plan of statuses out. No async, no I/O, no clock.
 
+mod conditions;
 pub mod delegate;
 mod fault;
 mod features;

@@ -14,4 +14,4 @@ pub use declare::ParentKey;
 pub(crate) use attach::{RouteAttachment, attach, parent_key};
 pub(crate) use declare::{Certificates, Declared, Held, Listener, ListenerKey};
 pub(crate) use hosts::Hosts;
-pub(crate) use merge::{Merge, Verdict};
+pub(crate) use merge::{Acceptance, Merge};

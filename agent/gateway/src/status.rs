@@ -9,13 +9,12 @@ mod listener_set;
 mod route;
 pub(crate) mod summary;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_api::types::gateways::GatewayStatus;
 use portcullis_api::types::listenersets::ListenerSetStatus;
 use portcullis_api::types::shared::{ClassStatus, RouteStatus};
 use serde_json::Value;
 
-use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
+use crate::{Fault, Reason};
 
 pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, GatewayView, child_status, gateway_status};
@@ -81,36 +80,5 @@ pub(crate) fn provisioned(unprogrammed: Option<Fault>, unprovisioned: Option<&Fa
         (Some(fault), Some(why)) if fault.reason == Reason::AddressNotAssigned => Some(why.clone()),
         (Some(fault), _) => Some(fault),
         (None, why) => why.cloned(),
-    }
-}
-
-/// The conditions of one thing, all with the same observed generation.
-struct Conditions {
-    generation: i64,
-    list: Vec<Condition>,
-}
-
-impl Conditions {
-    fn new(generation: i64) -> Self {
-        Self { generation, list: Vec::with_capacity(4) }
-    }
-
-    /// Adds the condition that reports a fault, or that there is none.
-    fn check(&mut self, r#type: ConditionType, fault: Option<&Fault>) {
-        match fault {
-            Some(fault) => self.bad(r#type, fault),
-            None => {
-                let (status, reason) = (r#type.good_status(), r#type.good_reason());
-                self.list.push(condition(r#type, status, reason, "", self.generation));
-            }
-        }
-    }
-
-    fn bad(&mut self, r#type: ConditionType, fault: &Fault) {
-        self.push(r#type, r#type.bad_status(), fault);
-    }
-
-    fn push(&mut self, r#type: ConditionType, status: ConditionStatus, fault: &Fault) {
-        self.list.push(condition(r#type, status, fault.reason, fault.message.as_str(), self.generation));
     }
 }

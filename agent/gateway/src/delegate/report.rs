@@ -1,41 +1,24 @@
 //! Statuses of parents and children (GEP-1058, "Route status"). Both sides get the same condition
-//! types; a child's entries hold the verdict of each of its grandparents, since the same child may
-//! fit one Gateway and not another.
+//! types; a child's entries say of each of its grandparents if it accepts the child, since the same
+//! child may fit one Gateway and not another.
 
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_api::types::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
-use portcullis_model::HostPattern;
 
 use super::{Attempt, ChildReport, Family};
+use crate::conditions::Conditions;
 use crate::route::ParsedRoute;
-use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
+use crate::{ConditionStatus, ConditionType, Fault, Reason};
 
-/// The verdict on a child of a Gateway or ListenerSet that the parent attaches to.
+/// A Gateway or ListenerSet that the parent attaches to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grandparent {
     /// As in the parent's own status.
     pub reference: ParentReference,
-    pub verdict: Verdict,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Accepted,
-    /// It does not accept the parent; the parent's status says why.
-    ParentRefused(Reason),
-    HostnameMismatch(Mismatch),
-}
-
-/// The child's hostnames match none of the listeners that the parent attaches to. Only what the
-/// child's owner may read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// Those of parent and child together, or the child's own.
-    pub hostnames: Vec<HostPattern>,
-    /// Of the listeners.
-    pub listeners: Vec<HostPattern>,
+    /// The fault for which it does not accept the child, in words that the child's owner may read.
+    pub refusal: Option<Fault>,
 }
 
 // === a child's entries ===
@@ -71,7 +54,7 @@ impl ChildReport {
         grandparents: &[Grandparent],
         unresolved: Option<&Fault>,
     ) -> Vec<Condition> {
-        let generation = self.generation;
+        let mut conditions = Conditions::new(self.generation);
         let refusal = attempt.result.as_ref().err();
         let not_accepted = refusal.cloned().map(|mut refusal| {
             if let Some(instead) = &self.instead {
@@ -79,16 +62,14 @@ impl ChildReport {
             }
             refusal
         });
-        let mut conditions = vec![
-            accepted(not_accepted.as_ref(), grandparents, generation),
-            condition_for(ConditionType::Attached, refusal, || self.attached_to(attempt), generation),
-        ];
-        conditions.extend(of_both_sides(refusal, generation));
-        conditions.push(resolved_refs(unresolved, generation));
+        accept(&mut conditions, not_accepted.as_ref(), grandparents);
+        conditions.check_or(ConditionType::Attached, refusal, self.attached_to(attempt));
+        both_sides(&mut conditions, refusal, refusal);
+        resolved_refs(&mut conditions, unresolved);
         if let (Some(fault), None) = (&self.partly_invalid, refusal) {
-            conditions.push(bad(ConditionType::PartiallyInvalid, fault, generation));
+            conditions.bad(ConditionType::PartiallyInvalid, fault);
         }
-        conditions
+        conditions.list
     }
 
     fn attached_to(&self, attempt: &Attempt) -> String {
@@ -104,130 +85,43 @@ impl ChildReport {
     }
 
     fn grandparents(&self, controller: &str, grandparents: &[Grandparent]) -> Vec<GrandparentStatus> {
-        let statuses = grandparents.iter().map(|grandparent| GrandparentStatus {
-            controller_name: Some(controller.to_owned()),
-            parent_ref: grandparent.reference.clone(),
-            conditions: Some(vec![self.verdict(grandparent)]),
-        });
-        statuses.collect()
-    }
-
-    fn verdict(&self, grandparent: &Grandparent) -> Condition {
-        let generation = self.generation;
-        let kind = grandparent.reference.kind.as_deref().unwrap_or("Gateway");
-        match &grandparent.verdict {
-            Verdict::Accepted => {
-                let message = "Route successfully attached to parent and gateway.";
-                condition(
-                    ConditionType::Accepted,
-                    ConditionStatus::True,
-                    Reason::Accepted,
-                    message,
-                    generation,
-                )
-            }
-            Verdict::ParentRefused(reason) => {
-                let message =
-                    format!("The {kind} does not accept the parent route: see the parent route's status.");
-                condition(ConditionType::Accepted, ConditionStatus::False, *reason, message, generation)
-            }
-            Verdict::HostnameMismatch(names) => {
-                let message = self.mismatch(names);
-                condition(
-                    ConditionType::Accepted,
-                    ConditionStatus::False,
-                    Reason::HostnameMismatch,
-                    message,
-                    generation,
-                )
-            }
+        let mut statuses = Vec::with_capacity(grandparents.len());
+        for Grandparent { reference, refusal } in grandparents {
+            let mut conditions = Conditions::new(self.generation);
+            let good = "Route successfully attached to parent and gateway.";
+            conditions.check_or(ConditionType::Accepted, refusal.as_ref(), good);
+            statuses.push(GrandparentStatus {
+                controller_name: Some(controller.to_owned()),
+                parent_ref: reference.clone(),
+                conditions: Some(conditions.list),
+            });
         }
-    }
-
-    fn mismatch(&self, names: &Mismatch) -> String {
-        let quoted = |names: &[HostPattern]| {
-            names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-        };
-        let others = match names.listeners.as_slice() {
-            [] => "the hostnames of the listeners that the parent route attaches to".to_owned(),
-            known => quoted(known),
-        };
-        let narrowed = if names.hostnames == self.hostnames {
-            ""
-        } else {
-            ", together with the parent route's hostnames,"
-        };
-        let own = quoted(&names.hostnames);
-        format!(
-            "The route could not be accepted because of a hostname mismatch - {own}{narrowed} does not match {others}."
-        )
+        statuses
     }
 }
 
 /// True with GrandparentConfigError when bound but not everywhere, as in the specification's
 /// examples.
-fn accepted(refusal: Option<&Fault>, grandparents: &[Grandparent], generation: i64) -> Condition {
-    let everywhere = grandparents.iter().all(|grandparent| grandparent.verdict == Verdict::Accepted);
+fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, grandparents: &[Grandparent]) {
+    let everywhere = grandparents.iter().all(|grandparent| grandparent.refusal.is_none());
     if refusal.is_some() || everywhere {
-        return condition_for(
-            ConditionType::Accepted,
-            refusal,
-            || "Route is accepted.".to_owned(),
-            generation,
-        );
+        return conditions.check_or(ConditionType::Accepted, refusal, "Route is accepted.");
     }
     let message =
         "Some configuration was not accepted in the attachment process. See grandparents for more details.";
-    let status = ConditionStatus::True;
-    condition(ConditionType::Accepted, status, Reason::GrandparentConfigError, message, generation)
+    conditions.push(ConditionType::Accepted, ConditionStatus::True, Reason::GrandparentConfigError, message);
 }
 
-/// The condition that reports a fault, or that there is none.
-fn condition_for(
-    r#type: ConditionType,
-    fault: Option<&Fault>,
-    good: impl FnOnce() -> String,
-    generation: i64,
-) -> Condition {
-    match fault {
-        Some(fault) => bad(r#type, fault, generation),
-        None => condition(r#type, r#type.good_status(), r#type.good_reason(), good(), generation),
-    }
+/// Conflicted and NotSupported, which both sides have, by the fault of each.
+fn both_sides(conditions: &mut Conditions, conflict: Option<&Fault>, unsupported: Option<&Fault>) {
+    let conflict = conflict.filter(|fault| fault.condition == ConditionType::Conflicted);
+    conditions.check_or(ConditionType::Conflicted, conflict, "No conflicts.");
+    let unsupported = unsupported.filter(|fault| fault.condition == ConditionType::NotSupported);
+    conditions.check_or(ConditionType::NotSupported, unsupported, "All attachments are supported.");
 }
 
-fn bad(r#type: ConditionType, fault: &Fault, generation: i64) -> Condition {
-    condition(r#type, r#type.bad_status(), fault.reason, fault.message.as_str(), generation)
-}
-
-/// Conflicted and NotSupported, which both sides have.
-fn of_both_sides(fault: Option<&Fault>, generation: i64) -> [Condition; 2] {
-    let of = |r#type| fault.filter(|fault| fault.condition == r#type);
-    [
-        conflicted(of(ConditionType::Conflicted), generation),
-        not_supported(of(ConditionType::NotSupported), generation),
-    ]
-}
-
-fn conflicted(fault: Option<&Fault>, generation: i64) -> Condition {
-    condition_for(ConditionType::Conflicted, fault, || "No conflicts.".to_owned(), generation)
-}
-
-fn not_supported(fault: Option<&Fault>, generation: i64) -> Condition {
-    condition_for(
-        ConditionType::NotSupported,
-        fault,
-        || "All attachments are supported.".to_owned(),
-        generation,
-    )
-}
-
-fn resolved_refs(unresolved: Option<&Fault>, generation: i64) -> Condition {
-    condition_for(
-        ConditionType::ResolvedRefs,
-        unresolved,
-        || "All references are resolved.".to_owned(),
-        generation,
-    )
+fn resolved_refs(conditions: &mut Conditions, unresolved: Option<&Fault>) {
+    conditions.check_or(ConditionType::ResolvedRefs, unresolved, "All references are resolved.");
 }
 
 // === a parent's conditions ===
@@ -236,17 +130,17 @@ impl Family {
     /// The conditions added to the parent's entry for one Gateway or ListenerSet. `fits` is
     /// true if a bound child's hostnames have a listener there.
     pub fn parent_conditions(&self, fits: impl Fn(&ChildReport) -> bool) -> Vec<Condition> {
-        let generation = self.parent.generation;
+        let mut conditions = Conditions::new(self.parent.generation);
         let is_attached = |child: &&Arc<ChildReport>| child.is_bound() && fits(child);
         let (attached, others): (Vec<_>, Vec<_>) = self.children.iter().partition(is_attached);
         let (attached, failures) =
             (attached.len(), others.into_iter().filter_map(|child| self.failure(child)));
         let failures: Vec<_> = failures.collect();
-        vec![
-            self.attached_condition(attached, &failures),
-            conflicted(self.as_reported_to_parent(ConditionType::Conflicted).as_ref(), generation),
-            not_supported(self.as_reported_to_parent(ConditionType::NotSupported).as_ref(), generation),
-        ]
+        self.attach(&mut conditions, attached, &failures);
+        let conflict = self.as_reported_to_parent(ConditionType::Conflicted);
+        let unsupported = self.as_reported_to_parent(ConditionType::NotSupported);
+        both_sides(&mut conditions, conflict.as_ref(), unsupported.as_ref());
+        conditions.list
     }
 
     /// The children's faults of this condition as one, in the words that the parent's owner may
@@ -260,7 +154,7 @@ impl Family {
         Some(Fault::new(condition, refusals.first()?.reason, summary(&messages)))
     }
 
-    fn attached_condition(&self, attached: usize, failures: &[String]) -> Condition {
+    fn attach(&self, conditions: &mut Conditions, attached: usize, failures: &[String]) {
         let mut message = format!("{attached} child route{} attached", if attached == 1 { "" } else { "s" });
         if !failures.is_empty() {
             message += &format!(", {} not: {}", failures.len(), summary(failures));
@@ -276,7 +170,7 @@ impl Family {
             (_, false) => Reason::PartiallyAttached,
         };
         let status = if attached > 0 { ConditionStatus::True } else { ConditionStatus::False };
-        condition(ConditionType::Attached, status, reason, message, self.parent.generation)
+        conditions.push(ConditionType::Attached, status, reason, message);
     }
 
     /// `None`: the parent did not agree to the child, which is no fault of its own.
@@ -320,10 +214,10 @@ pub fn foreign_parent_conditions(child: &ParsedRoute, reference: &ParentReferenc
 }
 
 fn refused(child: &ParsedRoute, refusal: &Fault, unresolved: Option<&Fault>) -> Vec<Condition> {
-    let generation = child.generation;
-    let mut conditions =
-        vec![accepted(Some(refusal), &[], generation), bad(ConditionType::Attached, refusal, generation)];
-    conditions.extend(of_both_sides(Some(refusal), generation));
-    conditions.push(resolved_refs(unresolved, generation));
-    conditions
+    let mut conditions = Conditions::new(child.generation);
+    accept(&mut conditions, Some(refusal), &[]);
+    conditions.bad(ConditionType::Attached, refusal);
+    both_sides(&mut conditions, Some(refusal), Some(refusal));
+    resolved_refs(&mut conditions, unresolved);
+    conditions.list
 }

@@ -10,7 +10,6 @@
 //! allowed, or not supported, reserves neither port nor hostname.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
 use portcullis_model::{HostPattern, PortKey};
 
@@ -18,36 +17,20 @@ use super::declare::Listener;
 use crate::protocol::Protocol;
 use crate::{ConditionType, Fault, Reason};
 
+/// Outcome of the merge for one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Acceptance {
     Accepted,
     /// Whatever the other listeners are. It reserves nothing.
     Refused(Fault),
     /// Nothing but a certificate is missing. It keeps its port and hostname from all others.
     NoCertificate(Fault),
     /// By `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both. `refusal` is the
-    /// reason on `Accepted`.
+    /// same fault as `Accepted` reports it.
     Conflicted {
-        fault: Fault,
-        refusal: Reason,
+        conflict: Fault,
+        refusal: Fault,
     },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Conflict {
-    reason: Reason,
-    with: Rival,
-}
-
-/// As much about the other listener as the owner of the losing one may know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Rival {
-    /// A listener of the same object.
-    Own(Arc<str>),
-    /// A listener of the Gateway that both belong to.
-    Parent,
-    /// A listener of another child of the same Gateway.
-    Sibling,
 }
 
 /// The ports of a Gateway as far as they are taken.
@@ -90,26 +73,29 @@ impl Merge {
         &mut self,
         listeners: &[Listener],
         refuse: impl Fn(&Listener) -> Option<Fault>,
-    ) -> Vec<Verdict> {
-        let mut verdicts: Vec<_> =
+    ) -> Vec<Acceptance> {
+        let mut acceptances: Vec<_> =
             listeners.iter().map(|listener| self.against_taken(listener, refuse(listener))).collect();
-        let candidates: Vec<_> = (0..listeners.len()).filter(|at| verdicts[*at].is_distinct()).collect();
-        for (at, conflict) in among_own(listeners, &candidates) {
-            verdicts[at] = conflict.verdict(&listeners[at]);
+        let distinct: Vec<_> = (0..listeners.len()).filter(|at| acceptances[*at].is_distinct()).collect();
+        for at in &distinct {
+            let others = distinct.iter().filter(|other| *other != at).map(|other| &listeners[*other]);
+            if let Some(conflicted) = conflict_within(&listeners[*at], others) {
+                acceptances[*at] = conflicted;
+            }
         }
-        self.take(candidates.iter().map(|at| &listeners[*at]));
-        verdicts
+        self.take(distinct.iter().map(|at| &listeners[*at]));
+        acceptances
     }
 
     /// A conflict is reported before other reasons for refusal: the owner has to solve it in any
     /// case.
-    fn against_taken(&self, listener: &Listener, refusal: Option<Fault>) -> Verdict {
+    fn against_taken(&self, listener: &Listener, refusal: Option<Fault>) -> Acceptance {
         let conflict = self.ports.get(&listener.port).and_then(|taken| taken.conflict(listener));
         match (conflict, refusal, &listener.no_certificate) {
-            (Some(conflict), _, _) => conflict.verdict(listener),
-            (None, Some(fault), _) => Verdict::Refused(fault),
-            (None, None, Some(fault)) => Verdict::NoCertificate(fault.clone()),
-            (None, None, None) => Verdict::Accepted,
+            (Some(conflicted), _, _) => conflicted,
+            (None, Some(fault), _) => Acceptance::Refused(fault),
+            (None, None, Some(fault)) => Acceptance::NoCertificate(fault.clone()),
+            (None, None, None) => Acceptance::Accepted,
         }
     }
 
@@ -129,17 +115,17 @@ impl Merge {
     }
 }
 
-/// The conflicts between listeners of one object that no other object keeps from being served.
-fn among_own(listeners: &[Listener], candidates: &[usize]) -> Vec<(usize, Conflict)> {
-    let mut conflicts = Vec::new();
-    for at in candidates {
-        let mut others = candidates.iter().filter(|other| *other != at).map(|other| &listeners[*other]);
-        conflicts.extend(others.find_map(|other| {
-            let reason = collision(&listeners[*at], other)?;
-            Some((*at, Conflict { reason, with: Rival::Own(other.name.clone()) }))
-        }));
-    }
-    conflicts
+/// The conflict of a listener with `others` of the same object, none of which another object keeps
+/// from being served.
+fn conflict_within<'l>(
+    listener: &Listener,
+    mut others: impl Iterator<Item = &'l Listener>,
+) -> Option<Acceptance> {
+    others.find_map(|other| {
+        let reason = collision(listener, other)?;
+        let by = format!("listener {} of the same object; neither is served", other.name);
+        Some(conflicted(listener, reason, Reason::Invalid, &by))
+    })
 }
 
 impl Taken {
@@ -147,16 +133,21 @@ impl Taken {
         Self { protocols: Vec::new(), owner, hostnames: HashSet::default(), parents: HashSet::default() }
     }
 
-    fn conflict(&self, listener: &Listener) -> Option<Conflict> {
+    fn conflict(&self, listener: &Listener) -> Option<Acceptance> {
         let is_taken = self.hostnames.contains(&listener.hostname);
         let hostname = if is_taken { Hostname::Taken } else { Hostname::Free };
         let another = self.protocols.iter().find(|protocol| !protocol.shares_port_with(listener.protocol));
         let reason = reason(*another.unwrap_or(&listener.protocol), listener, hostname)?;
-        let parents = match reason {
+        let is_parents = match reason {
             Reason::HostnameConflict => self.parents.contains(&listener.hostname),
             _ => self.owner == Owner::Parent,
         };
-        Some(Conflict { reason, with: if parents { Rival::Parent } else { Rival::Sibling } })
+        let by = if is_parents {
+            "a listener of the Gateway itself"
+        } else {
+            "another listener attached to the same Gateway"
+        };
+        Some(conflicted(listener, reason, reason, by))
     }
 }
 
@@ -177,9 +168,30 @@ fn reason(protocol: Protocol, listener: &Listener, hostname: Hostname) -> Option
     }
 }
 
-// === impl Verdict ===
+/// A listener that loses what it asks for to another; `by` names nothing of it that the owner of
+/// this one cannot see anyway.
+///
+/// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where the
+/// text of GEP-1713 has `PortUnavailable`; for conflicts within one object they want `Invalid`.
+fn conflicted(listener: &Listener, reason: Reason, refusal: Reason, by: &str) -> Acceptance {
+    let (port, hostname) = (listener.port.number, &listener.hostname);
+    let taken = match reason {
+        Reason::HostnameConflict => format!("hostname {hostname} on port {port} is taken"),
+        Reason::ListenerConflict => {
+            format!("port {port} is used for another protocol and hostname {hostname} is taken on it")
+        }
+        _ => format!("port {port} is used for another protocol"),
+    };
+    let message = format!("{taken} by {by}");
+    Acceptance::Conflicted {
+        refusal: Fault::not_accepted(refusal, message.as_str()),
+        conflict: Fault::new(ConditionType::Conflicted, reason, message),
+    }
+}
 
-impl Verdict {
+// === impl Acceptance ===
+
+impl Acceptance {
     pub(crate) fn is_accepted(&self) -> bool {
         *self == Self::Accepted
     }
@@ -189,45 +201,20 @@ impl Verdict {
         matches!(self, Self::Accepted | Self::NoCertificate(_))
     }
 
-    pub(crate) fn conflict(&self) -> Option<&Fault> {
+    /// The fault for which the listener is not accepted.
+    pub(crate) fn refusal(&self) -> Option<&Fault> {
         match self {
-            Self::Conflicted { fault, .. } => Some(fault),
-            Self::Accepted | Self::Refused(_) | Self::NoCertificate(_) => None,
+            Self::Accepted => None,
+            Self::Refused(refusal) | Self::NoCertificate(refusal) | Self::Conflicted { refusal, .. } => {
+                Some(refusal)
+            }
         }
     }
-}
 
-// === impl Conflict ===
-
-impl Conflict {
-    /// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where
-    /// the text of GEP-1713 has `PortUnavailable`; for conflicts within one object they want
-    /// `Invalid`.
-    fn verdict(self, listener: &Listener) -> Verdict {
-        let refusal = match self.with {
-            Rival::Own(_) => Reason::Invalid,
-            Rival::Parent | Rival::Sibling => self.reason,
-        };
-        let fault = Fault::new(ConditionType::Conflicted, self.reason, self.message(listener));
-        Verdict::Conflicted { fault, refusal }
-    }
-
-    /// Says what collides, but names nothing that the listener's owner cannot see anyway.
-    fn message(&self, listener: &Listener) -> String {
-        let (port, hostname) = (listener.port.number, &listener.hostname);
-        let what = match self.reason {
-            Reason::HostnameConflict => format!("hostname {hostname} on port {port} is taken"),
-            Reason::ListenerConflict => {
-                format!("port {port} is used for another protocol and hostname {hostname} is taken on it")
-            }
-            _ => format!("port {port} is used for another protocol"),
-        };
-        match &self.with {
-            Rival::Own(name) => {
-                format!("{what} by listener {name} of the same object; neither is served")
-            }
-            Rival::Parent => format!("{what} by a listener of the Gateway itself"),
-            Rival::Sibling => format!("{what} by another listener attached to the same Gateway"),
+    pub(crate) fn conflict(&self) -> Option<&Fault> {
+        match self {
+            Self::Conflicted { conflict, .. } => Some(conflict),
+            Self::Accepted | Self::Refused(_) | Self::NoCertificate(_) => None,
         }
     }
 }

@@ -4,7 +4,7 @@ use portcullis_api::generation;
 use portcullis_api::types::gatewayclasses::GatewayClass;
 use portcullis_api::types::shared::ClassStatus;
 
-use super::Conditions;
+use crate::conditions::Conditions;
 use crate::features::{SUPPORTED_FEATURES, supported_features};
 use crate::parent::InstalledRelease;
 use crate::{ConditionType, Fault};

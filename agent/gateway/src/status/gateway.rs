@@ -3,8 +3,8 @@
 use portcullis_api::types::gateways::{GatewayStatus, GatewayStatusAddresses};
 
 use super::listener::{not_served, unserved};
-use super::{Conditions, ListenerView, provisioned};
-use crate::listener::Verdict;
+use super::{ListenerView, provisioned};
+use crate::conditions::Conditions;
 use crate::parent::Addresses;
 use crate::{ConditionStatus, ConditionType, Fault, Reason};
 
@@ -104,7 +104,7 @@ fn no_listeners() -> Fault {
 }
 
 fn any_accepted(own: &[ListenerView<'_>]) -> bool {
-    own.iter().any(|listener| listener.verdict.is_accepted())
+    own.iter().any(|listener| listener.acceptance.is_accepted())
 }
 
 fn unaddressed(addresses: &[GatewayStatusAddresses]) -> Option<Fault> {
@@ -121,7 +121,10 @@ fn lost_ports(own: &[ListenerView<'_>]) -> Option<Fault> {
 /// listener being invalid causes the entire Gateway to not be accepted".
 fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<&Fault>) {
     match (refusal, invalid) {
-        (None, Some(invalid)) => conditions.push(ConditionType::Accepted, ConditionStatus::True, invalid),
+        (None, Some(invalid)) => {
+            let Fault { reason, message, .. } = invalid;
+            conditions.push(ConditionType::Accepted, ConditionStatus::True, *reason, message.as_str());
+        }
         (refusal, _) => conditions.check(ConditionType::Accepted, refusal),
     }
 }
@@ -129,25 +132,20 @@ fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<
 /// "That Condition SHOULD clearly indicate in the Message which Listeners are conflicted, and which
 /// are Accepted." `below` says that a child has an invalid one.
 fn invalid(own: &[ListenerView<'_>], below: Option<&str>) -> Option<Fault> {
-    let (valid, invalid): (Vec<_>, Vec<_>) = own.iter().partition(|view| view.verdict.is_accepted());
+    let (mut valid, mut invalid) = (Vec::new(), Vec::new());
+    for ListenerView { listener, acceptance, .. } in own {
+        match acceptance.conflict().or(acceptance.refusal()) {
+            None => valid.push(&*listener.name),
+            Some(Fault { reason, .. }) => invalid.push(format!("{} ({reason})", listener.name)),
+        }
+    }
     let mut parts = Vec::new();
     if !invalid.is_empty() {
-        let mut listeners = Vec::new();
-        for view in &invalid {
-            let reason = match view.verdict {
-                Verdict::Accepted => Reason::Accepted,
-                Verdict::Refused(fault)
-                | Verdict::NoCertificate(fault)
-                | Verdict::Conflicted { fault, .. } => fault.reason,
-            };
-            listeners.push(format!("{} ({reason})", view.listener.name));
-        }
-        parts.push(format!("not valid: {}", listeners.join(", ")));
+        parts.push(format!("not valid: {}", invalid.join(", ")));
     }
     parts.extend(below.map(str::to_owned));
     if !valid.is_empty() {
-        let names: Vec<_> = valid.iter().map(|view| &*view.listener.name).collect();
-        parts.push(format!("accepted: {}", names.join(", ")));
+        parts.push(format!("accepted: {}", valid.join(", ")));
     }
     (!invalid.is_empty() || below.is_some())
         .then(|| Fault::not_accepted(Reason::ListenersNotValid, parts.join("; ")))

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use portcullis_api::Kind;
 use portcullis_api::types::shared::{ListenerStatus, RouteGroupKind};
 
-use super::Conditions;
-use crate::listener::{Listener, Verdict};
+use crate::conditions::Conditions;
+use crate::listener::{Acceptance, Listener};
 use crate::{ConditionType, Fault, Reason};
 
 /// A listener with what became of it.
 pub(crate) struct ListenerView<'a> {
     pub(crate) listener: &'a Listener,
-    pub(crate) verdict: &'a Verdict,
+    pub(crate) acceptance: &'a Acceptance,
     pub(crate) attached_routes: usize,
     /// The fault for which the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Fault>,
@@ -33,7 +33,7 @@ pub(super) fn unserved(views: &[ListenerView<'_>]) -> Option<Fault> {
     if views.iter().any(ListenerView::is_programmed) {
         return None;
     }
-    let accepted = || views.iter().filter(|view| view.verdict.is_accepted());
+    let accepted = || views.iter().filter(|view| view.acceptance.is_accepted());
     let refused: BTreeSet<_> =
         accepted().filter(|view| view.hindrance.is_none()).flat_map(|view| &view.unserved).collect();
     not_served(Reason::PortUnavailable, refused)
@@ -60,15 +60,15 @@ impl ListenerView<'_> {
     }
 
     fn is_programmed(&self) -> bool {
-        self.verdict.is_accepted() && self.hindrance.is_none() && self.unserved.is_empty()
+        self.acceptance.is_accepted() && self.hindrance.is_none() && self.unserved.is_empty()
     }
 
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
         let unresolved = Fault::summary(self.listener.unresolved.iter().cloned());
-        conditions.check(ConditionType::Accepted, self.refusal().as_ref());
+        conditions.check(ConditionType::Accepted, self.acceptance.refusal());
         conditions.check(ConditionType::Programmed, self.unprogrammed().as_ref());
-        conditions.check(ConditionType::Conflicted, self.verdict.conflict());
+        conditions.check(ConditionType::Conflicted, self.acceptance.conflict());
         conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref());
         // "MUST NOT be set when it is False."
         if self.overlap == Overlap::Some {
@@ -77,22 +77,16 @@ impl ListenerView<'_> {
         conditions
     }
 
-    pub(super) fn refusal(&self) -> Option<Fault> {
-        match self.verdict {
-            Verdict::Accepted => None,
-            Verdict::Refused(fault) | Verdict::NoCertificate(fault) => Some(fault.clone()),
-            Verdict::Conflicted { fault, refusal } => Some(fault.clone().because(*refusal)),
-        }
-    }
-
     fn unprogrammed(&self) -> Option<Fault> {
-        let refusal = self.refusal().map(|refusal| match self.verdict {
-            Verdict::Conflicted { .. } => refusal,
-            _ => Fault::not_programmed(Reason::Invalid, "the listener is not accepted"),
-        });
-        refusal
-            .or_else(|| self.hindrance.clone())
-            .or_else(|| not_served(Reason::PortUnavailable, &self.unserved))
+        match self.acceptance {
+            Acceptance::Conflicted { refusal, .. } => Some(refusal.clone()),
+            Acceptance::Refused(_) | Acceptance::NoCertificate(_) => {
+                Some(Fault::not_programmed(Reason::Invalid, "the listener is not accepted"))
+            }
+            Acceptance::Accepted => {
+                self.hindrance.clone().or_else(|| not_served(Reason::PortUnavailable, &self.unserved))
+            }
+        }
     }
 }
 

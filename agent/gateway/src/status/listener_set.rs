@@ -3,7 +3,8 @@
 use portcullis_api::types::listenersets::ListenerSetStatus;
 
 use super::listener::unserved;
-use super::{Conditions, ListenerView, provisioned};
+use super::{ListenerView, provisioned};
+use crate::conditions::Conditions;
 use crate::{ConditionType, Fault, Reason};
 
 pub(crate) struct SetView<'a> {
@@ -36,7 +37,7 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
 impl SetView<'_> {
     /// A set with at least one valid listener is accepted, and serves it.
     fn no_valid_listener(&self) -> Option<Fault> {
-        let any = self.listeners.iter().any(|listener| listener.verdict.is_accepted());
+        let any = self.listeners.iter().any(|listener| listener.acceptance.is_accepted());
         (!any).then(|| {
             Fault::not_accepted(
                 Reason::ListenersNotValid,

@@ -2,7 +2,7 @@
 
 use portcullis_api::types::shared::{RouteParentStatus, RouteStatus};
 
-use super::Conditions;
+use crate::conditions::Conditions;
 use crate::route::ParsedRoute;
 use crate::{ConditionType, Fault};
 

@@ -13,12 +13,12 @@ use portcullis_model::{Entry, HostPattern, ObjectName};
 
 use super::attachments::{Attached, Parents};
 use super::parsed::ParsedRoutes;
-use crate::delegate::{Family, Grandparent, Mismatch, Surroundings, Verdict, bind};
+use crate::delegate::{Family, Grandparent, Surroundings, bind};
 use crate::listener::{ListenerKey, ParentKey, parent_key};
 use crate::route::{ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::status::ParentVerdict;
-use crate::{Fault, Grants};
+use crate::{Fault, Grants, Reason};
 
 /// A family, and where it is attached.
 #[derive(Debug)]
@@ -89,41 +89,59 @@ impl AttachedFamily {
         Some(Arc::new(Self { family, grandparents: grandparents(parent, verdicts, parents) }))
     }
 
-    /// The verdicts of the parent's own parents on a child with these hostnames; `verdicts` are
-    /// those on the parent, conflicts included.
-    pub(super) fn verdicts_on(
+    /// The parent's own parents as they are to a child with these hostnames; `verdicts` are those
+    /// on the parent, conflicts included.
+    pub(super) fn grandparents_of(
         &self,
         child: &ParsedRoute,
         hostnames: &[HostPattern],
         verdicts: &[ParentVerdict],
     ) -> Vec<Grandparent> {
-        let verdict = |grandparent: &GrandparentState| match grandparent.refusal(verdicts) {
-            Some(refusal) => Verdict::ParentRefused(refusal.reason),
-            None if grandparent.takes(hostnames) => Verdict::Accepted,
-            None => Verdict::HostnameMismatch(self.mismatch(grandparent, child, hostnames)),
-        };
-        let grandparents = self.grandparents.iter();
-        grandparents.map(|it| Grandparent { reference: it.reference.clone(), verdict: verdict(it) }).collect()
+        let mut grandparents = Vec::with_capacity(self.grandparents.len());
+        for state in &self.grandparents {
+            let refusal = match state.refusal(verdicts) {
+                Some(refusal) => Some(state.parent_refused(refusal.reason)),
+                None if state.takes(hostnames) => None,
+                None => Some(self.mismatch(state, child, hostnames)),
+            };
+            grandparents.push(Grandparent { reference: state.reference.clone(), refusal });
+        }
+        grandparents
     }
 
+    /// The child's hostnames match none of the listeners that the parent attaches to; named as far
+    /// as the child's owner may read them.
     fn mismatch(
         &self,
         grandparent: &GrandparentState,
         child: &ParsedRoute,
         hostnames: &[HostPattern],
-    ) -> Mismatch {
+    ) -> Fault {
         let reader = &child.key.name.namespace;
         let sees_parent = self.family.parent.key.name.namespace == *reader;
-        let sees_listeners = grandparent.key.name.namespace == *reader;
-        let listeners = grandparent.listeners.iter().filter(|_| sees_listeners).cloned().collect();
-        Mismatch {
-            hostnames: if sees_parent { hostnames.to_vec() } else { child.hostnames.clone() },
-            listeners,
-        }
+        let own = if sees_parent { hostnames } else { child.hostnames.as_slice() };
+        let narrowed = if own == hostnames { "" } else { ", together with the parent route's hostnames," };
+        let sees_listeners = grandparent.key.name.namespace == *reader && !grandparent.listeners.is_empty();
+        let listeners = if sees_listeners {
+            quoted(&grandparent.listeners)
+        } else {
+            "the hostnames of the listeners that the parent route attaches to".to_owned()
+        };
+        let message = format!(
+            "The route could not be accepted because of a hostname mismatch - {}{narrowed} does not match {listeners}.",
+            quoted(own)
+        );
+        Fault::not_accepted(Reason::HostnameMismatch, message)
     }
 }
 
 impl GrandparentState {
+    fn parent_refused(&self, reason: Reason) -> Fault {
+        let kind = self.reference.kind.as_deref().unwrap_or("Gateway");
+        let message = format!("The {kind} does not accept the parent route: see the parent route's status.");
+        Fault::not_accepted(reason, message)
+    }
+
     /// The fault for which it refuses the parent, by the `verdicts` on it.
     pub(super) fn refusal<'v>(&self, verdicts: &'v [ParentVerdict]) -> Option<&'v Fault> {
         let own = verdicts.iter().find(|verdict| verdict.reference == self.verdict.reference)?;
@@ -136,6 +154,10 @@ impl GrandparentState {
         let meets = |listener: &HostPattern| hostnames.iter().any(|name| listener.intersect(name).is_some());
         self.listeners.iter().any(meets)
     }
+}
+
+fn quoted<'h>(hostnames: impl IntoIterator<Item = &'h HostPattern>) -> String {
+    hostnames.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 fn grandparents(

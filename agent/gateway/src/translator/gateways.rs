@@ -13,7 +13,7 @@ use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
 use crate::feedback::Observations;
 use crate::infra::{self, Parameters};
-use crate::listener::{Declared, Hosts, Listener, Merge, ParentKey, Verdict};
+use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, ParentKey};
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
 use crate::protocol::Protocol;
@@ -23,7 +23,7 @@ use crate::{Fault, Reason, Settings};
 #[derive(Debug, Default)]
 pub(super) struct Gateways {
     merged: BTreeMap<ObjectName, MergedGateway>,
-    verdicts: BTreeMap<ParentKey, Verdicts>,
+    listeners: BTreeMap<ParentKey, MergedListeners>,
 }
 
 #[derive(Debug, Default)]
@@ -44,13 +44,13 @@ pub(super) struct Summary {
     pub(super) attached_gateways: usize,
 }
 
-/// The verdicts of the merge on one object's listeners.
+/// One object's listeners in the merged list.
 #[derive(Debug, Default)]
-pub(super) struct Verdicts {
+struct MergedListeners {
     /// One per listener.
-    pub(super) verdicts: Vec<Verdict>,
+    acceptances: Vec<Acceptance>,
     /// Listeners with names that another listener of the port has, too.
-    pub(super) overlapping: Vec<Arc<str>>,
+    overlapping: Vec<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ pub(super) struct ChangedGateways {
     pub(super) whole: BTreeSet<ObjectName>,
     /// Those that are served with other limits, or another access log.
     pub(super) limits: BTreeSet<ObjectName>,
-    /// The objects with other verdicts.
-    pub(super) verdicts: BTreeSet<ParentKey>,
+    /// The objects some of whose listeners are accepted, refused or in conflict now and were not.
+    pub(super) acceptances: BTreeSet<ParentKey>,
     /// The objects with other overlaps.
     pub(super) overlaps: BTreeSet<ParentKey>,
 }
@@ -92,12 +92,12 @@ impl Gateways {
         self.merged.keys()
     }
 
-    pub(super) fn verdicts(&self, parent: &ParentKey) -> &[Verdict] {
-        self.verdicts.get(parent).map(|it| it.verdicts.as_slice()).unwrap_or_default()
+    pub(super) fn acceptances(&self, parent: &ParentKey) -> &[Acceptance] {
+        self.listeners.get(parent).map(|it| it.acceptances.as_slice()).unwrap_or_default()
     }
 
     pub(super) fn overlapping(&self, parent: &ParentKey) -> &[Arc<str>] {
-        self.verdicts.get(parent).map(|it| it.overlapping.as_slice()).unwrap_or_default()
+        self.listeners.get(parent).map(|it| it.overlapping.as_slice()).unwrap_or_default()
     }
 
     pub(super) fn update(
@@ -109,7 +109,7 @@ impl Gateways {
         sources: Sources<'_>,
     ) -> ChangedGateways {
         for key in &attached.moved {
-            self.verdicts.remove(key);
+            self.listeners.remove(key);
         }
         let mut now_changed = ChangedGateways::default();
         for name in affected(changed, judged, attached, readdressed, sources) {
@@ -183,17 +183,17 @@ impl Gateways {
             definer.metadata.name != gateway.metadata.name
                 || definer.metadata.namespace != gateway.metadata.namespace
         });
-        let verdicts = merge.add(&declared.listeners, |listener| {
+        let acceptances = merge.add(&declared.listeners, |listener| {
             listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener))
         });
         let judged = Judged {
-            any: verdicts.iter().any(Verdict::is_accepted),
-            all: verdicts.iter().all(Verdict::is_accepted) && declared.duplicates.is_empty(),
+            any: acceptances.iter().any(Acceptance::is_accepted),
+            all: acceptances.iter().all(Acceptance::is_accepted) && declared.duplicates.is_empty(),
         };
-        let known = self.verdicts.entry(key.clone()).or_default();
-        if known.verdicts != verdicts {
-            known.verdicts = verdicts;
-            changed.verdicts.insert(key.clone());
+        let known = self.listeners.entry(key.clone()).or_default();
+        if known.acceptances != acceptances {
+            known.acceptances = acceptances;
+            changed.acceptances.insert(key.clone());
         }
         judged
     }
@@ -208,16 +208,16 @@ impl Gateways {
     ) {
         let mut ports: BTreeMap<PortKey, Hosts<'_>> = BTreeMap::new();
         for (key, declared) in members.clone().filter_map(|key| Some((key, listeners.get(key)?))) {
-            terminating(declared, self.verdicts(key)).for_each(|listener| {
+            terminating(declared, self.acceptances(key)).for_each(|listener| {
                 ports.entry(listener.port).or_default().add(&listener.hostname);
             });
         }
         for (key, declared) in members.filter_map(|key| Some((key, listeners.get(key)?))) {
-            let overlaps = terminating(declared, self.verdicts(key)).filter(|listener| {
+            let overlaps = terminating(declared, self.acceptances(key)).filter(|listener| {
                 ports.get(&listener.port).is_some_and(|hosts| hosts.overlap_another(&listener.hostname))
             });
             let now: Vec<_> = overlaps.map(|listener| listener.name.clone()).collect();
-            let Some(known) = self.verdicts.get_mut(key).filter(|known| known.overlapping != now) else {
+            let Some(known) = self.listeners.get_mut(key).filter(|known| known.overlapping != now) else {
                 continue;
             };
             known.overlapping = now;
@@ -249,9 +249,9 @@ fn affected(
 
 /// The listeners of an object that have their names with TLS. One that lacks a certificate keeps
 /// overlapping others: what is wrong with it is not to be seen in their statuses.
-fn terminating<'d>(declared: &'d Declared, verdicts: &[Verdict]) -> impl Iterator<Item = &'d Listener> {
-    let listeners = declared.listeners.iter().zip(verdicts);
-    let distinct = listeners.filter(|(_, verdict)| verdict.is_distinct()).map(|(listener, _)| listener);
+fn terminating<'d>(declared: &'d Declared, acceptances: &[Acceptance]) -> impl Iterator<Item = &'d Listener> {
+    let listeners = declared.listeners.iter().zip(acceptances);
+    let distinct = listeners.filter(|(_, acceptance)| acceptance.is_distinct()).map(|(listener, _)| listener);
     distinct.filter(|listener| listener.protocol == Protocol::Https)
 }
 

@@ -79,7 +79,7 @@ impl Ports {
     ) -> ChangedPorts {
         let mut changes = PortChanges::new();
         let mut listeners: BTreeSet<_> = judged.listeners.union(tables).cloned().collect();
-        for parent in attached.moved.union(&merged.verdicts) {
+        for parent in attached.moved.union(&merged.acceptances) {
             listeners.extend(sources.listeners.keys_of(parent));
         }
         for listener in listeners {
@@ -168,7 +168,7 @@ impl Sources<'_> {
         let declared = self.listeners.get(parent)?;
         let gateway = self.hierarchy.gateway_of(parent)?;
         let at = declared.listeners.iter().position(|listener| listener.name == *name)?;
-        let verdict = self.gateways.verdicts(parent).get(at).filter(|verdict| verdict.is_distinct())?;
+        let acceptance = self.gateways.acceptances(parent).get(at).filter(|it| it.is_distinct())?;
         let listener = &declared.listeners[at];
         let id = ListenerId {
             gateway: gateway.clone(),
@@ -178,7 +178,7 @@ impl Sources<'_> {
         };
         let routes = || self.tables.of(key).clone();
         let serves = match listener.protocol {
-            _ if !verdict.is_accepted() => Serves::NoCertificate,
+            _ if !acceptance.is_accepted() => Serves::NoCertificate,
             Protocol::Http => Serves::Http(routes()),
             Protocol::Https => Serves::Https {
                 tls: TlsTermination { certificates: listener.certificates.clone() },

@@ -116,7 +116,7 @@ impl Changes<'_> {
         }
         let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
         let parents = parents.chain(&self.hierarchy.candidates);
-        let parents = parents.chain(&self.gateways.verdicts).chain(&self.gateways.overlaps);
+        let parents = parents.chain(&self.gateways.acceptances).chain(&self.gateways.overlaps);
         let attached = self.parents.iter();
         let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));

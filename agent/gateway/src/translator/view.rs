@@ -141,7 +141,7 @@ impl<'s> View<'s> {
         let allowed = parent::allowed_children(self.objects.gateways.get(name)?);
         let opted_in = matches!(allowed, Ok(AllowedChildren::From(_)));
         let own = self.listener_views(key, declared);
-        let accepted = own.iter().filter(|view| view.verdict.is_accepted());
+        let accepted = own.iter().filter(|view| view.acceptance.is_accepted());
         let own_ports: BTreeSet<_> = accepted.map(|view| view.listener.port).collect();
         let unserved = self.observations.unserved_frontends(name);
         let unserved = unserved.filter(|(frontend, _)| own_ports.contains(&frontend.port_key()));
@@ -192,9 +192,9 @@ impl<'s> View<'s> {
         's: 'd,
     {
         let gateway = self.gateway_of(key);
-        let view = |(listener, verdict): (&'d Listener, _)| ListenerView {
+        let view = |(listener, acceptance): (&'d Listener, _)| ListenerView {
             listener,
-            verdict,
+            acceptance,
             attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
             hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
             unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
@@ -204,7 +204,7 @@ impl<'s> View<'s> {
                 Overlap::None
             },
         };
-        declared.listeners.iter().zip(self.gateways.verdicts(key)).map(view).collect()
+        declared.listeners.iter().zip(self.gateways.acceptances(key)).map(view).collect()
     }
 
     fn attached_routes(self, listener: &ListenerKey) -> usize {
@@ -317,7 +317,7 @@ impl<'s> View<'s> {
             let Some(bound) = parent.family.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
             let Some(report) = bound.family.report(key) else { continue };
             let grandparents =
-                bound.verdicts_on(&state.parsed, &report.hostnames, &self.verdicts(parent_key, parent));
+                bound.grandparents_of(&state.parsed, &report.hostnames, &self.verdicts(parent_key, parent));
             let unresolved = state.unresolved.as_deref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }

@@ -1,0 +1,46 @@
+//! Conditions of one thing, as faults make them: the way from a [`Fault`] to a status.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
+
+/// The conditions of one thing, all with the same observed generation.
+pub(crate) struct Conditions {
+    generation: i64,
+    pub(crate) list: Vec<Condition>,
+}
+
+// === impl Conditions ===
+
+impl Conditions {
+    pub(crate) fn new(generation: i64) -> Self {
+        Self { generation, list: Vec::with_capacity(4) }
+    }
+
+    /// Adds the condition that reports a fault, or that there is none.
+    pub(crate) fn check(&mut self, r#type: ConditionType, fault: Option<&Fault>) {
+        self.check_or(r#type, fault, "");
+    }
+
+    /// The same, with a message if there is no fault.
+    pub(crate) fn check_or(&mut self, r#type: ConditionType, fault: Option<&Fault>, good: impl Into<String>) {
+        match fault {
+            Some(fault) => self.bad(r#type, fault),
+            None => self.push(r#type, r#type.good_status(), r#type.good_reason(), good),
+        }
+    }
+
+    pub(crate) fn bad(&mut self, r#type: ConditionType, fault: &Fault) {
+        self.push(r#type, r#type.bad_status(), fault.reason, fault.message.as_str());
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        r#type: ConditionType,
+        status: ConditionStatus,
+        reason: Reason,
+        message: impl Into<String>,
+    ) {
+        self.list.push(condition(r#type, status, reason, message, self.generation));
+    }
+}
