@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use portcullis_control::offline::Verdict;
+use portcullis_control::offline::Validity;
 use portcullis_inspect::dump_snapshot;
 
 use crate::cli::{CheckArgs, Show};
@@ -19,9 +19,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     };
     output::objects(&shown, args.output)?;
     translated.problems().iter().for_each(|line| output::error(line));
-    Ok(ExitCode::from(match translated.verdict() {
-        Verdict::Good => 0,
-        Verdict::Faulty => 1,
-        Verdict::Unreadable => 2,
+    Ok(ExitCode::from(match translated.validity() {
+        Validity::Valid => 0,
+        Validity::Faulty => 1,
+        Validity::Unreadable => 2,
     }))
 }

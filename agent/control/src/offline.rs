@@ -21,11 +21,11 @@ pub struct Translated {
     pub outcome: Outcome,
 }
 
-/// The state of an input as a whole.
+/// The validity of an input as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Validity {
     /// Everything is served as its author wants it.
-    Good,
+    Valid,
     /// An object has a fault, or lacks its GatewayClass.
     Faulty,
     /// A part of the input could not be read.
@@ -43,16 +43,16 @@ pub fn translate(paths: &[PathBuf], max_file_size: u64, settings: Settings) -> T
 // === impl Translated ===
 
 impl Translated {
-    pub fn verdict(&self) -> Verdict {
+    pub fn validity(&self) -> Validity {
         let Self { batch, outcome } = self;
         if !batch.is_readable() {
-            return Verdict::Unreadable;
+            return Validity::Unreadable;
         }
-        let is_good = gateways_without_class(batch).is_empty()
+        let is_valid = gateways_without_class(batch).is_empty()
             && batch.problems.is_empty()
             && outcome.problems.values().all(Vec::is_empty)
             && !outcome.statuses.values().any(Status::has_fault);
-        if is_good { Verdict::Good } else { Verdict::Faulty }
+        if is_valid { Validity::Valid } else { Validity::Faulty }
     }
 
     /// The objects of the input in its order, each with the status that it would get.
@@ -115,20 +115,20 @@ fn with_uid(object: Object) -> Object {
 mod tests {
     use super::*;
 
-    fn verdict(text: &str) -> Verdict {
+    fn validity(text: &str) -> Validity {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("input.yaml");
         std::fs::write(&file, text).unwrap();
-        translate(&[file], u64::MAX, Settings::default()).verdict()
+        translate(&[file], u64::MAX, Settings::default()).validity()
     }
 
     #[test]
     fn an_input_is_as_good_as_its_worst_object() {
         let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
-        assert_eq!(verdict(secret), Verdict::Good);
-        assert_eq!(verdict(&format!("{secret}---\n{secret}")), Verdict::Faulty, "defined twice");
+        assert_eq!(validity(secret), Validity::Valid);
+        assert_eq!(validity(&format!("{secret}---\n{secret}")), Validity::Faulty, "defined twice");
         let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: none, listeners: [{name: a, port: 80, protocol: HTTP}]}\n";
-        assert_eq!(verdict(gateway), Verdict::Faulty, "a class that is not there");
-        assert_eq!(verdict("kind: [\n"), Verdict::Unreadable);
+        assert_eq!(validity(gateway), Validity::Faulty, "a class that is not there");
+        assert_eq!(validity("kind: [\n"), Validity::Unreadable);
     }
 }
