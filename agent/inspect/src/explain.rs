@@ -13,7 +13,7 @@ use portcullis_model::{
 };
 
 use crate::text;
-use candidates::{Candidates, Verdict};
+use candidates::{Candidates, Miss};
 use request::{EarlyAnswer, Question, QuestionError, ReadPath, Request};
 
 /// The text that answers a question. `read_path` is how the data plane reads paths.
@@ -183,12 +183,11 @@ impl Answer<'_> {
     fn others(&mut self, candidates: &Candidates<'_>) {
         const SHOWN: usize = 10;
         let shown = if self.all { usize::MAX } else { SHOWN };
-        let near = candidates.others().filter(|other| self.all || other.is_near);
+        let near = candidates.others().filter(|(_, miss)| self.all || matches!(miss, Miss::Near(_)));
         let others: Vec<_> = near.collect();
-        for other in others.iter().take(shown) {
-            let matched = text::match_text(&other.entry.matches);
-            let Verdict::Passed(why) = &other.verdict else { continue };
-            self.line("not", &format!("{}: host {}, {matched}: {why}", other.entry.rule.id, other.host));
+        for (other, miss) in others.iter().take(shown) {
+            let (id, matched) = (&other.entry.rule.id, text::match_text(&other.entry.matches));
+            self.line("not", &format!("{id}: host {}, {matched}: {}", other.host, miss.why()));
         }
         let hidden = candidates.count().saturating_sub(others.len().min(shown));
         if hidden > 0 && !self.all {

@@ -13,15 +13,16 @@ pub(crate) struct Candidates<'t> {
 pub(crate) struct Candidate<'t> {
     pub host: HostPattern,
     pub entry: &'t Entry,
-    pub verdict: Verdict,
-    /// Host and path match.
-    pub is_near: bool,
+    /// `None` if it takes the request.
+    pub miss: Option<Miss>,
 }
 
-pub(crate) enum Verdict {
-    Chosen,
-    /// It did not take the request, for this reason.
-    Passed(String),
+/// The reason for which a candidate does not take a request.
+pub(crate) enum Miss {
+    /// Host or path does not match.
+    Far(String),
+    /// Host and path match.
+    Near(String),
 }
 
 impl<'t> Candidates<'t> {
@@ -30,23 +31,23 @@ impl<'t> Candidates<'t> {
         let mut winner: Option<(HostPattern, &Entry)> = None;
         for (host, paths) in table.hosts() {
             for entry in paths.entries() {
-                let (verdict, is_near) = judge(&host, entry, request, winner.as_ref());
-                if matches!(verdict, Verdict::Chosen) {
+                let miss = miss(&host, entry, request, winner.as_ref());
+                if miss.is_none() {
                     winner = Some((host.clone(), entry));
                 }
-                list.push(Candidate { host: host.clone(), entry, verdict, is_near });
+                list.push(Candidate { host: host.clone(), entry, miss });
             }
         }
         Self { list }
     }
 
     pub(crate) fn winner(&self) -> Option<&Candidate<'t>> {
-        self.list.iter().find(|candidate| matches!(candidate.verdict, Verdict::Chosen))
+        self.list.iter().find(|candidate| candidate.miss.is_none())
     }
 
     /// Candidates that did not take the request.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &Candidate<'t>> {
-        self.list.iter().filter(|candidate| matches!(candidate.verdict, Verdict::Passed(_)))
+    pub(crate) fn others(&self) -> impl Iterator<Item = (&Candidate<'t>, &Miss)> {
+        self.list.iter().filter_map(|candidate| Some((candidate, candidate.miss.as_ref()?)))
     }
 
     /// Number of candidates that did not take the request.
@@ -55,27 +56,34 @@ impl<'t> Candidates<'t> {
     }
 }
 
-fn judge(
+/// `winner` is the candidate before this one that takes the request, if there is one.
+fn miss(
     host: &HostPattern,
     entry: &Entry,
     request: &Request,
     winner: Option<&(HostPattern, &Entry)>,
-) -> (Verdict, bool) {
+) -> Option<Miss> {
     if !host.matches(request.host()) {
-        return (Verdict::Passed(format!("hostname {host} does not match {}", request.host())), false);
+        return Some(Miss::Far(format!("hostname {host} does not match {}", request.host())));
     }
     if !entry.matches.path.matches(request.path()) {
-        return (Verdict::Passed(format!("the path {} does not match", request.path())), false);
+        return Some(Miss::Far(format!("the path {} does not match", request.path())));
     }
-    match (mismatch(&entry.matches, request), winner) {
-        (Some(why), _) => (Verdict::Passed(why), true),
-        (None, None) => (Verdict::Chosen, true),
-        (None, Some((best_host, best))) => {
-            let inferior = match host == best_host {
-                true => inferior(entry.precedence.decided_by(&best.precedence)),
-                false => "its hostname is less specific",
-            };
-            (Verdict::Passed(format!("it matches, too, but {inferior}")), true)
+    if let Some(why) = mismatch(&entry.matches, request) {
+        return Some(Miss::Near(why));
+    }
+    let (best_host, best) = winner?;
+    let inferior = match host == best_host {
+        true => inferior(entry.precedence.decided_by(&best.precedence)),
+        false => "its hostname is less specific",
+    };
+    Some(Miss::Near(format!("it matches, too, but {inferior}")))
+}
+
+impl Miss {
+    pub(crate) fn why(&self) -> &str {
+        match self {
+            Self::Far(why) | Self::Near(why) => why,
         }
     }
 }
