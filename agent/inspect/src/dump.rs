@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_model::{
-    Action, Backend, BackendTarget, Entry, FrontendKey, L4Action, L4Rule, Limits, Listener, Port, RouteMatch,
-    RouteTable, Rule, ServerNames, Serves, Snapshot, Split, Timeouts, TlsTermination, ValueMatch,
+    Action, Backend, BackendTarget, Entry, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
+    Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves, Snapshot, Timeouts, TlsTermination,
+    ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -100,7 +101,7 @@ fn dump_server_names(rules: &ServerNames) -> Map<String, Value> {
 
 fn dump_l4_rule(rule: &L4Rule) -> Map<String, Value> {
     let action = match &rule.action {
-        L4Action::Forward(split) => ("forward", dump_split(split)),
+        L4Action::Forward(split) => ("forward", split.backends().iter().map(dump_l4_backend).collect()),
         L4Action::Refuse(reason) => ("refuse", json!(reason)),
     };
     object([("rule", json!(rule.id.to_string())), action])
@@ -154,7 +155,7 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
         value.insert("timeouts".to_owned(), dump_timeouts(&rule.timeouts));
     }
     let (name, action) = match &rule.action {
-        Action::Forward(split) => ("forward", dump_split(split)),
+        Action::Forward(split) => ("forward", split.backends().iter().map(dump_http_backend).collect()),
         Action::Redirect(redirect) => ("redirect", json!(redirect)),
         Action::Fail(failure) => ("fail", json!(failure.to_string())),
     };
@@ -167,19 +168,24 @@ fn dump_timeouts(timeouts: &Timeouts) -> Value {
     json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)})
 }
 
-fn dump_split(split: &Split) -> Value {
-    let backend = |backend: &portcullis_model::WeightedBackend| {
-        let (kind, target) = match &backend.target {
-            BackendTarget::Known(name) => ("backend", json!(name)),
-            BackendTarget::Invalid(failure) => ("invalid", json!(failure.to_string())),
-        };
-        let mut value = object([(kind, target), ("weight", json!(backend.weight))]);
-        if !backend.filters.is_empty() {
-            value.insert("filters".to_owned(), json!(backend.filters));
-        }
-        Value::Object(value)
+fn dump_http_backend(backend: &WeightedBackend) -> Map<String, Value> {
+    let target = match &backend.target {
+        BackendTarget::Known(name) => ("backend", json!(name)),
+        BackendTarget::Invalid(failure) => ("invalid", json!(failure.to_string())),
     };
-    split.backends().iter().map(backend).collect()
+    let mut value = object([target, ("weight", json!(backend.weight))]);
+    if !backend.filters.is_empty() {
+        value.insert("filters".to_owned(), json!(backend.filters));
+    }
+    value
+}
+
+fn dump_l4_backend(backend: &L4Backend) -> Map<String, Value> {
+    let target = match &backend.target {
+        L4Target::Known(name) => ("backend", json!(name)),
+        L4Target::Refuse(reason) => ("refuse", json!(reason)),
+    };
+    object([target, ("weight", json!(backend.weight))])
 }
 
 fn dump_backend(backend: &Backend) -> Value {

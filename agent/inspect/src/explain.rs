@@ -161,7 +161,7 @@ impl Answer<'_> {
         let Action::Forward(split) = &rule.action else {
             return self.line("answer", &text::action_text(rule));
         };
-        let total: u64 = split.backends().iter().map(|backend| u64::from(backend.weight)).sum();
+        let total = split.total();
         for backend in split.backends() {
             let target = match &backend.target {
                 BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str())),

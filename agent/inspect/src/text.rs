@@ -28,7 +28,7 @@ pub(crate) fn action_text(rule: &Rule) -> String {
         Action::Redirect(redirect) => format!("redirect {}", redirect.status.as_str()),
         Action::Fail(failure) => failure.to_string(),
         Action::Forward(split) => {
-            let total: u64 = split.backends().iter().map(|backend| u64::from(backend.weight)).sum();
+            let total = split.total();
             let share = |weight: u32| match split.backends() {
                 [_] => String::new(),
                 _ => format!(" ({weight} of {total})"),

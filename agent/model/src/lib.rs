@@ -31,7 +31,7 @@ pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme};
 pub use frontend::{FrontendKey, L4Protocol, PortKey};
 pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use hostname::{HostMap, HostPattern, HostnameError};
-pub use l4::{L4Action, L4Rule, ServerNames};
+pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
 pub use listener::{Listener, ListenerId, ParentKind, Serves, TlsTermination};
 pub use name::ObjectName;
 pub use port::{Mismatch, Port, PortListeners};
@@ -39,7 +39,7 @@ pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, Split, Timeouts, ValueMatch,
-    WeightedBackend,
+    Weighted, WeightedBackend,
 };
 pub use select::Selected;
 pub use shard::ShardMap;

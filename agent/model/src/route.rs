@@ -62,7 +62,7 @@ pub struct RuleId {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    Forward(Split),
+    Forward(Split<WeightedBackend>),
     /// Boxed: few rules redirect, and there are tens of thousands of rules.
     Redirect(Box<Redirect>),
     /// The rule is valid enough to own its traffic, but cannot serve it.
@@ -78,11 +78,17 @@ pub struct Failure {
 
 /// Backends by weight. Only positive weights; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Split {
-    backends: Vec<WeightedBackend>,
+pub struct Split<B> {
+    backends: Vec<B>,
     total: u64,
 }
 
+/// A backend with a share of a split.
+pub trait Weighted {
+    fn weight(&self) -> u32;
+}
+
+/// A backend of an HTTP rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedBackend {
     pub weight: u32,
@@ -180,31 +186,42 @@ impl fmt::Display for Failure {
 
 // === impl Split ===
 
-impl Split {
+impl<B: Weighted> Split<B> {
     /// `None` if no backend has a positive weight.
-    pub fn new(backends: Vec<WeightedBackend>) -> Option<Self> {
-        let backends: Vec<_> = backends.into_iter().filter(|backend| backend.weight > 0).collect();
-        let total = backends.iter().map(|backend| u64::from(backend.weight)).sum();
+    pub fn new(backends: Vec<B>) -> Option<Self> {
+        let backends: Vec<_> = backends.into_iter().filter(|backend| backend.weight() > 0).collect();
+        let total = backends.iter().map(|backend| u64::from(backend.weight())).sum();
         (total > 0).then_some(Self { backends, total })
     }
 
-    pub fn backends(&self) -> &[WeightedBackend] {
+    pub fn backends(&self) -> &[B] {
         &self.backends
     }
 
+    /// Sum of all weights.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
     /// The backend for a uniformly random number.
-    pub fn pick(&self, random: u64) -> &WeightedBackend {
+    pub fn pick(&self, random: u64) -> &B {
         if let [only] = self.backends.as_slice() {
             return only;
         }
         let mut left = random % self.total;
         for backend in &self.backends {
-            match left.checked_sub(u64::from(backend.weight)) {
+            match left.checked_sub(u64::from(backend.weight())) {
                 Some(rest) => left = rest,
                 None => return backend,
             }
         }
         &self.backends[0]
+    }
+}
+
+impl Weighted for WeightedBackend {
+    fn weight(&self) -> u32 {
+        self.weight
     }
 }
 

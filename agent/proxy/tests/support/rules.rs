@@ -153,7 +153,7 @@ fn known(name: &str) -> BackendTarget {
     BackendTarget::Known(backend_name(name))
 }
 
-fn split(backends: Vec<(u32, BackendTarget, Vec<Filter>)>) -> Split {
+fn split(backends: Vec<(u32, BackendTarget, Vec<Filter>)>) -> Split<WeightedBackend> {
     let backends =
         backends.into_iter().map(|(weight, target, filters)| WeightedBackend { weight, target, filters });
     Split::new(backends.collect()).unwrap()
