@@ -52,7 +52,7 @@ fn headers_and_the_host_header_count() {
 }
 
 #[test]
-fn what_nobody_takes_is_explained_too() {
+fn what_no_rule_takes_is_explained_too() {
     for (url, line) in [
         ("http://a.shop.example:8080/", "answer    404: the listener has no rule that matches"),
         ("https://a.shop.example:8080/", "answer    none: this port speaks HTTP, ask with http://"),

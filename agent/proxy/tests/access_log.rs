@@ -222,7 +222,7 @@ async fn open_connections_follow_changes() {
 /// The log is not read: requests are answered, lines are lost, the loss is counted, and the data
 /// plane ends all the same.
 #[tokio::test]
-async fn a_log_that_nobody_reads_holds_nothing_up() {
+async fn an_unread_log_holds_nothing_up() {
     let (world, _origin, reader) = world(ALL).await;
     let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
     let request = format!("GET /{}", "x".repeat(8000));

@@ -56,7 +56,7 @@ async fn failures_are_told_as_grpc_statuses() {
 }
 
 #[tokio::test]
-async fn a_host_of_nobody_is_unimplemented() {
+async fn a_host_without_listener_is_unimplemented() {
     let mut world = World::new();
     world.http("only.test", vec![rule()]);
     world.apply().await;

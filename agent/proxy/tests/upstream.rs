@@ -90,7 +90,7 @@ fn full() -> (SocketAddr, Vec<socket2::Socket>) {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_connection_longer_than_the_time_out() {
+async fn no_request_waits_for_a_connection_longer_than_the_time_out() {
     const LIMIT: Duration = Duration::from_millis(500);
     let (address, _sockets) = full();
     for protocol in [BackendProtocol::Http1, BackendProtocol::H2c] {

@@ -11,7 +11,7 @@ use portcullis_netns_tests::{Scenario, VIP};
 use portcullis_testbed::{Agent, Datapath, until};
 
 #[test]
-fn a_port_nobody_listens_on_is_dropped_and_counted() {
+fn packets_to_a_port_without_listener_are_dropped_and_counted() {
     let scenario = Scenario::new("drop").unwrap();
     let agent = scenario.start_agent().unwrap();
     assert_eq!(dropped(&agent), 0.0);
@@ -225,7 +225,7 @@ spec:
 ";
 
 #[test]
-fn a_port_of_the_node_is_taken_from_nobody() {
+fn a_port_of_the_node_stays_with_its_process() {
     let scenario = Scenario::without_configuration("ports").unwrap();
     fs::write(scenario.config().join("gateway.yaml"), EVERYWHERE).unwrap();
     let server = scenario.server_on_node("sshd", "10.1.0.1:8080").unwrap();
