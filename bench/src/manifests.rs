@@ -29,10 +29,10 @@ impl Manifests {
         }
         let paths: Vec<_> = site.paths().enumerate().collect();
         for (number, paths) in paths.chunks(ROUTES_PER_FILE).enumerate() {
-            let route = |(number, path): &(usize, String)| {
-                self.http_route(&format!("many-{number}"), "{name: edge}", MANY, path)
-            };
-            let text: String = paths.iter().map(route).collect();
+            let mut text = String::new();
+            for (number, path) in paths {
+                text += &self.http_route(&format!("many-{number}"), "{name: edge}", MANY, path);
+            }
             fs::write(directory.join(format!("routes-{number}.yaml")), text)?;
         }
         Ok(())

@@ -74,8 +74,9 @@ pub(super) fn serve(peer: &dyn Peer, site: &Site, directory: &Path) -> Result<Ru
     fs::create_dir_all(directory)?;
     let running = peer.configure(site, directory).and_then(|()| peer.start(directory));
     let running = running.with_context(|| format!("starting {}", peer.name()))?;
-    let log = || fs::read_to_string(directory.join(LOG)).unwrap_or_default();
-    wait_serving(peer, &running).with_context(|| format!("its log: {}", log()))?;
+    wait_serving(peer, &running).with_context(|| {
+        format!("its log: {}", fs::read_to_string(directory.join(LOG)).unwrap_or_default())
+    })?;
     Ok(running)
 }
 
@@ -86,14 +87,14 @@ fn wait_serving(peer: &dyn Peer, running: &Running) -> Result<()> {
 
 /// Waits until curl with these arguments gets the backend's body, or the peer has ended instead.
 pub(super) fn wait_answer(peer: &dyn Peer, running: &Running, asking: &[&str]) -> Result<()> {
-    let answer = || {
+    let answered = until(START, || {
         if has_ended(running.pid()) {
             return Ok(Err(anyhow!("it has ended")));
         }
         let body = command::ask("curl", &[&["-sS", "--fail", "-m", "5"], asking].concat());
         body.filter(|body| body.len() > 1000).context("no answer yet").map(Ok)
-    };
-    let answered = until(START, answer).and_then(|answered| answered);
+    });
+    let answered = answered.and_then(|answered| answered);
     answered.map(|_| ()).with_context(|| format!("{} does not serve the site", peer.name()))
 }
 

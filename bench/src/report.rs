@@ -43,8 +43,8 @@ impl Measured {
 
 impl Report {
     pub(super) fn new(peers: &[Box<dyn Peer>], rounds: usize, duration: Duration) -> Result<Self> {
-        let named = |peer: &dyn Peer| Ok(format!("{} {}", peer.name(), peer.version()?));
-        let versions = peers.iter().map(|peer| named(peer.as_ref())).collect::<Result<Vec<_>>>()?.join(", ");
+        let versions = peers.iter().map(|peer| Ok(format!("{} {}", peer.name(), peer.version()?)));
+        let versions = versions.collect::<Result<Vec<_>>>()?.join(", ");
         let date = command::ask("date", &["-u", "+%F"]).unwrap_or_default();
         let names = peers.iter().map(|peer| peer.name()).collect();
         let heading = format!("{}; {versions}.\n", machine());

@@ -107,18 +107,18 @@ struct Clients {
 impl Clients {
     fn start(address: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let client = |_| {
+        let mut threads = Vec::new();
+        for _ in 0..CLIENTS {
             let stop = stop.clone();
-            thread::spawn(move || {
+            threads.push(thread::spawn(move || {
                 let mut attempts = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     attempts.push(attempt(address));
                     thread::sleep(PAUSE);
                 }
                 attempts
-            })
-        };
-        let threads = (0..CLIENTS).map(client).collect();
+            }));
+        }
         Self { stop, threads }
     }
 

@@ -89,11 +89,13 @@ fn files() -> Result<Vec<File>> {
     let listed = ["-C", &root, "ls-files", "--cached", "--others", "--exclude-standard"];
     let listed =
         command::ask("git", &listed).context("`git ls-files` failed; tidy looks at a git checkout")?;
-    let read = |path: &str| {
-        let text = fs::read_to_string(PathBuf::from(&root).join(path)).ok()?;
-        Some(File { path: path.to_owned(), text })
-    };
-    Ok(listed.lines().filter_map(read).collect())
+    let mut files = Vec::new();
+    for path in listed.lines() {
+        if let Ok(text) = fs::read_to_string(PathBuf::from(&root).join(path)) {
+            files.push(File { path: path.to_owned(), text });
+        }
+    }
+    Ok(files)
 }
 
 #[cfg(test)]

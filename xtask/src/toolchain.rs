@@ -72,11 +72,10 @@ impl Toolchain {
     /// PATH.
     fn linker(self) -> Option<PathBuf> {
         let own = self.linker_root().join("bin/bpf-linker");
-        let in_path = || command::find("bpf-linker");
         match self {
             _ if own.is_file() => Some(own),
             Self::Debian => None,
-            Self::Rustup => in_path(),
+            Self::Rustup => command::find("bpf-linker"),
         }
     }
 
@@ -87,12 +86,9 @@ impl Toolchain {
 
     /// The major version of the compiler's LLVM, which the linker must understand.
     fn llvm(self) -> String {
-        let rustc = || command::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "-vV"]);
-        let major =
-            |version: String| Some(version.split_once("LLVM version: ")?.1.split_once('.')?.0.to_owned());
         match self {
             Self::Debian => DEBIAN_LLVM.to_owned(),
-            Self::Rustup => rustc().and_then(major).unwrap_or_else(|| "unknown".to_owned()),
+            Self::Rustup => rustup_llvm().unwrap_or_else(|| "unknown".to_owned()),
         }
     }
 
@@ -127,6 +123,11 @@ impl fmt::Display for Toolchain {
         }
         write!(f, ", bpf-linker {BPF_LINKER}")
     }
+}
+
+fn rustup_llvm() -> Option<String> {
+    let version = command::ask("rustup", &["run", RUSTUP_TOOLCHAIN, "rustc", "-vV"])?;
+    Some(version.split_once("LLVM version: ")?.1.split_once('.')?.0.to_owned())
 }
 
 fn rustup_has_source() -> bool {

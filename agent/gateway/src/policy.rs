@@ -66,8 +66,8 @@ mod tests {
     }
 
     fn authorities(policies: &Policies<'_>) -> Vec<String> {
-        let of = |validation: &&FrontendTlsValidation| validation.ca_certificate_refs[0].name.clone();
-        policies.frontend_validation.iter().map(of).collect()
+        let validations = policies.frontend_validation.iter();
+        validations.map(|validation| validation.ca_certificate_refs[0].name.clone()).collect()
     }
 
     #[test]

@@ -112,10 +112,10 @@ impl Answer<'_> {
             self.line("answer", &why);
             return None;
         }
-        let is_connections = |best: &Arc<Listener>| {
+        let selected = listeners.for_request(host, |best| {
             !self.request.tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
-        };
-        match listeners.for_request(host, is_connections) {
+        });
+        match selected {
             Selected::Listener(listener) => return Some(listener),
             Selected::Misdirected(other) => {
                 let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);

@@ -112,8 +112,9 @@ fn address(address: &str, port: u16) -> Value {
 
 fn manager(routes: usize) -> Value {
     let to_web = json!({ "cluster": "web" });
-    let route = |path: String| json!({ "match": { "path_separated_prefix": path }, "route": to_web });
-    let many: Vec<_> = (0..routes).map(path).map(route).collect();
+    let paths = (0..routes).map(path);
+    let many: Vec<_> =
+        paths.map(|path| json!({ "match": { "path_separated_prefix": path }, "route": to_web })).collect();
     json!({ "name": "http", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "http", "use_remote_address": true, "generate_request_id": false,

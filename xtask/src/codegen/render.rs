@@ -103,11 +103,11 @@ pub(super) fn resource(
     shared: &BTreeMap<String, Vec<String>>,
 ) -> Result<String> {
     let attributes = resource.attributes(status);
-    let attributes_of = |position| if position == 0 { attributes.as_str() } else { DERIVE };
-    let definitions = structs.iter().enumerate();
-    let definitions: String = definitions
-        .map(|(position, (name, members))| definition(attributes_of(position), name, members))
-        .collect();
+    let mut definitions = String::new();
+    for (position, (name, members)) in structs.iter().enumerate() {
+        let attributes = if position == 0 { attributes.as_str() } else { DERIVE };
+        definitions += &definition(attributes, name, members);
+    }
     let used: Vec<_> =
         shared.keys().filter(|name| mentions(&definitions, name)).map(String::as_str).collect();
     let mut imports =

@@ -53,11 +53,12 @@ fn fields(schema: &Value) -> Result<Vec<Field>> {
     let properties = schema["properties"].as_object().context("an object without properties")?;
     let required: Vec<_> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let field = |(key, schema): (&String, &Value)| {
+    let mut fields = Vec::with_capacity(properties.len());
+    for (key, schema) in properties {
         let shape = Shape::of(schema).with_context(|| format!("in {key}"))?;
-        Ok(Field { key: key.clone(), required: required.contains(&key.as_str()), shape })
-    };
-    properties.iter().map(field).collect()
+        fields.push(Field { key: key.clone(), required: required.contains(&key.as_str()), shape });
+    }
+    Ok(fields)
 }
 
 fn integer(schema: &Value) -> &'static str {

@@ -59,8 +59,8 @@ fn kind(crd: &Value) -> Result<Kind> {
 /// The stored version that everything else converts to: v1, or the only one there is.
 fn newest(crd: &Value) -> &Value {
     let versions = &crd["spec"]["versions"];
-    let all = || versions.as_array().into_iter().flatten();
-    all().find(|version| version["name"] == "v1").unwrap_or(&versions[0])
+    let mut all = versions.as_array().into_iter().flatten();
+    all.find(|version| version["name"] == "v1").unwrap_or(&versions[0])
 }
 
 fn collect(shape: &Shape, name: &str, prefix: &str, occurrences: &mut Vec<Occurrence>) {

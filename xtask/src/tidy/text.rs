@@ -10,14 +10,16 @@ const MACHINE: &[&str] =
     &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/"), concat!("/tmp/", "bg/")];
 
 pub(super) fn machine_paths(files: &[File]) -> Vec<Problem> {
-    let in_file = |file: &File| {
-        let lines = file.text.lines().enumerate();
-        let found = lines.filter(|(_, line)| MACHINE.iter().any(|path| is_path(line, path)));
-        found
-            .map(|(number, _)| Problem(format!("{}:{} names a path of one machine", file.path, number + 1)))
-            .collect::<Vec<_>>()
-    };
-    files.iter().flat_map(in_file).collect()
+    let mut problems = Vec::new();
+    for file in files {
+        for (number, line) in file.text.lines().enumerate() {
+            if MACHINE.iter().any(|path| is_path(line, path)) {
+                let place = format!("{}:{}", file.path, number + 1);
+                problems.push(Problem(format!("{place} names a path of one machine")));
+            }
+        }
+    }
+    problems
 }
 
 /// True if a path begins there, and not a part of another path or of an address.

@@ -55,32 +55,32 @@ const TYPES: &[(&str, &str)] = &[
 ];
 
 pub(super) fn people(files: &[File]) -> Vec<Problem> {
-    let of_file = |file: &File| {
+    let mut problems = Vec::new();
+    for file in files {
         let comments = text(file);
-        let words = words(&comments).filter_map(|(at, word)| {
+        problems.extend(words(&comments).filter_map(|(at, word)| {
             let (_, instead) = PEOPLE.iter().find(|(people, _)| people.eq_ignore_ascii_case(word))?;
             Some(problem(file, &comments, at, word, instead))
-        });
-        words.collect::<Vec<_>>()
-    };
-    files.iter().flat_map(of_file).collect()
+        }));
+    }
+    problems
 }
 
 pub(super) fn vocabulary(files: &[File]) -> Vec<Problem> {
-    let of_file = |file: &File| {
+    let mut problems = Vec::new();
+    for file in files.iter().filter(|file| is_written(file)) {
         let code = code(&file.text);
         let mut before = "";
-        let names = words(&code).filter_map(|(at, name)| {
+        problems.extend(words(&code).filter_map(|(at, name)| {
             let is_defined = ["struct", "enum", "trait", "type", "as"].contains(&before);
             before = name;
             let types = TYPES.iter().filter(|(word, _)| is_defined && *word == name);
             let (_, instead) =
                 VOCABULARY.iter().filter(|(word, _)| is_named_after(name, word)).chain(types).next()?;
             Some(problem(file, &code, at, name, instead))
-        });
-        names.collect::<Vec<_>>()
-    };
-    files.iter().filter(|file| is_written(file)).flat_map(of_file).collect()
+        }));
+    }
+    problems
 }
 
 /// The words of a file that are for people: a document, or the comments of code. Blank where the

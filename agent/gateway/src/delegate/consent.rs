@@ -84,10 +84,11 @@ fn allows(sides: Sides<'_>, rule: &ParsedRule, surroundings: &dyn Surroundings) 
 
 fn admits(sides: Sides<'_>, allowed: &AllowedRoutes, surroundings: &dyn Surroundings) -> bool {
     let own = sides.child.key.kind;
-    let is_own =
-        |group: Option<&str>, kind: &str| group.unwrap_or(own.group()) == own.group() && kind == own.as_str();
     let kinds = allowed.kinds.as_deref().unwrap_or_default();
-    let kind_allowed = kinds.is_empty() || kinds.iter().any(|kind| is_own(kind.group.as_deref(), &kind.kind));
+    let kind_allowed = kinds.is_empty()
+        || kinds.iter().any(|allowed| {
+            allowed.group.as_deref().unwrap_or(own.group()) == own.group() && allowed.kind == own.as_str()
+        });
     let rule = NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same);
     let (parent, child) = (&sides.parent.key.name.namespace, &sides.child.key.name.namespace);
     kind_allowed && surroundings.admits(&rule, parent, child)

@@ -2,8 +2,6 @@
 //! types; a child's entries say of each of its grandparents if it accepts the child, since the same
 //! child may fit one Gateway and not another.
 
-use std::sync::Arc;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_api::types::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
 
@@ -131,11 +129,14 @@ impl Family {
     /// true if a bound child's hostnames have a listener there.
     pub fn parent_conditions(&self, fits: impl Fn(&ChildReport) -> bool) -> Vec<Condition> {
         let mut conditions = Conditions::new(self.parent.generation);
-        let is_attached = |child: &&Arc<ChildReport>| child.is_bound() && fits(child);
-        let (attached, others): (Vec<_>, Vec<_>) = self.children.iter().partition(is_attached);
-        let (attached, failures) =
-            (attached.len(), others.into_iter().filter_map(|child| self.failure(child)));
-        let failures: Vec<_> = failures.collect();
+        let (mut attached, mut failures) = (0, Vec::new());
+        for child in &self.children {
+            if child.is_bound() && fits(child) {
+                attached += 1;
+            } else {
+                failures.extend(self.failure(child));
+            }
+        }
         self.attach(&mut conditions, attached, &failures);
         let conflict = self.as_reported_to_parent(ConditionType::Conflicted);
         let unsupported = self.as_reported_to_parent(ConditionType::NotSupported);

@@ -75,12 +75,14 @@ impl Addresses {
 
     /// As `status.addresses` lists them.
     pub(crate) fn status(&self) -> Vec<GatewayStatusAddresses> {
-        let entry = |ingress: &Ingress| GatewayStatusAddresses {
-            r#type: Some(ingress.address_type().to_owned()),
-            value: ingress.to_string(),
-            routability: None,
-        };
-        self.published.iter().take(MOST_PUBLISHED).map(entry).collect()
+        let published = self.published.iter().take(MOST_PUBLISHED);
+        published
+            .map(|ingress| GatewayStatusAddresses {
+                r#type: Some(ingress.address_type().to_owned()),
+                value: ingress.to_string(),
+                routability: None,
+            })
+            .collect()
     }
 }
 

@@ -37,8 +37,6 @@ impl BackendUse {
     /// # Errors
     /// When the Service has no such port or speaks what we cannot.
     pub(super) fn of(kind: Kind, name: ObjectName, service: &Service, port: u16) -> Result<Self, Fault> {
-        let missing =
-            || Fault::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"));
         if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
             // CVE-2021-25740: "Implementations SHOULD NOT support ExternalName Services."
             return Err(Fault::unresolved(
@@ -47,7 +45,9 @@ impl BackendUse {
             ));
         }
         let key = PortKey::tcp(port);
-        let found = service_port(service, key).ok_or_else(missing)?;
+        let found = service_port(service, key).ok_or_else(|| {
+            Fault::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"))
+        })?;
         let stated = stated_protocol(found, key.protocol).map_err(|what| {
             let message =
                 format!("Service {name} port {port} speaks {what}, which this route cannot forward to");

@@ -119,10 +119,12 @@ fn named<N: PartialEq>(
 ) -> Result<Vec<(N, ValueMatch)>, Fault> {
     let mut compiled = Vec::<(N, ValueMatch)>::new();
     for matched in matches.unwrap_or_default() {
-        let place = || format!("{what} {}", matched.name);
         let name = name_of(&matched.name).map_err(|fault| fault.within(what))?;
         if compiled.iter().all(|(known, _)| *known != name) {
-            compiled.push((name, value(matched).map_err(|fault| fault.within(&place()))?));
+            compiled.push((
+                name,
+                value(matched).map_err(|fault| fault.within(&format!("{what} {}", matched.name)))?,
+            ));
         }
     }
     Ok(compiled)

@@ -70,9 +70,8 @@ impl KindConflicts {
         state: &RouteState,
         parents: Parents<'_>,
     ) -> Vec<ParentVerdict> {
-        let is_conflicted = |listener: &ListenerKey| self.at(listener).contains_key(key);
         let mut verdicts = state.verdicts.to_vec();
-        if !state.attached.iter().any(|(listener, _)| is_conflicted(listener)) {
+        if !state.attached.iter().any(|(listener, _)| self.at(listener).contains_key(key)) {
             return verdicts;
         }
         for verdict in verdicts.iter_mut().filter(|verdict| verdict.refusal.is_none()) {

@@ -151,8 +151,8 @@ impl GrandparentState {
     /// A child's hostnames are the parent's or fewer, so no other listener can be meant than those
     /// the parent attaches to.
     pub(super) fn takes(&self, hostnames: &[HostPattern]) -> bool {
-        let meets = |listener: &HostPattern| hostnames.iter().any(|name| listener.intersect(name).is_some());
-        self.listeners.iter().any(meets)
+        let mut listeners = self.listeners.iter();
+        listeners.any(|listener| hostnames.iter().any(|name| listener.intersect(name).is_some()))
     }
 }
 
@@ -170,11 +170,12 @@ fn grandparents(
         let attachment = parents.attach_to(parent, reference, &key)?;
         Some((parents.listener_hostnames(&key, &attachment), key))
     });
-    let state = |(verdict, (listeners, key)): (&ParentVerdict, _)| {
-        let reference = parent.as_written(verdict.reference)?;
-        Some(GrandparentState { verdict: verdict.clone(), reference, key, listeners })
-    };
-    verdicts.iter().zip(own).filter_map(state).collect()
+    let mut states = Vec::with_capacity(verdicts.len());
+    for (verdict, (listeners, key)) in verdicts.iter().zip(own) {
+        let Some(reference) = parent.as_written(verdict.reference) else { continue };
+        states.push(GrandparentState { verdict: verdict.clone(), reference, key, listeners });
+    }
+    states
 }
 
 // === impl StandIn ===
@@ -189,17 +190,25 @@ impl StandIn {
         references: u64,
         parents: Parents<'_>,
     ) -> Vec<Self> {
-        let stand_in = |route: &Arc<ParsedRoute>| {
+        let mut stand_ins = Vec::with_capacity(family.ephemeral.len());
+        for route in family.routes() {
             let same = known.iter().find(|it| Arc::ptr_eq(&it.route, route) && it.references == references);
             let resolved = same.map(|same| same.resolved.clone());
-            Self {
+            stand_ins.push(Self {
                 resolved: resolved.unwrap_or_else(|| Arc::new(resolve(route, parents.objects))),
                 references,
                 attached: attached.keys().map(|it| (it.clone(), hostnames_on(it, route, parents))).collect(),
                 route: route.clone(),
-            }
-        };
-        family.routes().map(stand_in).collect()
+            });
+        }
+        stand_ins
+    }
+
+    fn serves_same(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.resolved, &other.resolved);
+        self.route.origin == other.route.origin
+            && self.attached == other.attached
+            && (Arc::ptr_eq(ours, theirs) || same_rules(&ours.rules, &theirs.rules))
     }
 
     /// The entries that it contributes to the table of a listener's host pattern.
@@ -241,12 +250,7 @@ pub(super) fn replace_parent(
 }
 
 pub(super) fn serve_same(before: &[StandIn], now: &[StandIn]) -> bool {
-    let same = |(a, b): (&StandIn, &StandIn)| {
-        a.route.origin == b.route.origin
-            && a.attached == b.attached
-            && (Arc::ptr_eq(&a.resolved, &b.resolved) || same_rules(&a.resolved.rules, &b.resolved.rules))
-    };
-    before.len() == now.len() && before.iter().zip(now).all(same)
+    before.len() == now.len() && before.iter().zip(now).all(|(a, b)| a.serves_same(b))
 }
 
 pub(super) fn same_rules(before: &[ResolvedRule], now: &[ResolvedRule]) -> bool {

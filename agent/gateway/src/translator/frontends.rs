@@ -198,8 +198,8 @@ impl Sources<'_> {
     fn own_addresses(self, name: &ObjectName, merged: &MergedGateway) -> BTreeSet<IpAddr> {
         let usable = merged.addresses.usable.iter().copied();
         let Some(service) = self.service_of(name) else { return usable.collect() };
-        let arrives = |address: &IpAddr| !parent::is_delivered_otherwise(address, service, self.objects);
-        let (mut own, otherwise): (BTreeSet<_>, BTreeSet<_>) = usable.partition(arrives);
+        let (otherwise, mut own): (BTreeSet<_>, BTreeSet<_>) = usable
+            .partition(|address: &IpAddr| parent::is_delivered_otherwise(address, service, self.objects));
         if !otherwise.is_empty() {
             own.extend(infra::cluster_addresses(service));
         }

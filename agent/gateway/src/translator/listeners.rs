@@ -153,10 +153,10 @@ pub(super) fn gateways_of<'o>(
     let classes: BTreeSet<&str> = classes.map(|class| &*class.name).collect();
     // Most changes are of no class; then no Gateway has to be looked at.
     let gateways = (!classes.is_empty()).then(|| objects.gateways.iter());
-    let of_class = move |gateway: &portcullis_api::types::gateways::Gateway| {
-        classes.contains(gateway.spec.gateway_class_name.as_str())
-    };
-    gateways.into_iter().flatten().filter(move |(_, gateway)| of_class(gateway)).map(|(name, _)| name)
+    let gateways = gateways.into_iter().flatten();
+    let of_classes =
+        gateways.filter(move |(_, gateway)| classes.contains(gateway.spec.gateway_class_name.as_str()));
+    of_classes.map(|(name, _)| name)
 }
 
 /// The GatewayClasses that changed, or whose parameters did.

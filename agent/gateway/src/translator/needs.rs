@@ -57,8 +57,9 @@ impl Needs {
             // Rare, so there is no list of who refers to what namespace.
             let gateways = view.objects.gateways.iter();
             let with_tls = gateways.filter(|(_, gateway)| gateway.spec.tls.is_some());
-            let key = |name: &ObjectName| ParentKey { kind: ParentKind::Gateway, name: name.clone() };
-            affected.extend(with_tls.map(|(name, _)| key(name)));
+            affected.extend(
+                with_tls.map(|(name, _)| ParentKey { kind: ParentKind::Gateway, name: name.clone() }),
+            );
         }
         let mut now_changed = ChangedNeeds::default();
         for parent in affected {

@@ -9,7 +9,7 @@ use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
 use super::relation::Relation;
-use crate::route::{self, Delegation, ParsedRoute, ParsedRule};
+use crate::route::{self, Delegation, ParsedRoute};
 use crate::selector::NamespaceRule;
 
 #[derive(Debug, Default)]
@@ -108,14 +108,15 @@ impl ParsedRoutes {
 
     /// True if a rule of the route admits children by the labels of their namespace.
     pub(super) fn selects_by_label(&self, parent: &ObjectKey) -> bool {
-        let selects = |rule: &ParsedRule| match &rule.delegation {
-            Some(Delegation::Allowed(allowed)) => {
+        let rules = self.parsed.get(parent).into_iter().flat_map(|parsed| &parsed.rules);
+        let mut delegations = rules.filter_map(|rule| rule.delegation.as_ref());
+        delegations.any(|delegation| match delegation {
+            Delegation::Allowed(allowed) => {
                 let rule = NamespaceRule::new(allowed.namespaces.as_ref(), NamespaceRule::Same);
                 matches!(rule, NamespaceRule::Selector(_))
             }
-            _ => false,
-        };
-        self.parsed.get(parent).is_some_and(|parsed| parsed.rules.iter().any(selects))
+            Delegation::Listed(_) => false,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use portcullis_api::types::gatewayclasses::GatewayClass;
 use portcullis_api::types::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
-use portcullis_model::{FrontendKey, HostPattern, ListenerId, ObjectName, ParentKind, PortKey};
+use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey};
 
 use super::attachments::Parents;
 use super::conflicts::KindConflicts;
@@ -192,19 +192,19 @@ impl<'s> View<'s> {
         's: 'd,
     {
         let gateway = self.gateway_of(key);
-        let view = |(listener, acceptance): (&'d Listener, _)| ListenerView {
-            listener,
-            acceptance,
-            attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
-            hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
-            unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
-            overlap: if self.gateways.overlapping(key).contains(&listener.name) {
-                Overlap::Some
-            } else {
-                Overlap::None
-            },
-        };
-        declared.listeners.iter().zip(self.gateways.acceptances(key)).map(view).collect()
+        let mut views = Vec::with_capacity(declared.listeners.len());
+        for (listener, acceptance) in declared.listeners.iter().zip(self.gateways.acceptances(key)) {
+            let overlaps = self.gateways.overlapping(key).contains(&listener.name);
+            views.push(ListenerView {
+                listener,
+                acceptance,
+                attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
+                hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
+                unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
+                overlap: if overlaps { Overlap::Some } else { Overlap::None },
+            });
+        }
+        views
     }
 
     fn attached_routes(self, listener: &ListenerKey) -> usize {
@@ -298,10 +298,9 @@ impl<'s> View<'s> {
         let mut status = route_status(&state.parsed, state.unresolved.as_deref(), &verdicts, controller);
         if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
             for (entry, grandparent) in status.parents.iter_mut().zip(&bound.grandparents) {
-                let fits = |hostnames: &[HostPattern]| {
-                    grandparent.refusal(&verdicts).is_some() || grandparent.takes(hostnames)
-                };
-                entry.conditions.extend(bound.family.parent_conditions(|child| fits(&child.hostnames)));
+                entry.conditions.extend(bound.family.parent_conditions(|child| {
+                    grandparent.refusal(&verdicts).is_some() || grandparent.takes(&child.hostnames)
+                }));
             }
         }
         status.parents.extend(self.parentless_entries(&state.parsed));
