@@ -12,3 +12,4 @@ pub(crate) mod snapshot;
 pub(crate) mod socket;
 pub(crate) mod stats;
 pub(crate) mod task;
+pub(crate) mod trailers;

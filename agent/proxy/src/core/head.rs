@@ -10,6 +10,8 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 
+use crate::core::origin::{self, Claim};
+
 /// The head of a request.
 pub(crate) trait Head {
     type Fields: Fields;
@@ -67,17 +69,46 @@ pub(crate) trait FieldName {
 /// Fields that mean something to a gateway by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KnownField {
+    /// Who the client is, or which way the request came; see [`origin`].
+    Claim,
     Connection,
     ContentLength,
     Cookie,
+    /// A claim in a spelling that some backends read alike.
+    DisguisedClaim,
     Expect,
+    Forwarded,
     Host,
     Http2Settings,
     KeepAlive,
     ProxyConnection,
+    RequestId,
     Te,
     TransferEncoding,
     Upgrade,
+}
+
+/// The known fields that a message has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownFields(u32);
+
+// === impl KnownFields ===
+
+impl KnownFields {
+    /// Costs a pass over the names.
+    pub(crate) fn of(fields: &impl Fields) -> Self {
+        let mut found = Self::default();
+        fields.names().filter_map(FieldName::known).for_each(|known| found.insert(known));
+        found
+    }
+
+    pub(crate) fn insert(&mut self, field: KnownField) {
+        self.0 |= 1 << field as u32;
+    }
+
+    pub(crate) fn has(self, field: KnownField) -> bool {
+        self.0 & 1 << field as u32 != 0
+    }
 }
 
 // === the HTTP library's types ===
@@ -169,6 +200,7 @@ impl FieldName for HeaderName {
             header::CONTENT_LENGTH => KnownField::ContentLength,
             header::COOKIE => KnownField::Cookie,
             header::EXPECT => KnownField::Expect,
+            header::FORWARDED => KnownField::Forwarded,
             header::HOST => KnownField::Host,
             header::TE => KnownField::Te,
             header::TRANSFER_ENCODING => KnownField::TransferEncoding,
@@ -177,7 +209,11 @@ impl FieldName for HeaderName {
                 "http2-settings" => KnownField::Http2Settings,
                 "keep-alive" => KnownField::KeepAlive,
                 "proxy-connection" => KnownField::ProxyConnection,
-                _ => return None,
+                name => match origin::claim(name)? {
+                    Claim::Plain => KnownField::Claim,
+                    Claim::RequestId => KnownField::RequestId,
+                    Claim::Disguised => KnownField::DisguisedClaim,
+                },
             },
         })
     }

@@ -18,7 +18,7 @@ use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
 use crate::http::headers;
-use crate::http::plan::ForwardPlan;
+use crate::http::plan::{ForwardPlan, HostToSend};
 use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
@@ -165,11 +165,15 @@ fn plan<'s>(
         }
         host = rewrite.hostname.as_ref().or(host);
     }
-    let host = host.map(headers::copy_value);
     let named = request.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
-    let authority = named.or_else(|| request.head.fields().copy(&header::HOST));
-    let authority = authority.unwrap_or(HeaderValue::from_static(""));
-    ForwardPlan { rule: found.rule, backend, name, authority, path, host }
+    let field = if named.is_none() { request.head.fields().copy(&header::HOST) } else { None };
+    let host = match (host, &field) {
+        (Some(rewritten), _) => HostToSend::Rewritten(headers::copy_value(rewritten)),
+        (None, Some(_)) => HostToSend::Unchanged,
+        (None, None) => HostToSend::Authority,
+    };
+    let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
+    ForwardPlan { rule: found.rule, backend, name, authority, path, host, fields: request.target.fields }
 }
 
 /// The `Location` of a redirect.

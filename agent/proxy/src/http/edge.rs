@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use http::{Method, Version, header};
 use portcullis_model::Limits;
 
-use crate::core::head::{FieldName, Fields, Head, KnownField};
+use crate::core::head::{FieldName, Fields, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::path;
 
@@ -26,6 +26,8 @@ pub(crate) struct Target<'r> {
     pub host: Cow<'r, str>,
     /// Absolute and normal.
     pub path: Cow<'r, str>,
+    /// What there is of known fields.
+    pub fields: KnownFields,
 }
 
 /// Checks a request and normalises its target.
@@ -36,35 +38,38 @@ pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'
     if head.path().len() + head.query().map_or(0, str::len) > limits.target_bytes as usize {
         return Err(Reason::TargetTooLong);
     }
-    check_fields(head.fields(), limits)?;
+    let fields = check_fields(head.fields(), limits)?;
     let host = host(head)?;
     // A question to the server as a whole (RFC 9110 section 9.3.7), which is not on any route.
     if *head.method() == Method::OPTIONS && head.path() == "*" {
         return Err(Reason::Options);
     }
-    Ok(Target { host, path: path::normalise(head.path())? })
+    Ok(Target { host, path: path::normalise(head.path())?, fields })
 }
 
 /// Size, and the fields that determine how the message is read. Lengths were checked by
 /// [`crate::client::framing`] or by the HTTP/2 library, which lets a repeated one pass.
-fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<(), Reason> {
+fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<KnownFields, Reason> {
+    let mut found = KnownFields::default();
     let (mut count, mut bytes) = (0, 0);
     let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);
     let mut removes_end_to_end = false;
     for (name, value) in fields.iter() {
         count += 1;
         bytes += name.as_str().len() + value.len() + SEPARATORS;
-        match name.known() {
-            Some(KnownField::Host) => hosts += 1,
-            Some(KnownField::Cookie) => cookies += 1,
-            Some(KnownField::ContentLength) => lengths += 1,
+        let Some(known) = name.known() else { continue };
+        found.insert(known);
+        match known {
+            KnownField::Host => hosts += 1,
+            KnownField::Cookie => cookies += 1,
+            KnownField::ContentLength => lengths += 1,
             // A client must not make us take away what the backend decides by.
-            Some(KnownField::Connection) => {
+            KnownField::Connection => {
                 let mut options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
                 removes_end_to_end |= options.any(is_end_to_end);
             }
-            Some(KnownField::TransferEncoding) if value.eq_ignore_ascii_case(b"chunked") => codings += 1,
-            Some(KnownField::TransferEncoding) => codings += 2,
+            KnownField::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => codings += 1,
+            KnownField::TransferEncoding => codings += 2,
             _ => {}
         }
     }
@@ -86,7 +91,7 @@ fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<(), Reason> {
     if codings > 1 {
         return Err(Reason::TransferCoding);
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Fields that no `Connection` option may take away from the backend.

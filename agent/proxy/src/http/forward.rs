@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
+use crate::core::head::KnownField;
 use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::http::body::Content;
@@ -48,8 +49,8 @@ impl Forwarder {
         }
         let parts = &mut outgoing.parts;
         let switch = match outgoing.upload {
-            Upload::Empty => upgrade::Pending::take(parts),
-            Upload::Client { .. } => None,
+            Upload::Empty if plan.fields.has(KnownField::Upgrade) => upgrade::Pending::take(parts),
+            Upload::Empty | Upload::Client { .. } => None,
         };
         let deadline = plan.deadline();
         if let Some(target) = plan.target(parts) {

@@ -4,8 +4,7 @@
 use http::header::{self, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
-use crate::core::head::{FieldName, Fields, FieldsMut, KnownField};
-use crate::core::origin::{self, Claim};
+use crate::core::head::{FieldName, Fields, FieldsMut, KnownField, KnownFields};
 use crate::http::request_id::{self, X_REQUEST_ID};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -35,37 +34,28 @@ pub(crate) struct Forwarded<'r> {
 }
 
 /// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection`
-/// names. Most messages have nothing of it: they cost one pass over their names.
+/// names. Most messages have nothing of it.
 pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut) {
-    let found = known(fields);
+    let found = KnownFields::of(fields);
     remove_known(fields, found);
 }
 
-/// The known fields that there are, a bit each.
-fn known(fields: &impl Fields) -> u16 {
-    fields.names().fold(0, |found, name| found | name.known().map_or(0, bit))
-}
-
-fn remove_known(fields: &mut impl FieldsMut, found: u16) {
-    if found & bit(KnownField::Connection) != 0 {
+fn remove_known(fields: &mut impl FieldsMut, found: KnownFields) {
+    if found.has(KnownField::Connection) {
         for name in named_by_connection(fields) {
             fields.remove(&name);
         }
     }
     // Transfer-Encoding overrides Content-Length, which "MUST" go "prior to forwarding" (RFC 9112
     // section 6.3). Requests that have both do not come this far.
-    if found & bit(KnownField::TransferEncoding) != 0 {
+    if found.has(KnownField::TransferEncoding) {
         fields.remove(&header::CONTENT_LENGTH);
     }
     for (known, name) in &HOP_BY_HOP {
-        if found & bit(*known) != 0 {
+        if found.has(*known) {
             fields.remove(name);
         }
     }
-}
-
-const fn bit(field: KnownField) -> u16 {
-    1 << field as u16
 }
 
 /// The names of fields that a filter removes or determines.
@@ -74,10 +64,10 @@ pub(crate) fn edited(edit: &HeaderEdit) -> impl Iterator<Item = HeaderName> {
     edit.remove.iter().chain(written).map(copy_name)
 }
 
-/// Of requests, `TE: trailers` passes (gRPC insists on it), and expectations are met by us.
-pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut) {
-    let found = known(fields);
-    let te = if found & bit(KnownField::Te) != 0 { fields.get(&header::TE) } else { None };
+/// Of requests, `TE: trailers` passes (gRPC insists on it), and expectations are met by us. `found`
+/// is what there is of known fields.
+pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut, found: KnownFields) {
+    let te = if found.has(KnownField::Te) { fields.get(&header::TE) } else { None };
     let trailers = te.is_some_and(|te| {
         te.split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     });
@@ -110,16 +100,21 @@ fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
 }
 
 /// Identifies the client and the request to the backend. Unless proxies in front are trusted, what
-/// the client claims about itself is dropped.
-pub(crate) fn forwarded(fields: &mut impl FieldsMut, client: &Forwarded<'_>, trusted_hops: usize) {
+/// the client claims about itself is dropped. `found` is what there is of known fields.
+pub(crate) fn forwarded(
+    fields: &mut impl FieldsMut,
+    found: KnownFields,
+    client: &Forwarded<'_>,
+    trusted_hops: usize,
+) {
     let chain = chain(fields, trusted_hops, client.address);
     let given = if chain.is_some() { request_id::given(fields) } else { None };
     // `Forwarded` (RFC 7239) passes proxies that do not know it.
-    fields.remove_if(|name| match origin::claim(name.as_str()) {
-        Some(Claim::Plain) => chain.is_none(),
-        Some(Claim::Disguised) => true,
-        None => name.as_str() == header::FORWARDED.as_str(),
-    });
+    let dropped = [KnownField::Claim, KnownField::DisguisedClaim, KnownField::Forwarded];
+    let dropped = if chain.is_none() { &dropped[..] } else { &dropped[1..] };
+    if dropped.iter().any(|field| found.has(*field)) {
+        fields.remove_if(|name| name.known().is_some_and(|known| dropped.contains(&known)));
+    }
     if given.is_none() {
         let id = client.request_id.map_or_else(request_id::make, HeaderValue::clone);
         fields.insert(X_REQUEST_ID, id);
@@ -194,7 +189,8 @@ mod tests {
         ];
         let mut fields = PlainFields::of(&sent);
         assert_eq!(upgrade(&fields), None);
-        request_hop_by_hop(&mut fields);
+        let found = KnownFields::of(&fields);
+        request_hop_by_hop(&mut fields, found);
         assert_eq!(fields, PlainFields::of(&[("x-kept", "2"), ("te", "trailers")]));
     }
 
@@ -227,7 +223,8 @@ mod tests {
         let id = HeaderValue::from_static("made");
         let client = Forwarded { address: &address, scheme: "http", host: &host, request_id: Some(&id) };
         let mut fields = PlainFields::of(&sent);
-        forwarded(&mut fields, &client, 0);
+        let found = KnownFields::of(&fields);
+        forwarded(&mut fields, found, &client, 0);
         let own = [
             ("x-request-id", "made"),
             ("x-forwarded-proto", "http"),
@@ -236,7 +233,7 @@ mod tests {
         ];
         assert_eq!(fields, PlainFields::of(&own));
         let mut fields = PlainFields::of(&sent);
-        forwarded(&mut fields, &client, 1);
+        forwarded(&mut fields, found, &client, 1);
         let kept = [
             ("x-forwarded-proto", "https"),
             ("x-forwarded-port", "1"),

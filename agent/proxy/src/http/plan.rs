@@ -8,7 +8,7 @@ use portcullis_model::{BackendName, Filter, Rule, WeightedBackend};
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
-use crate::core::head::{FieldsMut, Head};
+use crate::core::head::{FieldsMut, Head, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::headers::{self, Forwarded};
 
@@ -21,8 +21,19 @@ pub(crate) struct ForwardPlan<'s> {
     pub authority: HeaderValue,
     /// The path to send, if it is not the one that came.
     pub path: Option<String>,
-    /// The host to send, if a filter changes it.
-    pub host: Option<HeaderValue>,
+    pub host: HostToSend,
+    /// What the request has of known fields.
+    pub fields: KnownFields,
+}
+
+/// The `Host` that the backend gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum HostToSend {
+    /// The field that came.
+    Unchanged,
+    /// The authority of the plan: the target named it.
+    Authority,
+    Rewritten(HeaderValue),
 }
 
 // === impl ForwardPlan ===
@@ -59,16 +70,17 @@ impl ForwardPlan<'_> {
         request_id: Option<&HeaderValue>,
         upgrade: Option<&HeaderValue>,
     ) {
-        headers::request_hop_by_hop(fields);
+        headers::request_hop_by_hop(fields, self.fields);
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }
         let (address, host) = (&client.address, &self.authority);
         let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id };
-        headers::forwarded(fields, &forwarded, trusted_hops);
-        let host = self.host.as_ref().unwrap_or(&self.authority);
-        if fields.get(&header::HOST) != Some(host.as_bytes()) {
-            fields.insert(header::HOST, host.clone());
+        headers::forwarded(fields, self.fields, &forwarded, trusted_hops);
+        match &self.host {
+            HostToSend::Unchanged => {}
+            HostToSend::Authority => fields.insert(header::HOST, self.authority.clone()),
+            HostToSend::Rewritten(host) => fields.insert(header::HOST, host.clone()),
         }
         for filter in self.rule.filters.iter().chain(&self.backend.filters) {
             if let Filter::RequestHeaders(edit) = filter {

@@ -1,6 +1,9 @@
 //! Ids of requests, by which their lines in the logs of gateway and backends are found. That of a
 //! trusted proxy is kept; others are made: clients could have two requests taken for one.
 
+use std::cell::RefCell;
+
+use bytes::Bytes;
 use http::HeaderValue;
 use http::header::HeaderName;
 
@@ -11,8 +14,15 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static(origin::X_RE
 
 /// Characters of an id that is made; each stands for 5 bits.
 const LENGTH: usize = 16;
+/// Ids that are made at a time, in one piece of memory: each would need two of its own.
+const BATCH: usize = 16;
 /// Longer ids are replaced: each line of a log has one.
 const LONGEST: usize = 128;
+
+thread_local! {
+    /// Ids that no request has yet.
+    static MADE: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
+}
 
 /// The id that trusted proxies gave the request, if it is one.
 pub(crate) fn given(fields: &impl Fields) -> Option<HeaderValue> {
@@ -23,18 +33,28 @@ pub(crate) fn given(fields: &impl Fields) -> Option<HeaderValue> {
     if is_one && id.iter().all(u8::is_ascii_graphic) { fields.copy(&name) } else { None }
 }
 
-/// 80 bits at random in lower-case base32hex (RFC 4648). Each core has a generator of its own.
+/// 80 bits at random in lower-case base32hex (RFC 4648).
 pub(crate) fn make() -> HeaderValue {
+    let id = MADE.with_borrow_mut(|made| {
+        if made.is_empty() {
+            *made = make_batch();
+        }
+        made.split_to(LENGTH)
+    });
+    HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
+}
+
+fn make_batch() -> Bytes {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-    let mut id = [0; LENGTH];
-    for half in id.chunks_exact_mut(LENGTH / 2) {
+    let mut ids = vec![0; BATCH * LENGTH];
+    for half in ids.chunks_exact_mut(LENGTH / 2) {
         let mut bits = fastrand::u64(..);
         for character in half {
             *character = ALPHABET[(bits & 31) as usize];
             bits >>= 5;
         }
     }
-    HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+    ids.into()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use portcullis_model::Limits;
 
-use crate::core::origin::restrict_trailers;
+use crate::core::trailers::restrict_trailers;
 
 /// A request on its way from a client to a backend.
 pub(crate) struct Outgoing {

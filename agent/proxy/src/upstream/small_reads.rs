@@ -29,6 +29,9 @@ impl AsyncRead for SmallReads {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if buffer.remaining() as u64 <= READ {
+            return Pin::new(self.0.get_mut()).poll_read(cx, buffer);
+        }
         self.0.set_limit(READ);
         Pin::new(&mut self.0).poll_read(cx, buffer)
     }

@@ -55,7 +55,12 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let (decision, listener) = decide(Arrival { limits: &limits, tls }, Some(port), head);
     let decision = match decision {
         Decision::Forward(plan) => {
-            let (authority, path, host) = (plan.authority, plan.path, plan.host);
+            let (authority, path) = (plan.authority, plan.path);
+            let host = match plan.host {
+                HostToSend::Unchanged => None,
+                HostToSend::Authority => Some(authority.clone()),
+                HostToSend::Rewritten(host) => Some(host),
+            };
             format!("{} {authority:?} {path:?} {host:?}", plan.rule.id.route.name)
         }
         Decision::Own(OwnAnswer::Redirect { status, location, .. }) => {

@@ -1,0 +1,54 @@
+//! Trailers of requests, held to what header fields are held to.
+
+use http::header::{self, HeaderName};
+
+use crate::core::head::{FieldName, FieldsMut};
+
+/// Removes from the trailers of a request what its header fields could not have brought to the
+/// backend, which may take both for the same: claims, `edited` names that a filter removes or sets,
+/// and what a trailer must not have, "message framing, routing, authentication, request modifiers
+/// … or content format" (RFC 9110 section 6.5.1).
+pub(crate) fn restrict_trailers(trailers: &mut impl FieldsMut, edited: &[HeaderName]) {
+    const NAMES: [HeaderName; 7] = [
+        header::AUTHORIZATION,
+        header::PROXY_AUTHORIZATION,
+        header::CACHE_CONTROL,
+        header::MAX_FORWARDS,
+        header::RANGE,
+        header::TRAILER,
+        header::PRAGMA,
+    ];
+    const PREFIXES: [&str; 2] = ["content-", "if-"];
+    trailers.remove_if(|name| {
+        let text = name.as_str();
+        name.known().is_some()
+            || NAMES.iter().chain(edited).any(|removed| removed.as_str() == text)
+            || PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::head::plain::PlainFields;
+
+    #[test]
+    fn trailers_keep_what_is_about_the_content() {
+        let mut trailers = PlainFields::of(&[
+            ("x-checksum", "1"),
+            ("x-secret", "1"),
+            ("x-forwarded-for", "6.6.6.6"),
+            ("x_real_ip", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("authorization", "x"),
+            ("cookie", "a=b"),
+            ("host", "b.test"),
+            ("connection", "x-checksum"),
+            ("content-length", "3"),
+            ("if-match", "a"),
+            ("digest", "2"),
+        ]);
+        restrict_trailers(&mut trailers, &[HeaderName::from_static("x-secret")]);
+        assert_eq!(trailers, PlainFields::of(&[("x-checksum", "1"), ("digest", "2")]));
+    }
+}
