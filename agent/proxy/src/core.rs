@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod head;
 pub(crate) mod log_limit;
 pub(crate) mod origin;
+pub(crate) mod pseudonym;
 pub(crate) mod reason;
 pub(crate) mod settings;
 pub(crate) mod snapshot;

@@ -12,6 +12,7 @@ pub(crate) mod decide;
 pub(crate) mod edge;
 pub(crate) mod forward;
 pub(crate) mod headers;
+pub(crate) mod loops;
 pub(crate) mod path;
 pub(crate) mod plan;
 pub(crate) mod request_id;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::client::connection_limit::SharedCounts;
 use crate::client::tls::TlsFactory;
+use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::CoreSockets;
 use crate::core::stats::Stats;
@@ -55,11 +56,12 @@ impl Proxy {
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
         let shared_counts = SharedCounts::default();
+        let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
         let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new(), access_log };
         for core in 0..settings.cores.max(1) {
-            proxy.start_core(core, &settings, tls.clone(), shared_counts.clone())?;
+            proxy.start_core(core, &settings, tls.clone(), agent, shared_counts.clone())?;
         }
         Ok(proxy)
     }
@@ -104,6 +106,7 @@ impl Proxy {
         core: usize,
         settings: &Arc<Settings>,
         tls: TlsFactory,
+        agent: AgentId,
         shared_counts: SharedCounts,
     ) -> Result<(), StartError> {
         let sockets = match settings.sockets {
@@ -116,7 +119,7 @@ impl Proxy {
         let settings = settings.clone();
         let access_log = self.access_log.for_core();
         let thread = start_thread(core, for_thread, move |listeners| {
-            thread::run(settings, tls, shared_counts, access_log, listeners, commands)
+            thread::run(settings, tls, agent, shared_counts, access_log, listeners, commands)
         });
         let thread = thread.map_err(|problem| StartError::Core { core, problem })?;
         self.sockets.extend(sockets);

@@ -21,6 +21,7 @@ use crate::client::listener::Listeners;
 use crate::client::tls::TlsFactory;
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
+use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::snapshot::{self, SnapshotCell};
 use crate::core::socket;
@@ -72,12 +73,13 @@ struct Acceptors {
 pub(crate) async fn run(
     settings: Arc<Settings>,
     tls: TlsFactory,
+    agent: AgentId,
     shared_counts: SharedCounts,
     access_log: AccessLog,
     steered: Vec<TcpListener>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Core::new(settings, tls, shared_counts, access_log);
+    let core = Core::new(settings, tls, agent, shared_counts, access_log);
     let mut acceptors = Acceptors::new(steered);
     while let Some(command) = commands.recv().await {
         match command {
@@ -100,6 +102,7 @@ impl Core {
     fn new(
         settings: Arc<Settings>,
         tls: TlsFactory,
+        agent: AgentId,
         shared_counts: SharedCounts,
         access_log: AccessLog,
     ) -> Self {
@@ -107,7 +110,7 @@ impl Core {
         let counters = Rc::<CoreCounters>::default();
         let clients = Rc::<Clients>::default();
         let access_log = Rc::new(access_log);
-        let connection_limits = Rc::new(ConnectionLimits::new(shared_counts));
+        let connection_limits = Rc::new(ConnectionLimits::new(agent, shared_counts));
         let listeners = Rc::new(Listeners::new(tls));
         let tasks = TaskTracker::new();
         let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
@@ -124,6 +127,7 @@ impl Core {
             counters: counters.clone(),
             access_log: access_log.clone(),
             trusted_hops: settings.trusted_hops,
+            looped: LogLimit::default(),
         };
         let forwarder = Forwarder { pools, tasks: tasks.clone(), too_large: LogLimit::default() };
         let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use http::HeaderValue;
-use portcullis_model::Limits;
+use portcullis_model::{Limits, ObjectName};
 
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
@@ -118,6 +118,15 @@ impl Client {
     /// Of the Gateway, when the connection began.
     pub(crate) fn limits(&self) -> &Limits {
         self.permit.limits()
+    }
+
+    pub(crate) fn gateway(&self) -> &ObjectName {
+        self.permit.gateway()
+    }
+
+    /// Of its Gateway, in requests that are sent on.
+    pub(crate) fn pseudonym(&self) -> &HeaderValue {
+        self.permit.pseudonym()
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

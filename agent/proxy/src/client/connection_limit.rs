@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use foldhash::fast::RandomState;
+use http::HeaderValue;
 use portcullis_model::{Gateway, Limits, ObjectName, Port};
 
 use crate::core::log_limit::LogLimit;
+use crate::core::pseudonym::AgentId;
 use crate::core::stats::{ExceededLimit, GatewayCounters, Stats};
 
 /// A Gateway in one version.
 struct GatewayLimit {
     gateway: Arc<Gateway>,
+    pseudonym: HeaderValue,
     counts: Rc<GatewayCounts>,
 }
 
@@ -27,6 +30,7 @@ pub(crate) struct ConnectionPermit(Rc<GatewayLimit>);
 /// The limits of a core, by the address of their Gateway (which they keep alive, so it is not
 /// reused).
 pub(crate) struct ConnectionLimits {
+    agent: AgentId,
     shared_counts: SharedCounts,
     gateways: RefCell<HashMap<usize, Rc<GatewayLimit>, RandomState>>,
     counts: RefCell<HashMap<ObjectName, Rc<GatewayCounts>, RandomState>>,
@@ -53,6 +57,14 @@ impl ConnectionPermit {
         &self.0.gateway.limits
     }
 
+    pub(crate) fn gateway(&self) -> &ObjectName {
+        &self.0.gateway.name
+    }
+
+    pub(crate) fn pseudonym(&self) -> &HeaderValue {
+        &self.0.pseudonym
+    }
+
     pub(crate) fn refused(&self, limit: ExceededLimit) {
         self.0.counts.counters.refused(limit);
     }
@@ -68,8 +80,8 @@ impl Drop for ConnectionPermit {
 // === impl ConnectionLimits ===
 
 impl ConnectionLimits {
-    pub(crate) fn new(shared_counts: SharedCounts) -> Self {
-        Self { shared_counts, gateways: RefCell::default(), counts: RefCell::default() }
+    pub(crate) fn new(agent: AgentId, shared_counts: SharedCounts) -> Self {
+        Self { agent, shared_counts, gateways: RefCell::default(), counts: RefCell::default() }
     }
 
     /// `None` if the Gateway has as many connections as it may have.
@@ -85,7 +97,8 @@ impl ConnectionLimits {
                     full: LogLimit::default(),
                 })
             });
-            Rc::new(GatewayLimit { gateway: gateway.clone(), counts: counts.clone() })
+            let pseudonym = self.agent.pseudonym(&gateway.name);
+            Rc::new(GatewayLimit { gateway: gateway.clone(), pseudonym, counts: counts.clone() })
         });
         let permit = ConnectionPermit(state.clone());
         // Counted first, so that no two cores can both take the last place.

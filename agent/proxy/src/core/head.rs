@@ -71,6 +71,7 @@ pub(crate) trait FieldName {
 pub(crate) enum KnownField {
     /// Who the client is, or which way the request came; see [`origin`].
     Claim,
+    CdnLoop,
     Connection,
     ContentLength,
     Cookie,
@@ -206,6 +207,7 @@ impl FieldName for HeaderName {
             header::TRANSFER_ENCODING => KnownField::TransferEncoding,
             header::UPGRADE => KnownField::Upgrade,
             _ => match self.as_str() {
+                "cdn-loop" => KnownField::CdnLoop,
                 "http2-settings" => KnownField::Http2Settings,
                 "keep-alive" => KnownField::KeepAlive,
                 "proxy-connection" => KnownField::ProxyConnection,

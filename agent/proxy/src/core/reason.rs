@@ -56,6 +56,7 @@ impl Reason {
             | Self::PathNul
             | Self::PathEncodedSlash
             | Self::PathDotParameter
+            | Self::Loop
             | Self::NoListener
             | Self::Misdirected
             | Self::NoRoute => true,
@@ -106,6 +107,7 @@ impl Reason {
             | Self::PathNul
             | Self::PathEncodedSlash
             | Self::PathDotParameter
+            | Self::Loop
             | Self::Misdirected
             | Self::ClientBody
             | Self::BodyTooLarge => None,
@@ -147,6 +149,8 @@ reasons! {
     NoListener = NOT_FOUND "no_listener" "no route matches this request",
     /// The host belongs to another listener than the one this connection was opened for.
     Misdirected = MISDIRECTED_REQUEST "misdirected" "this host is served on another connection",
+    /// The request has passed this Gateway before, or too many of ours.
+    Loop = LOOP_DETECTED "loop" "this request came here before",
     NoRoute = NOT_FOUND "no_route" "no route matches this request",
     /// The rule or the chosen backend reference is invalid; see the route's status.
     Rule = INTERNAL_SERVER_ERROR "rule" "the route cannot serve this request",

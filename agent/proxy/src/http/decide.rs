@@ -14,11 +14,11 @@ use portcullis_model::{
     RequestHead, RouteTable, Rule, RuleId, Scheme, Selected, WeightedBackend,
 };
 
-use crate::core::head::{Fields, Head};
+use crate::core::head::{Fields, Head, KnownField};
 use crate::core::reason::Reason;
 use crate::http::edge::{self, Target};
-use crate::http::headers;
 use crate::http::plan::{ForwardPlan, HostToSend};
+use crate::http::{headers, loops};
 use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
@@ -58,6 +58,8 @@ pub(crate) struct Arrival<'r> {
     pub limits: &'r Limits,
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<&'r Arc<Listener>>,
+    /// Of the Gateway, in requests that it sends on.
+    pub pseudonym: &'r HeaderValue,
 }
 
 impl Arrival<'_> {
@@ -93,6 +95,9 @@ pub(crate) fn decide<'s>(
         Ok(found) => found,
         Err(reason) => return (reason.into(), None),
     };
+    if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
+        return (Reason::Loop.into(), Some(listener));
+    }
     let request = RoutedHead { head, target: &target, query: OnceCell::new() };
     let Some(found) = routes.find(&request) else {
         tracing::debug!(

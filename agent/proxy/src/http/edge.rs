@@ -96,8 +96,8 @@ fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<KnownFields, Re
 
 /// Fields that no `Connection` option may take away from the backend.
 fn is_end_to_end(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 6] =
-        [b"host", b"authorization", b"cookie", b"forwarded", b"x-real-ip", b"x-request-id"];
+    const NAMES: [&[u8]; 7] =
+        [b"host", b"authorization", b"cdn-loop", b"cookie", b"forwarded", b"x-real-ip", b"x-request-id"];
     const PREFIXES: [&[u8]; 2] = [b"content-", b"x-forwarded-"];
     NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
         || PREFIXES

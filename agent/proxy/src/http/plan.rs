@@ -8,9 +8,10 @@ use portcullis_model::{BackendName, Filter, Rule, WeightedBackend};
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
-use crate::core::head::{FieldsMut, Head, KnownFields};
+use crate::core::head::{FieldsMut, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::headers::{self, Forwarded};
+use crate::http::loops;
 
 /// A request on its way to a backend.
 pub(crate) struct ForwardPlan<'s> {
@@ -70,6 +71,11 @@ impl ForwardPlan<'_> {
         request_id: Option<&HeaderValue>,
         upgrade: Option<&HeaderValue>,
     ) {
+        let signature = if self.fields.has(KnownField::CdnLoop) {
+            loops::signed(fields, client.pseudonym())
+        } else {
+            client.pseudonym().clone()
+        };
         headers::request_hop_by_hop(fields, self.fields);
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
@@ -87,6 +93,8 @@ impl ForwardPlan<'_> {
                 headers::edit(fields, edit);
             }
         }
+        // Not for filters to change: a loop would go unnoticed.
+        loops::sign(fields, signature);
     }
 
     /// The names that its trailers must not have, because filters decide about them.

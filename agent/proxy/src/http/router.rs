@@ -12,6 +12,7 @@ use portcullis_model::ObjectName;
 use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
 use crate::core::head::Head;
+use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::core::snapshot::Current;
 use crate::core::stats::CoreCounters;
@@ -27,6 +28,7 @@ pub(crate) struct Router {
     pub counters: Rc<CoreCounters>,
     pub access_log: Rc<AccessLog>,
     pub trusted_hops: usize,
+    pub looped: LogLimit,
 }
 
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
@@ -63,7 +65,7 @@ impl Router {
             Some((Box::new(LoggedRequest::new(log, head, id, chain)), &port.gateway.name))
         });
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
-        let arrival = Arrival { limits: client.limits(), tls };
+        let arrival = Arrival { limits: client.limits(), tls, pseudonym: client.pseudonym() };
         let (decision, listener) = decide::decide(arrival, port, head);
         let listener = listener.map(|listener| self.listeners.get(listener));
         let method = head.method().clone();
@@ -110,6 +112,15 @@ impl Router {
 
     fn explain(&self, client: &Client, request: &Routed<'_>, reason: Reason, status: StatusCode) -> Answer {
         self.counters.answered(reason);
+        if reason == Reason::Loop && self.looped.is_due() {
+            let listener = request.listener.as_ref().map(|listener_state| &listener_state.listener.id);
+            tracing::warn!(
+                listener = listener.map(tracing::field::display),
+                "508: Gateway {} got a request that it had sent on before; an endpoint of one of its backends leads \
+                 back to it: look for a Service whose endpoints are the Gateway's own address",
+                client.gateway()
+            );
+        }
         tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
         if let (Some(content_type), Some(code)) = (&request.grpc, reason.grpc_code()) {
             return answer::of_grpc(reason, code, content_type.clone());

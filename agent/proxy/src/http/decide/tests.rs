@@ -52,7 +52,9 @@ fn serving(entries: Vec<Entry>) -> Port {
 
 fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let limits = Limits::default();
-    let (decision, listener) = decide(Arrival { limits: &limits, tls }, Some(port), head);
+    let pseudonym = HeaderValue::from_static("portcullis-1");
+    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym };
+    let (decision, listener) = decide(arrival, Some(port), head);
     let decision = match decision {
         Decision::Forward(plan) => {
             let (authority, path) = (plan.authority, plan.path);
