@@ -173,7 +173,8 @@ impl Core {
 
     fn accept(&self, listener: TcpListener) -> JoinHandle<()> {
         let (server, tasks) = (self.server.clone(), self.tasks.clone());
-        let accepting = accept_forever(listener, self.counters.clone(), move |stream, peer| {
+        let descriptors = self.settings.client_descriptors;
+        let accepting = accept_forever(listener, descriptors, self.counters.clone(), move |stream, peer| {
             tasks.spawn_local(server.clone().serve(stream, peer));
         });
         tokio::task::spawn_local(or_abort(accepting))

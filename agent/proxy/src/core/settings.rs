@@ -4,6 +4,8 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Threads, each with sockets, pools and counters of its own.
@@ -17,6 +19,9 @@ pub struct Settings {
     /// Trusted proxies that every request passes before this one: as many addresses of
     /// `X-Forwarded-For` are kept. 0: the field is replaced.
     pub trusted_hops: usize,
+    /// Descriptors of the process from which on no client is taken in, so that there are some left
+    /// for connections to backends and for the rest of the agent.
+    pub client_descriptors: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +66,14 @@ impl Default for Settings {
             access_log: LogOutput::Stdout,
             drain: Duration::from_secs(30),
             trusted_hops: 0,
+            client_descriptors: client_descriptors(),
         }
     }
+}
+
+/// Three quarters of what the process may have.
+fn client_descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit / 4 * 3)
 }
 
 // === impl Upstream ===
