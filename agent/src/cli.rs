@@ -94,6 +94,10 @@ pub(crate) struct RunArgs {
     /// -Host are believed. Every request must come through them: others could claim anything
     #[arg(long, value_name = "N", default_value_t = 0, env = "PORTCULLIS_TRUSTED_HOPS")]
     pub trusted_hops: usize,
+    /// Name of this agent in Via of requests [default: no Via; nginx, for one, sends responses
+    /// uncompressed to requests that have it]
+    #[arg(long, value_name = "NAME", value_parser = via_name, env = "PORTCULLIS_VIA")]
+    pub via: Option<String>,
     /// Size of a response's head, in KiB: a backend that sends a larger one has failed (502)
     #[arg(long, value_name = "KIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(8..=1024), env = "PORTCULLIS_MAX_RESPONSE_HEADER")]
     pub max_response_header: u16,
@@ -276,6 +280,15 @@ pub(crate) enum Show {
     Ephemeral,
     /// Objects that would be generated
     Infra,
+}
+
+/// A pseudonym in `Via` is a token (RFC 9110 section 7.6.3).
+fn via_name(name: &str) -> Result<String, String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err("not a token: letters, digits, - . _ and the like".to_owned());
+    }
+    Ok(name.to_owned())
 }
 
 // === impl RunArgs ===

@@ -185,6 +185,7 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
     settings.cores = node.usable_cores(args.cores.map_or(settings.cores, usize::from));
     settings.drain = args.drain_timeout();
     settings.trusted_hops = args.trusted_hops;
+    settings.via = args.via.as_deref().map(Into::into);
     settings.upstream.header_bytes = usize::from(args.max_response_header) << 10;
     settings.upstream.header_fields = args.max_response_fields.into();
     settings

@@ -29,6 +29,7 @@ use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
 use crate::http::connection;
 use crate::http::forward::Forwarder;
+use crate::http::headers::Via;
 use crate::http::router::Router;
 use crate::http::service::Service;
 use crate::log::access_log::AccessLog;
@@ -127,6 +128,7 @@ impl Core {
             counters: counters.clone(),
             access_log: access_log.clone(),
             trusted_hops: settings.trusted_hops,
+            via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
         };
         let forwarder = Forwarder { pools, tasks: tasks.clone(), too_large: LogLimit::default() };

@@ -461,3 +461,26 @@ async fn trusted_proxies_are_believed() {
         check_lines(&wanted, &past_them, &format!("past them, {via:?}"));
     }
 }
+
+/// By default a request does not say that it passed a proxy: some backends send no compressed
+/// responses then.
+#[tokio::test]
+async fn requests_name_the_agent_only_if_it_is_given_a_name() {
+    for (name, via, seen) in [
+        (None, Via::Http1, None),
+        (Some("edge"), Via::Http1, Some("1.1 edge")),
+        (Some("edge"), Via::Http2Tls, Some("2 edge")),
+    ] {
+        let mut world = World::with(Settings { via: name.map(Into::into), ..Settings::default() });
+        let origin = Origin::http1().await;
+        world.backend("echo", BackendProtocol::Http1, &[origin.address]);
+        world.http("*", vec![rule()]);
+        world.https("*", vec![rule()]);
+        world.apply().await;
+        let reply = world.send(via, "GET /").await;
+        assert_eq!(reply.body.lines().find_map(|line| line.strip_prefix("via: ")), seen, "{via:?}");
+        let reply = world.send(via, "GET /\nvia: 1.0 fred").await;
+        let all: Vec<_> = reply.body.lines().filter_map(|line| line.strip_prefix("via: ")).collect();
+        assert_eq!(all, ["1.0 fred"].into_iter().chain(seen).collect::<Vec<_>>(), "{via:?}");
+    }
+}

@@ -68,7 +68,7 @@ async fn so_many_gateways_may_be_passed() {
     }
 }
 
-/// Or else whoever writes the route could hide the loop.
+/// Or else the owner of the route could hide the loop.
 #[tokio::test]
 async fn filters_and_connection_options_leave_the_signature_alone() {
     let hide = edit(&[("cdn-loop", "x")], &[], &["cdn-loop"]);

@@ -69,7 +69,7 @@ pub(crate) trait FieldName {
 /// Fields that mean something to a gateway by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KnownField {
-    /// Who the client is, or which way the request came; see [`origin`].
+    /// A statement about the client, or the way that the request came; see [`origin`].
     Claim,
     CdnLoop,
     Connection,

@@ -1,5 +1,5 @@
-//! Names of fields that a client cannot be believed about: where a request comes from, by which way,
-//! and under which id.
+//! Names of fields that a client cannot be believed about: where a request comes from, by which
+//! way, and under which id.
 
 pub(crate) const X_REAL_IP: &str = "x-real-ip";
 pub(crate) const X_REQUEST_ID: &str = "x-request-id";

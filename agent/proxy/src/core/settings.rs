@@ -19,6 +19,8 @@ pub struct Settings {
     /// Trusted proxies that every request passes before this one: as many addresses of
     /// `X-Forwarded-For` are kept. 0: the field is replaced.
     pub trusted_hops: usize,
+    /// The agent's name in `Via` of requests; without one it sends none.
+    pub via: Option<Box<str>>,
     /// Descriptors of the process from which on no client is taken in, so that there are some left
     /// for connections to backends and for the rest of the agent.
     pub client_descriptors: u64,
@@ -66,6 +68,7 @@ impl Default for Settings {
             access_log: LogOutput::Stdout,
             drain: Duration::from_secs(30),
             trusted_hops: 0,
+            via: None,
             client_descriptors: client_descriptors(),
         }
     }

@@ -26,7 +26,7 @@ pub(crate) struct Target<'r> {
     pub host: Cow<'r, str>,
     /// Absolute and normal.
     pub path: Cow<'r, str>,
-    /// What there is of known fields.
+    /// The known fields among those of the request.
     pub fields: KnownFields,
 }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use http::{HeaderMap, StatusCode, Version, header};
 use http_body::Body as _;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::TaskTracker;
@@ -14,7 +14,7 @@ use crate::core::head::KnownField;
 use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::http::body::Content;
-use crate::http::plan::ForwardPlan;
+use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::upgrade;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::pool::Pools;
@@ -40,8 +40,7 @@ impl Forwarder {
         &self,
         client: &Rc<Client>,
         plan: &ForwardPlan<'_>,
-        trusted_hops: usize,
-        request_id: Option<&HeaderValue>,
+        passage: Passage<'_>,
         mut outgoing: Box<Outgoing>,
     ) -> Result<BackendResponse, Reason> {
         if outgoing.upload.is_too_large() {
@@ -57,7 +56,7 @@ impl Forwarder {
             parts.uri = target.into();
         }
         let upgrade = switch.as_ref().map(|switch| &switch.protocol);
-        plan.edit_request(&mut parts.headers, client, trusted_hops, request_id, upgrade);
+        plan.edit_request(&mut parts.headers, client, passage, upgrade);
         outgoing.upload.keep_out(|| plan.edited_names());
         let sent = match deadline {
             None => attempt::send(&self.pools, plan.name, outgoing).await,

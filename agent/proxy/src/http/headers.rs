@@ -1,6 +1,7 @@
 //! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters
 //! apply. Nothing here depends on the parser that the fields come from.
 
+use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use portcullis_model::HeaderEdit;
 
@@ -31,6 +32,32 @@ pub(crate) struct Forwarded<'r> {
     pub host: &'r HeaderValue,
     /// The id that the request has in the access log. `None`: it has none yet.
     pub request_id: Option<&'r HeaderValue>,
+}
+
+/// The agent in `Via`, with "the protocol version … of the received message" (RFC 9110 section
+/// 7.6.3).
+pub(crate) struct Via {
+    http10: HeaderValue,
+    http11: HeaderValue,
+    http2: HeaderValue,
+}
+
+// === impl Via ===
+
+impl Via {
+    /// `None` if the name cannot be in a field.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let element = |version| HeaderValue::from_str(&format!("{version} {name}")).ok();
+        Some(Self { http10: element("1.0")?, http11: element("1.1")?, http2: element("2")? })
+    }
+
+    pub(crate) fn received_by(&self, version: Version) -> &HeaderValue {
+        match version {
+            Version::HTTP_2 => &self.http2,
+            Version::HTTP_10 => &self.http10,
+            _ => &self.http11,
+        }
+    }
 }
 
 /// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection`

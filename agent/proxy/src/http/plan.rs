@@ -23,7 +23,7 @@ pub(crate) struct ForwardPlan<'s> {
     /// The path to send, if it is not the one that came.
     pub path: Option<String>,
     pub host: HostToSend,
-    /// What the request has of known fields.
+    /// The known fields among those of the request.
     pub fields: KnownFields,
 }
 
@@ -35,6 +35,17 @@ pub(crate) enum HostToSend {
     /// The authority of the plan: the target named it.
     Authority,
     Rewritten(HeaderValue),
+}
+
+/// The gateway's part in a request that it sends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Passage<'r> {
+    /// Proxies in front that are believed.
+    pub trusted_hops: usize,
+    /// An element for `Via`.
+    pub via: Option<&'r HeaderValue>,
+    /// The id that the request has in the access log. `None`: it has none yet.
+    pub request_id: Option<&'r HeaderValue>,
 }
 
 // === impl ForwardPlan ===
@@ -67,8 +78,7 @@ impl ForwardPlan<'_> {
         &self,
         fields: &mut impl FieldsMut,
         client: &Client,
-        trusted_hops: usize,
-        request_id: Option<&HeaderValue>,
+        passage: Passage<'_>,
         upgrade: Option<&HeaderValue>,
     ) {
         let signature = if self.fields.has(KnownField::CdnLoop) {
@@ -81,8 +91,11 @@ impl ForwardPlan<'_> {
             headers::announce_upgrade(fields, protocol);
         }
         let (address, host) = (&client.address, &self.authority);
-        let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id };
-        headers::forwarded(fields, self.fields, &forwarded, trusted_hops);
+        let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id: passage.request_id };
+        headers::forwarded(fields, self.fields, &forwarded, passage.trusted_hops);
+        if let Some(via) = passage.via {
+            fields.append(header::VIA, via.clone());
+        }
         match &self.host {
             HostToSend::Unchanged => {}
             HostToSend::Authority => fields.insert(header::HOST, self.authority.clone()),

@@ -18,7 +18,9 @@ use crate::core::snapshot::Current;
 use crate::core::stats::CoreCounters;
 use crate::http::answer::{self, Answer};
 use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
-use crate::http::{headers, request_id};
+use crate::http::headers::{self, Via};
+use crate::http::plan::Passage;
+use crate::http::request_id;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
 
@@ -28,6 +30,7 @@ pub(crate) struct Router {
     pub counters: Rc<CoreCounters>,
     pub access_log: Rc<AccessLog>,
     pub trusted_hops: usize,
+    pub via: Option<Via>,
     pub looped: LogLimit,
 }
 
@@ -41,15 +44,6 @@ pub(crate) struct Routed<'s> {
     grpc: Option<HeaderValue>,
     /// With its Gateway, if that has an access log.
     logged: Option<(Box<LoggedRequest>, &'s ObjectName)>,
-}
-
-// === impl Routed ===
-
-impl Routed<'_> {
-    /// The id that is logged. Requests that are not logged get theirs when they are sent on.
-    pub(crate) fn id(&self) -> Option<&HeaderValue> {
-        self.logged.as_ref().map(|(logged, _)| &logged.id)
-    }
 }
 
 // === impl Router ===
@@ -72,6 +66,15 @@ impl Router {
         // gRPC is POST: others need no look at their fields.
         let grpc = if method == Method::POST { answer::grpc_type(head.fields()) } else { None };
         Routed { decision, listener, version: head.version(), method, grpc, logged }
+    }
+
+    /// Requests that are not logged get their id when they are sent on.
+    pub(crate) fn passage<'r>(&'r self, request: &'r Routed<'_>) -> Passage<'r> {
+        Passage {
+            trusted_hops: self.trusted_hops,
+            via: self.via.as_ref().map(|via| via.received_by(request.version)),
+            request_id: request.logged.as_ref().map(|(logged, _)| &logged.id),
+        }
     }
 
     /// Notes that a backend answers the request. Returns the line of the access log, for when the

@@ -44,8 +44,8 @@ impl Service {
         let request = self.router.route(&current, client, &outgoing.parts);
         let forwarded = match &request.decision {
             Decision::Forward(plan) => {
-                let (hops, id) = (self.router.trusted_hops, request.id());
-                let forwarding = self.forwarder.forward(client, plan, hops, id, outgoing);
+                let passage = self.router.passage(&request);
+                let forwarding = self.forwarder.forward(client, plan, passage, outgoing);
                 forwarding.await.map_err(|reason| self.router.answer(client, &request, &reason.into()))
             }
             Decision::Own(own) => Err(self.router.answer(client, &request, own)),
