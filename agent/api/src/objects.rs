@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::definition::CustomResourceDefinition;
 use crate::node::Node;
+use crate::types::backendtlspolicies::BackendTlsPolicy;
 use crate::types::gatewayclasses::GatewayClass;
 use crate::types::gatewayparameters::GatewayParameters;
 use crate::types::gateways::Gateway;
@@ -25,6 +26,9 @@ use crate::types::grpcroutes::GrpcRoute;
 use crate::types::httproutes::HttpRoute;
 use crate::types::listenersets::ListenerSet;
 use crate::types::referencegrants::ReferenceGrant;
+use crate::types::tcproutes::TcpRoute;
+use crate::types::tlsroutes::TlsRoute;
+use crate::types::udproutes::UdpRoute;
 
 use kind::Row;
 pub use kind::{LastGood, Readers, Reading, Role, Scope, StatusUse};
@@ -251,6 +255,18 @@ kinds! { $
     GrpcRoute(GrpcRoute) in grpc_routes as Packed:
         "GRPCRoute" "grpcroutes" of GATEWAY_GROUP ["v1", "v1alpha2"],
         Namespaced, Route, read Whole by All, status Written, kept Disk;
+    TlsRoute(TlsRoute) in tls_routes as Packed:
+        "TLSRoute" "tlsroutes" of GATEWAY_GROUP ["v1", "v1alpha3", "v1alpha2"],
+        Namespaced, Route, read Whole by Nodes, status Written, kept Nowhere;
+    TcpRoute(TcpRoute) in tcp_routes as Packed:
+        "TCPRoute" "tcproutes" of GATEWAY_GROUP ["v1", "v1alpha2"],
+        Namespaced, Route, read Whole by Nodes, status Written, kept Nowhere;
+    UdpRoute(UdpRoute) in udp_routes as Packed:
+        "UDPRoute" "udproutes" of GATEWAY_GROUP ["v1", "v1alpha2"],
+        Namespaced, Route, read Whole by Nodes, status Written, kept Nowhere;
+    BackendTlsPolicy(BackendTlsPolicy) in backend_tls_policies:
+        "BackendTLSPolicy" "backendtlspolicies" of GATEWAY_GROUP ["v1", "v1alpha3"],
+        Namespaced, Policy, read Whole by All, status Written, kept Disk;
     ReferenceGrant(ReferenceGrant) in reference_grants:
         "ReferenceGrant" "referencegrants" of GATEWAY_GROUP ["v1", "v1beta1", "v1alpha2"],
         Namespaced, Other, read Whole by All, status Ignored, kept Disk;

@@ -3,12 +3,12 @@
 //! the child's own listeners and to no others (GEP-1713 and its first revision, "Policy
 //! attachment").
 //!
-//! So far, policies are fields of Gateways, and they all apply: there is nothing to merge. The
-//! first policy that is an object (`targetRefs`) brings its kind's line in the table of kinds, and
-//! here the types that all of them share: the target of a reference (object, section name), the
-//! level it is at (Gateway before ListenerSet, listener, route and rule) as one `Ord` by which
-//! policies are merged, and the ancestors that their statuses name. Nothing here knows what a
-//! policy is about.
+//! So far, policies for listeners are fields of Gateways, and they all apply: there is nothing to
+//! merge. Policies that are objects (`targetRefs`) have a room each below this one; the first one
+//! that is about listeners, routes or rules brings the level it is at (Gateway before ListenerSet,
+//! listener, route and rule) as one `Ord` by which policies are merged.
+
+pub(crate) mod backend_tls;
 
 use portcullis_api::types::gateways::{Gateway, GatewayTlsFrontend};
 use portcullis_api::types::shared::FrontendTlsValidation;

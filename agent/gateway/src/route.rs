@@ -16,6 +16,7 @@ pub(crate) mod pattern;
 mod reference;
 mod resolve;
 mod table;
+mod unserved;
 
 use std::sync::Arc;
 

@@ -6,9 +6,11 @@ pub(crate) mod dump;
 mod gateway;
 mod listener;
 mod listener_set;
+mod policy;
 mod route;
 pub(crate) mod summary;
 
+use portcullis_api::types::backendtlspolicies::PolicyStatus;
 use portcullis_api::types::gateways::GatewayStatus;
 use portcullis_api::types::listenersets::ListenerSetStatus;
 use portcullis_api::types::shared::{ClassStatus, RouteStatus};
@@ -20,6 +22,7 @@ pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, GatewayView, child_status, gateway_status};
 pub(crate) use listener::{ListenerView, Overlap};
 pub(crate) use listener_set::{SetView, set_status};
+pub(crate) use policy::policy_status;
 pub(crate) use route::{ParentVerdict, route_status};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +32,8 @@ pub enum Status {
     ListenerSet(ListenerSetStatus),
     /// Only the `parents` that are ours; those of other controllers are to be left alone.
     Route(RouteStatus),
+    /// Only the `ancestors` that are ours.
+    Policy(PolicyStatus),
 }
 
 // === impl Status ===
@@ -41,32 +46,38 @@ impl Status {
             Self::Gateway(status) => serde_json::to_value(status),
             Self::ListenerSet(status) => serde_json::to_value(status),
             Self::Route(status) => serde_json::to_value(status),
+            Self::Policy(status) => serde_json::to_value(status),
         };
         // Generated types have string keys only, which always serialise.
         json.unwrap_or_default()
     }
 
-    /// True if any condition reports a fault: of the object, a listener, a parent or a grandparent.
+    /// True if any condition reports a fault: of the object, a listener, a parent, a grandparent or an ancestor.
     pub fn has_fault(&self) -> bool {
         let own = match self {
             Self::GatewayClass(ClassStatus { conditions, .. })
             | Self::Gateway(GatewayStatus { conditions, .. })
             | Self::ListenerSet(ListenerSetStatus { conditions, .. }) => conditions.as_deref(),
-            Self::Route(_) => None,
+            Self::Route(_) | Self::Policy(_) => None,
         };
         let listeners = match self {
             Self::Gateway(GatewayStatus { listeners, .. })
             | Self::ListenerSet(ListenerSetStatus { listeners, .. }) => listeners.as_deref(),
-            Self::GatewayClass(_) | Self::Route(_) => None,
+            Self::GatewayClass(_) | Self::Route(_) | Self::Policy(_) => None,
         };
         let parents = match self {
             Self::Route(status) => status.parents.as_slice(),
-            Self::GatewayClass(_) | Self::Gateway(_) | Self::ListenerSet(_) => &[],
+            Self::GatewayClass(_) | Self::Gateway(_) | Self::ListenerSet(_) | Self::Policy(_) => &[],
+        };
+        let ancestors = match self {
+            Self::Policy(status) => status.ancestors.as_slice(),
+            Self::GatewayClass(_) | Self::Gateway(_) | Self::ListenerSet(_) | Self::Route(_) => &[],
         };
         let grandparents = parents.iter().flat_map(|parent| parent.grandparents.iter().flatten());
         let own = own.into_iter().flatten();
         own.chain(listeners.into_iter().flatten().flat_map(|listener| &listener.conditions))
             .chain(parents.iter().flat_map(|parent| &parent.conditions))
+            .chain(ancestors.iter().flat_map(|ancestor| &ancestor.conditions))
             .chain(grandparents.flat_map(|grandparent| grandparent.conditions.iter().flatten()))
             .any(summary::is_fault)
     }

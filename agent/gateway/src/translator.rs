@@ -16,6 +16,7 @@ mod hierarchy;
 mod listeners;
 mod needs;
 mod parsed;
+mod policies;
 mod ports;
 mod published;
 mod relation;
@@ -47,6 +48,7 @@ use hierarchy::Hierarchy;
 use listeners::Listeners;
 use needs::Needs;
 use parsed::ParsedRoutes;
+use policies::Policies;
 use ports::Ports;
 use routes::{ChangedRoutes, Routes};
 use snapshot::NextSnapshot;
@@ -104,6 +106,7 @@ struct Stages {
     listeners: Listeners,
     hierarchy: Hierarchy,
     gateways: Gateways,
+    policies: Policies,
     parsed: ParsedRoutes,
     routes: Routes,
     conflicts: KindConflicts,
@@ -135,6 +138,7 @@ impl Translator {
             listeners,
             hierarchy,
             gateways,
+            policies,
             parsed,
             routes,
             conflicts,
@@ -156,10 +160,19 @@ impl Translator {
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
-        let affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, listeners);
+        let targeted = policies.update(&changed, objects);
+        let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, listeners);
+        affected.extend(routes.targeted(&targeted));
         let affected = parsed.update(affected, objects);
-        let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects });
-        let ChangedRoutes { statuses, families, parents, listeners: reattached, services } = routed;
+        let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects, policies });
+        let ChangedRoutes {
+            statuses,
+            families,
+            parents,
+            listeners: reattached,
+            services,
+            policies: referred,
+        } = routed;
         let turned = conflicts.update(&reattached, routes);
 
         // What is served: tables into listeners, these into ports, and ports on addresses.
@@ -180,6 +193,7 @@ impl Translator {
             hierarchy: &attached,
             gateways: &merged,
             routes: statuses,
+            policies: &referred,
             parents: &parents,
             conflicts: &turned,
             frontends: &claimed,
@@ -258,13 +272,25 @@ impl Stages {
         settings: &'s Settings,
         observations: &'s Observations,
     ) -> View<'s> {
-        let Self { listeners, hierarchy, gateways, parsed, routes, conflicts, ports, frontends, .. } = self;
+        let Self {
+            listeners,
+            hierarchy,
+            gateways,
+            policies,
+            parsed,
+            routes,
+            conflicts,
+            ports,
+            frontends,
+            ..
+        } = self;
         View {
             settings,
             objects,
             listeners,
             hierarchy,
             gateways,
+            policies,
             parsed,
             routes,
             conflicts,

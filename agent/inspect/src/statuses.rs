@@ -39,7 +39,7 @@ pub fn statuses(objects: &[Value]) -> String {
     table(&["KIND", "NAME", "FOR", "STATE", "MESSAGE"], &rows)
 }
 
-/// One row for the object, one for each parent, and one for each listener with a fault.
+/// One row for the object, one for each parent or ancestor, and one for each listener with a fault.
 fn rows(object: &Value) -> Vec<Vec<String>> {
     let status = &object["status"];
     let row = |part: String, summary: Option<ConditionSummary>| {
@@ -50,8 +50,10 @@ fn rows(object: &Value) -> Vec<Vec<String>> {
         vec![text(&object["kind"]).to_owned(), name(object), part, state, message]
     };
     let own = status.get("conditions").map(|own| row("-".to_owned(), ConditionSummary::of_json(own)));
-    let parents = list(&status["parents"]).map(|parent| {
-        row(parent_name(&parent["parentRef"]), ConditionSummary::of_json(&parent["conditions"]))
+    let parents = list(&status["parents"]).map(|parent| (&parent["parentRef"], parent));
+    let ancestors = list(&status["ancestors"]).map(|ancestor| (&ancestor["ancestorRef"], ancestor));
+    let parents = parents.chain(ancestors).map(|(reference, entry)| {
+        row(parent_name(reference), ConditionSummary::of_json(&entry["conditions"]))
     });
     let listeners = list(&status["listeners"]).filter_map(|listener| {
         let summary = ConditionSummary::of_json(&listener["conditions"])?;

@@ -16,24 +16,20 @@ pub(crate) const COMMITTED: &str = "v1.7.0";
 
 const MODULE: &str = "sigs.k8s.io/gateway-api";
 
-/// CRDs that the agent reads: types are made of these.
+/// CRDs that the agent reads: types are made of these. The other CRDs of the release are installed
+/// from the release, if at all.
 const READ: &[&str] = &[
+    "backendtlspolicies.gateway.networking.k8s.io",
     "gatewayclasses.gateway.networking.k8s.io",
     "gateways.gateway.networking.k8s.io",
     "grpcroutes.gateway.networking.k8s.io",
     "httproutes.gateway.networking.k8s.io",
     "listenersets.gateway.networking.k8s.io",
     "referencegrants.gateway.networking.k8s.io",
-    "xmeshes.gateway.networking.x-k8s.io",
-];
-
-/// CRDs that are installed with them, for the conformance suite and other readers. The other CRDs
-/// of the release are installed from the release, if at all.
-const INSTALLED: &[&str] = &[
-    "backendtlspolicies.gateway.networking.k8s.io",
     "tcproutes.gateway.networking.k8s.io",
     "tlsroutes.gateway.networking.k8s.io",
     "udproutes.gateway.networking.k8s.io",
+    "xmeshes.gateway.networking.x-k8s.io",
 ];
 
 /// Written by hand: the Helm chart installs them, below `deploy/crds`.
@@ -46,7 +42,7 @@ pub(super) fn patched(version: &str) -> Result<Files> {
     let directory =
         if version == COMMITTED { PathBuf::from(CRDS) } else { Path::new("target/crds").join(version) };
     let mut files = Files::new();
-    for plural in READ.iter().chain(INSTALLED) {
+    for plural in READ {
         let name = file_name(plural);
         let mut crd = read(&upstream.join(&name))?;
         patch::apply(&mut crd, plural)?;

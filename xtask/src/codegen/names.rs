@@ -5,6 +5,11 @@
 
 /// From the default name of any place where the shape occurs.
 const NAMES: &[(&str, &str)] = &[
+    ("BackendTlsPolicyStatus", "PolicyStatus"),
+    ("BackendTlsPolicyStatusAncestors", "PolicyAncestorStatus"),
+    ("BackendTlsPolicyTargetRefs", "PolicyTargetReference"),
+    ("BackendTlsPolicyValidation", "BackendTlsValidation"),
+    ("BackendTlsPolicyValidationSubjectAltNames", "SubjectAltName"),
     ("GatewayAllowedListeners", "AllowedAttachments"),
     ("GatewayAllowedListenersNamespaces", "AllowedNamespaces"),
     ("GatewayAllowedListenersNamespacesSelector", "LabelSelector"),
@@ -55,6 +60,10 @@ const NAMES: &[(&str, &str)] = &[
     ("HttpRouteRulesMatchesPath", "HttpPathMatch"),
     ("HttpRouteRulesRetry", "HttpRouteRetry"),
     ("HttpRouteRulesTimeouts", "HttpRouteTimeouts"),
+    ("TcpRouteRules", "StreamRouteRule"),
+    ("TcpRouteRulesBackendRefs", "WeightedBackendReference"),
+    ("TcpRouteStatus", "RouteStatus"),
+    ("TcpRouteStatusParents", "RouteParentStatus"),
 ];
 
 pub(super) fn better(default: &str) -> Option<&'static str> {

@@ -34,6 +34,8 @@ pub enum Role {
     Parent,
     /// Attaches to parents by `parentRefs`.
     Route,
+    /// Applies to what its `targetRefs` name.
+    Policy,
     /// Says something about them, or is referred to by them.
     Other,
 }
@@ -126,6 +128,12 @@ impl Kind {
         self.role() == Role::Route
     }
 
+    /// True if several controllers write the status of one object: each has entries of its own
+    /// there, by parent or by ancestor.
+    pub fn shares_status(self) -> bool {
+        matches!(self.role(), Role::Route | Role::Policy)
+    }
+
     /// The kinds of routes.
     pub fn routes() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|kind| kind.is_route())
@@ -190,7 +198,20 @@ mod tests {
             .filter(|kind| kind.status() == StatusUse::Written)
             .map(|it| it.as_str())
             .collect();
-        assert_eq!(written, ["GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute"]);
+        assert_eq!(
+            written,
+            [
+                "GatewayClass",
+                "Gateway",
+                "ListenerSet",
+                "HTTPRoute",
+                "GRPCRoute",
+                "TLSRoute",
+                "TCPRoute",
+                "UDPRoute",
+                "BackendTLSPolicy"
+            ]
+        );
     }
 
     #[test]

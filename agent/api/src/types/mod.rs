@@ -2,6 +2,7 @@
 //! `deploy/crds` by `cargo xtask codegen`. Enumerations are plain strings and unknown fields are
 //! ignored, so that newer CRDs never make the agent fail.
 
+pub mod backendtlspolicies;
 pub mod gatewayclasses;
 pub mod gatewayparameters;
 pub mod gateways;
@@ -10,4 +11,7 @@ pub mod httproutes;
 pub mod listenersets;
 pub mod referencegrants;
 pub mod shared;
+pub mod tcproutes;
+pub mod tlsroutes;
+pub mod udproutes;
 pub mod xmeshes;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use portcullis_api::ObjectKey;
+use portcullis_api::types::backendtlspolicies::PolicyStatus;
 use portcullis_gateway::{ConditionSummary, Status, parent_name};
 use portcullis_log::{CurrentProblems, Difference};
 use serde_json::json;
@@ -64,13 +65,14 @@ impl Line {
     }
 }
 
-/// Of the object itself, of its listeners, and of its parents.
+/// Of the object itself, of its listeners, and of its parents or ancestors.
 fn faults(status: &Status) -> Vec<String> {
     let (own, listeners, parents) = match status {
         Status::GatewayClass(status) => (&status.conditions, &None, &[][..]),
         Status::Gateway(status) => (&status.conditions, &status.listeners, &[][..]),
         Status::ListenerSet(status) => (&status.conditions, &status.listeners, &[][..]),
         Status::Route(status) => (&None, &None, &status.parents[..]),
+        Status::Policy(status) => return for_ancestors(status),
     };
     let own = ConditionSummary::of(own.as_deref().unwrap_or_default());
     let of_listeners = listeners.iter().flatten().filter_map(|listener| {
@@ -82,6 +84,14 @@ fn faults(status: &Status) -> Vec<String> {
         Some(format!("for {}: {summary}", parent_name(&json!(parent.parent_ref))))
     });
     own.map(|summary| summary.to_string()).into_iter().chain(of_listeners).chain(of_parents).collect()
+}
+
+fn for_ancestors(status: &PolicyStatus) -> Vec<String> {
+    let entries = status.ancestors.iter().filter_map(|ancestor| {
+        let summary = ConditionSummary::of(&ancestor.conditions)?;
+        Some(format!("for {}: {summary}", parent_name(&json!(ancestor.ancestor_ref))))
+    });
+    entries.collect()
 }
 
 #[cfg(test)]

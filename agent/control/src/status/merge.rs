@@ -1,5 +1,5 @@
 //! A planned status into the one that is there, pure. Lists that several controllers share (a
-//! route's parents, conditions) keep what others put there, as it was found and in its place.
+//! route's parents, a policy's ancestors, conditions) keep what others put there, as it was found and in its place.
 //! Nothing is planned when only time would change.
 
 use portcullis_gateway::ConditionType;
@@ -7,9 +7,22 @@ use serde_json::{Map, Value, json};
 
 use crate::status::times;
 
-const PARENTS: &str = "parents";
 const LISTENERS: &str = "listeners";
 const CONDITIONS: &str = "conditions";
+
+/// A list of which each controller has entries of its own, and the reference by which they are told
+/// apart.
+#[derive(Clone, Copy)]
+struct Shared {
+    list: &'static str,
+    reference: &'static str,
+}
+
+/// Of routes, and of policies.
+const SHARED: [Shared; 2] = [
+    Shared { list: "parents", reference: "parentRef" },
+    Shared { list: "ancestors", reference: "ancestorRef" },
+];
 
 /// Fields that a plan may have, but for the shared ones; those that are there and not planned go.
 const PLANNED: [&str; 5] =
@@ -25,17 +38,19 @@ const NEVER_WRITTEN: [&str; 5] =
 ///
 /// `planned` is `None` for an object whose status has nothing of ours any more.
 pub(super) fn patch(observed: &Value, planned: Option<&Value>, controller: &str, now: &str) -> Option<Value> {
-    let mut merged = match planned {
-        Some(planned) if planned.get(PARENTS).is_none() => whole(observed, planned),
-        planned => with_parents(observed, planned, controller)?,
+    let shared = Shared::of(planned.unwrap_or(observed));
+    let mut merged = match (shared, planned) {
+        (Some(shared), planned) => shared.merged(observed, planned, controller)?,
+        (None, Some(planned)) => whole(observed, planned),
+        (None, None) => return None,
     };
     carry(&mut merged, observed, controller, now);
     difference(observed, merged)
 }
 
-/// Tells whether a status has entries of ours among its parents.
-pub(super) fn has_parents_of(status: &Value, controller: &str) -> bool {
-    list(status, PARENTS).iter().any(|entry| is_ours(entry, controller))
+/// Tells whether a status has entries of ours among those of several controllers.
+pub(super) fn has_entries_of(status: &Value, controller: &str) -> bool {
+    SHARED.iter().flat_map(|shared| list(status, shared.list)).any(|entry| is_ours(entry, controller))
 }
 
 fn list<'v>(holder: &'v Value, field: &str) -> &'v [Value] {
@@ -63,38 +78,50 @@ fn merge(
     merged
 }
 
-// === routes ===
+// === routes and policies ===
 
-fn with_parents(observed: &Value, planned: Option<&Value>, controller: &str) -> Option<Map<String, Value>> {
-    let there = list(observed, PARENTS);
-    let mut planned: Vec<Value> =
-        planned.map(|it| list(it, PARENTS)).unwrap_or_default().iter().map(completed).collect();
-    for entry in &mut planned {
-        let before = there.iter().find(|old| is_ours(old, controller) && is_same_parent(entry, old));
-        share_conditions(entry, before);
+impl Shared {
+    fn of(status: &Value) -> Option<Self> {
+        SHARED.into_iter().find(|shared| status.get(shared.list).is_some())
     }
-    let merged = merge(there, planned, is_same_parent, |entry| !is_ours(entry, controller));
-    let nothing_there = observed.get(PARENTS).is_none() && merged.is_empty();
-    (!nothing_there).then(|| [(PARENTS.to_owned(), Value::Array(merged))].into_iter().collect())
+
+    fn merged(
+        self,
+        observed: &Value,
+        planned: Option<&Value>,
+        controller: &str,
+    ) -> Option<Map<String, Value>> {
+        let there = list(observed, self.list);
+        let planned = planned.map(|it| list(it, self.list)).unwrap_or_default();
+        let mut planned: Vec<Value> = planned.iter().map(|entry| self.completed(entry)).collect();
+        for entry in &mut planned {
+            let before = there.iter().find(|old| is_ours(old, controller) && self.is_same(entry, old));
+            share_conditions(entry, before);
+        }
+        let is_same = |a: &Value, b: &Value| self.is_same(a, b);
+        let merged = merge(there, planned, is_same, |entry| !is_ours(entry, controller));
+        let nothing_there = observed.get(self.list).is_none() && merged.is_empty();
+        (!nothing_there).then(|| [(self.list.to_owned(), Value::Array(merged))].into_iter().collect())
+    }
+
+    fn is_same(self, a: &Value, b: &Value) -> bool {
+        self.completed(a).get(self.reference) == self.completed(b).get(self.reference)
+    }
+
+    /// The API server fills in what a reference leaves out.
+    fn completed(self, entry: &Value) -> Value {
+        let mut entry = entry.clone();
+        if let Some(parent) = entry.get_mut(self.reference).and_then(Value::as_object_mut) {
+            for (field, default) in [("group", portcullis_api::GATEWAY_GROUP), ("kind", "Gateway")] {
+                parent.entry(field).or_insert_with(|| json!(default));
+            }
+        }
+        entry
+    }
 }
 
 fn is_ours(entry: &Value, controller: &str) -> bool {
     entry.get("controllerName").and_then(Value::as_str) == Some(controller)
-}
-
-fn is_same_parent(a: &Value, b: &Value) -> bool {
-    completed(a).get("parentRef") == completed(b).get("parentRef")
-}
-
-/// The API server fills in what a `parentRef` leaves out.
-fn completed(entry: &Value) -> Value {
-    let mut entry = entry.clone();
-    if let Some(parent) = entry.get_mut("parentRef").and_then(Value::as_object_mut) {
-        for (field, default) in [("group", portcullis_api::GATEWAY_GROUP), ("kind", "Gateway")] {
-            parent.entry(field).or_insert_with(|| json!(default));
-        }
-    }
-    entry
 }
 
 // === objects that are all ours ===
@@ -132,16 +159,15 @@ fn is_of_another_type(condition: &Value) -> bool {
 /// Entries of others keep their times, whatever they are.
 fn carry(merged: &mut Map<String, Value>, observed: &Value, controller: &str, now: &str) {
     for (name, value) in merged {
-        match value {
-            Value::Array(entries) if name == PARENTS => {
+        match (SHARED.into_iter().find(|shared| shared.list == name), value) {
+            (Some(shared), Value::Array(entries)) => {
                 for entry in entries.iter_mut().filter(|entry| is_ours(entry, controller)) {
-                    let there = list(observed, PARENTS).iter();
-                    let before =
-                        there.clone().find(|old| is_ours(old, controller) && is_same_parent(entry, old));
+                    let mut there = list(observed, shared.list).iter();
+                    let before = there.find(|old| is_ours(old, controller) && shared.is_same(entry, old));
                     times::carry(entry, before, now);
                 }
             }
-            value => times::carry(value, observed.get(name), now),
+            (_, value) => times::carry(value, observed.get(name), now),
         }
     }
 }
@@ -149,7 +175,7 @@ fn carry(merged: &mut Map<String, Value>, observed: &Value, controller: &str, no
 /// The top-level fields that differ, and `null` for those that go.
 fn difference(observed: &Value, merged: Map<String, Value>) -> Option<Value> {
     let mut patch = Map::new();
-    if !merged.contains_key(PARENTS) {
+    if !SHARED.iter().any(|shared| merged.contains_key(shared.list)) {
         let gone =
             PLANNED.into_iter().filter(|field| observed.get(field).is_some() && !merged.contains_key(*field));
         patch.extend(gone.map(|field| (field.to_owned(), Value::Null)));
@@ -174,7 +200,7 @@ mod tests {
 
     /// As the API server returns it.
     fn stored(entry: &Value) -> Value {
-        completed(entry)
+        SHARED[0].completed(entry)
     }
 
     #[test]
@@ -215,11 +241,27 @@ mod tests {
     fn our_entries_go_from_a_route_that_left_us() {
         let foreign = entry("example.com/c", "web", "A", "t");
         let observed = json!({"parents": [foreign, entry(OURS, "web", "A", "t")]});
-        assert!(has_parents_of(&observed, OURS));
+        assert!(has_entries_of(&observed, OURS));
         assert_eq!(patch(&observed, None, OURS, "now"), Some(json!({"parents": [foreign]})));
         assert_eq!(patch(&json!({"parents": [foreign]}), None, OURS, "now"), None);
         assert_eq!(patch(&json!({}), None, OURS, "now"), None);
         assert_eq!(patch(&json!({"conditions": [condition("A", "t")]}), None, OURS, "now"), None);
+    }
+
+    #[test]
+    fn ancestors_of_policies_are_shared_like_parents_of_routes() {
+        let of = |controller: &str, gateway: &str, reason: &str, time: &str| {
+            json!({"ancestorRef": {"group": portcullis_api::GATEWAY_GROUP, "kind": "Gateway", "name": gateway},
+                "controllerName": controller, "conditions": [condition(reason, time)]})
+        };
+        let foreign = of("example.com/c", "web", "A", "t");
+        let observed = json!({"ancestors": [of(OURS, "gone", "A", "t"), foreign, of(OURS, "web", "A", "t")]});
+        let planned = json!({"ancestors": [of(OURS, "web", "B", "")]});
+        let expected = json!({"ancestors": [foreign, of(OURS, "web", "B", "now")]});
+        assert_eq!(patch(&observed, Some(&planned), OURS, "now"), Some(expected.clone()));
+        assert_eq!(patch(&expected, Some(&planned), OURS, "later"), None);
+        assert!(has_entries_of(&observed, OURS));
+        assert_eq!(patch(&observed, None, OURS, "now"), Some(json!({"ancestors": [foreign]})));
     }
 
     #[test]

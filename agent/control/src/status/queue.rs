@@ -316,7 +316,7 @@ impl Work {
         let observed = self.observed.get(key)?.clone();
         let planned = self.planned.get(key).cloned();
         let becomes_notable = self.paces.get(key).is_some_and(|pace| pace.reverts.becomes_notable());
-        (planned.is_some() || key.kind.is_route()).then(|| Job {
+        (planned.is_some() || key.kind.shares_status()).then(|| Job {
             key: key.clone(),
             observed,
             planned,
@@ -346,7 +346,7 @@ impl Job {
     pub(super) fn patch(&self, controller_name: &str, now: &str) -> Option<Value> {
         let observed = serde_json::from_str(&self.observed.status).unwrap_or(Value::Null);
         let planned = self.planned();
-        if planned.is_none() && !merge::has_parents_of(&observed, controller_name) {
+        if planned.is_none() && !merge::has_entries_of(&observed, controller_name) {
             return None;
         }
         merge::patch(&observed, planned.as_ref(), controller_name, now)

@@ -32,8 +32,10 @@ pub(crate) fn carry(new: &mut Value, old: Option<&Value>, now: &str) {
 }
 
 const TIME: &str = "lastTransitionTime";
-/// The fields that identify an item: a condition, a listener, a route's parent, in this order.
-const IDENTITIES: [&[&str]; 3] = [&["type"], &["name"], &["parentRef", "controllerName"]];
+/// The fields that identify an item: a condition, a listener, a route's parent, a policy's ancestor,
+/// in this order.
+const IDENTITIES: [&[&str]; 4] =
+    [&["type"], &["name"], &["parentRef", "controllerName"], &["ancestorRef", "controllerName"]];
 
 fn is_condition(value: &Value) -> bool {
     value.get(TIME).is_some()

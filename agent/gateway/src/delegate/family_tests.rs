@@ -40,6 +40,9 @@ impl Resolver for World {
     fn permits(&self, _: Kind, namespace: &str, service: &ObjectName) -> bool {
         self.grants == Granting::All || namespace == &*service.namespace
     }
+    fn tls_policy<'r>(&'r self, _: &'r ObjectName, _: Option<&str>) -> Option<&'r ObjectName> {
+        None
+    }
 }
 
 impl Surroundings for World {

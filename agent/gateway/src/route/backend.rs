@@ -60,6 +60,11 @@ impl BackendUse {
         Ok(Self { service: name, port: key, protocol })
     }
 
+    /// The name that the Service gives the port, by which policies refer to it.
+    pub(super) fn port_name<'s>(&self, service: &'s Service) -> Option<&'s str> {
+        service_port(service, self.port)?.name.as_deref()
+    }
+
     pub fn name(&self) -> BackendName {
         let plain = BackendName::new(&self.service.namespace, &self.service.name, self.port);
         match self.protocol {

@@ -28,6 +28,9 @@ pub(crate) trait RouteKind: ObjectType {
     /// The protocols of the listeners that can carry it.
     const PROTOCOLS: &'static [Protocol];
 
+    /// Message to the owners of routes of a kind that nothing serves; `None` for one that is served.
+    const UNSERVED: Option<&'static str> = None;
+
     /// Answer to requests that a rule takes and no backend can.
     const FAILURE: StatusCode;
 
@@ -110,7 +113,8 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
     let metadata = route.metadata();
     let namespace = metadata.namespace.as_deref().unwrap_or("default");
     let name = Arc::new(ObjectName::new(namespace, metadata.name.as_deref().unwrap_or_default()));
-    let (hostnames, faults) = hostnames(route.hostnames());
+    let (hostnames, mut faults) = hostnames(route.hostnames());
+    faults.extend(R::UNSERVED.map(Fault::unsupported));
     let written = if faults.is_empty() { route.rules() } else { Cow::Borrowed(&[] as &[R::Rule]) };
     let mut rules = Vec::with_capacity(written.len());
     for (index, rule) in written.iter().enumerate() {
@@ -172,7 +176,7 @@ mod tests {
         for kind in Kind::routes() {
             let manifest = json!({"apiVersion": kind.api_version(), "kind": kind.as_str(),
                 "metadata": {"name": "r", "namespace": "shop"},
-                "spec": {"parentRefs": [{"name": "web"}]}});
+                "spec": {"parentRefs": [{"name": "web"}], "hostnames": [], "rules": []}});
             let route = parse(&Object::from_json(manifest).unwrap().unwrap());
             let route = route.unwrap_or_else(|| panic!("{kind} has no type"));
             assert_eq!(route.key.kind, kind);

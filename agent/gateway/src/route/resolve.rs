@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_api::{Kind, Objects};
+use portcullis_api::Kind;
 use portcullis_model::{
     Action, BackendTarget, Failure, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::reference::ParsedBackendRef;
 use super::{BackendUse, ParsedRoute, ParsedRule, kind};
-use crate::{Fault, Grants, Reason};
+use crate::policy::backend_tls;
+use crate::{Fault, Reason};
 
 /// The objects that references are looked up in.
 pub trait Resolver {
@@ -20,16 +21,8 @@ pub trait Resolver {
     /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace,
     /// else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
-}
-
-impl Resolver for Objects {
-    fn service(&self, name: &ObjectName) -> Option<&Service> {
-        self.services.get(name).map(|service| &**service)
-    }
-
-    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
-        Grants::new(self).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
-    }
+    /// The BackendTLSPolicy by which the port of that name has to be spoken to in TLS.
+    fn tls_policy<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> Option<&'r ObjectName>;
 }
 
 #[derive(Clone, Debug, Default)]
@@ -146,7 +139,12 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         let service = service.ok_or_else(|| {
             Fault::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
         })?;
-        BackendUse::of(self.kind, name, service, port)
+        let used = BackendUse::of(self.kind, name, service, port)?;
+        let policy = self.resolver.tls_policy(&used.service, used.port_name(service));
+        match policy {
+            Some(policy) => Err(backend_tls::unserved(policy, &used.service, port, &reference.owner)),
+            None => Ok(used),
+        }
     }
 
     fn failure(&self, reason: &str) -> Failure {

@@ -12,6 +12,7 @@ pub fn dump_status(status: &Status) -> Value {
         Status::Gateway(status) => json!(status),
         Status::ListenerSet(status) => json!(status),
         Status::Route(status) => json!(status),
+        Status::Policy(status) => json!(status),
     };
     shorten(value)
 }

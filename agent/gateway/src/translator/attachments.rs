@@ -3,17 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Service;
 use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{Kind, ObjectKey, Objects};
-use portcullis_model::HostPattern;
+use portcullis_model::{HostPattern, ObjectName};
 
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
+use super::policies::Policies;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, attach, parent_key};
-use crate::route::ParsedRoute;
+use crate::route::{ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
-use crate::{Fault, Reason};
+use crate::{Fault, Grants, Reason};
 
 /// The names for which a route is attached to each of its listeners, while it is worked out.
 pub(super) type Attached = BTreeMap<ListenerKey, BTreeSet<HostPattern>>;
@@ -36,15 +38,30 @@ pub(super) struct ListenerRoutes {
     of_kind: BTreeMap<Kind, usize>,
 }
 
-/// The state that route attachment depends on.
+/// The state that the attachment of routes and the resolution of their references depend on.
 #[derive(Clone, Copy)]
 pub(super) struct Parents<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) objects: &'s Objects,
+    pub(super) policies: &'s Policies,
 }
 
 // === impl Parents ===
+
+impl Resolver for Parents<'_> {
+    fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.objects.services.get(name).map(|service| &**service)
+    }
+
+    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
+        Grants::new(self.objects).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
+    }
+
+    fn tls_policy<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> Option<&'r ObjectName> {
+        self.policies.tls_to(service, port)
+    }
+}
 
 impl Parents<'_> {
     /// Each parentRef is judged on its own; what is attached is the union.

@@ -195,7 +195,7 @@ impl StandIn {
             let same = known.iter().find(|it| Arc::ptr_eq(&it.route, route) && it.references == references);
             let resolved = same.map(|same| same.resolved.clone());
             stand_ins.push(Self {
-                resolved: resolved.unwrap_or_else(|| Arc::new(resolve(route, parents.objects))),
+                resolved: resolved.unwrap_or_else(|| Arc::new(resolve(route, &parents))),
                 references,
                 attached: attached.keys().map(|it| (it.clone(), hostnames_on(it, route, parents))).collect(),
                 route: route.clone(),

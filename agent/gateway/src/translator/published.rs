@@ -54,6 +54,7 @@ impl Published {
             Status::Gateway(status) => serde_json::to_writer(&mut writer, status),
             Status::ListenerSet(status) => serde_json::to_writer(&mut writer, status),
             Status::Route(status) => serde_json::to_writer(&mut writer, status),
+            Status::Policy(status) => serde_json::to_writer(&mut writer, status),
         };
         debug_assert!(
             written.is_ok(),

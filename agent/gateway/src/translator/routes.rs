@@ -14,6 +14,7 @@ use super::families::{AttachedFamily, Consent, StandIn, replace_parent, same_rul
 use super::hierarchy::ChangedHierarchy;
 use super::listeners::{ChangedListeners, Listeners};
 use super::parsed::{ParsedRoutes, parents_of};
+use super::policies::ChangedPolicies;
 use super::relation::{Relation, only_in};
 use crate::Fault;
 use crate::delegate::Family;
@@ -33,7 +34,7 @@ pub(super) struct Routes {
     /// Counts by namespace the changes of what parents and children there may need to agree: its
     /// grants and labels.
     consent: BTreeMap<Arc<str>, u64>,
-    /// Counts changes of what backendRefs lead to: Services and grants.
+    /// Counts changes of what backendRefs lead to: Services, their policies, and grants.
     references: u64,
 }
 
@@ -73,6 +74,8 @@ pub(super) struct ChangedRoutes {
     pub(super) listeners: ListenerHostnames,
     /// Services of which another port came into use, or went out of use.
     pub(super) services: BTreeSet<ObjectName>,
+    /// Policies on what changed routes refer to, or did.
+    pub(super) policies: BTreeSet<ObjectName>,
 }
 
 /// The rules of a route, compared with those before.
@@ -97,6 +100,14 @@ impl Routes {
 
     pub(super) fn at_listener(&self, listener: &ListenerKey) -> Option<&ListenerRoutes> {
         self.by_listener.get(listener)
+    }
+
+    /// The routes that refer to a Service, with permission or without, and where they are attached.
+    pub(super) fn referring_to(
+        &self,
+        service: &ObjectName,
+    ) -> impl Iterator<Item = (&ObjectKey, &AttachedTo)> {
+        self.by_service.of(service).filter_map(|route| Some((route, &self.get(route)?.attached)))
     }
 
     pub(super) fn backend_uses(&self) -> &Counts<BackendUse> {
@@ -135,6 +146,12 @@ impl Routes {
         affected
     }
 
+    /// The routes that refer to Services with other policies.
+    pub(super) fn targeted(&mut self, policies: &ChangedPolicies) -> BTreeSet<ObjectKey> {
+        self.references += policies.services.len() as u64;
+        policies.services.iter().flat_map(|service| self.by_service.of(service)).cloned().collect()
+    }
+
     /// Routes of a namespace that listeners select by its labels, and parents that so select
     /// children there.
     fn selected_by_label(
@@ -170,6 +187,8 @@ impl Routes {
             }
             let now = parsed.get(key).map(|route| self.state(route, before.as_ref(), parsed, parents));
             self.update_references(key, before.as_ref(), now.as_ref(), &mut changed);
+            let services = before.iter().chain(&now).flat_map(|state| &state.references.services);
+            changed.policies.extend(services.flat_map(|service| parents.policies.on(service)).cloned());
             let now = now.map(|now| now.sharing_rules_with(before.as_ref()));
             self.move_route(key, before.as_ref(), now.as_ref(), &mut changed);
             let families =
@@ -188,7 +207,7 @@ impl Routes {
         all: &ParsedRoutes,
         parents: Parents<'_>,
     ) -> RouteState {
-        let mut resolved = resolve(parsed, parents.objects);
+        let mut resolved = resolve(parsed, &parents);
         let (mut attached, verdicts) = parents.attach(parsed);
         let consent = Consent { objects: parents.objects, versions: &self.consent };
         let known = before.and_then(|before| before.family.as_deref());

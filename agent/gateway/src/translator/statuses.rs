@@ -38,6 +38,8 @@ pub(super) struct Changes<'c> {
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) routes: BTreeSet<ObjectKey>,
+    /// Policies on what changed routes refer to.
+    pub(super) policies: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
     pub(super) parents: &'c BTreeSet<ParentKey>,
     pub(super) conflicts: &'c ChangedConflicts,
@@ -107,6 +109,8 @@ impl Changes<'_> {
         let classes = self.classes(view);
         let mut affected = self.routes;
         affected.extend(classes);
+        let policies = self.objects.of(Kind::BackendTlsPolicy).chain(self.policies);
+        affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         for route in &self.conflicts.routes {
             affected.insert(route.clone());
             // Its children are served where it is, and nowhere else.
@@ -157,10 +161,14 @@ mod tests {
     #[test]
     fn every_kind_whose_status_is_ours_gets_one() {
         // Whatever a kind does not know is ignored.
-        let spec = json!({"controllerName": "c", "gatewayClassName": "object", "listeners": [], "rules": [],
+        let target = json!({"group": "", "kind": "Service", "name": "object"});
+        let spec = json!({"controllerName": "c", "gatewayClassName": "object", "hostnames": [],
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+            "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": [target],
+            "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
             "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {
-            let kinds = BTreeSet::from([Kind::GatewayClass, Kind::Gateway, kind]);
+            let kinds = BTreeSet::from([Kind::GatewayClass, Kind::Gateway, Kind::HttpRoute, kind]);
             let objects = kinds.iter().map(|kind| {
                 let manifest = json!({"apiVersion": kind.api_version(), "kind": kind.as_str(),
                     "metadata": {"name": "object"}, "spec": spec});

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use portcullis_api::types::gatewayclasses::GatewayClass;
 use portcullis_api::types::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
-use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects, generation};
 use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey};
 
 use super::attachments::Parents;
@@ -17,18 +17,20 @@ use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::parsed::{ParsedRoutes, parent_route, parents_of};
+use super::policies::Policies;
 use super::ports::Ports;
 use super::routes::{RouteState, Routes};
 use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
 use crate::feedback::Observations;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
 use crate::parent::{self, AllowedChildren};
+use crate::policy::backend_tls;
 use crate::route::ParsedRoute;
 use crate::status::{
     ChildView, GatewayView, ListenerView, Overlap, ParentVerdict, SetView, Status, child_status,
-    class_status, gateway_status, route_status, set_status,
+    class_status, gateway_status, policy_status, route_status, set_status,
 };
-use crate::{Fault, Reason, Settings, infra};
+use crate::{Fault, Grants, Reason, Settings, infra};
 
 /// All that statuses, generated objects and needs follow from.
 #[derive(Clone, Copy)]
@@ -38,6 +40,7 @@ pub(super) struct View<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
+    pub(super) policies: &'s Policies,
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,
@@ -71,6 +74,7 @@ impl<'s> View<'s> {
                 let state = self.routes.get(key)?;
                 Some(Status::Route(self.route_status(key, state)))
             }
+            Kind::BackendTlsPolicy => self.policy_status(&key.name),
             _ => None,
         }
     }
@@ -284,11 +288,44 @@ impl<'s> View<'s> {
         missing.map(|parent| format!("parentRefs: there is no {} {}", parent.kind(), parent.name)).collect()
     }
 
+    // === policies ===
+
+    /// `None` if no route of one of our Gateways refers to what the policy targets: then it is not
+    /// ours to speak about.
+    fn policy_status(self, name: &ObjectName) -> Option<Status> {
+        let policy = self.objects.backend_tls_policies.get(name)?;
+        let mut gateways = BTreeSet::new();
+        for service in &self.policies.services(name) {
+            let routes = self.routes.referring_to(service);
+            let permitted = routes.filter(|(route, _)| self.may_refer(route, service));
+            let parents = permitted.flat_map(|(_, attached)| attached.iter()).map(|((parent, _), _)| parent);
+            gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
+        }
+        let controller = &self.settings.controller_name;
+        let fault = backend_tls::unsupported();
+        let status =
+            policy_status(generation(&policy.metadata), &fault, gateways.iter().copied(), controller);
+        (!gateways.is_empty()).then_some(Status::Policy(status))
+    }
+
+    /// True if the route has permission, or is a parent with a child that has. Strangers must not
+    /// put their Gateways into the status of a policy.
+    fn may_refer(self, route: &ObjectKey, service: &ObjectName) -> bool {
+        let grants = Grants::new(self.objects);
+        let may = |route: &ObjectKey| {
+            let (from, to) = (&route.name.namespace, &service.namespace);
+            grants.permits(route.kind, from, Kind::Service, to, &service.name)
+        };
+        let family = self.routes.family(route);
+        may(route) || family.is_some_and(|family| family.children.iter().any(|report| may(&report.child)))
+    }
+
     // === routes ===
 
     /// The verdicts on a route, conflicts with other kinds included.
     fn verdicts(self, key: &ObjectKey, state: &RouteState) -> Vec<ParentVerdict> {
-        let parents = Parents { listeners: self.listeners, hierarchy: self.hierarchy, objects: self.objects };
+        let View { listeners, hierarchy, objects, policies, .. } = self;
+        let parents = Parents { listeners, hierarchy, objects, policies };
         self.conflicts.verdicts(key, state, parents)
     }
 
