@@ -30,6 +30,11 @@ impl Conditions {
         }
     }
 
+    /// The good status of the type, with a fault that is none of the whole.
+    pub(crate) fn partial(&mut self, r#type: ConditionType, fault: &Fault) {
+        self.push(r#type, r#type.good_status(), fault.reason, fault.message.as_str());
+    }
+
     pub(crate) fn bad(&mut self, r#type: ConditionType, fault: &Fault) {
         self.push(r#type, r#type.bad_status(), fault.reason, fault.message.as_str());
     }

@@ -72,6 +72,12 @@ impl Fault {
         self.public_message.as_deref()
     }
 
+    /// Fields that an object is served without, if there are any.
+    pub fn ignored(fields: &[String]) -> Option<Self> {
+        let message = || format!("without effect: {}", fields.join("; "));
+        (!fields.is_empty()).then(|| Self::not_accepted(Reason::FieldsIgnored, message()))
+    }
+
     /// The same fault, reported by another condition.
     #[must_use]
     pub fn under(self, condition: ConditionType) -> Self {

@@ -12,6 +12,6 @@ pub use certificate::{CertificateError, read as read_certificate};
 pub use declare::ParentKey;
 
 pub(crate) use attach::{RouteAttachment, attach, parent_key};
-pub(crate) use declare::{Certificates, Declared, Held, Listener, ListenerKey};
+pub(crate) use declare::{Certificates, ClientCertificate, Declared, Held, Listener, ListenerKey};
 pub(crate) use hosts::Hosts;
 pub(crate) use merge::{Acceptance, Merge};

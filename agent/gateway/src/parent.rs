@@ -12,7 +12,8 @@ pub use gateway::{ALLOWED_CHILDREN, ATTACH_TO};
 pub(crate) use address::Addresses;
 pub(crate) use class::{InstalledRelease, installed_release};
 pub(crate) use gateway::{
-    AllowedChildren, AttachTo, allowed_children, allowed_sets, parent_of_gateway, precedence, refuse_gateway,
+    AllowedChildren, AttachTo, allowed_children, allowed_sets, ignored_fields, parent_of_gateway, precedence,
+    refuse_gateway,
 };
 pub(crate) use listener_set::{parent_of_set, refuse_set, unsupported_parent};
 pub(crate) use service::is_delivered_otherwise;

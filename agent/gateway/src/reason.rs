@@ -72,6 +72,7 @@ names! {
         // Gateway
         AddressNotAssigned,
         AddressNotUsable,
+        InvalidClientCertificateRef,
         ListenersNotValid,
         UnsupportedAddress,
         // Gateway or ListenerSet as a child
@@ -110,6 +111,9 @@ names! {
         PartiallyAttached,
         Supported,
         // Any
+        /// Accepted, but for fields that are without effect. The specification has no reason for
+        /// it.
+        FieldsIgnored,
         Invalid,
         Pending,
     }
@@ -204,9 +208,9 @@ impl ConditionStatus {
 
 impl Reason {
     /// True if something is wrong though the condition has its good status: GEP-1058 has two such
-    /// reasons.
+    /// reasons, and what is ignored is one of ours.
     pub fn is_partial(self) -> bool {
-        matches!(self, Self::GrandparentConfigError | Self::PartiallyAttached)
+        matches!(self, Self::FieldsIgnored | Self::GrandparentConfigError | Self::PartiallyAttached)
     }
 }
 
@@ -252,6 +256,7 @@ mod tests {
             (ConditionType::Accepted, "False", "NoMatchingParent", true),
             (ConditionType::Accepted, "Unknown", "Pending", true),
             (ConditionType::Accepted, "True", "GrandparentConfigError", true),
+            (ConditionType::Accepted, "True", "FieldsIgnored", true),
             (ConditionType::Attached, "True", "PartiallyAttached", true),
             (ConditionType::Conflicted, "False", "NoConflicts", false),
             (ConditionType::Conflicted, "True", "HostnameConflict", true),

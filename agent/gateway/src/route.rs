@@ -56,6 +56,8 @@ pub struct ParsedRoute {
     pub rules: Vec<ParsedRule>,
     /// Faults that make the whole route unacceptable; then there are no rules.
     pub faults: Vec<Fault>,
+    /// Fields that it is served without.
+    pub ignored: Vec<String>,
 }
 
 #[derive(Clone, Debug)]

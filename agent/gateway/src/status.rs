@@ -52,7 +52,8 @@ impl Status {
         json.unwrap_or_default()
     }
 
-    /// True if any condition reports a fault: of the object, a listener, a parent, a grandparent or an ancestor.
+    /// True if any condition reports a fault: of the object, a listener, a parent, a grandparent or
+    /// an ancestor.
     pub fn has_fault(&self) -> bool {
         let own = match self {
             Self::GatewayClass(ClassStatus { conditions, .. })

@@ -1,6 +1,6 @@
 //! A planned status into the one that is there, pure. Lists that several controllers share (a
-//! route's parents, a policy's ancestors, conditions) keep what others put there, as it was found and in its place.
-//! Nothing is planned when only time would change.
+//! route's parents, a policy's ancestors, conditions) keep what others put there, as it was found
+//! and in its place. Nothing is planned when only time would change.
 
 use portcullis_gateway::ConditionType;
 use serde_json::{Map, Value, json};

@@ -32,8 +32,8 @@ pub(crate) fn carry(new: &mut Value, old: Option<&Value>, now: &str) {
 }
 
 const TIME: &str = "lastTransitionTime";
-/// The fields that identify an item: a condition, a listener, a route's parent, a policy's ancestor,
-/// in this order.
+/// The fields that identify an item: a condition, a listener, a route's parent, a policy's
+/// ancestor, in this order.
 const IDENTITIES: [&[&str]; 4] =
     [&["type"], &["name"], &["parentRef", "controllerName"], &["ancestorRef", "controllerName"]];
 

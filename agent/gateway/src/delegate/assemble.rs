@@ -109,5 +109,6 @@ fn route(parent: &ParsedRoute, suffix: &str, items: &[Arc<Item>]) -> ParsedRoute
         names_namespace: Vec::new(),
         rules: items.iter().map(|item| item.rule.clone()).collect(),
         faults: Vec::new(),
+        ignored: Vec::new(),
     }
 }

@@ -15,6 +15,9 @@ use crate::route::carried_by;
 use crate::selector::NamespaceRule;
 use crate::{ConditionType, Fault, Granted, Grants, Reason};
 
+/// The domain of options that are ours. There are none yet.
+const OWN_DOMAIN: &str = "portcullis.dev";
+
 /// The object that defines listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParentKey {
@@ -45,6 +48,8 @@ pub(crate) struct Listener {
     /// The fault that no certificate is left of those that it refers to. It keeps its port and
     /// hostname: what is wrong with a Secret must not hand them to another tenant.
     pub(crate) no_certificate: Option<Fault>,
+    /// Keys of `tls.options` that are another implementation's.
+    pub(crate) foreign_options: Vec<String>,
 }
 
 /// All listeners of an object.
@@ -60,6 +65,19 @@ pub(crate) struct Declared {
     pub(crate) secrets: BTreeSet<ObjectName>,
     /// Secrets referred to in other namespaces, permitted or not.
     pub(crate) foreign: BTreeSet<ObjectName>,
+    pub(crate) client_certificate: ClientCertificate,
+    /// The Secret that it refers to, permitted or not.
+    pub(crate) client_secret: Option<ObjectName>,
+}
+
+/// The certificate by which a Gateway shows backends who it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum ClientCertificate {
+    /// It names none.
+    #[default]
+    None,
+    Resolved,
+    Unresolved(Fault),
 }
 
 /// The Secrets that certificateRefs are looked up in.
@@ -96,11 +114,34 @@ impl Declared {
             duplicates: Vec::new(),
             secrets: BTreeSet::new(),
             foreign: BTreeSet::new(),
+            client_certificate: ClientCertificate::None,
+            client_secret: None,
         };
         for spec in specs {
             declared.add(spec, grants, certificates);
         }
         declared
+    }
+
+    /// Follows `tls.backend.clientCertificateRef`. Its Secret is not among those of the listeners:
+    /// who serves these has no right to it.
+    pub(crate) fn follow_client_certificate(
+        &mut self,
+        reference: &ObjectReference,
+        grants: Grants<'_>,
+        certificates: &mut impl Certificates,
+    ) {
+        let mut references = References::new(&self.key, grants, certificates);
+        let outcome = references.add("tls.backend.clientCertificateRef", reference);
+        let secret = references.secrets.into_iter().chain(references.foreign).next();
+        self.client_secret = secret;
+        self.client_certificate = match outcome {
+            Ok(()) => ClientCertificate::Resolved,
+            Err(fault) if fault.reason == Reason::InvalidCertificateRef => {
+                ClientCertificate::Unresolved(fault.because(Reason::InvalidClientCertificateRef))
+            }
+            Err(fault) => ClientCertificate::Unresolved(fault),
+        };
     }
 
     pub(crate) fn listener_keys(&self) -> impl Iterator<Item = ListenerKey> {
@@ -112,12 +153,13 @@ impl Declared {
             self.duplicates.push(spec.name.as_str().into());
             return;
         }
-        let mut references =
-            References { declared: self, grants, certificates, found: Vec::new(), lost: Vec::new() };
+        let mut references = References::new(&self.key, grants, certificates);
         if Protocol::of(&spec.protocol) == Protocol::Https {
             references.follow(spec);
         }
-        let References { found, lost, .. } = references;
+        let References { found, lost, secrets, foreign, .. } = references;
+        self.secrets.extend(secrets);
+        self.foreign.extend(foreign);
         self.listeners.push(Listener::new(spec, found.into(), lost));
     }
 }
@@ -160,6 +202,7 @@ impl Listener {
             unresolved,
             refusal,
             no_certificate,
+            foreign_options: options(spec).filter(|key| is_foreign(key)).map(str::to_owned).collect(),
         }
     }
 }
@@ -197,6 +240,14 @@ fn shape_fault(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
         Protocol::Https if mode != "Terminate" => {
             unsupported(format!("tls.mode {mode} does not go with protocol HTTPS; use Terminate"))
         }
+        Protocol::Https if options(spec).any(|key| !is_foreign(key)) => {
+            let unknown: Vec<_> = options(spec).filter(|key| !is_foreign(key)).collect();
+            unsupported(format!(
+                "tls.options has {}, which is no option that we know: remove it; what an option was to forbid must \
+                 not be served without it",
+                unknown.join(", ")
+            ))
+        }
         // Serving without a filter that was asked for could let in what it was to keep out.
         Protocol::Http | Protocol::Https if filtered => {
             unsupported("filters on listeners are not supported".into())
@@ -207,6 +258,19 @@ fn shape_fault(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
             format!("protocol {} is not supported; use HTTP or HTTPS", spec.protocol),
         )),
     }
+}
+
+/// The keys of `tls.options`.
+fn options(spec: &ListenerSpec) -> impl Iterator<Item = &str> {
+    let options = spec.tls.as_ref().and_then(|tls| tls.options.as_ref());
+    options.into_iter().flat_map(|options| options.keys()).map(String::as_str)
+}
+
+/// "Implementation-specific definitions MUST use domain-prefixed names"; others "are reserved for
+/// key names defined by Gateway API".
+fn is_foreign(option: &str) -> bool {
+    let Some((domain, _)) = option.split_once('/') else { return false };
+    domain != OWN_DOMAIN && !domain.strip_suffix(OWN_DOMAIN).is_some_and(|sub| sub.ends_with('.'))
 }
 
 /// The route kinds that may attach, and the fault of naming others.
@@ -238,14 +302,30 @@ fn is(named: &RouteGroupKind, kind: Kind) -> bool {
 // === certificateRefs ===
 
 struct References<'r, C> {
-    declared: &'r mut Declared,
+    holder: &'r ParentKey,
     grants: Grants<'r>,
     certificates: &'r mut C,
     found: Vec<Certificate>,
     lost: Vec<Fault>,
+    /// The Secrets referred to with permission, found or not.
+    secrets: BTreeSet<ObjectName>,
+    /// Those in other namespaces, permitted or not.
+    foreign: BTreeSet<ObjectName>,
 }
 
-impl<C: Certificates> References<'_, C> {
+impl<'r, C: Certificates> References<'r, C> {
+    fn new(holder: &'r ParentKey, grants: Grants<'r>, certificates: &'r mut C) -> Self {
+        Self {
+            holder,
+            grants,
+            certificates,
+            found: Vec::new(),
+            lost: Vec::new(),
+            secrets: BTreeSet::new(),
+            foreign: BTreeSet::new(),
+        }
+    }
+
     fn follow(&mut self, spec: &ListenerSpec) {
         let references =
             spec.tls.as_ref().and_then(|tls| tls.certificate_refs.as_deref()).unwrap_or_default();
@@ -254,21 +334,21 @@ impl<C: Certificates> References<'_, C> {
             self.lost.push(Fault::unresolved(Reason::InvalidCertificateRef, message));
         }
         for reference in references {
-            if let Err(fault) = self.add(reference) {
+            if let Err(fault) = self.add("certificateRef", reference) {
                 self.lost.push(fault);
             }
         }
     }
 
     /// Adds the certificate that is to be served, be it one that a Secret does not hold any more.
-    fn add(&mut self, reference: &ObjectReference) -> Result<(), Fault> {
+    fn add(&mut self, field: &str, reference: &ObjectReference) -> Result<(), Fault> {
         let invalid = |message: String| Fault::unresolved(Reason::InvalidCertificateRef, message);
         let (group, kind) =
             (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref().unwrap_or("Secret"));
         if Kind::of(group, kind) != Some(Kind::Secret) {
             let name = &reference.name;
             return Err(invalid(format!(
-                "certificateRef {name} is of kind {kind:?} in group {group:?}; only Secret is supported"
+                "{field} {name} is of kind {kind:?} in group {group:?}; only Secret is supported"
             )));
         }
         let secret = self.permitted(reference)?;
@@ -290,13 +370,13 @@ impl<C: Certificates> References<'_, C> {
 
     /// Permission comes first: without it, not even whether the Secret exists is reported.
     fn permitted(&mut self, reference: &ObjectReference) -> Result<Granted<ObjectName>, Fault> {
-        let own = self.declared.key.name.namespace.clone();
+        let own = self.holder.name.namespace.clone();
         let namespace = reference.namespace.as_deref().map_or(own.clone(), Arc::from);
         let secret = ObjectName::new(namespace, reference.name.as_str());
         if secret.namespace != own {
-            self.declared.foreign.insert(secret.clone());
+            self.foreign.insert(secret.clone());
         }
-        let from = self.declared.key.kind();
+        let from = self.holder.kind();
         let granted = self.grants.check(from, &own, Kind::Secret, secret.clone());
         let granted = granted.ok_or_else(|| {
             let message = format!(
@@ -305,7 +385,7 @@ impl<C: Certificates> References<'_, C> {
             );
             Fault::unresolved(Reason::RefNotPermitted, message)
         })?;
-        self.declared.secrets.insert(secret);
+        self.secrets.insert(secret);
         Ok(granted)
     }
 }

@@ -121,6 +121,21 @@ fn overreach(child: &Gateway) -> Option<Fault> {
     Some(invalid(format!("a Gateway that is attached to another must not set {}", set.join(", "))))
 }
 
+/// Fields that are read and without effect.
+pub(crate) fn ignored_fields(gateway: &Gateway) -> Vec<String> {
+    let mut ignored = Vec::new();
+    if gateway.spec.default_scope.as_deref().is_some_and(|scope| !matches!(scope, "" | "None")) {
+        ignored
+            .push("spec.defaultScope: no Gateway is a default one here, routes have to name it".to_owned());
+    }
+    let backend = gateway.spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
+    if backend.is_some_and(|backend| backend.client_certificate_ref.is_some()) {
+        ignored
+            .push("spec.tls.backend.clientCertificateRef: TLS to backends is not supported yet".to_owned());
+    }
+    ignored
+}
+
 /// The key by which children are merged: "ordered by creation time (oldest first)", then
 /// "alphabetically by {namespace}/{name}". At most one object of each kind has a name; Gateways
 /// come first.

@@ -15,7 +15,7 @@ use portcullis_model::{BackendProtocol, PathMatch, RouteMatch, RuleId, Timeouts}
 
 use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
-use super::kind::RouteKind;
+use super::kind::{RouteKind, SESSIONS_IGNORED};
 use super::matches::{alternatives, check_length, headers, unknown_type};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::{ParsedRule, pattern};
@@ -62,6 +62,14 @@ impl RouteKind for GrpcRoute {
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         let timeouts = Timeouts::default();
         ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, faults }
+    }
+
+    fn ignored_fields(rule: &GrpcRouteRule) -> Vec<&'static str> {
+        rule.session_persistence.iter().map(|_| SESSIONS_IGNORED).collect()
+    }
+
+    fn default_gateways(&self) -> Option<&str> {
+        self.spec.use_default_gateways.as_deref()
     }
 
     fn draft(rule: &GrpcRouteRule) -> Option<Draft> {

@@ -12,7 +12,7 @@ use portcullis_model::{BackendProtocol, RuleId, Timeouts};
 
 use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
-use super::kind::RouteKind;
+use super::kind::{RouteKind, SESSIONS_IGNORED};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::{ParsedRule, duration, matches};
 use crate::Fault;
@@ -64,6 +64,15 @@ impl RouteKind for HttpRoute {
             Timeouts::default()
         });
         ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, faults }
+    }
+
+    fn ignored_fields(rule: &HttpRouteRule) -> Vec<&'static str> {
+        let retry = rule.retry.as_ref().map(|_| "retry: retries are not supported yet");
+        retry.into_iter().chain(rule.session_persistence.as_ref().map(|_| SESSIONS_IGNORED)).collect()
+    }
+
+    fn default_gateways(&self) -> Option<&str> {
+        self.spec.use_default_gateways.as_deref()
     }
 
     fn draft(rule: &HttpRouteRule) -> Option<Draft> {

@@ -20,6 +20,9 @@ use super::{ParsedRoute, ParsedRule};
 use crate::Fault;
 use crate::protocol::Protocol;
 
+/// The same field of rules of several kinds.
+pub(super) const SESSIONS_IGNORED: &str = "sessionPersistence: it is not supported yet";
+
 /// A kind of route as its CRD has it.
 pub(crate) trait RouteKind: ObjectType {
     /// An element of `spec.rules`.
@@ -28,7 +31,8 @@ pub(crate) trait RouteKind: ObjectType {
     /// The protocols of the listeners that can carry it.
     const PROTOCOLS: &'static [Protocol];
 
-    /// Message to the owners of routes of a kind that nothing serves; `None` for one that is served.
+    /// Message to the owners of routes of a kind that nothing serves; `None` for one that is
+    /// served.
     const UNSERVED: Option<&'static str> = None;
 
     /// Answer to requests that a rule takes and no backend can.
@@ -49,6 +53,14 @@ pub(crate) trait RouteKind: ObjectType {
     fn rule_name(rule: &Self::Rule) -> Option<&str>;
 
     fn parse_rule(rule: &Self::Rule, id: Arc<RuleId>) -> ParsedRule;
+
+    /// The fields of a rule that are read and without effect.
+    fn ignored_fields(_: &Self::Rule) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// `spec.useDefaultGateways`.
+    fn default_gateways(&self) -> Option<&str>;
 
     /// The rule as delegation combines it; `None` for a kind whose routes have no parents and
     /// children.
@@ -117,10 +129,15 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
     faults.extend(R::UNSERVED.map(Fault::unsupported));
     let written = if faults.is_empty() { route.rules() } else { Cow::Borrowed(&[] as &[R::Rule]) };
     let mut rules = Vec::with_capacity(written.len());
+    let mut ignored = Vec::new();
     for (index, rule) in written.iter().enumerate() {
+        ignored.extend(R::ignored_fields(rule).into_iter().map(|field| format!("rules[{index}].{field}")));
         let (kind, route) = (R::KIND.as_str(), name.clone());
         let id = RuleId { kind, route, index, name: R::rule_name(rule).map(Arc::from), parent: None };
         rules.push(R::parse_rule(rule, Arc::new(id)));
+    }
+    if route.default_gateways().is_some_and(|scope| !matches!(scope, "" | "None")) {
+        ignored.push("useDefaultGateways: no Gateway is a default one here".to_owned());
     }
     let parent_refs = route.parent_refs().iter();
     let names_namespace = parent_refs.clone().enumerate().filter(|(_, it)| it.namespace.is_some());
@@ -134,6 +151,7 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
         parent_refs: parent_refs.map(|reference| completed(reference, &name.namespace)).collect(),
         rules,
         faults,
+        ignored,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Kinds of routes that nothing serves yet: they are read so that their statuses say so. They attach
-//! to no listener, and of their rules nothing is looked at.
+//! Kinds of routes that nothing serves yet: they are read so that their statuses say so. They
+//! attach to no listener, and of their rules nothing is looked at.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -47,6 +47,10 @@ macro_rules! unserved {
 
             fn rule_name(rule: &UnreadRule) -> Option<&str> {
                 match *rule {}
+            }
+
+            fn default_gateways(&self) -> Option<&str> {
+                None
             }
 
             fn parse_rule(rule: &UnreadRule, _: Arc<RuleId>) -> ParsedRule {

@@ -5,8 +5,9 @@ use portcullis_api::types::gateways::{GatewayStatus, GatewayStatusAddresses};
 use super::listener::{not_served, unserved};
 use super::{ListenerView, provisioned};
 use crate::conditions::Conditions;
+use crate::listener::ClientCertificate;
 use crate::parent::Addresses;
-use crate::{ConditionStatus, ConditionType, Fault, Reason};
+use crate::{ConditionType, Fault, Reason};
 
 pub(crate) struct GatewayView<'a> {
     pub(crate) generation: i64,
@@ -14,6 +15,9 @@ pub(crate) struct GatewayView<'a> {
     /// The fault for which the Gateway as a whole is not accepted.
     pub(crate) refusal: Option<&'a Fault>,
     pub(crate) own: OwnListeners<'a>,
+    pub(crate) client_certificate: &'a ClientCertificate,
+    /// Fields of its spec that are without effect.
+    pub(crate) ignored: Vec<String>,
     /// True if a listener of an attached Gateway is not valid.
     pub(crate) invalid_below: bool,
     /// The fault for which the Gateway does not have all ports of its own listeners.
@@ -37,6 +41,9 @@ pub(crate) struct ChildView<'a> {
     pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) parent: Option<&'a Addresses>,
     pub(crate) own: OwnListeners<'a>,
+    pub(crate) client_certificate: &'a ClientCertificate,
+    /// Fields of its spec that are without effect.
+    pub(crate) ignored: Vec<String>,
 }
 
 pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
@@ -52,7 +59,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     // A Gateway without listeners of its own has none that could be wrong.
     let none_valid = !view.own.is_empty() && !any_accepted(&view.own);
     let refusal = view.refusal.or(invalid.as_ref().filter(|_| none_valid));
-    accept(&mut conditions, refusal, invalid.as_ref());
+    accept(&mut conditions, refusal, invalid.as_ref(), &view.ignored);
     let not_accepted = refusal.map(|_| not_accepted());
     let unprogrammed = not_accepted
         .or_else(|| view.addresses.unusable.clone())
@@ -61,6 +68,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
         .or_else(|| lost_ports(&view.own));
     let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
+    resolve(&mut conditions, view.client_certificate);
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
     GatewayStatus {
         addresses: Some(addresses),
@@ -80,12 +88,13 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let missing = view.own.is_empty().then(no_listeners);
     let invalid_all = invalid.as_ref().filter(|_| !any_accepted(&view.own));
     let refusal = not_attached.or(missing.as_ref()).or(invalid_all);
-    accept(&mut conditions, refusal, invalid.as_ref());
+    accept(&mut conditions, refusal, invalid.as_ref(), &view.ignored);
     let addresses = view.parent.filter(|_| not_attached.is_none()).map(Addresses::status).unwrap_or_default();
     let unprogrammed =
         refusal.map(|_| not_accepted()).or_else(|| unaddressed(&addresses)).or_else(|| lost_ports(&view.own));
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
+    resolve(&mut conditions, view.client_certificate);
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
     GatewayStatus {
         addresses: Some(addresses),
@@ -119,13 +128,21 @@ fn lost_ports(own: &[ListenerView<'_>]) -> Option<Fault> {
 
 /// `ListenersNotValid` "can be the reason when Accepted is True or False, depending on whether the
 /// listener being invalid causes the entire Gateway to not be accepted".
-fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<&Fault>) {
-    match (refusal, invalid) {
-        (None, Some(invalid)) => {
-            let Fault { reason, message, .. } = invalid;
-            conditions.push(ConditionType::Accepted, ConditionStatus::True, *reason, message.as_str());
-        }
+fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<&Fault>, ignored: &[String]) {
+    let partial = invalid.cloned().into_iter().chain(Fault::ignored(ignored));
+    match (refusal, Fault::summary(partial)) {
+        (None, Some(partial)) => conditions.partial(ConditionType::Accepted, &partial),
         (refusal, _) => conditions.check(ConditionType::Accepted, refusal),
+    }
+}
+
+/// "All the object references for the Gateway that are not part of a specific Listener
+/// configuration"; without any, there is no such condition.
+fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate) {
+    match client_certificate {
+        ClientCertificate::None => {}
+        ClientCertificate::Resolved => conditions.check(ConditionType::ResolvedRefs, None),
+        ClientCertificate::Unresolved(fault) => conditions.check(ConditionType::ResolvedRefs, Some(fault)),
     }
 }
 

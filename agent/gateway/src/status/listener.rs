@@ -66,7 +66,8 @@ impl ListenerView<'_> {
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
         let unresolved = Fault::summary(self.listener.unresolved.iter().cloned());
-        conditions.check(ConditionType::Accepted, self.acceptance.refusal());
+        let good = foreign_options(self.listener);
+        conditions.check_or(ConditionType::Accepted, self.acceptance.refusal(), good);
         conditions.check(ConditionType::Programmed, self.unprogrammed().as_ref());
         conditions.check(ConditionType::Conflicted, self.acceptance.conflict());
         conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref());
@@ -88,6 +89,15 @@ impl ListenerView<'_> {
             }
         }
     }
+}
+
+/// Options of other implementations are no fault of a listener that several of them are to serve.
+fn foreign_options(listener: &Listener) -> String {
+    if listener.foreign_options.is_empty() {
+        return String::new();
+    }
+    let names = listener.foreign_options.join(", ");
+    format!("tls.options without effect, because they are another implementation's: {names}")
 }
 
 fn overlapping(listener: &Listener) -> Fault {

@@ -22,11 +22,15 @@ pub(crate) fn route_status(
     controller_name: &str,
 ) -> RouteStatus {
     let partly_invalid = route.partly_invalid();
+    let ignored = Fault::ignored(&route.ignored);
     let mut entries = Vec::with_capacity(parents.len());
     for verdict in parents {
         let Some(parent_ref) = route.as_written(verdict.reference) else { continue };
         let mut conditions = Conditions::new(route.generation);
-        conditions.check(ConditionType::Accepted, verdict.refusal.as_deref());
+        match (&verdict.refusal, &ignored) {
+            (None, Some(ignored)) => conditions.partial(ConditionType::Accepted, ignored),
+            (refusal, _) => conditions.check(ConditionType::Accepted, refusal.as_deref()),
+        }
         conditions.check(ConditionType::ResolvedRefs, unresolved);
         if let Some(fault) = &partly_invalid {
             conditions.bad(ConditionType::PartiallyInvalid, fault);

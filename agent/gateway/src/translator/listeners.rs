@@ -115,12 +115,15 @@ impl Listeners {
     /// `None` if the object is gone or not ours.
     fn declare(&mut self, key: &ParentKey, sources: Sources<'_>) -> Option<Declared> {
         let Sources { objects, settings, observations } = sources;
+        let mut client_certificate = None;
         let (metadata, specs) = match key.kind {
             ParentKind::Gateway => {
                 let gateway = objects.gateways.get(&key.name)?;
                 let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
                 let class = objects.gateway_classes.get(&class)?;
                 (class.spec.controller_name == settings.controller_name).then_some(())?;
+                let backend = gateway.spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
+                client_certificate = backend.and_then(|backend| backend.client_certificate_ref.as_ref());
                 (&gateway.metadata, gateway.spec.listeners.as_deref().unwrap_or_default())
             }
             ParentKind::ListenerSet => {
@@ -134,12 +137,21 @@ impl Listeners {
         let versions = (generation(metadata), created(metadata));
         let (cache, secrets) = (&mut self.certificates, &objects.secrets);
         let mut lookup = CertificateLookup { cache, secrets, observations };
-        Some(Declared::new(key.clone(), versions, specs, Grants::new(objects), &mut lookup))
+        let grants = Grants::new(objects);
+        let mut declared = Declared::new(key.clone(), versions, specs, grants, &mut lookup);
+        if let Some(reference) = client_certificate {
+            declared.follow_client_certificate(reference, grants, &mut lookup);
+        }
+        Some(declared)
     }
 
     fn update_references(&mut self, key: &ParentKey, before: Option<&Declared>, now: Option<&Declared>) {
         let secrets = |declared: Option<&Declared>| -> BTreeSet<ObjectName> {
-            declared.into_iter().flat_map(|it| it.secrets.union(&it.foreign)).cloned().collect()
+            let of = |it: &Declared| {
+                let listeners = it.secrets.union(&it.foreign);
+                listeners.chain(&it.client_secret).cloned().collect::<Vec<_>>()
+            };
+            declared.map(of).into_iter().flatten().collect()
         };
         self.by_secret.update(key, &secrets(before), &secrets(now));
     }

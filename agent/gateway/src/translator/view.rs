@@ -135,6 +135,8 @@ impl<'s> View<'s> {
                 .map(|fault| fault.because(Reason::Pending)),
             parent: parent.map(|(_, parent)| &parent.addresses),
             own: self.listener_views(&key, declared),
+            client_certificate: &declared.client_certificate,
+            ignored: self.ignored_fields(name),
         };
         Some(Status::Gateway(child_status(&view)))
     }
@@ -161,6 +163,8 @@ impl<'s> View<'s> {
                 .or_else(|| withheld_ports(self.frontends.withheld_from(name)?, &own_ports)),
             unserved: unserved.map(|(_, line)| line).collect(),
             own,
+            client_certificate: &declared.client_certificate,
+            ignored: self.ignored_fields(name),
             unprovisioned: self.observations.unprovisioned(name),
             attached_sets: if accepting { merged.summary.attached_sets } else { 0 },
             attached_gateways: opted_in.then_some(if accepting {
@@ -170,6 +174,11 @@ impl<'s> View<'s> {
             }),
         };
         Some(Status::Gateway(gateway_status(&view)))
+    }
+
+    fn ignored_fields(self, gateway: &ObjectName) -> Vec<String> {
+        let gateway = self.objects.gateways.get(gateway);
+        gateway.map(|gateway| parent::ignored_fields(gateway)).unwrap_or_default()
     }
 
     fn listener_set_status(self, name: &ObjectName) -> Option<Status> {
@@ -278,8 +287,16 @@ impl<'s> View<'s> {
         names.map(|name| format!("listener name {name} is used more than once; only the first counts"))
     }
 
-    /// A parent that does not exist has no controller to write a status for it.
+    /// A parent that does not exist has no controller to write a status for it, and a route without
+    /// parents has no place for one.
     fn route_problems(self, key: &ObjectKey) -> Vec<String> {
+        let is_orphan = self.parsed.get(key).is_some_and(|route| route.parent_refs.is_empty())
+            && self.parsed.listers(key).next().is_none();
+        if is_orphan {
+            return vec![
+                "spec.parentRefs: the route names no parent, so nothing serves it: name a Gateway".to_owned(),
+            ];
+        }
         let parents = self.routes.get(key).into_iter().flat_map(|state| &state.references.parents);
         let missing = parents.filter(|parent| match parent.kind {
             ParentKind::Gateway => !self.objects.gateways.contains_key(&parent.name),

@@ -101,6 +101,13 @@ fn surroundings() -> impl Strategy<Value = Value> {
         (one_of(&NAMESPACES), one_of(&["v", "w"]))
             .prop_map(|(namespace, name)| json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": name, "namespace": namespace}, "spec": {"ports": [{"port": 80}]}})),
+        (one_of(&NAMESPACES), one_of(&["v", "w"])).prop_map(|(namespace, name)| {
+            let target = json!({"group": "", "kind": "Service", "name": name});
+            let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+                "metadata": {"name": "p", "namespace": namespace},
+                "spec": {"targetRefs": [target], "validation": validation}})
+        }),
         one_of(&[json!(null), json!("a.example")]).prop_map(|hostname| {
             let mut listener = json!({"name": "http", "port": 80, "protocol": "HTTP",
                 "allowedRoutes": {"namespaces": {"from": "Same"}}});

@@ -269,7 +269,7 @@ fn object(kind: u8, dice: &mut Dice) -> Object {
         4..=7 => route(namespace, dice),
         8 => secret(namespace, dice),
         9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice])(namespace, dice),
-        10 => grant(namespace, dice),
+        10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy])(namespace, dice),
         11 | 12 => generated_service(namespace, dice),
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
         _ => dice.pick(&[node as fn(&mut Dice) -> Value, definition])(dice),
@@ -441,6 +441,15 @@ fn grant(namespace: &str, dice: &mut Dice) -> Value {
         "namespace": dice.pick(&NAMESPACES)});
     let spec = json!({"from": [from], "to": [{"group": "", "kind": dice.pick(&["Secret", "Service", "ConfigMap"])}]});
     manifest("gateway.networking.k8s.io/v1", "ReferenceGrant", namespace, "g", dice, json!({"spec": spec}))
+}
+
+fn policy(namespace: &str, dice: &mut Dice) -> Value {
+    let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
+        "sectionName": dice.maybe(|_| json!("none"))});
+    let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
+    let content = json!({"spec": {"targetRefs": [target], "validation": validation}});
+    let name = dice.pick(&["p", "q"]);
+    manifest("gateway.networking.k8s.io/v1", "BackendTLSPolicy", namespace, name, dice, content)
 }
 
 fn labels(namespace: &str, dice: &mut Dice) -> Value {
