@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use portcullis_api::{Change, Object};
+use portcullis_gateway::delegate::Names;
 use portcullis_gateway::{Outcome, Settings, Status, Translator};
 use serde_json::{Value, json};
 
@@ -74,9 +75,17 @@ impl Translated {
     /// The routes that delegation makes, and the grants they need when they are applied in place of
     /// parents and children.
     pub fn ephemeral(&self) -> Vec<Value> {
-        let families = || self.outcome.ephemeral.values().flatten();
-        let routes = families().flat_map(|family| family.objects());
-        routes.chain(families().flat_map(|family| family.grants())).collect()
+        let objects = self.batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref());
+        let mut names = Names::new(objects.map(Object::key));
+        let families: Vec<_> = self.outcome.ephemeral.values().flatten().collect();
+        let mut printed = Vec::new();
+        for family in &families {
+            printed.extend(family.objects(&mut names));
+        }
+        for family in &families {
+            printed.extend(family.grants(&mut names));
+        }
+        printed
     }
 
     /// The objects that would be generated in a cluster, for every Gateway that is ours.

@@ -13,6 +13,7 @@ mod bind;
 mod combine;
 mod consent;
 mod limits;
+mod names;
 mod pair;
 mod print;
 mod report;
@@ -32,6 +33,7 @@ use crate::selector::NamespaceRule;
 
 pub use bind::bind;
 pub use limits::{MOST_CHILDREN_OF_A_RULE, MOST_COMBINATIONS, MOST_COMBINATIONS_IN_VAIN};
+pub use names::Names;
 pub use print::SOURCES_ANNOTATION;
 pub use report::{Grandparent, foreign_parent_conditions, missing_parent_conditions};
 
@@ -54,7 +56,8 @@ pub trait Surroundings {
 pub struct Family {
     pub parent: Arc<ParsedRoute>,
     /// The routes served in place of the parent, in order of precedence: one route, or several when
-    /// children have hostnames of their own or there are more rules than an HTTPRoute can have.
+    /// children have hostnames of their own or there is more than an HTTPRoute can have. Together
+    /// they count as one, of the parent's age and name.
     pub ephemeral: Vec<Arc<Ephemeral>>,
     /// In the order they were bound.
     pub children: Vec<Arc<ChildReport>>,
@@ -64,8 +67,8 @@ pub struct Family {
     childless: Vec<usize>,
     /// All candidates, for the next binding to go on from.
     pairs: Vec<Arc<Pair>>,
-    /// By rule of the parent: what it is without children.
-    own: Vec<Arc<Item>>,
+    /// By rule of the parent: what it is without children; nothing, if it takes no requests then.
+    own: Vec<Option<Arc<Item>>>,
 }
 
 /// A part of the ephemeral route that can be written as one object.
@@ -133,6 +136,9 @@ impl ChildReport {
 
 #[cfg(test)]
 mod family_tests;
+
+#[cfg(test)]
+mod print_tests;
 
 #[cfg(test)]
 mod property_tests;

@@ -54,6 +54,9 @@ pub struct ParsedRoute {
     /// The indices of the parentRefs that name a namespace themselves.
     pub names_namespace: Vec<usize>,
     pub rules: Vec<ParsedRule>,
+    /// Position of the first rule; 0, but for the parts of an ephemeral route, which counts as one
+    /// route.
+    pub first_rule: usize,
     /// Faults that make the whole route unacceptable; then there are no rules.
     pub faults: Vec<Fault>,
     /// Fields that it is served without.

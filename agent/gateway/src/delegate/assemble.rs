@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use portcullis_api::ObjectKey;
-use portcullis_model::{HostPattern, ObjectName, RouteOrigin, RuleId};
+use portcullis_model::{HostPattern, RuleId};
 
 use super::Ephemeral;
 use crate::route::{Draft, ParsedRoute, ParsedRule};
 
-/// By the CRD, of an HTTPRoute: rules, matches of all rules.
+/// By the CRD, of an HTTPRoute: hostnames, rules, matches of all rules.
+const HOSTNAMES_OF_A_ROUTE: usize = 16;
 const RULES_OF_A_ROUTE: usize = 16;
 const MATCHES_OF_A_ROUTE: usize = 128;
 
@@ -37,17 +37,22 @@ impl Item {
     }
 }
 
-/// Parts that can each be written as one object, named in the order of precedence: `web`,
-/// `web-e0001`, `web-e0002`. `before` are those of the same parent.
+/// Parts that can each be written as one object, in the order of precedence. Together they count as
+/// one route, with the parent's age and name. `before` are those of the same parent.
 pub(super) fn parts(
     parent: &ParsedRoute,
     items: Vec<Arc<Item>>,
     before: Option<&[Arc<Ephemeral>]>,
 ) -> Vec<Arc<Ephemeral>> {
     let mut parts = Vec::new();
-    for (at, run) in runs(items).into_iter().enumerate() {
-        let suffix = if at == 0 { String::new() } else { format!("-e{at:04}") };
-        parts.push(part(parent, &suffix, run, before.and_then(|before| before.get(at))));
+    let mut first_rule = 0;
+    for run in runs(items) {
+        let hostnames = run.first().map(|item| item.hostnames.clone()).unwrap_or_default();
+        for hostnames in hostnames.chunks(HOSTNAMES_OF_A_ROUTE) {
+            let before = before.and_then(|before| before.get(parts.len()));
+            parts.push(part(parent, hostnames, first_rule, &run, before));
+        }
+        first_rule += run.len();
     }
     parts
 }
@@ -78,36 +83,46 @@ fn runs(items: Vec<Arc<Item>>) -> Vec<Vec<Arc<Item>>> {
 
 fn part(
     parent: &ParsedRoute,
-    suffix: &str,
-    items: Vec<Arc<Item>>,
+    hostnames: &[HostPattern],
+    first_rule: usize,
+    items: &[Arc<Item>],
     before: Option<&Arc<Ephemeral>>,
 ) -> Arc<Ephemeral> {
     let same = before.filter(|before| {
-        before.items.len() == items.len() && before.items.iter().zip(&items).all(|(a, b)| Arc::ptr_eq(a, b))
+        (before.route.first_rule, before.route.hostnames.as_slice()) == (first_rule, hostnames)
+            && before.items.len() == items.len()
+            && before.items.iter().zip(items).all(|(a, b)| Arc::ptr_eq(a, b))
     });
     match same {
         Some(same) => same.clone(),
-        None => Arc::new(Ephemeral { route: Arc::new(route(parent, suffix, &items)), items }),
+        None => Arc::new(Ephemeral {
+            route: Arc::new(route(parent, hostnames, first_rule, items)),
+            items: items.to_vec(),
+        }),
     }
 }
 
-fn route(parent: &ParsedRoute, suffix: &str, items: &[Arc<Item>]) -> ParsedRoute {
-    let key = &parent.key;
-    let name = ObjectName::new(key.name.namespace.clone(), format!("{}{suffix}", key.name.name));
+fn route(
+    parent: &ParsedRoute,
+    hostnames: &[HostPattern],
+    first_rule: usize,
+    items: &[Arc<Item>],
+) -> ParsedRoute {
     let parent_routes: Vec<_> = parent.parent_routes().map(|(index, _)| index).collect();
     let parent_refs = parent.parent_refs.iter().enumerate();
     ParsedRoute {
-        key: ObjectKey::new(key.kind, name.clone()),
+        key: parent.key.clone(),
         generation: parent.generation,
-        origin: RouteOrigin { created: parent.origin.created, name: Arc::new(name) },
+        origin: parent.origin.clone(),
         source: parent.source.clone(),
-        hostnames: items.first().map(|item| item.hostnames.to_vec()).unwrap_or_default(),
+        hostnames: hostnames.to_vec(),
         parent_refs: parent_refs
             .filter(|(index, _)| !parent_routes.contains(index))
             .map(|(_, reference)| reference.clone())
             .collect(),
         names_namespace: Vec::new(),
         rules: items.iter().map(|item| item.rule.clone()).collect(),
+        first_rule,
         faults: Vec::new(),
         ignored: Vec::new(),
     }

@@ -4,16 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use portcullis_api::Kind;
 use portcullis_model::HostPattern;
 
 use super::assemble::{self, Item};
 use super::consent::{Candidate, unresolved};
 use super::limits::Limits;
-use super::pair::{Pair, Parent};
+use super::pair::{Pair, Parent, failing};
 use super::weigh::weigh;
 use super::{Family, Surroundings};
 use crate::Fault;
-use crate::route::{ChildReference, Delegation, Draft, ParsedRoute, ParsedRule, RuleFilters, compiling_once};
+use crate::route::{
+    ChildReference, Delegation, Draft, DraftMatch, ParsedRoute, ParsedRule, RuleFilters, compiling_once,
+};
 
 /// Flattens a parent and those of `candidates` that it and they agree on. Candidates are all routes
 /// of the parent's kind that name it in `parentRefs` or that it names; further ones do no harm.
@@ -114,7 +117,11 @@ fn family(
 
 /// The rules of the ephemeral route, in the order of the parent's; and those of the parent's that
 /// are for children and have none.
-fn items(parent: &Parent<'_>, pairs: &[Arc<Pair>], own: &[Arc<Item>]) -> (Vec<Arc<Item>>, Vec<usize>) {
+fn items(
+    parent: &Parent<'_>,
+    pairs: &[Arc<Pair>],
+    own: &[Option<Arc<Item>>],
+) -> (Vec<Arc<Item>>, Vec<usize>) {
     let mut bound: Vec<Vec<Arc<Item>>> = own.iter().map(|_| Vec::new()).collect();
     for (rule, items) in pairs.iter().flat_map(|pair| pair.rules()) {
         bound[*rule].extend(items.iter().cloned());
@@ -126,25 +133,36 @@ fn items(parent: &Parent<'_>, pairs: &[Arc<Pair>], own: &[Arc<Item>]) -> (Vec<Ar
             (Some(_), false) => items.extend(bound),
             (Some(_), true) => {
                 childless.push(index);
-                items.push(own[index].clone());
+                items.extend(own[index].clone());
             }
-            (None, _) => items.push(own[index].clone()),
+            (None, _) => items.extend(own[index].clone()),
         }
     }
     (items, childless)
 }
 
-/// The items that the parent's rules amount to without children.
-fn own_items(parent: &Parent<'_>) -> Vec<Arc<Item>> {
+/// The items that the parent's rules amount to without children. One that is invalid fails its
+/// requests; it prints as a rule without backends, which is valid in every route.
+fn own_items(parent: &Parent<'_>) -> Vec<Option<Arc<Item>>> {
     let hostnames: Arc<[HostPattern]> = parent.route.hostnames.as_slice().into();
     let mut items = Vec::new();
     for (rule, draft) in parent.route.rules.iter().zip(&parent.drafts) {
-        items.push(Arc::new(match &rule.delegation {
-            Some(_) => childless(rule, draft, &hostnames),
-            None => Item::new(&hostnames, draft.clone(), rule.clone()),
-        }));
+        let fault = rule.faults.iter().find(|fault| fault.is_unacceptable());
+        let item = match (fault, &rule.delegation) {
+            (Some(fault), _) => invalid(parent.route.key.kind, rule, draft, fault)
+                .map(|(draft, rule)| Item::new(&hostnames, draft, rule)),
+            (None, Some(_)) => Some(childless(rule, draft, &hostnames)),
+            (None, None) => Some(Item::new(&hostnames, draft.clone(), rule.clone())),
+        };
+        items.push(item.map(Arc::new));
     }
     items
+}
+
+fn invalid(kind: Kind, rule: &ParsedRule, draft: &Draft, fault: &Fault) -> Option<(Draft, ParsedRule)> {
+    let everything = Draft { matches: vec![DraftMatch::default()], ..Draft::default() };
+    let (failing, rule) = failing(kind, &everything, draft, rule.id.clone(), fault)?;
+    Some((Draft { name: draft.name.clone(), ..failing }, rule))
 }
 
 /// "A delegating rule without any bound child is like a rule without backends": its traffic is

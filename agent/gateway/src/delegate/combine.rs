@@ -30,6 +30,10 @@ pub(super) enum CombineErrorKind {
 
 /// Of a match, by the CRD.
 const MOST_CONDITIONS: usize = 16;
+/// Of a header modifier, by the CRD: headers to set, to add, to remove.
+const MOST_ACTIONS: usize = 16;
+/// Of a rule, and of a backendRef, by the CRD.
+const MOST_FILTERS: usize = 16;
 
 /// All pairs of matches that can hold; at least one.
 pub(super) fn matches(parent: &Draft, child: &Draft) -> Result<Vec<DraftMatch>, CombineError> {
@@ -289,6 +293,15 @@ fn filters(
             _ => combined.push(theirs),
         }
     }
+    if combined.len() > MOST_FILTERS {
+        let count = format!("{} filters", combined.len() - parent.len());
+        return Err(undefined(
+            "filters",
+            "a rule or backendRef has at most 16 of them",
+            format!("{} filters", parent.len()),
+            count,
+        ));
+    }
     Ok(combined)
 }
 
@@ -312,6 +325,18 @@ fn edits(
                 return Err(undefined("filters", why, show(&known, of), show(&header, list)));
             }
         }
+    }
+    let lists = [
+        ("set", combined.set.as_ref().map(Vec::len)),
+        ("add", combined.add.as_ref().map(Vec::len)),
+        ("remove", combined.remove.as_ref().map(Vec::len)),
+    ];
+    if let Some((list, _)) = lists.iter().find(|(_, length)| *length > Some(MOST_ACTIONS)) {
+        let count = |edit: &HeaderModifier| {
+            format!("{} in {list}", actions(edit).filter(|(_, of)| of == list).count())
+        };
+        let why = "a header modifier sets, adds and removes at most 16 headers each";
+        return Err(undefined("filters", why, count(ours), count(theirs)));
     }
     Ok(Some(combined))
 }

@@ -68,6 +68,8 @@ pub(super) struct Get<'r> {
     pub(super) host: &'r str,
     pub(super) path: &'r str,
     pub(super) headers: Vec<(&'r str, &'r str)>,
+    /// The value of the only query parameter.
+    pub(super) query: Option<&'r str>,
 }
 
 impl RequestHead for Get<'_> {
@@ -84,12 +86,12 @@ impl RequestHead for Get<'_> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| Cow::Borrowed(value.as_bytes()))
     }
     fn query_param(&self, _: &str) -> Option<Cow<'_, str>> {
-        None
+        self.query.map(Cow::Borrowed)
     }
 }
 
 pub(super) fn get(path: &str) -> Get<'_> {
-    Get { method: Method::GET, host: "www.example.com", path, headers: Vec::new() }
+    Get { method: Method::GET, host: "www.example.com", path, headers: Vec::new(), query: None }
 }
 
 pub(super) fn parsed(manifest: Value) -> Arc<ParsedRoute> {
@@ -108,7 +110,7 @@ pub(super) fn route(name: &str, spec: Value) -> Arc<ParsedRoute> {
 pub(super) fn table<'r>(routes: impl IntoIterator<Item = &'r Arc<ParsedRoute>>, world: &World) -> RouteTable {
     let mut by_host = BTreeMap::<HostPattern, Vec<Entry>>::new();
     for route in routes {
-        let entries = table_entries(&route.origin, &resolve(route, world).rules);
+        let entries = table_entries(route, &resolve(route, world).rules);
         for hostname in &route.hostnames {
             by_host.entry(hostname.clone()).or_default().extend(entries.clone());
         }
@@ -133,15 +135,15 @@ pub(super) fn answer(table: &RouteTable, request: &Get<'_>) -> String {
     }
 }
 
-fn to(name: &str) -> Value {
+pub(super) fn to(name: &str) -> Value {
     json!([{"name": name, "port": 80}])
 }
 
-fn prefix(value: &str) -> Value {
+pub(super) fn prefix(value: &str) -> Value {
     json!([{"path": {"type": "PathPrefix", "value": value}}])
 }
 
-fn child_of(parent: &str, section: Option<&str>) -> Value {
+pub(super) fn child_of(parent: &str, section: Option<&str>) -> Value {
     let (namespace, name) = parent.split_once('/').unwrap();
     let mut reference = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": namespace, "name": name});
     if let Some(section) = section {
@@ -154,11 +156,11 @@ fn serve(family: &Family, path: &str) -> String {
     answer(&table(family.routes(), &World::new(Granting::None)), &get(path))
 }
 
-fn bind_all(parent: &Arc<ParsedRoute>, children: &[Arc<ParsedRoute>]) -> Arc<Family> {
+pub(super) fn bind_all(parent: &Arc<ParsedRoute>, children: &[Arc<ParsedRoute>]) -> Arc<Family> {
     bind(parent, children, &World::new(Granting::None), None)
 }
 
-fn refusal<'f>(family: &'f Family, name: &str) -> &'f Fault {
+pub(super) fn refusal<'f>(family: &'f Family, name: &str) -> &'f Fault {
     let report = family.children.iter().find(|report| &*report.child.name.name == name).unwrap();
     report.attempts[0].result.as_ref().unwrap_err()
 }
@@ -167,7 +169,7 @@ fn shop(rules: Value) -> Arc<ParsedRoute> {
     route("gw/parent", json!({"parentRefs": [{"name": "edge"}], "rules": rules}))
 }
 
-fn open() -> Value {
+pub(super) fn open() -> Value {
     json!({"namespaces": {"from": "All"}})
 }
 
@@ -184,14 +186,14 @@ fn a_family_is_flattened_in_order_with_its_sources() {
     let family = bind_all(&parent, &[cart]);
     assert_eq!(serve(&family, "/store/cart/1"), "shop/cart:80");
     assert_eq!(serve(&family, "/store"), "gw/site:80");
-    let objects = family.objects();
+    let objects = family.objects(&mut Names::default());
     assert_eq!(objects.len(), 1);
     assert_eq!(objects[0]["spec"]["rules"][0]["backendRefs"][0]["namespace"], "shop");
     assert_eq!(
         objects[0]["metadata"]["annotations"][SOURCES_ANNOTATION],
         "rules[0]: HTTPRoute gw/parent rule 0 (store) > HTTPRoute shop/cart rule 0\nrules[1]: HTTPRoute gw/parent rule 1\n"
     );
-    assert_eq!(family.grants()[0]["metadata"]["namespace"], "shop");
+    assert_eq!(family.grants(&mut Names::default())[0]["metadata"]["namespace"], "shop");
 }
 
 #[test]
@@ -203,7 +205,7 @@ fn a_rule_without_children_fails_and_never_falls_through() {
     let family = bind_all(&parent, &[]);
     assert_eq!(serve(&family, "/store/x"), "500");
     assert_eq!(serve(&family, "/x"), "gw/site:80");
-    let printed = family.objects().into_iter().map(parsed).collect::<Vec<_>>();
+    let printed = family.objects(&mut Names::default()).into_iter().map(parsed).collect::<Vec<_>>();
     assert_eq!(answer(&table(&printed, &World::new(Granting::None)), &get("/store/x")), "500");
 }
 
@@ -227,7 +229,7 @@ fn a_failed_binding_changes_nothing_for_others() {
     );
     let alone = bind_all(&parent, std::slice::from_ref(&good));
     let family = bind_all(&parent, &[bad, good]);
-    assert_eq!(family.objects(), alone.objects());
+    assert_eq!(family.objects(&mut Names::default()), alone.objects(&mut Names::default()));
     assert_eq!(serve(&family, "/store/good"), "shop/good:80");
     // All or nothing; what the broken child asks for is answered as if it were not there.
     for path in ["/store/fine", "/store/bad"] {
@@ -386,7 +388,11 @@ fn hostnames_narrow_from_parent_to_child_and_make_routes_of_their_own() {
     assert_eq!(ask("x.example.com"), "gw/site:80");
     assert_eq!(ask("www.example.net"), "404");
     assert_eq!(refusal(&family, "other").reason, Reason::HostnameMismatch);
-    let names: Vec<_> = family.objects().iter().map(|object| object["metadata"]["name"].clone()).collect();
+    let names: Vec<_> = family
+        .objects(&mut Names::default())
+        .iter()
+        .map(|object| object["metadata"]["name"].clone())
+        .collect();
     assert_eq!(names, ["parent", "parent-e0001"]);
 }
 
@@ -420,7 +426,7 @@ fn an_invalid_rule_of_a_bound_child_fails_its_requests() {
         {"matches": prefix("/ok"), "backendRefs": to("ok")}]}),
     );
     let family = bind_all(&parent, &[child]);
-    let printed: Vec<_> = family.objects().into_iter().map(parsed).collect();
+    let printed: Vec<_> = family.objects(&mut Names::default()).into_iter().map(parsed).collect();
     let printed = table(&printed, &World::new(Granting::None));
     for (path, expected) in
         [("/a/later", "500"), ("/a/ok", "gw/ok:80"), ("/a/other", "gw/site:80"), ("/ano-slash", "gw/site:80")]
@@ -478,7 +484,13 @@ fn too_many_children_are_refused_the_youngest_first() {
     assert_eq!(family.children.iter().filter(|child| child.is_bound()).count(), MOST_CHILDREN_OF_A_RULE);
     assert_eq!(refusal(&family, "c0256").reason, Reason::LimitExceeded);
     assert_eq!(family.parent_conditions(|_| true)[0].reason, "PartiallyAttached");
-    assert!(family.objects().iter().all(|object| object["spec"]["rules"].as_array().unwrap().len() <= 16));
+    assert!(
+        family.objects(&mut Names::default()).iter().all(|object| object["spec"]["rules"]
+            .as_array()
+            .unwrap()
+            .len()
+            <= 16)
+    );
 }
 
 /// 64 alternatives below 64: the third child would be one too many.
@@ -505,9 +517,15 @@ fn too_many_combinations_are_refused() {
     let world = World::new(Granting::None);
     let fewer = bind(&parent, &children[1..], &world, Some(&family));
     assert!(fewer.children.iter().all(|child| child.is_bound()));
-    assert_eq!(fewer.objects(), bind_all(&parent, &children[1..]).objects());
+    assert_eq!(
+        fewer.objects(&mut Names::default()),
+        bind_all(&parent, &children[1..]).objects(&mut Names::default())
+    );
     let again = bind(&parent, &children, &world, Some(&fewer));
-    assert_eq!((again.objects(), &again.children), (family.objects(), &family.children));
+    assert_eq!(
+        (again.objects(&mut Names::default()), &again.children),
+        (family.objects(&mut Names::default()), &family.children)
+    );
 }
 
 /// 16 rules with 8 matches each, as one object of 9 KiB: below as many of the parent's that is more
@@ -596,7 +614,7 @@ fn what_is_known_is_taken_over() {
     let bind = |children: &[_], known| bind(&parent, children, &World::new(Granting::None), known);
     assert!(Arc::ptr_eq(&bind(&before, Some(&known)), &known));
     let again = bind(&now, Some(&known));
-    assert_eq!(again.objects(), bind(&now, None).objects());
+    assert_eq!(again.objects(&mut Names::default()), bind(&now, None).objects(&mut Names::default()));
     assert!(Arc::ptr_eq(&again.children[0], &known.children[0]));
     let different: Vec<_> = again.different_from(&known).map(|key| &*key.name.name).collect();
     assert_eq!(different, ["b", "b"], "as it was and as it is");

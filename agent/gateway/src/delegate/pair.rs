@@ -290,7 +290,7 @@ fn combined(
 /// The rule for requests that an invalid rule of a child takes: an error, which prints as a rule
 /// without backends. `None` if it takes none: what is invalid of its matches, or impossible
 /// together with the parent's, is left out and never becomes another match.
-fn failing(
+pub(super) fn failing(
     kind: Kind,
     ours: &Draft,
     theirs: &Draft,

@@ -150,6 +150,7 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
         names_namespace: names_namespace.map(|(index, _)| index).collect(),
         parent_refs: parent_refs.map(|reference| completed(reference, &name.namespace)).collect(),
         rules,
+        first_rule: 0,
         faults,
         ignored,
     }

@@ -206,7 +206,7 @@ impl StandIn {
 
     fn serves_same(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.resolved, &other.resolved);
-        self.route.origin == other.route.origin
+        (&self.route.origin, self.route.first_rule) == (&other.route.origin, other.route.first_rule)
             && self.attached == other.attached
             && (Arc::ptr_eq(ours, theirs) || same_rules(&ours.rules, &theirs.rules))
     }
@@ -215,7 +215,7 @@ impl StandIn {
     pub(super) fn entries(&self, listener: &ListenerKey, hostname: &HostPattern) -> Vec<Entry> {
         let is_there = self.attached.get(listener).is_some_and(|hostnames| hostnames.contains(hostname));
         let rules = if is_there { &*self.resolved.rules } else { &[] };
-        table_entries(&self.route.origin, rules)
+        table_entries(&self.route, rules)
     }
 }
 

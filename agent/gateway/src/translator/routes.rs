@@ -350,7 +350,7 @@ impl RouteState {
         if self.parsed.is_parent() {
             self.stand_ins.iter().flat_map(|it| it.entries(listener, hostname)).collect()
         } else {
-            table_entries(&self.parsed.origin, &self.rules)
+            table_entries(&self.parsed, &self.rules)
         }
     }
 

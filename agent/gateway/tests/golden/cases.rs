@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portcullis_api::{Change, Object, Objects};
+use portcullis_gateway::delegate::Names;
 use portcullis_gateway::infra::{AssignedAddresses, Generated, generated_for};
 use portcullis_gateway::{Feedback, Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
@@ -45,11 +46,11 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
 }
 
 fn check(case: &Path, bless: bool) -> Vec<String> {
-    let outcome = translate(case);
+    let (outcome, names) = translate(case);
     let mut files =
         vec![("snapshot.yaml", dump_snapshot(&outcome.snapshot)), ("status.yaml", statuses(&outcome))];
     if !outcome.ephemeral.is_empty() {
-        files.push(("ephemeral.yaml", ephemeral(&outcome)));
+        files.push(("ephemeral.yaml", ephemeral(&outcome, names)));
     }
     if let Some(infra) = infra(&outcome) {
         files.push(("infra.yaml", infra));
@@ -60,13 +61,15 @@ fn check(case: &Path, bless: bool) -> Vec<String> {
         .collect()
 }
 
-fn translate(case: &Path) -> Outcome {
+/// With the names of the case's objects.
+fn translate(case: &Path) -> (Outcome, Names) {
     let input = fs::read_to_string(case.join("in.yaml")).unwrap();
     let mut translator = Translator::new(crate::support::settings());
     translator.apply(crate::support::base().into_iter().map(Change::Set).collect());
     let read = crate::support::read(&input);
     assigned(&read).into_iter().for_each(|feedback| translator.observe(feedback));
-    translator.apply(read.into_iter().map(Change::Set).collect())
+    let names = Names::new(read.iter().map(Object::key));
+    (translator.apply(read.into_iter().map(Change::Set).collect()), names)
 }
 
 /// The observation that the source makes of Gateways with a Service; `None` if there is none.
@@ -105,14 +108,17 @@ fn infra(outcome: &Outcome) -> Option<Value> {
     (!desired.is_empty()).then_some(desired.into())
 }
 
-fn ephemeral(outcome: &Outcome) -> Value {
-    let objects = outcome.ephemeral.iter().map(|(key, family)| {
-        let family = family.as_ref();
-        let objects =
-            family.into_iter().flat_map(|family| family.objects().into_iter().chain(family.grants()));
-        (key.to_string(), objects.collect())
-    });
-    objects.collect::<Map<_, Value>>().into()
+fn ephemeral(outcome: &Outcome, mut names: Names) -> Value {
+    let mut printed = Map::new();
+    for (key, family) in &outcome.ephemeral {
+        let mut objects = Vec::new();
+        if let Some(family) = family {
+            objects.extend(family.objects(&mut names));
+            objects.extend(family.grants(&mut names));
+        }
+        printed.insert(key.to_string(), objects.into());
+    }
+    printed.into()
 }
 
 fn compare(file: &Path, actual: &str, bless: bool) -> Option<String> {

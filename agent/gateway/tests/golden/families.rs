@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use portcullis_api::{Change, Object, Objects};
+use portcullis_gateway::delegate::Names;
 use portcullis_gateway::{Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
 use proptest::prelude::*;
@@ -140,7 +141,9 @@ impl Latest {
     fn follow(&mut self, outcome: &Outcome) {
         for (key, family) in &outcome.ephemeral {
             match family {
-                Some(family) => self.ephemeral.insert(key.to_string(), family.objects().into()),
+                Some(family) => {
+                    self.ephemeral.insert(key.to_string(), family.objects(&mut Names::default()).into())
+                }
                 None => self.ephemeral.remove(&key.to_string()),
             };
         }
