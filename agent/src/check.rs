@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use portcullis_control::offline::Validity;
-use portcullis_inspect::dump_snapshot;
+use portcullis_inspect::{decided_by_age, dump_snapshot};
 
 use crate::cli::{CheckArgs, Show};
 use crate::{offline, output};
@@ -17,6 +17,12 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         Show::Ephemeral => translated.ephemeral(),
         Show::Infra => translated.generated(offline::settings(&args.input.settings)),
     };
+    // Printed manifests do not carry an age.
+    let parents = translated.outcome.ephemeral.keys().filter(|_| args.show == Show::Ephemeral);
+    for line in decided_by_age(&translated.outcome.snapshot, parents) {
+        output::comment(&line, args.output);
+        output::error(&line);
+    }
     output::objects(&shown, args.output)?;
     translated.problems().iter().for_each(|line| output::error(line));
     Ok(ExitCode::from(match translated.validity() {

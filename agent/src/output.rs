@@ -23,6 +23,13 @@ pub(crate) fn error(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
+/// A line of a comment; JSON has none.
+pub(crate) fn comment(line: &str, format: Format) {
+    if format == Format::Yaml {
+        text(&format!("# {line}\n"));
+    }
+}
+
 /// YAML documents, or one JSON array.
 pub(crate) fn objects(objects: &[Value], format: Format) -> Result<()> {
     text(&match format {

@@ -6,6 +6,7 @@
 //! This crate does not know where a snapshot comes from or who asks, and decides nothing that the
 //! data plane decides: precedence and the choice of a listener are the model's.
 
+mod age;
 mod dump;
 mod explain;
 mod metrics;
@@ -15,6 +16,7 @@ mod statuses;
 mod table;
 mod text;
 
+pub use age::decided_by_age;
 pub use dump::{dump, dump_snapshot};
 pub use explain::explain;
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPath};
