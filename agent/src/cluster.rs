@@ -1,6 +1,8 @@
 //! `portcullis run` in a cluster: everything that talks with the API server, next to the control
 //! loop.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +12,15 @@ use clap::{Args, ValueEnum};
 use portcullis_control::applier::{Provisioning, State};
 use portcullis_control::events::Announcer;
 use portcullis_control::infra::Generator;
-use portcullis_control::kube::{Client, connect};
+use portcullis_control::kube::{Client, api_server_addresses, connect};
 use portcullis_control::lease::{Elector, Timing};
 use portcullis_control::mesh::{Mesh, MeshState};
 use portcullis_control::source::{KubeSource, LastGood, SourceOptions};
 use portcullis_control::status::{StatusQueue, StatusWriter};
 use portcullis_control::succession::Succession;
-use portcullis_gateway::AgentRole;
 use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
+use portcullis_gateway::{AddressRange, AgentRole};
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
@@ -60,6 +62,10 @@ pub(crate) struct ClusterArgs {
     /// Type of the Services that are generated for Gateways
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_SERVICE_TYPE")]
     service_type: ServiceTypeChoice,
+    /// Addresses that load balancers may give to Gateways, one or a range: no others that are
+    /// published for their Services are made local; repeat for several [default: none]
+    #[arg(long, value_name = "RANGE", env = "PORTCULLIS_LOAD_BALANCER_ADDRESSES", value_delimiter = ',')]
+    pub load_balancer_addresses: Vec<AddressRange>,
     /// This pod serves one Gateway, and nothing else; it writes nothing [default: all that are
     /// served on nodes]
     #[arg(long, value_name = "NAMESPACE/NAME", env = "PORTCULLIS_GATEWAY", value_parser = object_name)]
@@ -88,6 +94,8 @@ enum ServiceTypeChoice {
 /// The control loop's ends in a cluster, and the tasks beside it.
 pub(crate) struct Cluster {
     pub source: KubeSource,
+    /// The addresses by which the API server is reached.
+    pub api_server: BTreeSet<IpAddr>,
     pub statuses: Arc<StatusQueue>,
     pub membership: Membership,
     pub writers: Writers,
@@ -161,7 +169,8 @@ impl Cluster {
             Some(_) => (Membership::reader(&queue), Writers::default()),
             None => start_writers(args, client, &namespace, &queue),
         };
-        Ok(Self { source, statuses: queue, membership, writers })
+        let api_server = api_server_addresses(args.kubeconfig.as_deref()).await;
+        Ok(Self { source, api_server, statuses: queue, membership, writers })
     }
 }
 

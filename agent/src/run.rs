@@ -1,6 +1,7 @@
 //! `portcullis run`: puts source, translator, data plane, statuses and admin endpoints together,
 //! and takes signals.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -89,11 +90,12 @@ async fn serve_directory(
 /// Statuses go to the API server if this agent leads, and always to files: those hold what this
 /// agent itself decided.
 async fn serve_cluster(args: &RunArgs, plane: Plane, sockets: Sockets) -> Result<Successor> {
-    let Cluster { source, statuses, membership, mut writers } =
+    let Cluster { source, api_server, statuses, membership, mut writers } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
     let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.state.statuses());
     let sink = (statuses, status_files(&status_dir));
-    let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let translator = Translator::new(Settings { api_server, ..settings(args) });
+    let applier = Applier::new(source, translator, plane.clone(), sink);
     let applier = applier.observing(membership.provisioning.clone());
     writers.announce(applier.state());
     let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
@@ -171,6 +173,8 @@ fn settings(args: &RunArgs) -> Settings {
         controller_name: args.controller_name.clone(),
         default_addresses,
         generated,
+        load_balancers: args.cluster.load_balancer_addresses.clone(),
+        api_server: BTreeSet::new(),
         host_ports: args.host_ports.rights(args.admin_port),
         role: args.cluster.role(),
     }

@@ -6,6 +6,7 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
@@ -77,6 +78,23 @@ fn certificate() -> CertifiedKey<rcgen::KeyPair> {
 
 fn from(body: &str) -> Option<Answer> {
     Some(Answer { status: 200, body: body.to_owned() })
+}
+
+#[test]
+fn nothing_is_cleaned_up_beside_a_running_agent() {
+    let services = service("blue", backend("blue"));
+    let agent = Agent::start(&[
+        ("gateway.yaml", GATEWAY),
+        ("services.yaml", &services),
+        ("route.yaml", &route("blue")),
+    ]);
+    let [pins, state] = ["pins", "state"].map(|name| agent.dir.path().join(name).display().to_string());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    let output = command.args(["cleanup", "--pin-dir", &pins, "--state-dir", &state]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.contains("nothing is removed") && said.contains("(portcullis)"), "{said}");
+    assert_eq!(agent.http("any.example", "/"), from("blue"));
 }
 
 /// The kernel lets processes of a user share a port; half of the connections would go astray.

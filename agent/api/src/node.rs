@@ -8,7 +8,18 @@ use serde::{Deserialize, Serialize};
 pub struct Node {
     pub metadata: ObjectMeta,
     #[serde(default)]
+    pub spec: NodeSpec,
+    #[serde(default)]
     pub status: NodeStatus,
+}
+
+/// The ranges from which the node's pods have addresses, where Kubernetes assigns them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct NodeSpec {
+    #[serde(default, rename = "podCIDR", skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<String>,
+    #[serde(default, rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_cidrs: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]

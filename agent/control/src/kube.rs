@@ -15,7 +15,7 @@ mod client;
 
 pub use ::kube::Client;
 pub(crate) use answer::{answered, code, problem, watch_code, wording};
-pub use client::{ConnectError, connect, connect_for_command};
+pub use client::{ConnectError, api_server_addresses, connect, connect_for_command};
 
 /// The field manager of everything we write.
 pub(crate) const FIELD_MANAGER: &str = portcullis_gateway::infra::MANAGER;

@@ -4,6 +4,7 @@
 //! observers, or when they observe.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use portcullis_api::Objects;
 use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, Snapshot, Unserved};
@@ -27,7 +28,8 @@ pub enum Feedback {
 }
 
 /// No address.
-static UNASSIGNED: AssignedAddresses = AssignedAddresses { all: Vec::new(), balanced: None };
+static UNASSIGNED: AssignedAddresses =
+    AssignedAddresses { all: Vec::new(), balanced: None, published: Vec::new() };
 
 /// The newest observations, and the Gateways that they concern.
 #[derive(Debug, Default)]
@@ -112,6 +114,15 @@ impl Observations {
     /// The addresses that the cluster assigned to a Gateway; `None` without a cluster.
     pub(crate) fn assigned(&self, gateway: &ObjectName) -> Option<&AssignedAddresses> {
         self.assigned.as_ref().map(|assigned| assigned.get(gateway).unwrap_or(&UNASSIGNED))
+    }
+
+    /// The Gateways with a published address for which this holds.
+    pub(crate) fn published_where(
+        &self,
+        holds: impl Fn(&IpAddr) -> bool,
+    ) -> impl Iterator<Item = &ObjectName> {
+        let assigned = self.assigned.iter().flatten();
+        assigned.filter(move |(_, it)| it.published.iter().any(&holds)).map(|(gateway, _)| gateway)
     }
 
     /// Assigns what is not served to Gateways. Returns those of which something else is known than

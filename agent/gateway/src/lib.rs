@@ -1,6 +1,7 @@
 //! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the
 //! data plane and a plan of statuses out. No async, no I/O, no clock.
 
+mod address_range;
 mod conditions;
 pub mod delegate;
 mod fault;
@@ -20,6 +21,7 @@ mod settings;
 mod status;
 mod translator;
 
+pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
 pub use feedback::Feedback;

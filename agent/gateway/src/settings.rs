@@ -1,9 +1,11 @@
 //! The decisions of the agent's operator, as opposed to what Gateway API objects say.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use portcullis_model::ObjectName;
 
+use crate::address_range::AddressRange;
 use crate::infra;
 
 /// The controller that GatewayClasses name.
@@ -18,6 +20,10 @@ pub struct Settings {
     pub default_addresses: Vec<IpAddr>,
     /// The parameters of Gateways that say nothing about them.
     pub generated: infra::Parameters,
+    /// The addresses that load balancers may give to Gateways. No others are made local.
+    pub load_balancers: Vec<AddressRange>,
+    /// The addresses by which this agent reaches the API server, never a Gateway's.
+    pub api_server: BTreeSet<IpAddr>,
     /// The Gateways that may be served on the nodes' own addresses, and on which ports.
     pub host_ports: infra::HostPortRights,
     pub role: AgentRole,
@@ -40,6 +46,8 @@ impl Default for Settings {
             controller_name: CONTROLLER_NAME.to_owned(),
             default_addresses: Vec::new(),
             generated: infra::Parameters::default(),
+            load_balancers: Vec::new(),
+            api_server: BTreeSet::new(),
             host_ports: infra::HostPortRights::default(),
             role: AgentRole::default(),
         }

@@ -15,6 +15,7 @@ mod generated;
 mod hierarchy;
 mod listeners;
 mod needs;
+mod owners;
 mod parsed;
 mod policies;
 mod ports;
@@ -47,6 +48,7 @@ use generated::Generated;
 use hierarchy::Hierarchy;
 use listeners::Listeners;
 use needs::Needs;
+use owners::Owners;
 use parsed::ParsedRoutes;
 use policies::Policies;
 use ports::Ports;
@@ -105,6 +107,7 @@ pub struct Translator {
 struct Stages {
     listeners: Listeners,
     hierarchy: Hierarchy,
+    owners: Owners,
     gateways: Gateways,
     policies: Policies,
     parsed: ParsedRoutes,
@@ -137,6 +140,7 @@ impl Translator {
         let Stages {
             listeners,
             hierarchy,
+            owners,
             gateways,
             policies,
             parsed,
@@ -153,10 +157,11 @@ impl Translator {
         let sources = listeners::Sources { objects, settings, observations: &self.observations };
         let judged = listeners.update(&changed, &recertified, sources);
         let attached = hierarchy.update(&changed, &judged, listeners, objects);
+        let owned = owners.update(&changed, objects);
         let readdressed = self.observations.readdressed();
-        let sources =
-            gateways::Sources { listeners, hierarchy, objects, settings, observations: &self.observations };
-        let merged = gateways.update(&changed, &judged, &attached, readdressed, sources);
+        let observations = &self.observations;
+        let sources = gateways::Sources { listeners, hierarchy, owners, objects, settings, observations };
+        let merged = gateways.update(&changed, &judged, &attached, &owned, readdressed, sources);
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.

@@ -26,6 +26,7 @@ pub fn install(cluster: &Cluster, crds: &Path, binary: Option<&Path>) -> Result<
     ];
     options.extend(["--set", "dedicated.enabled=true"]);
     options.extend(["--set-string", "agent.hostPorts[0]=portcullis/chart-test:8081"]);
+    options.extend(["--set-string", "agent.loadBalancerAddresses[0]=198.51.100.0/24"]);
     options.extend(sets.iter().flat_map(|set| ["--set-string", set.as_str()]));
     helm(cluster, &options)?;
     let daemon_set = format!("daemonset/{RELEASE}");

@@ -1,5 +1,7 @@
 //! The connection to the API server.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use kube::{Client, Config};
 
 /// Bookmarks come about once a minute: a watch that is silent for longer than this is dead.
 const SILENCE: Duration = Duration::from_secs(80);
+/// Time that the API server's name has to be resolved.
+const RESOLUTION: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -41,6 +45,27 @@ pub async fn connect_for_command(kubeconfig: Option<&Path>) -> Result<Client, Co
     client(config(kubeconfig).await?)
 }
 
+/// The addresses by which [`connect`] reaches the API server, and those of the servers that are
+/// asked for its name. Without an answer to that, or a configuration, none.
+pub async fn api_server_addresses(kubeconfig: Option<&Path>) -> BTreeSet<IpAddr> {
+    let Ok(config) = config(kubeconfig).await else { return BTreeSet::new() };
+    let host = config.cluster_url.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = host.parse() {
+        return BTreeSet::from([address]);
+    }
+    let resolved = tokio::time::timeout(RESOLUTION, tokio::net::lookup_host((host, 0))).await;
+    let resolved = resolved.ok().and_then(Result::ok);
+    let addresses = resolved.into_iter().flatten().map(|address| address.ip());
+    addresses.chain(name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())).collect()
+}
+
+/// From resolv.conf(5).
+fn name_servers(configuration: &str) -> Vec<IpAddr> {
+    let lines = configuration.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    lines.filter_map(|address| address.trim().parse().ok()).collect()
+}
+
 async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => read(path).await?,
@@ -66,8 +91,32 @@ async fn read(path: &Path) -> Result<Config, ConnectError> {
 mod tests {
     use serde_json::json;
 
+    use super::*;
     use crate::kube::code;
     use crate::kube::fake::ApiServer;
+
+    #[tokio::test]
+    async fn the_addresses_of_the_api_server_are_known_without_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for (server, expected) in [
+            ("https://10.96.0.1:443", "10.96.0.1"),
+            ("https://[fd00::1]:6443", "fd00::1"),
+            ("https://localhost:6443", "127.0.0.1"),
+        ] {
+            let path = directory.path().join("config");
+            let cluster = json!({"name": "c", "cluster": {"server": server}});
+            let context = json!({"name": "x", "context": {"cluster": "c", "user": "u"}});
+            let config = json!({"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context],
+                "users": [{"name": "u", "user": {}}], "current-context": "x"});
+            std::fs::write(&path, config.to_string()).unwrap();
+            let addresses = api_server_addresses(Some(&path)).await;
+            assert!(addresses.contains(&expected.parse().unwrap()), "{server}: {addresses:?}");
+        }
+        assert_eq!(
+            name_servers("search x\nnameserver 10.96.0.10\n nameserver fd00::a\n# nameserver"),
+            ["10.96.0.10".parse::<IpAddr>().unwrap(), "fd00::a".parse().unwrap()]
+        );
+    }
 
     #[tokio::test]
     async fn an_api_server_without_time_is_asked_once() {

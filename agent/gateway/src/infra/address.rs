@@ -19,6 +19,9 @@ pub struct AssignedAddresses {
     /// The places where a load balancer lets traffic in, none as long as it has given nothing;
     /// `None` without a load balancer.
     pub(crate) balanced: Option<Vec<Ingress>>,
+    /// Those that a writer of the Service's status published, and that are to be taken literally:
+    /// not the cluster's own, which the API server allocates, and not those that a proxy has.
+    pub(crate) published: Vec<IpAddr>,
 }
 
 /// The place where traffic enters.
@@ -51,6 +54,7 @@ impl AssignedAddresses {
         service.map_or_else(Self::default, |service| Self {
             all: addresses(service),
             balanced: is_balanced(service).then(|| ingress(service)),
+            published: published(service),
         })
     }
 }
@@ -58,7 +62,7 @@ impl AssignedAddresses {
 /// Without a load balancer.
 impl FromIterator<IpAddr> for AssignedAddresses {
     fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
-        Self { all: addresses.into_iter().collect(), balanced: None }
+        Self { all: addresses.into_iter().collect(), ..Self::default() }
     }
 }
 
@@ -74,6 +78,15 @@ fn addresses(service: &Service) -> Vec<IpAddr> {
 pub(crate) fn cluster_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
     let addresses = service.spec.as_ref().and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
     addresses.iter().filter_map(|address| address.parse().ok())
+}
+
+fn published(service: &Service) -> Vec<IpAddr> {
+    let own: Vec<_> = cluster_addresses(service).collect();
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten());
+    let literal = points.filter(|point| point.ip_mode.as_deref() != Some("Proxy"));
+    let addresses = literal.filter_map(|point| point.ip.as_deref()?.parse().ok());
+    addresses.filter(|address| !own.contains(address)).collect()
 }
 
 /// An ingress point has an IP address or a hostname.

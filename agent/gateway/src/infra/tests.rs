@@ -196,7 +196,7 @@ fn the_addresses_of_its_service_are_the_gateways() {
     let mut service = typed(&applied(&desired(json!({}))));
     service.spec.as_mut().unwrap().cluster_ips = Some(vec!["10.96.3.4".to_owned()]);
     let usable = |gateway: &Gateway, assigned: Option<&AssignedAddresses>| -> Vec<String> {
-        let addresses = crate::parent::Addresses::of(gateway, assigned, &Settings::default());
+        let addresses = crate::parent::Addresses::of(gateway, assigned, &Settings::default(), |_| None);
         addresses.usable.iter().map(ToString::to_string).collect()
     };
     for (spec, of_the_service, without_cluster) in [
@@ -226,7 +226,8 @@ fn the_addresses_of_its_service_are_the_gateways() {
 #[test]
 fn a_gateway_without_service_is_not_asked_to_request_an_address() {
     let nothing = AssignedAddresses::default();
-    let addresses = crate::parent::Addresses::of(&gateway(json!({})), Some(&nothing), &Settings::default());
+    let addresses =
+        crate::parent::Addresses::of(&gateway(json!({})), Some(&nothing), &Settings::default(), |_| None);
     let fault = addresses.unusable.unwrap();
     assert_eq!(fault.reason, crate::Reason::AddressNotAssigned);
     assert!(fault.message.contains("made as soon as a listener"), "{}", fault.message);
@@ -249,7 +250,8 @@ fn served_with(balancer: Value, nodes: &[Object]) -> (BTreeSet<String>, Vec<Stri
     let class = Object::from_json(class).unwrap().unwrap();
     let objects = [class, Object::Gateway(gateway.into()), Object::Service(service.into())];
     let changes = objects.into_iter().chain(nodes.iter().cloned()).map(Change::Set);
-    let mut translator = Translator::new(Settings::default());
+    let load_balancers = vec!["0.0.0.0/0".parse().unwrap()];
+    let mut translator = Translator::new(Settings { load_balancers, ..Settings::default() });
     translator.observe(Feedback::Assigned(assigned));
     let outcome = translator.apply(changes.collect());
     let served = outcome.snapshot.frontends.keys().map(|frontend| frontend.address.to_string()).collect();

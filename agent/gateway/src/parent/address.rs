@@ -2,6 +2,7 @@
 //! the cluster assigned or that were given to the agent at its start; and what the Gateway's status
 //! says of them.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use portcullis_api::types::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
@@ -31,6 +32,8 @@ pub(crate) struct Addresses {
 struct Draft<'a> {
     /// The addresses that the cluster assigned; `None` without a cluster, where all may be used.
     assigned: Option<&'a AssignedAddresses>,
+    /// The published addresses that no Gateway may have, with the reason.
+    foreign: BTreeMap<IpAddr, String>,
     usable: Vec<IpAddr>,
     unsupported: Vec<Fault>,
     unusable: Vec<Fault>,
@@ -48,8 +51,14 @@ enum Request {
 // === impl Addresses ===
 
 impl Addresses {
-    /// `assigned` is what the cluster assigned; `None` without a cluster.
-    pub(crate) fn of(gateway: &Gateway, assigned: Option<&AssignedAddresses>, settings: &Settings) -> Self {
+    /// `assigned` is what the cluster assigned; `None` without a cluster. What was published has to
+    /// be the Gateway's to have: `foreign` is the reason why an address is not.
+    pub(crate) fn of(
+        gateway: &Gateway,
+        assigned: Option<&AssignedAddresses>,
+        settings: &Settings,
+        foreign: impl Fn(&IpAddr) -> Option<String>,
+    ) -> Self {
         let written = gateway.spec.addresses.as_deref().unwrap_or_default();
         let requests: Vec<_> = written.iter().map(Request::of).collect();
         let is_open = requests.is_empty() || requests.contains(&Request::Any);
@@ -61,7 +70,9 @@ impl Addresses {
         };
         let all = chosen.into_iter().flat_map(|chosen| &chosen.all).copied();
         let others: Vec<IpAddr> = all.filter(|address| !asks_for(address)).collect();
-        let mut draft = Draft { assigned, ..Draft::default() };
+        let published = assigned.into_iter().flat_map(|assigned| &assigned.published);
+        let foreign = published.filter_map(|address| Some((*address, foreign(address)?))).collect();
+        let mut draft = Draft { assigned, foreign, ..Draft::default() };
         if others.is_empty() {
             let default = requests.is_empty().then_some(Request::Any);
             requests.into_iter().chain(default).for_each(|request| draft.add(request, settings));
@@ -99,7 +110,14 @@ impl Draft<'_> {
                 );
                 self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, message));
             }
-            Request::Ip(address) => self.take(address),
+            Request::Ip(address) => match self.foreign.get(&address) {
+                None => self.take(address),
+                Some(reason) => {
+                    let message =
+                        format!("address {address} was published for the Gateway's Service, but {reason}");
+                    self.unusable.push(Fault::not_programmed(Reason::AddressNotUsable, message));
+                }
+            },
             Request::Any => self.take_defaults(settings),
             Request::Unsupported(message) => {
                 self.unsupported.push(Fault::not_accepted(Reason::UnsupportedAddress, message));
@@ -129,7 +147,9 @@ impl Draft<'_> {
             Some(balanced) => {
                 let asked_for = usable.filter(|address| !others.contains(address)).map(Ingress::Ip);
                 let asked_for: Vec<_> = asked_for.collect();
+                let is_foreign = |ingress: &&Ingress| matches!(ingress, Ingress::Ip(address) if self.foreign.contains_key(address));
                 let others = balanced.iter().filter(|ingress| !asked_for.contains(ingress));
+                let others = others.filter(|ingress| !is_foreign(ingress));
                 asked_for.iter().chain(others).cloned().collect()
             }
         };

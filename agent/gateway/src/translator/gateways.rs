@@ -2,6 +2,7 @@
 //! merged into it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_api::types::gateways::Gateway;
@@ -11,6 +12,7 @@ use portcullis_model::{ObjectName, ParentKind, PortKey};
 use super::changes::ChangedObjects;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
+use super::owners::{ChangedOwners, Owner, Owners};
 use crate::feedback::Observations;
 use crate::infra::{self, Parameters};
 use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, ParentKey};
@@ -72,6 +74,7 @@ pub(super) struct ChangedGateways {
 pub(super) struct Sources<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
+    pub(super) owners: &'s Owners,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
     pub(super) observations: &'s Observations,
@@ -105,9 +108,14 @@ impl Gateways {
         changed: &ChangedObjects,
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
-        readdressed: BTreeSet<ObjectName>,
+        owned: &ChangedOwners,
+        mut readdressed: BTreeSet<ObjectName>,
         sources: Sources<'_>,
     ) -> ChangedGateways {
+        if !owned.is_empty() {
+            let concerned = sources.observations.published_where(|address| owned.concerns(address));
+            readdressed.extend(concerned.cloned());
+        }
         for key in &attached.moved {
             self.listeners.remove(key);
         }
@@ -154,7 +162,9 @@ impl Gateways {
         sources: Sources<'_>,
         changed: &mut ChangedGateways,
     ) {
-        let addresses = Addresses::of(gateway, sources.observations.assigned(name), sources.settings);
+        let foreign = |address: &IpAddr| foreign(address, sources);
+        let addresses =
+            Addresses::of(gateway, sources.observations.assigned(name), sources.settings, foreign);
         let parameters = Parameters::of(gateway, sources.objects, &sources.settings.generated);
         let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
         let parameters = parameters.unwrap_or_default();
@@ -224,6 +234,47 @@ impl Gateways {
             changed.overlaps.insert(key.clone());
         }
     }
+}
+
+/// The reason why an address that was published for a Gateway's Service is not made local. Right to
+/// write a status is no right to an address: on every node it would take what it belongs to away.
+fn foreign(address: &IpAddr, sources: Sources<'_>) -> Option<String> {
+    let Sources { owners, settings, .. } = sources;
+    // Traffic to these arrives by other means, and they are local to none but their node.
+    if owners.is_node(address) {
+        return None;
+    }
+    if settings.api_server.contains(address) {
+        return Some("it is the API server's".to_owned());
+    }
+    let owner = owners.of(address).map(|owner| match owner {
+        Owner::ApiServer => "the API server's",
+        Owner::Service(_) => "another Service's",
+        Owner::Node => "a node's",
+        Owner::Pods => "in the range of a node's pods",
+    });
+    if let Some(owner) = owner {
+        return Some(format!("it is {owner}"));
+    }
+    if is_special(address) {
+        return Some("no address of its kind can be a load balancer's".to_owned());
+    }
+    let is_allowed = settings.load_balancers.iter().any(|range| range.contains(address));
+    (!is_allowed).then(|| {
+        format!(
+            "the agents' operator has not allowed it for load balancers: that is done with --load-balancer-addresses \
+             {address}, or a range that has it"
+        )
+    })
+}
+
+/// Addresses that mean the node itself, or none in particular.
+fn is_special(address: &IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
+    };
+    is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast()
 }
 
 fn affected(

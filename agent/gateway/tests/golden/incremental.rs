@@ -189,11 +189,35 @@ fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
 /// Of all Gateways, for those of which nothing was observed have no address.
 fn assigned(dice: &mut Dice) -> Assigned {
     let names = NAMESPACES.into_iter().flat_map(|namespace| ["one", "two"].map(|name| (namespace, name)));
-    let addresses = |dice: &mut Dice| {
+    let mut addresses = |name: &ObjectName| {
         let count = [0, 1, 1, 2][dice.roll(4) as usize];
-        ADDRESSES.iter().take(count).map(|address| address.parse().unwrap()).collect()
+        match dice.roll(2) {
+            0 => ADDRESSES.iter().take(count).map(|address| address.parse().unwrap()).collect(),
+            _ => published(name, &ADDRESSES[..count]),
+        }
     };
-    names.map(|(namespace, name)| (ObjectName::new(namespace, name), addresses(dice))).collect()
+    let names = names.map(|(namespace, name)| ObjectName::new(namespace, name));
+    names.map(|name| (name.clone(), addresses(&name))).collect()
+}
+
+/// Of a load balancer.
+fn published(gateway: &ObjectName, addresses: &[&str]) -> AssignedAddresses {
+    let metadata = |name: &str| json!({"name": name, "namespace": gateway.namespace});
+    let mut service = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": metadata(&generated_name(&gateway.name, "portcullis")), "spec": {"type": "LoadBalancer"}});
+    let ingress = addresses.iter().map(|address| json!({"ip": address}));
+    service["status"] = json!({"loadBalancer": {"ingress": ingress.collect::<Vec<_>>()}});
+    service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "portcullis"});
+    service["metadata"]["ownerReferences"] = json!([{"apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway", "name": gateway.name, "uid": "u", "controller": true}]);
+    let mut object = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": metadata(&gateway.name), "spec": {"gatewayClassName": "portcullis", "listeners": []}});
+    object["metadata"]["uid"] = json!("u");
+    let mut objects = Objects::default();
+    for manifest in [service, object] {
+        objects.apply(Change::Set(support::object(manifest)));
+    }
+    AssignedAddresses::of(gateway, &objects)
 }
 
 fn unserved(dice: &mut Dice) -> Unserved {
@@ -391,7 +415,8 @@ fn secret(namespace: &str, dice: &mut Dice) -> Value {
 
 fn service(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["v", "w"]);
-    let spec = json!({"ports": [{"port": dice.pick(&[80, 80, 81])}]});
+    let addresses = dice.maybe(|dice| json!([dice.pick(&ADDRESSES)]));
+    let spec = json!({"ports": [{"port": dice.pick(&[80, 80, 81])}], "clusterIPs": addresses});
     manifest("v1", "Service", namespace, name, dice, json!({"spec": spec}))
 }
 
@@ -416,6 +441,7 @@ fn generated_service(namespace: &str, dice: &mut Dice) -> Value {
 fn node(dice: &mut Dice) -> Value {
     let addresses = json!([{"address": dice.pick(&ADDRESSES)}]);
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": dice.pick(&["n", "m"])},
+        "spec": {"podCIDR": dice.maybe(|dice| json!(format!("{}/32", dice.pick(&ADDRESSES))))},
         "status": {"addresses": addresses}})
 }
 

@@ -20,7 +20,10 @@ pub(crate) fn settings() -> Settings {
     let grants = grants.iter().map(|grant| grant.parse().unwrap()).collect();
     let host_ports = HostPortRights { grants, admin_port: Some(9270), ..HostPortRights::default() };
     let default_addresses = vec!["192.0.2.1".parse().unwrap()];
-    Settings { default_addresses, generated, host_ports, ..Settings::default() }
+    let load_balancers = ["203.0.113.0/24", "10.244.0.0/16", "192.0.2.8/30"];
+    let load_balancers = load_balancers.iter().map(|range| range.parse().unwrap()).collect();
+    let api_server = ["203.0.113.200".parse().unwrap()].into();
+    Settings { default_addresses, generated, load_balancers, api_server, host_ports, ..Settings::default() }
 }
 
 /// The objects that every case has: a GatewayClass of ours.

@@ -1,0 +1,80 @@
+//! Ranges of addresses, as operators and Nodes write them: `10.0.0.0/8`, or one address.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// The addresses that begin as `first` does, in as many bits as the prefix has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressRange {
+    first: IpAddr,
+    prefix: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a range of addresses, or one: 192.0.2.0/24, 2001:db8::/32 or 192.0.2.7")]
+pub struct AddressRangeSyntax;
+
+impl AddressRange {
+    pub fn contains(&self, address: &IpAddr) -> bool {
+        self.first.is_ipv4() == address.is_ipv4()
+            && start(address, self.prefix) == start(&self.first, self.prefix)
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = AddressRangeSyntax;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, prefix) = match text.split_once('/') {
+            None => (text, None),
+            Some((first, prefix)) => (first, Some(prefix)),
+        };
+        let first: IpAddr = first.parse().map_err(|_| AddressRangeSyntax)?;
+        let longest = if first.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(longest), |prefix| prefix.parse().map_err(|_| AddressRangeSyntax))?;
+        if prefix > longest {
+            return Err(AddressRangeSyntax);
+        }
+        Ok(Self { first, prefix })
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first, self.prefix)
+    }
+}
+
+/// The first bits of an address.
+fn start(address: &IpAddr, bits: u8) -> u128 {
+    let (value, longest) = match address {
+        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    };
+    value.checked_shr(longest - u32::from(bits)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_the_addresses_that_begin_like_it() {
+        for (range, inside, outside) in [
+            ("10.96.0.0/12", "10.111.255.255", "10.112.0.0"),
+            ("10.96.7.1/16", "10.96.0.0", "10.97.0.0"),
+            ("0.0.0.0/0", "255.255.255.255", "::1"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("fd00::/8", "fdff::1", "fe80::1"),
+            ("::/0", "2001:db8::1", "10.0.0.1"),
+        ] {
+            let range: AddressRange = range.parse().unwrap();
+            assert!(range.contains(&inside.parse().unwrap()), "{range} {inside}");
+            assert!(!range.contains(&outside.parse().unwrap()), "{range} {outside}");
+        }
+        for wrong in ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "10.0.0.0/", "10.0.0.0/-1", "ten"] {
+            assert_eq!(wrong.parse::<AddressRange>(), Err(AddressRangeSyntax), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Stage: the addresses that belong to the cluster itself: of the API server, of Services, of nodes
+//! and of the pods' networks. No object of a tenant makes them a Gateway's, or a backend. Only
+//! objects count that tenants cannot forge: the API server allocates the addresses of Services,
+//! kubelets and administrators write the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_model::ObjectName;
+
+use super::changes::{ChangedObjects, service_of};
+use super::relation::Relation;
+use crate::address_range::AddressRange;
+use crate::infra::cluster_addresses;
+
+/// The Service of the API server, in namespace `default`.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
+
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    by_address: Relation<IpAddr, ObjectKey>,
+    addresses: BTreeMap<ObjectKey, BTreeSet<IpAddr>>,
+    /// By node, the addresses of its pods.
+    pods: BTreeMap<ObjectName, Vec<AddressRange>>,
+}
+
+/// The owner of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner<'o> {
+    ApiServer,
+    Service(&'o ObjectName),
+    Node,
+    Pods,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedOwners {
+    addresses: BTreeSet<IpAddr>,
+    pods: Vec<AddressRange>,
+}
+
+// === impl Owners ===
+
+impl Owners {
+    pub(super) fn update(&mut self, changed: &ChangedObjects, objects: &Objects) -> ChangedOwners {
+        let mut now_changed = ChangedOwners::default();
+        for kind in [Kind::Service, Kind::Node, Kind::EndpointSlice] {
+            for name in changed.of(kind) {
+                let key = ObjectKey { kind, name: name.clone() };
+                let now = addresses_of(&key, objects);
+                let before = self.addresses.remove(&key).unwrap_or_default();
+                self.by_address.update(&key, &before, &now);
+                now_changed.addresses.extend(before.symmetric_difference(&now));
+                if !now.is_empty() {
+                    self.addresses.insert(key, now);
+                }
+            }
+        }
+        for node in changed.of(Kind::Node) {
+            let now = pods_of(node, objects);
+            let before = self.pods.remove(node).unwrap_or_default();
+            if before != now {
+                now_changed.pods.extend(before.into_iter().chain(now.iter().cloned()));
+            }
+            if !now.is_empty() {
+                self.pods.insert(node.clone(), now);
+            }
+        }
+        now_changed
+    }
+
+    /// The owner of an address, the first of several.
+    pub(super) fn of(&self, address: &IpAddr) -> Option<Owner<'_>> {
+        let mut owners = self.by_address.of(address).map(|key| match key.kind {
+            Kind::Service => Owner::Service(&key.name),
+            Kind::Node => Owner::Node,
+            _ => Owner::ApiServer,
+        });
+        let is_pods = || self.pods.values().flatten().any(|range| range.contains(address));
+        owners.next().or_else(|| is_pods().then_some(Owner::Pods))
+    }
+
+    pub(super) fn is_node(&self, address: &IpAddr) -> bool {
+        self.by_address.of(address).any(|key| key.kind == Kind::Node)
+    }
+}
+
+// === impl ChangedOwners ===
+
+impl ChangedOwners {
+    pub(super) fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.pods.is_empty()
+    }
+
+    /// True if the address has another owner now, or none any more.
+    pub(super) fn concerns(&self, address: &IpAddr) -> bool {
+        self.addresses.contains(address) || self.pods.iter().any(|range| range.contains(address))
+    }
+}
+
+fn addresses_of(key: &ObjectKey, objects: &Objects) -> BTreeSet<IpAddr> {
+    let name = &key.name;
+    match key.kind {
+        Kind::Service => {
+            objects.services.get(name).into_iter().flat_map(|it| cluster_addresses(it)).collect()
+        }
+        Kind::Node => {
+            let node = objects.nodes.get(name).into_iter();
+            let addresses = node.flat_map(|node| &node.status.addresses);
+            addresses.filter_map(|it| it.address.parse().ok()).collect()
+        }
+        _ if *name.namespace != *API_SERVER.0 => BTreeSet::new(),
+        _ => {
+            let slice = objects.get(key);
+            let service = slice.as_ref().and_then(service_of);
+            let is_api_servers = service.is_some_and(|it| (&*it.namespace, &*it.name) == API_SERVER);
+            let slice = objects.endpoint_slices.get(name).filter(|_| is_api_servers);
+            let endpoints = slice.into_iter().flat_map(|slice| &slice.endpoints);
+            endpoints.flat_map(|it| &it.addresses).filter_map(|address| address.parse().ok()).collect()
+        }
+    }
+}
+
+fn pods_of(node: &ObjectName, objects: &Objects) -> Vec<AddressRange> {
+    let spec = objects.nodes.get(node).map(|node| &node.spec);
+    let ranges = spec.into_iter().flat_map(|spec| spec.pod_cidrs.iter().chain(&spec.pod_cidr));
+    ranges.filter_map(|range| range.parse().ok()).collect()
+}
