@@ -66,6 +66,10 @@ pub(crate) struct ClusterArgs {
     /// published for their Services are made local; repeat for several [default: none]
     #[arg(long, value_name = "RANGE", env = "PORTCULLIS_LOAD_BALANCER_ADDRESSES", value_delimiter = ',')]
     pub load_balancer_addresses: Vec<AddressRange>,
+    /// Namespaces whose EndpointSlices may have addresses of nodes, Services and Gateways, loopback
+    /// and link-local ones; repeat for several [default: none]
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_ENDPOINT_NAMESPACES", value_delimiter = ',')]
+    pub endpoint_namespaces: Vec<String>,
     /// This pod serves one Gateway, and nothing else; it writes nothing [default: all that are
     /// served on nodes]
     #[arg(long, value_name = "NAMESPACE/NAME", env = "PORTCULLIS_GATEWAY", value_parser = object_name)]

@@ -10,7 +10,7 @@ use portcullis_control::applier::Applier;
 use portcullis_control::source::built_in::{BUILT_IN, default_addresses};
 use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink};
-use portcullis_gateway::{Settings, Translator};
+use portcullis_gateway::{EndpointRule, Settings, Translator};
 use portcullis_node::Lock;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -168,6 +168,10 @@ fn settings(args: &RunArgs) -> Settings {
         Some(_) => default_addresses(&args.address),
         None => args.address.clone(),
     };
+    let endpoints = match &args.config_dir {
+        Some(_) => EndpointRule::Any,
+        None => EndpointRule::Foreign { allowed: args.cluster.endpoint_namespaces.iter().cloned().collect() },
+    };
     let generated = args.cluster.parameters(args.pods());
     Settings {
         controller_name: args.controller_name.clone(),
@@ -175,6 +179,7 @@ fn settings(args: &RunArgs) -> Settings {
         generated,
         load_balancers: args.cluster.load_balancer_addresses.clone(),
         api_server: BTreeSet::new(),
+        endpoints,
         host_ports: args.host_ports.rights(args.admin_port),
         role: args.cluster.role(),
     }

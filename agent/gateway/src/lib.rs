@@ -31,7 +31,7 @@ pub use parent::{ALLOWED_CHILDREN, ATTACH_TO};
 pub use policy::Policies;
 pub use reason::{ConditionStatus, ConditionType, Polarity, Reason, condition};
 pub use selector::{NamespaceRule, Namespaces};
-pub use settings::{AgentRole, CONTROLLER_NAME, Settings};
+pub use settings::{AgentRole, CONTROLLER_NAME, EndpointRule, Settings};
 pub use status::Status;
 pub use status::dump::dump_status;
 pub use status::summary::{ConditionSummary, parent_name};

@@ -24,9 +24,22 @@ pub struct Settings {
     pub load_balancers: Vec<AddressRange>,
     /// The addresses by which this agent reaches the API server, never a Gateway's.
     pub api_server: BTreeSet<IpAddr>,
+    pub endpoints: EndpointRule,
     /// The Gateways that may be served on the nodes' own addresses, and on which ports.
     pub host_ports: infra::HostPortRights,
     pub role: AgentRole,
+}
+
+/// The addresses that EndpointSlices may have. An agent on a node forwards from the node's network,
+/// where kubelets, the API server and everything on loopback take it for the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum EndpointRule {
+    /// All, as without a cluster: who writes the slices is the machine's operator.
+    #[default]
+    Any,
+    /// Not those of nodes, of Services and Gateways, loopback or link-local ones, but in slices of
+    /// these namespaces.
+    Foreign { allowed: BTreeSet<String> },
 }
 
 /// The place of an agent, which decides on the Gateways that its snapshot has. Statuses are planned
@@ -48,6 +61,7 @@ impl Default for Settings {
             generated: infra::Parameters::default(),
             load_balancers: Vec::new(),
             api_server: BTreeSet::new(),
+            endpoints: EndpointRule::default(),
             host_ports: infra::HostPortRights::default(),
             role: AgentRole::default(),
         }

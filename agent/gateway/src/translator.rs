@@ -186,7 +186,10 @@ impl Translator {
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, objects, settings };
         let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
-        backends.update(&changed, &services, routes.backend_uses(), objects, &mut next);
+        let changes =
+            backends::Changes { objects: &changed, services: &services, owners: &owned, frontends: &claimed };
+        let sources = backends::Sources { uses: routes.backend_uses(), owners, objects, settings };
+        let refusing = backends.update(changes, sources, &mut next);
         self.snapshot = next.finish();
 
         // Statuses: planned from the state of all stages, and from what was observed of earlier
@@ -199,6 +202,7 @@ impl Translator {
             gateways: &merged,
             routes: statuses,
             policies: &referred,
+            services: &refusing,
             parents: &parents,
             conflicts: &turned,
             frontends: &claimed,
@@ -287,6 +291,7 @@ impl Stages {
             conflicts,
             ports,
             frontends,
+            backends,
             ..
         } = self;
         View {
@@ -301,6 +306,7 @@ impl Stages {
             conflicts,
             ports,
             frontends,
+            backends,
             observations,
         }
     }

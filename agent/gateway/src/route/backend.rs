@@ -74,11 +74,13 @@ impl BackendUse {
     }
 }
 
-/// The backend with its ready endpoints. A Service that is gone or lost the port has none.
+/// The backend with its ready endpoints, as far as they may be used. A Service that is gone or lost
+/// the port has none.
 pub fn backend<'s>(
     used: &BackendUse,
     service: Option<&Service>,
     slices: impl IntoIterator<Item = &'s EndpointSlice>,
+    may_use: impl FnMut(&EndpointSlice, &Endpoint, IpAddr) -> bool,
 ) -> Backend {
     let port = service.and_then(|service| service_port(service, used.port));
     let stated = port.and_then(|port| stated_protocol(port, used.port.protocol).ok().flatten());
@@ -86,7 +88,7 @@ pub fn backend<'s>(
         ProtocolSource::Service => BackendProtocol::Http1,
         ProtocolSource::RouteKind => BackendProtocol::H2c,
     };
-    let endpoints = port.map(|port| endpoints(port, slices)).unwrap_or_default();
+    let endpoints = port.map(|port| endpoints(port, slices, may_use)).unwrap_or_default();
     Backend { name: used.name(), protocol: stated.unwrap_or(inferred), endpoints }
 }
 
@@ -121,12 +123,17 @@ fn stated_protocol(port: &ServicePort, own: L4Protocol) -> Result<Option<Backend
 
 /// Ready endpoints; if there are none, those that still serve while they terminate, as kube-proxy
 /// does.
-fn endpoints<'s>(port: &ServicePort, slices: impl IntoIterator<Item = &'s EndpointSlice>) -> Vec<SocketAddr> {
+fn endpoints<'s>(
+    port: &ServicePort,
+    slices: impl IntoIterator<Item = &'s EndpointSlice>,
+    mut may_use: impl FnMut(&EndpointSlice, &Endpoint, IpAddr) -> bool,
+) -> Vec<SocketAddr> {
     let mut ready = BTreeSet::new();
     let mut leaving = BTreeSet::new();
-    for (endpoint, number) in slices.into_iter().flat_map(|slice| ported(slice, port)) {
+    for (slice, endpoint, number) in slices.into_iter().flat_map(|slice| ported(slice, port)) {
         let addresses = endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok());
-        let sockets = addresses.map(|address| SocketAddr::new(address, number));
+        let usable: Vec<_> = addresses.filter(|address| may_use(slice, endpoint, *address)).collect();
+        let sockets = usable.into_iter().map(|address| SocketAddr::new(address, number));
         match Readiness::of(endpoint) {
             Readiness::Ready => ready.extend(sockets),
             Readiness::Leaving => leaving.extend(sockets),
@@ -139,7 +146,10 @@ fn endpoints<'s>(port: &ServicePort, slices: impl IntoIterator<Item = &'s Endpoi
 
 /// The slice's endpoints with the number that the Service port has there: slices name ports, and
 /// hold target ports.
-fn ported<'s>(slice: &'s EndpointSlice, port: &ServicePort) -> impl Iterator<Item = (&'s Endpoint, u16)> {
+fn ported<'s>(
+    slice: &'s EndpointSlice,
+    port: &ServicePort,
+) -> impl Iterator<Item = (&'s EndpointSlice, &'s Endpoint, u16)> {
     let wanted = port.name.as_deref().unwrap_or_default();
     let same_name = slice
         .ports
@@ -149,7 +159,9 @@ fn ported<'s>(slice: &'s EndpointSlice, port: &ServicePort) -> impl Iterator<Ite
     let usable = slice.address_type == "IPv4" || slice.address_type == "IPv6";
     let number =
         same_name.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()).filter(|_| usable);
-    number.into_iter().flat_map(|number| slice.endpoints.iter().map(move |endpoint| (endpoint, number)))
+    number
+        .into_iter()
+        .flat_map(move |number| slice.endpoints.iter().map(move |endpoint| (slice, endpoint, number)))
 }
 
 enum Readiness {

@@ -23,7 +23,11 @@ fn used() -> BackendUse {
 
 fn addresses(slices: &[EndpointSlice]) -> Vec<String> {
     let service = service(json!({"name": "web", "port": 80}));
-    backend(&used(), Some(&service), slices).endpoints.iter().map(ToString::to_string).collect()
+    backend(&used(), Some(&service), slices, |_, _, _| true)
+        .endpoints
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]
@@ -57,7 +61,7 @@ fn protocols_follow_the_service_then_the_route_kind() {
     let name = || ObjectName::new("ns", "app");
     let of = |kind: Kind, port: Value| BackendUse::of(kind, name(), &service(port), 80);
     let protocol = |kind: Kind, port: Value| {
-        backend(&of(kind, port.clone()).unwrap(), Some(&service(port)), []).protocol
+        backend(&of(kind, port.clone()).unwrap(), Some(&service(port)), [], |_, _, _| true).protocol
     };
     assert_eq!(protocol(Kind::HttpRoute, json!({"port": 80})), BackendProtocol::Http1);
     assert_eq!(protocol(Kind::GrpcRoute, json!({"port": 80})), BackendProtocol::H2c);

@@ -1,51 +1,130 @@
 //! Stage: the backends that rules refer to, with their endpoints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use portcullis_api::{Kind, ObjectKey, Objects};
-use portcullis_model::{Backend, ObjectName, PortKey};
+use portcullis_model::{Backend, FrontendKey, L4Protocol, ObjectName, PortKey, Snapshot};
 
 use super::changes::{ChangedObjects, service_of};
 use super::counts::Counts;
+use super::frontends::ChangedFrontends;
+use super::owners::{ChangedOwners, Owner, Owners};
 use super::relation::Relation;
 use super::snapshot::NextSnapshot;
+use crate::address_range::is_special;
 use crate::route::{BackendUse, ProtocolSource, backend};
+use crate::{EndpointRule, Settings};
+
+/// Endpoints of a Service that one message names; others are counted.
+const IN_ONE_MESSAGE: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Backends {
     slices_by_service: Relation<ObjectName, ObjectName>,
     /// Those in the snapshot.
     live: BTreeSet<BackendUse>,
+    /// By backend, the endpoints that are not used, and why.
+    refused: BTreeMap<BackendUse, RefusedEndpoints>,
+}
+
+type RefusedEndpoints = BTreeMap<IpAddr, &'static str>;
+
+/// The changes that backends follow from.
+pub(super) struct Changes<'c> {
+    pub(super) objects: &'c ChangedObjects,
+    /// Services of which another port came into use, or went out of use.
+    pub(super) services: &'c BTreeSet<ObjectName>,
+    pub(super) owners: &'c ChangedOwners,
+    pub(super) frontends: &'c ChangedFrontends,
+}
+
+/// The state that backends follow from.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'s> {
+    pub(super) uses: &'s Counts<BackendUse>,
+    pub(super) owners: &'s Owners,
+    pub(super) objects: &'s Objects,
+    pub(super) settings: &'s Settings,
 }
 
 // === impl Backends ===
 
 impl Backends {
-    /// `used_otherwise` are Services of which another port came into use, or went out of use.
+    /// Returns the Services of which other endpoints are refused than before.
     pub(super) fn update(
         &mut self,
-        changed: &ChangedObjects,
-        used_otherwise: &BTreeSet<ObjectName>,
-        uses: &Counts<BackendUse>,
-        objects: &Objects,
+        changes: Changes<'_>,
+        sources: Sources<'_>,
         next: &mut NextSnapshot,
-    ) {
-        let mut services: BTreeSet<_> = changed.of(Kind::Service).chain(used_otherwise).cloned().collect();
-        services.extend(self.update_slices(changed, objects));
-        for used in services.iter().flat_map(|service| self.uses_of(service, uses)).collect::<Vec<_>>() {
+    ) -> BTreeSet<ObjectName> {
+        let changed = changes.objects;
+        let mut services: BTreeSet<_> = changed.of(Kind::Service).chain(changes.services).cloned().collect();
+        services.extend(self.update_slices(changed, sources.objects));
+        services.extend(self.with_other_owners(&changes, sources, next.get()));
+        let mut otherwise_refused = BTreeSet::new();
+        for used in services.iter().flat_map(|it| self.uses_of(it, sources.uses)).collect::<Vec<_>>() {
             let name = used.name();
-            if uses.contains(&used) {
-                let now = self.backend(&used, objects);
+            let mut refused = RefusedEndpoints::new();
+            if sources.uses.contains(&used) {
+                let now = self.backend(&used, sources, next.get(), &mut refused);
                 if next.get().backends.get(name.as_str()).is_none_or(|before| **before != now) {
                     next.edit().backends.insert(name.0, Arc::new(now));
                 }
-                self.live.insert(used);
+                self.live.insert(used.clone());
             } else {
                 self.live.remove(&used);
                 next.edit().backends.remove(name.as_str());
             }
+            let before = self.refused.remove(&used).unwrap_or_default();
+            if before != refused {
+                otherwise_refused.insert(used.service.clone());
+            }
+            if !refused.is_empty() {
+                self.refused.insert(used, refused);
+            }
         }
+        otherwise_refused
+    }
+
+    /// The endpoints of a Service that are no backends, with the reasons; `None` if all are.
+    pub(super) fn refused_of(&self, service: &ObjectName) -> Option<String> {
+        let first = first_use(service);
+        let of_service = self.refused.range(first..).take_while(|(used, _)| used.service == *service);
+        let refused: BTreeMap<_, _> = of_service.flat_map(|(_, refused)| refused).collect();
+        let mut reasons: Vec<_> =
+            refused.iter().map(|(address, why)| format!("{address} is {why}")).collect();
+        let left_out = reasons.split_off(reasons.len().min(IN_ONE_MESSAGE)).len();
+        if left_out > 0 {
+            reasons.push(format!("and {left_out} more"));
+        }
+        (!reasons.is_empty()).then(|| reasons.join(", "))
+    }
+
+    /// The Services with an endpoint whose address has come to belong to the cluster, or does no
+    /// longer.
+    fn with_other_owners(
+        &self,
+        changes: &Changes<'_>,
+        sources: Sources<'_>,
+        snapshot: &Snapshot,
+    ) -> BTreeSet<ObjectName> {
+        let Changes { owners, frontends, .. } = changes;
+        if sources.settings.endpoints == EndpointRule::Any
+            || owners.is_empty() && frontends.addresses.is_empty()
+        {
+            return BTreeSet::new();
+        }
+        let concerns = |address: &IpAddr| owners.concerns(address) || frontends.addresses.contains(address);
+        let uses = self.live.iter().filter(|used| {
+            let backend = snapshot.backends.get(used.name().as_str());
+            let endpoints = backend.into_iter().flat_map(|backend| &backend.endpoints);
+            endpoints.map(SocketAddr::ip).any(|address| concerns(&address))
+                || self.refused.get(used).is_some_and(|refused| refused.keys().any(concerns))
+        });
+        uses.map(|used| used.service.clone()).collect()
     }
 
     /// Returns the Services that have other EndpointSlices, or had them.
@@ -65,19 +144,67 @@ impl Backends {
         services
     }
 
-    fn backend(&self, used: &BackendUse, objects: &Objects) -> Backend {
+    fn backend(
+        &self,
+        used: &BackendUse,
+        sources: Sources<'_>,
+        snapshot: &Snapshot,
+        refused: &mut RefusedEndpoints,
+    ) -> Backend {
+        let objects = sources.objects;
         let service = objects.services.get(&used.service).map(|service| &**service);
         let slices = self.slices_by_service.of(&used.service);
         let slices = slices.filter_map(|name| objects.endpoint_slices.get(name)).map(|slice| &**slice);
-        backend(used, service, slices)
+        backend(used, service, slices, |slice, _, address| {
+            let why = sources.objection(slice, &address, snapshot);
+            refused.extend(why.map(|why| (address, why)));
+            why.is_none()
+        })
     }
 
     /// The uses of a Service, present and past.
     fn uses_of(&self, service: &ObjectName, uses: &Counts<BackendUse>) -> BTreeSet<BackendUse> {
-        let first =
-            BackendUse { service: service.clone(), port: PortKey::tcp(0), protocol: ProtocolSource::Service };
+        let first = first_use(service);
         let of_service = |used: &&BackendUse| used.service == *service;
         let now = uses.from(&first).take_while(of_service);
         now.chain(self.live.range(&first..).take_while(of_service)).cloned().collect()
     }
+}
+
+// === impl Sources ===
+
+impl Sources<'_> {
+    /// The reason why an endpoint is no backend.
+    fn objection(self, slice: &EndpointSlice, address: &IpAddr, snapshot: &Snapshot) -> Option<&'static str> {
+        let EndpointRule::Foreign { allowed } = &self.settings.endpoints else { return None };
+        if slice.metadata.namespace.as_ref().is_some_and(|namespace| allowed.contains(namespace)) {
+            return None;
+        }
+        if is_special(address) {
+            return Some("loopback, link-local or otherwise no pod's");
+        }
+        if self.settings.api_server.contains(address) {
+            return Some("the API server's");
+        }
+        let owner = self.owners.of(address).and_then(|owner| match owner {
+            Owner::ApiServer => Some("the API server's"),
+            Owner::Service(_) => Some("a Service's"),
+            Owner::Node => Some("a node's"),
+            Owner::Pods => None,
+        });
+        owner.or_else(|| is_frontend(address, snapshot).then_some("a Gateway's"))
+    }
+}
+
+fn is_frontend(address: &IpAddr, snapshot: &Snapshot) -> bool {
+    let first = FrontendKey { protocol: L4Protocol::Tcp, address: *address, port: 0 };
+    snapshot
+        .frontends
+        .range(first..)
+        .next()
+        .is_some_and(|(key, _)| key.protocol == L4Protocol::Tcp && key.address == *address)
+}
+
+fn first_use(service: &ObjectName) -> BackendUse {
+    BackendUse { service: service.clone(), port: PortKey::tcp(0), protocol: ProtocolSource::Service }
 }

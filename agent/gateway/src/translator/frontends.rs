@@ -39,6 +39,8 @@ pub(super) struct ChangedFrontends {
     pub(super) claimants: BTreeSet<ObjectName>,
     /// Gateways that lost others to older ones, or have no right to others, than before.
     pub(super) lost: BTreeSet<ObjectName>,
+    /// Addresses on which another Gateway may be served now, or none.
+    pub(super) addresses: BTreeSet<IpAddr>,
 }
 
 /// The state that claims follow from: the ports and addresses of Gateways.
@@ -99,12 +101,13 @@ impl Frontends {
             }
         }
         let mut concerned = claimants.clone();
+        let addresses = touched.iter().map(|key| key.address).collect();
         for key in touched {
             concerned.extend(self.claims.claimants(&key).cloned());
             self.set_frontend(key, sources.ports, next);
         }
         lost.extend(concerned.into_iter().filter(|name| self.update_lost(name)));
-        ChangedFrontends { claimants, lost }
+        ChangedFrontends { claimants, lost, addresses }
     }
 
     fn set_frontend(&self, key: FrontendKey, ports: &Ports, next: &mut NextSnapshot) {

@@ -13,6 +13,7 @@ use super::changes::ChangedObjects;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
 use super::owners::{ChangedOwners, Owner, Owners};
+use crate::address_range::is_special;
 use crate::feedback::Observations;
 use crate::infra::{self, Parameters};
 use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, ParentKey};
@@ -266,15 +267,6 @@ fn foreign(address: &IpAddr, sources: Sources<'_>) -> Option<String> {
              {address}, or a range that has it"
         )
     })
-}
-
-/// Addresses that mean the node itself, or none in particular.
-fn is_special(address: &IpAddr) -> bool {
-    let is_link_local = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
-    };
-    is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast()
 }
 
 fn affected(

@@ -58,7 +58,7 @@ pub(super) struct RouteState {
 pub(super) struct References {
     pub(super) parents: Box<[ParentKey]>,
     backends: Box<[BackendUse]>,
-    services: Box<[ObjectName]>,
+    pub(super) services: Box<[ObjectName]>,
 }
 
 #[derive(Debug, Default)]

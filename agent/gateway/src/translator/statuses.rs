@@ -40,6 +40,8 @@ pub(super) struct Changes<'c> {
     pub(super) routes: BTreeSet<ObjectKey>,
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
+    /// Services of which other endpoints are refused.
+    pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
     pub(super) parents: &'c BTreeSet<ParentKey>,
     pub(super) conflicts: &'c ChangedConflicts,
@@ -111,6 +113,8 @@ impl Changes<'_> {
         affected.extend(classes);
         let policies = self.objects.of(Kind::BackendTlsPolicy).chain(self.policies);
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
+        let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
+        affected.extend(refusing.map(|(route, _)| route.clone()));
         for route in &self.conflicts.routes {
             affected.insert(route.clone());
             // Its children are served where it is, and nowhere else.

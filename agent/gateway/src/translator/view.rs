@@ -11,6 +11,7 @@ use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects, generation};
 use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey};
 
 use super::attachments::Parents;
+use super::backends::Backends;
 use super::conflicts::KindConflicts;
 use super::frontends::{Frontends, Lost, Withheld};
 use super::gateways::{Gateways, MergedGateway};
@@ -46,6 +47,7 @@ pub(super) struct View<'s> {
     pub(super) conflicts: &'s KindConflicts,
     pub(super) ports: &'s Ports,
     pub(super) frontends: &'s Frontends,
+    pub(super) backends: &'s Backends,
     pub(super) observations: &'s Observations,
 }
 
@@ -349,7 +351,9 @@ impl<'s> View<'s> {
     fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
         let verdicts = self.verdicts(key, state);
         let controller = &self.settings.controller_name;
-        let mut status = route_status(&state.parsed, state.unresolved.as_deref(), &verdicts, controller);
+        let refused = self.refused_endpoints(state);
+        let unresolved = Fault::summary(state.unresolved.as_deref().cloned().into_iter().chain(refused));
+        let mut status = route_status(&state.parsed, unresolved.as_ref(), &verdicts, controller);
         if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
             for (entry, grandparent) in status.parents.iter_mut().zip(&bound.grandparents) {
                 entry.conditions.extend(bound.family.parent_conditions(|child| {
@@ -360,6 +364,19 @@ impl<'s> View<'s> {
         status.parents.extend(self.parentless_entries(&state.parsed));
         status.parents.extend(self.child_entries(key, state));
         status
+    }
+
+    /// The endpoints of a route's Services that are no backends.
+    fn refused_endpoints(self, state: &RouteState) -> impl Iterator<Item = Fault> {
+        state.references.services.iter().filter_map(move |service| {
+            let message = format!(
+                "endpoints of Service {service} are not used: {}; point its EndpointSlices at pods, or have the \
+                 agents' operator allow those of namespace {} with --endpoint-namespaces",
+                self.backends.refused_of(service)?,
+                service.namespace
+            );
+            Some(Fault::unresolved(Reason::RefNotPermitted, message))
+        })
     }
 
     fn child_entries(self, key: &ObjectKey, state: &RouteState) -> Vec<RouteParentStatus> {

@@ -455,7 +455,12 @@ fn definition(dice: &mut Dice) -> Value {
 
 fn slice(namespace: &str, dice: &mut Dice) -> Value {
     let (name, service) = (dice.pick(&["v-1", "v-2"]), dice.pick(&["v", "w"]));
-    let endpoint = json!({"addresses": [format!("10.0.0.{}", dice.roll(5))]});
+    let of_others = ["192.0.2.1", ADDRESSES[0], ADDRESSES[1], "10.96.0.1"];
+    let address = match dice.roll(2) {
+        0 => dice.pick(&of_others).to_owned(),
+        _ => format!("10.0.0.{}", dice.roll(5)),
+    };
+    let endpoint = json!({"addresses": [address]});
     let endpoints = json!({"addressType": "IPv4", "ports": [{"port": 8080}], "endpoints": [endpoint]});
     let mut slice = manifest("discovery.k8s.io/v1", "EndpointSlice", namespace, name, dice, endpoints);
     slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": service});

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portcullis_api::Object;
-use portcullis_gateway::Settings;
 use portcullis_gateway::infra::{HostPortRights, Parameters, Pods};
+use portcullis_gateway::{EndpointRule, Settings};
 use serde_json::Value;
 
 pub(crate) fn cases() -> PathBuf {
@@ -23,7 +23,16 @@ pub(crate) fn settings() -> Settings {
     let load_balancers = ["203.0.113.0/24", "10.244.0.0/16", "192.0.2.8/30"];
     let load_balancers = load_balancers.iter().map(|range| range.parse().unwrap()).collect();
     let api_server = ["203.0.113.200".parse().unwrap()].into();
-    Settings { default_addresses, generated, load_balancers, api_server, host_ports, ..Settings::default() }
+    let endpoints = EndpointRule::Foreign { allowed: ["trusted".to_owned()].into() };
+    Settings {
+        default_addresses,
+        generated,
+        load_balancers,
+        api_server,
+        endpoints,
+        host_ports,
+        ..Settings::default()
+    }
 }
 
 /// The objects that every case has: a GatewayClass of ours.
