@@ -2,6 +2,7 @@
 //! data plane and a plan of statuses out. No async, no I/O, no clock.
 
 mod address_range;
+mod claims;
 mod conditions;
 pub mod delegate;
 mod fault;
@@ -22,6 +23,7 @@ mod status;
 mod translator;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
+pub use claims::Claims;
 pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
 pub use feedback::Feedback;

@@ -11,7 +11,7 @@ use crate::infra;
 /// The controller that GatewayClasses name.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// GatewayClasses with this `controllerName` are ours; route statuses are written under it.
     pub controller_name: String,

@@ -166,10 +166,12 @@ impl Translator {
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let targeted = policies.update(&changed, objects);
-        let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, listeners);
+        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
+        let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
+        affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
         let affected = parsed.update(affected, objects);
-        let routed = routes.update(affected, parsed, Parents { listeners, hierarchy, objects, policies });
+        let routed = routes.update(affected, parsed, parents);
         let ChangedRoutes {
             statuses,
             families,

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
+use super::shared::LabelSelector;
+
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(
     group = "portcullis.dev",
@@ -19,6 +21,8 @@ use serde::{Deserialize, Serialize};
 pub struct GatewayParametersSpec {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "accessLog")]
     pub access_log: Option<GatewayParametersAccessLog>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Vec<GatewayParametersClaim>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dedicated: Option<GatewayParametersDedicated>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "hostPorts")]
@@ -41,6 +45,17 @@ pub struct GatewayParametersAccessLog {
     pub format: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "minimumStatus")]
     pub minimum_status: Option<i32>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct GatewayParametersClaim {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostnames: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listeners: Option<i32>,
+    pub namespaces: LabelSelector,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<i32>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -17,15 +17,18 @@ use serde_json::{Map, Value};
 use super::limits;
 use super::syntax::{billionths, is_label_value, is_qualified_name};
 use crate::Fault;
+use crate::claims::Claims;
 
 /// The parameters of what serves a Gateway.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     pub mode: Mode,
     pub service_type: ServiceType,
     pub external_traffic_policy: Option<String>,
     pub load_balancer_class: Option<String>,
     pub host_ports: HostPorts,
+    /// Of children and routes of other namespaces.
+    pub claims: Claims,
     /// Of the Deployment in mode Dedicated; `None` leaves it to an autoscaler.
     pub replicas: Option<i32>,
     pub resource_requests: BTreeMap<String, String>,
@@ -143,6 +146,9 @@ impl Parameters {
         }
         if let Some(on) = spec.host_ports {
             self.host_ports = if on { HostPorts::On } else { HostPorts::Off };
+        }
+        if let Some(claims) = &spec.claims {
+            self.claims = Claims::of(claims)?;
         }
         if let Some(service) = &spec.service {
             self.overlay_service(service)?;

@@ -9,6 +9,7 @@ use portcullis_api::types::shared::ParentReference;
 use portcullis_model::HostPattern;
 
 use super::declare::{Declared, Listener, ParentKey};
+use crate::claims::Claims;
 use crate::route::ParsedRoute;
 use crate::selector::Namespaces;
 use crate::{Fault, Reason};
@@ -38,9 +39,10 @@ pub(crate) fn attach(
     route: &ParsedRoute,
     reference: &ParentReference,
     parent: &Declared,
+    claims: &Claims,
     namespaces: Namespaces<'_>,
 ) -> RouteAttachment {
-    let candidates = Candidates { route, parent, namespaces };
+    let candidates = Candidates { route, parent, claims, namespaces };
     match candidates.find(reference) {
         Ok(listeners) => RouteAttachment { listeners, refusal: None },
         Err(refusal) => RouteAttachment::refused(refusal),
@@ -56,6 +58,7 @@ impl RouteAttachment {
 struct Candidates<'a> {
     route: &'a ParsedRoute,
     parent: &'a Declared,
+    claims: &'a Claims,
     namespaces: Namespaces<'a>,
 }
 
@@ -82,7 +85,24 @@ impl Candidates<'_> {
                 format!("no hostname of the route matches one of the {parent}'s listeners it may attach to");
             return Err(Fault::not_accepted(Reason::NoMatchingListenerHostname, message));
         }
-        Ok(attached)
+        let mut outside = None;
+        let claimed = attached.into_iter().filter(|(at, hostnames)| {
+            let refusal = hostnames.iter().find_map(|hostname| self.outside(*at, hostname));
+            let is_within = refusal.is_none();
+            outside = outside.take().or(refusal);
+            is_within
+        });
+        let claimed: Vec<_> = claimed.collect();
+        match outside.filter(|_| claimed.is_empty()) {
+            Some(reason) => Err(Fault::not_accepted(Reason::NotAllowedByListeners, reason)),
+            None => Ok(claimed),
+        }
+    }
+
+    /// The reason why the route may not have a hostname at a listener.
+    fn outside(&self, listener: usize, hostname: &HostPattern) -> Option<String> {
+        let port = self.parent.listeners.get(listener)?.port.number;
+        self.claims.refusal(&self.route.key.name.namespace, hostname, port, self.namespaces)
     }
 
     fn is_allowed(&self, listener: &Listener) -> bool {

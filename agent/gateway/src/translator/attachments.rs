@@ -8,9 +8,11 @@ use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName};
 
+use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::policies::Policies;
+use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, attach, parent_key};
 use crate::route::{ParsedRoute, Resolver};
 use crate::selector::Namespaces;
@@ -43,6 +45,7 @@ pub(super) struct ListenerRoutes {
 pub(super) struct Parents<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
+    pub(super) gateways: &'s Gateways,
     pub(super) objects: &'s Objects,
     pub(super) policies: &'s Policies,
 }
@@ -98,7 +101,10 @@ impl Parents<'_> {
                 return Some(RouteAttachment::refused(fault));
             }
             Attachment::Independent | Attachment::Child(_) => {
-                attach(route, reference, declared, Namespaces::new(self.objects))
+                let (of, gateway) = self.claims_at(parent)?;
+                let is_foreign = *of.namespace != *route.key.name.namespace;
+                let claims = if is_foreign { gateway } else { &Claims::default() };
+                attach(route, reference, declared, claims, Namespaces::new(self.objects))
             }
         };
         // What is wrong with the route as a whole comes first: without hostnames, for example, it
@@ -111,6 +117,17 @@ impl Parents<'_> {
             Some(refusal) => RouteAttachment { listeners: attachment.listeners, refusal: Some(refusal) },
             None => attachment,
         })
+    }
+
+    /// The Gateway that an object's listeners are merged into, and what may be claimed there.
+    fn claims_at<'p>(&'p self, parent: &'p ParentKey) -> Option<(&'p ObjectName, &'p Claims)> {
+        let (name, gateway) = self.gateways.get_key_value(self.hierarchy.gateway_of(parent)?)?;
+        Some((name, &gateway.parameters.claims))
+    }
+
+    /// True if the listeners' Gateway gives namespaces their claims, by their labels.
+    pub(super) fn has_claims(&self, parent: &ParentKey) -> bool {
+        self.claims_at(parent).is_some_and(|(_, claims)| !claims.is_anything())
     }
 
     /// The listeners that a route is attached to by one of its parentRefs.

@@ -14,13 +14,14 @@ use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
 use super::owners::{ChangedOwners, Owner, Owners};
 use crate::address_range::is_special;
+use crate::claims::Claims;
 use crate::feedback::Observations;
 use crate::infra::{self, Parameters};
 use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, ParentKey};
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
 use crate::protocol::Protocol;
-use crate::selector::NamespaceRule;
+use crate::selector::{NamespaceRule, Namespaces};
 use crate::{Fault, Reason, Settings};
 
 #[derive(Debug, Default)]
@@ -64,6 +65,8 @@ pub(super) struct ChangedGateways {
     pub(super) whole: BTreeSet<ObjectName>,
     /// Those that are served with other limits, or another access log.
     pub(super) limits: BTreeSet<ObjectName>,
+    /// The objects to whose listeners routes may have other claims.
+    pub(super) claims: BTreeSet<ParentKey>,
     /// The objects some of whose listeners are accepted, refused or in conflict now and were not.
     pub(super) acceptances: BTreeSet<ParentKey>,
     /// The objects with other overlaps.
@@ -121,6 +124,11 @@ impl Gateways {
             self.listeners.remove(key);
         }
         let mut now_changed = ChangedGateways::default();
+        if changed.any_of(Kind::Namespace) {
+            // Rare, as are Gateways whose owners select namespaces by their labels.
+            let selecting = self.merged.iter().filter(|(_, it)| !it.parameters.claims.is_anything());
+            readdressed.extend(selecting.map(|(name, _)| name.clone()));
+        }
         for name in affected(changed, judged, attached, readdressed, sources) {
             let gateway = sources.objects.gateways.get(&name);
             match gateway.filter(|_| sources.hierarchy.is_independent(&name)) {
@@ -142,10 +150,13 @@ impl Gateways {
         self.update_whole(name, gateway, sources, changed);
         let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
         let mut merge = Merge::default();
-        self.judge(&mut merge, gateway, &own, sources, changed);
+        self.judge(&mut merge, gateway, &own, &Claims::default(), sources, changed);
         let mut summary = Summary::default();
+        let claims = self.merged.get(name).map(|merged| merged.parameters.claims.clone()).unwrap_or_default();
         for child in sources.hierarchy.children(name) {
-            let judged = self.judge(&mut merge, gateway, child, sources, changed);
+            let is_own = child.name.namespace == name.namespace;
+            let claims = if is_own { &Claims::default() } else { &claims };
+            let judged = self.judge(&mut merge, gateway, child, claims, sources, changed);
             summary.count(child.kind, &judged);
         }
         let members = std::iter::once(&own).chain(sources.hierarchy.children(name));
@@ -173,6 +184,10 @@ impl Gateways {
         if merged.parameters.served(name) != parameters.served(name) {
             changed.limits.insert(name.clone());
         }
+        if merged.parameters.claims != parameters.claims {
+            let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
+            changed.claims.extend(std::iter::once(&own).chain(sources.hierarchy.children(name)).cloned());
+        }
         if (&merged.addresses, &merged.refusal) != (&addresses, &refusal) {
             changed.whole.insert(name.clone());
         }
@@ -185,6 +200,7 @@ impl Gateways {
         merge: &mut Merge,
         gateway: &Gateway,
         key: &ParentKey,
+        claims: &Claims,
         sources: Sources<'_>,
         changed: &mut ChangedGateways,
     ) -> Judged {
@@ -195,7 +211,8 @@ impl Gateways {
                 || definer.metadata.namespace != gateway.metadata.namespace
         });
         let acceptances = merge.add(&declared.listeners, |listener| {
-            listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener))
+            let refusal = listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener));
+            refusal.or_else(|| outside_of(claims, key, listener, &declared.listeners, sources.objects))
         });
         let judged = Judged {
             any: acceptances.iter().any(Acceptance::is_accepted),
@@ -331,6 +348,28 @@ fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
         && parent::allowed_sets(gateway) == NamespaceRule::None;
     let message = "the Gateway has no listeners, and allows none to be attached: add listeners, or set spec.allowedListeners";
     (none && no_children).then(|| Fault::not_accepted(Reason::ListenersNotValid, message))
+}
+
+/// The fault of a child's listener that the Gateway's owner has not given to its namespace.
+fn outside_of(
+    claims: &Claims,
+    child: &ParentKey,
+    listener: &Listener,
+    all: &[Listener],
+    objects: &Objects,
+) -> Option<Fault> {
+    let (from, namespaces) = (&*child.name.namespace, Namespaces::new(objects));
+    let refusal = claims.refusal(from, &listener.hostname, listener.port.number, namespaces).or_else(|| {
+        let most = claims.most_listeners(from, namespaces)?;
+        let is_within = all.iter().take(most).any(|it| it.name == listener.name);
+        (!is_within).then(|| {
+            format!(
+                "the Gateway lets objects of namespace {from} bring {most} listener(s) each (claims of its \
+                 GatewayParameters)"
+            )
+        })
+    });
+    refusal.map(|reason| Fault::not_accepted(Reason::NotAllowed, reason))
 }
 
 /// A listener that could not enforce a policy must not be served without it.

@@ -12,7 +12,7 @@ use super::changes::ChangedObjects;
 use super::counts::Counts;
 use super::families::{AttachedFamily, Consent, StandIn, replace_parent, same_rules, serve_same};
 use super::hierarchy::ChangedHierarchy;
-use super::listeners::{ChangedListeners, Listeners};
+use super::listeners::ChangedListeners;
 use super::parsed::{ParsedRoutes, parents_of};
 use super::policies::ChangedPolicies;
 use super::relation::{Relation, only_in};
@@ -123,7 +123,7 @@ impl Routes {
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
         parsed: &ParsedRoutes,
-        listeners: &Listeners,
+        parents: Parents<'_>,
     ) -> BTreeSet<ObjectKey> {
         let mut affected = rewritten;
         for parent in judged.for_routes.union(&attached.moved) {
@@ -140,10 +140,15 @@ impl Routes {
             *self.consent.entry(namespace).or_default() += 1;
         }
         for namespace in changed.relabelled_namespaces() {
-            affected.extend(self.selected_by_label(namespace, parsed, listeners));
+            affected.extend(self.selected_by_label(namespace, parsed, parents));
             *self.consent.entry(namespace.clone()).or_default() += 1;
         }
         affected
+    }
+
+    /// The routes that refer to one of these Gateways and ListenerSets.
+    pub(super) fn of_parents(&self, parents: &BTreeSet<ParentKey>) -> impl Iterator<Item = &ObjectKey> {
+        parents.iter().flat_map(|parent| self.by_parent.of(parent))
     }
 
     /// The routes that refer to Services with other policies.
@@ -152,21 +157,23 @@ impl Routes {
         policies.services.iter().flat_map(|service| self.by_service.of(service)).cloned().collect()
     }
 
-    /// Routes of a namespace that listeners select by its labels, and parents that so select
-    /// children there.
+    /// Routes of a namespace that listeners or claims select by its labels, and parents that so
+    /// select children there.
     fn selected_by_label(
         &self,
         namespace: &str,
         parsed: &ParsedRoutes,
-        listeners: &Listeners,
+        attachment: Parents<'_>,
     ) -> BTreeSet<ObjectKey> {
         let mut selected = BTreeSet::new();
         for (key, state) in parsed.in_namespace(namespace).filter_map(|key| Some((key, self.get(key)?))) {
             let parents = parents_of(&state.parsed).into_iter();
             selected.extend(parents.filter(|parent| parsed.selects_by_label(parent)));
-            let declared = state.references.parents.iter().filter_map(|parent| listeners.get(parent));
+            let declared =
+                state.references.parents.iter().filter_map(|parent| attachment.listeners.get(parent));
             let mut rules = declared.flat_map(|it| &it.listeners).map(|listener| &listener.namespaces);
-            if rules.any(|rule| matches!(rule, NamespaceRule::Selector(_))) {
+            let is_claimed = state.references.parents.iter().any(|parent| attachment.has_claims(parent));
+            if is_claimed || rules.any(|rule| matches!(rule, NamespaceRule::Selector(_))) {
                 selected.insert(key.clone());
             }
         }

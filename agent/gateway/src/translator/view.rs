@@ -343,8 +343,8 @@ impl<'s> View<'s> {
 
     /// The verdicts on a route, conflicts with other kinds included.
     fn verdicts(self, key: &ObjectKey, state: &RouteState) -> Vec<ParentVerdict> {
-        let View { listeners, hierarchy, objects, policies, .. } = self;
-        let parents = Parents { listeners, hierarchy, objects, policies };
+        let View { listeners, hierarchy, gateways, objects, policies, .. } = self;
+        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
         self.conflicts.verdicts(key, state, parents)
     }
 

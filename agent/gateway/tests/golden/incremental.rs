@@ -498,11 +498,20 @@ fn class(_: &str, dice: &mut Dice) -> Value {
         "spec": {"controllerName": controller, "parametersRef": parameters}})
 }
 
+fn claims(dice: &mut Dice) -> Value {
+    let selectors = [json!({}), json!({"matchLabels": {"team": "x"}}), json!({"matchLabels": {"team": "y"}})];
+    let claim = |dice: &mut Dice| {
+        json!({"namespaces": selectors[dice.roll(3) as usize], "hostnames": dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
+            "ports": dice.maybe(|dice| json!([dice.pick(&[80, 443])])), "listeners": dice.maybe(|dice| json!(dice.roll(2)))})
+    };
+    (0..dice.roll(3)).map(|_| claim(dice)).collect()
+}
+
 fn parameters(namespace: &str, dice: &mut Dice) -> Value {
     let limits = json!({"connections": dice.maybe(|dice| json!(dice.roll(3)))});
     json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
         "metadata": {"name": "p", "namespace": namespace},
-        "spec": {"limits": limits, "accessLog": dice.maybe(|dice| json!({"enabled": dice.roll(2) == 0})), "hostPorts": dice.maybe(|_| json!(true)),
+        "spec": {"limits": limits, "claims": dice.maybe(claims), "accessLog": dice.maybe(|dice| json!({"enabled": dice.roll(2) == 0})), "hostPorts": dice.maybe(|_| json!(true)),
             "mode": dice.maybe(|_| json!("Dedicated"))}})
 }
 
