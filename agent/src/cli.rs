@@ -98,6 +98,18 @@ pub(crate) struct RunArgs {
     /// uncompressed to requests that have it]
     #[arg(long, value_name = "NAME", value_parser = via_name, env = "PORTCULLIS_VIA")]
     pub via: Option<String>,
+    /// Memory for responses that clients do not read, in MiB: when there is more, those are closed
+    /// that have had the most for longest [default: a quarter of the control group's limit, or of
+    /// the machine]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20), env = "PORTCULLIS_BUFFERS")]
+    pub buffers: Option<u64>,
+    /// Bytes a second at which a client has to send the body that it announced, and to read what
+    /// fills its socket; 0: any rate will do. Never for gRPC, upgrades and idle responses
+    #[arg(long, value_name = "BYTES", default_value_t = 240, env = "PORTCULLIS_MINIMUM_RATE")]
+    pub minimum_rate: u32,
+    /// Time for which such a client may do nothing, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600), env = "PORTCULLIS_MINIMUM_RATE_GRACE")]
+    pub minimum_rate_grace: u16,
     /// Size of a response's head, in KiB: a backend that sends a larger one has failed (502)
     #[arg(long, value_name = "KIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(8..=1024), env = "PORTCULLIS_MAX_RESPONSE_HEADER")]
     pub max_response_header: u16,

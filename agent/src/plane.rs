@@ -5,13 +5,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::EarlyAnswer;
 use portcullis_model::{FrontendKey, Snapshot, Unserved};
 use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended};
-use portcullis_proxy::{Proxy, SocketMode, Stats};
+use portcullis_proxy::{MinimumRate, Proxy, SocketMode, Stats};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -185,6 +186,11 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
     settings.cores = node.usable_cores(args.cores.map_or(settings.cores, usize::from));
     settings.drain = args.drain_timeout();
     settings.trusted_hops = args.trusted_hops;
+    settings.buffers = args.buffers.map_or(settings.buffers, |mebibytes| mebibytes << 20);
+    settings.minimum_rate = MinimumRate {
+        bytes_per_second: args.minimum_rate,
+        grace: Duration::from_secs(args.minimum_rate_grace.into()),
+    };
     settings.via = args.via.as_deref().map(Into::into);
     settings.upstream.header_bytes = usize::from(args.max_response_header) << 10;
     settings.upstream.header_fields = args.max_response_fields.into();

@@ -8,6 +8,7 @@ pub(crate) mod connection_limit;
 pub(crate) mod frame_budget;
 pub(crate) mod framing;
 pub(crate) mod listener;
+pub(crate) mod pace;
 pub(crate) mod progress;
 pub(crate) mod stream;
 pub(crate) mod tls;

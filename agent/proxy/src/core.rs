@@ -5,6 +5,7 @@
 pub(crate) mod clock;
 pub(crate) mod head;
 pub(crate) mod log_limit;
+pub(crate) mod memory;
 pub(crate) mod origin;
 pub(crate) mod pseudonym;
 pub(crate) mod reason;

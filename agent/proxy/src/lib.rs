@@ -28,7 +28,7 @@ mod thread;
 mod upstream;
 
 pub use crate::core::reason::Reason;
-pub use crate::core::settings::{LogOutput, Settings, SocketMode, Upstream};
+pub use crate::core::settings::{LogOutput, MinimumRate, Settings, SocketMode, Upstream};
 pub use crate::core::socket::CoreSockets;
 pub use crate::core::stats::{ExceededLimit, GatewayStats, HandshakeFailure, ListenerStats, Stats};
 pub use crate::http::path::normalise as normalise_path;

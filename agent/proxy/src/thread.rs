@@ -109,7 +109,9 @@ impl Core {
     ) -> Self {
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
-        let clients = Rc::<Clients>::default();
+        let buffers = settings.buffers / settings.cores.max(1) as u64;
+        let buffers = usize::try_from(buffers).unwrap_or(usize::MAX);
+        let clients = Rc::new(Clients::new(buffers, settings.minimum_rate));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, shared_counts));
         let listeners = Rc::new(Listeners::new(tls));

@@ -8,21 +8,28 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::{Limits, ObjectName};
 
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
+use crate::client::pace::{Pace, Pacing};
 use crate::client::progress::{Awaited, Progress};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
+use crate::core::log_limit::LogLimit;
+use crate::core::settings::MinimumRate;
 use crate::core::stats::ExceededLimit;
 
+/// Unread bytes of a connection from which on each response has one piece at most.
+const MUCH: usize = 8 << 10;
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
 /// The time until requests of aborted connections must be over, and the pause between looks.
@@ -43,6 +50,10 @@ pub(crate) struct Client {
     idle_limit: IdleLimit,
     /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
     stalled_since: Cell<u32>,
+    /// Of a client that keeps something from going on.
+    pace: Cell<Option<Pace>>,
+    /// Time since which there have been bytes that it does not read, plus one.
+    holding_since: Cell<u32>,
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
     /// Response bodies that wait until the socket has taken what there is to write.
@@ -64,8 +75,11 @@ enum Phase {
     Abort,
 }
 
-#[derive(Default)]
 pub(crate) struct Clients {
+    /// Bytes that responses may hold which clients of this core do not read.
+    buffers: usize,
+    pacing: Option<Pacing>,
+    closed_for_buffers: LogLimit,
     open: RefCell<HashMap<u64, Open, RandomState>>,
     registered: Cell<u64>,
     closing: Cell<bool>,
@@ -87,6 +101,17 @@ pub(crate) struct Registered {
 pub(crate) struct Exchange {
     client: Rc<Client>,
     awaited: Awaited,
+    /// May take any time.
+    is_unhurried: bool,
+    /// Of its response: read from the backend, and not written.
+    unread: Option<Arc<AtomicUsize>>,
+}
+
+/// Bytes of a response, until they are written.
+struct Unread {
+    bytes: Bytes,
+    of_exchange: Arc<AtomicUsize>,
+    of_connection: Arc<Progress>,
 }
 
 // === impl Client ===
@@ -109,6 +134,8 @@ impl Client {
             permit,
             idle_limit,
             stalled_since: Cell::new(0),
+            pace: Cell::default(),
+            holding_since: Cell::new(0),
             phase: Cell::new(Phase::Serve),
             waker: RefCell::default(),
             blocked: RefCell::default(),
@@ -162,7 +189,10 @@ impl Client {
     /// Lets response bodies go on if the socket took everything.
     fn resume_bodies(&self) {
         if !self.progress.is_write_blocked() {
-            self.blocked.borrow_mut().drain(..).for_each(Waker::wake);
+            let mut blocked = self.blocked.borrow_mut();
+            if !blocked.is_empty() {
+                blocked.drain(..).for_each(Waker::wake);
+            }
         }
     }
 
@@ -173,12 +203,14 @@ impl Client {
         }
     }
 
-    fn sweep(&self) {
+    fn sweep(&self, pacing: Option<Pacing>) {
         let for_head = clock::ticks(self.limits().header_timeout);
         if self.progress.head_age().is_some_and(|age| age > for_head) {
             self.abort(ExceededLimit::HeaderTimeout);
         } else if self.stalled() > self.idle_limit.ticks {
             self.abort(self.idle_limit.limit);
+        } else if pacing.is_some_and(|pacing| self.is_too_slow(pacing)) {
+            self.abort(ExceededLimit::MinimumRate);
         } else if self.progress.idle_age().is_some_and(|age| age > self.idle_limit.ticks) {
             self.set_phase(Phase::Finish);
         }
@@ -188,6 +220,30 @@ impl Client {
         tracing::debug!(client = %self.peer, limit = limit.name(), "closed: the client did not go on in time");
         self.permit.refused(limit);
         self.set_phase(Phase::Abort);
+    }
+
+    fn is_too_slow(&self, pacing: Pacing) -> bool {
+        let owed = self.progress.owed();
+        let pace = owed.and_then(|owed| Pace::look(self.pace.get(), owed, pacing));
+        // Most clients owe nothing, and are not written to.
+        if pace != self.pace.get() {
+            self.pace.set(pace);
+        }
+        owed.is_some() && pace.is_none()
+    }
+
+    /// Bytes in memory that the client does not read, and the ticks for which there have been any.
+    fn held(&self) -> (usize, u32) {
+        let held = self.progress.held();
+        let since = match self.holding_since.get() {
+            _ if held == 0 => 0,
+            0 => clock::now() + 1,
+            since => since,
+        };
+        if since != self.holding_since.get() {
+            self.holding_since.set(since);
+        }
+        (held, since.checked_sub(1).map_or(0, |since| clock::now() - since))
     }
 
     /// Ticks for which nothing has happened because of the client.
@@ -229,6 +285,17 @@ impl IdleLimit {
 // === impl Clients ===
 
 impl Clients {
+    pub(crate) fn new(buffers: usize, minimum_rate: MinimumRate) -> Self {
+        Self {
+            buffers,
+            pacing: Pacing::of(minimum_rate),
+            closed_for_buffers: LogLimit::default(),
+            open: RefCell::default(),
+            registered: Cell::default(),
+            closing: Cell::default(),
+        }
+    }
+
     pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>) -> Registered {
         if self.closing.get() {
             client.set_phase(Phase::Finish);
@@ -264,13 +331,46 @@ impl Clients {
     }
 
     pub(crate) fn sweep(&self) {
+        let mut holding = 0;
         for open in self.open.borrow().values() {
-            open.client.sweep();
+            open.client.sweep(self.pacing);
+            holding += open.client.held().0;
             if let Some(buffer) = &open.write_buffer
                 && open.client.progress.idle_age() == Some(SHRINK_AFTER)
             {
                 buffer.shrink();
             }
+        }
+        if holding > self.buffers {
+            self.make_room(holding);
+        }
+    }
+
+    /// Ends connections until the others hold no more than they may: first those that have had the
+    /// most unread for longest.
+    fn make_room(&self, mut holding: usize) {
+        let open = self.open.borrow();
+        let mut clients: Vec<_> = open.values().map(|open| (open.client.held(), &open.client)).collect();
+        clients.retain(|((held, _), _)| *held > 0);
+        clients.sort_by_key(|((held, ticks), _)| std::cmp::Reverse(*held as u64 * u64::from(ticks + 1)));
+        for ((held, ticks), client) in clients {
+            if holding <= self.buffers {
+                break;
+            }
+            if self.closed_for_buffers.is_due() {
+                let listener = client.tls.as_ref().map(|listener_state| &listener_state.listener.id);
+                tracing::warn!(
+                    client = %client.peer,
+                    gateway = %client.gateway(),
+                    listener = listener.map(tracing::field::display),
+                    local = %client.local,
+                    "clients do not read {holding} bytes of responses, more than this core's share of --buffers: \
+                     those are closed that have the most unread for longest; this one had {held} bytes for {} s",
+                    ticks / clock::PER_SECOND
+                );
+            }
+            client.abort(ExceededLimit::Buffers);
+            holding -= held;
         }
     }
 }
@@ -296,7 +396,24 @@ impl Drop for Registered {
 impl Exchange {
     pub(crate) fn begin(client: &Rc<Client>) -> Self {
         client.progress.begin(Awaited::Response);
-        Self { client: client.clone(), awaited: Awaited::Response }
+        Self { client: client.clone(), awaited: Awaited::Response, is_unhurried: false, unread: None }
+    }
+
+    /// Holds the client to no minimum rate, as long as the exchange lasts.
+    pub(crate) fn take_any_time(&mut self) {
+        if !self.is_unhurried {
+            self.is_unhurried = true;
+            self.client.progress.begin_unhurried();
+        }
+    }
+
+    /// The bytes, which count as unread until the HTTP library drops them.
+    pub(crate) fn hold(&mut self, bytes: Bytes) -> Bytes {
+        let of_exchange = self.unread.get_or_insert_default().clone();
+        of_exchange.store(of_exchange.load(Relaxed) + bytes.len(), Relaxed);
+        let of_connection = self.client.progress.clone();
+        of_connection.hold(bytes.len());
+        Bytes::from_owner(Unread { bytes, of_exchange, of_connection })
     }
 
     pub(crate) fn wait(&mut self, awaited: Awaited) {
@@ -307,9 +424,12 @@ impl Exchange {
     }
 
     /// Ready while the client takes what is written to it: only then is it worth reading more from
-    /// the backend.
+    /// the backend. When there is much for it already, a response has to wait until its own bytes
+    /// are written. It need not wait for those of others, which HTTP/2's windows may hold back.
     pub(crate) fn poll_unblocked(&self, cx: &Context<'_>) -> Poll<()> {
-        if !self.client.progress.is_write_blocked() {
+        let progress = &self.client.progress;
+        let own = self.unread.as_ref().map_or(0, |unread| unread.load(Relaxed));
+        if !progress.is_write_blocked() && (own == 0 || progress.unread() < MUCH) {
             return Poll::Ready(());
         }
         let mut blocked = self.client.blocked.borrow_mut();
@@ -328,5 +448,23 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.client.progress.end(self.awaited);
+        if self.is_unhurried {
+            self.client.progress.end_unhurried();
+        }
+    }
+}
+
+// === impl Unread ===
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.of_exchange.store(self.of_exchange.load(Relaxed).saturating_sub(self.bytes.len()), Relaxed);
+        self.of_connection.release(self.bytes.len());
     }
 }

@@ -83,6 +83,11 @@ impl Framing {
         !matches!(self.state, State::Head | State::Stopped)
     }
 
+    /// True while bytes of a body are to come that a length announced, of all or of a chunk.
+    pub(crate) fn owes_body(&self) -> bool {
+        matches!(self.state, State::Body(_) | State::Chunk(_))
+    }
+
     /// Reads on. After a violation nothing more is looked at.
     pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let mut at = 0;

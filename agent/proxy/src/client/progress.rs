@@ -3,10 +3,14 @@
 //! [`Clients`](crate::client::clients::Clients) looks at now and then, so that no connection holds
 //! a timer.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
 use crate::core::clock;
+
+/// Bytes of memory that a response takes besides those that were read: the HTTP library's buffers
+/// for the connection to its backend.
+const READ_AHEAD: usize = 32 << 10;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection
 /// must be `Send`.
@@ -20,12 +24,31 @@ pub(crate) struct Progress {
     head_since: AtomicU32,
     /// More of an HTTP/1 request's body is wanted than came.
     body_wanted: AtomicBool,
+    /// Of that body, bytes were announced that have not come.
+    body_owed: AtomicBool,
     /// Bytes came or went since the sweeper looked.
     moved: AtomicBool,
+    /// Bytes of requests and responses since the connection began.
+    received: AtomicU64,
+    written: AtomicU64,
+    /// Bytes of responses that were read from backends and are yet to be written.
+    unread: AtomicUsize,
+    /// Exchanges that may take any time, and whether bytes of one may still be on their way.
+    unhurried: AtomicU32,
+    unhurried_lately: AtomicBool,
     /// The connection has more to write than its socket took.
     write_blocked: AtomicBool,
     /// Responses that came to their end since they were last taken.
     completed: AtomicU32,
+}
+
+/// The direction in which a client keeps an exchange from going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owed {
+    /// Bytes of a request's body that it announced.
+    Request,
+    /// Room for the response: its socket is full.
+    Response,
 }
 
 /// The thing that an exchange waits for.
@@ -50,7 +73,13 @@ impl Progress {
             idle_since: now.into(),
             head_since: (now + 1).into(),
             body_wanted: false.into(),
+            body_owed: false.into(),
             moved: false.into(),
+            received: 0.into(),
+            written: 0.into(),
+            unread: 0.into(),
+            unhurried: 0.into(),
+            unhurried_lately: false.into(),
             write_blocked: false.into(),
             completed: 0.into(),
         }
@@ -91,14 +120,43 @@ impl Progress {
     }
 
     /// Bytes of an HTTP/1 request came.
-    pub(crate) fn received(&self) {
+    pub(crate) fn received(&self, bytes: usize) {
         self.body_wanted.store(false, Relaxed);
+        self.received.store(self.received.load(Relaxed) + bytes as u64, Relaxed);
         self.moved();
     }
 
-    /// More of an HTTP/1 request's body would be read if it were there.
-    pub(crate) fn wants_body(&self) {
-        self.body_wanted.store(true, Relaxed);
+    /// Bytes went to the client's socket.
+    pub(crate) fn written(&self, bytes: usize) {
+        self.written.store(self.written.load(Relaxed) + bytes as u64, Relaxed);
+    }
+
+    /// More of an HTTP/1 request's body would be read if it were there; `owed` if it was announced.
+    pub(crate) fn wants_body(&self, owed: impl FnOnce() -> bool) {
+        if !self.body_wanted.load(Relaxed) {
+            self.body_wanted.store(true, Relaxed);
+            self.body_owed.store(owed(), Relaxed);
+        }
+    }
+
+    /// Bytes of a response were read from its backend.
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.unread.store(self.unread.load(Relaxed) + bytes, Relaxed);
+    }
+
+    /// They were written, or are no longer wanted.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.unread.store(self.unread.load(Relaxed).saturating_sub(bytes), Relaxed);
+    }
+
+    /// An exchange began that may take any time.
+    pub(crate) fn begin_unhurried(&self) {
+        self.unhurried.store(self.unhurried.load(Relaxed) + 1, Relaxed);
+        self.unhurried_lately.store(true, Relaxed);
+    }
+
+    pub(crate) fn end_unhurried(&self) {
+        self.unhurried.store(self.unhurried.load(Relaxed) - 1, Relaxed);
     }
 
     pub(crate) fn moved(&self) {
@@ -142,6 +200,40 @@ impl Progress {
 
     pub(crate) fn is_write_blocked(&self) -> bool {
         self.write_blocked.load(Relaxed)
+    }
+
+    pub(crate) fn unread(&self) -> usize {
+        self.unread.load(Relaxed)
+    }
+
+    /// Bytes of memory that are in use because the client does not read, of its own responses and
+    /// of those that backends have sent ahead.
+    pub(crate) fn held(&self) -> usize {
+        let [_, _, client] = &self.exchanges;
+        match self.unread() {
+            0 => 0,
+            unread => unread + client.load(Relaxed) as usize * READ_AHEAD,
+        }
+    }
+
+    /// The direction in which the client has to go on at the minimum rate, with the bytes that went
+    /// that way so far. `None` if nothing is up to it alone, or one of its exchanges may take any
+    /// time.
+    pub(crate) fn owed(&self) -> Option<(Owed, u64)> {
+        if self.unhurried_lately.load(Relaxed) {
+            // The end of its response may be what the socket has no room for.
+            let lately = self.unhurried.load(Relaxed) > 0 || self.is_write_blocked();
+            self.unhurried_lately.store(lately, Relaxed);
+            return None;
+        }
+        let [response, ..] = self.exchanges.each_ref().map(|count| count.load(Relaxed));
+        if self.is_write_blocked() {
+            Some((Owed::Response, self.written.load(Relaxed)))
+        } else if response > 0 && self.body_wanted.load(Relaxed) && self.body_owed.load(Relaxed) {
+            Some((Owed::Request, self.received.load(Relaxed)))
+        } else {
+            None
+        }
     }
 
     pub(crate) fn take_moved(&self) -> bool {

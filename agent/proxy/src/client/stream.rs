@@ -65,7 +65,7 @@ impl CheckedStream {
                 } else {
                     self.progress.head_is_complete();
                 }
-                self.progress.received();
+                self.progress.received(bytes.len());
                 match verdict {
                     Ok(()) => {}
                     Err(Violation::Head(at)) => bytes[at] = 0,
@@ -98,6 +98,7 @@ impl CheckedStream {
 
     /// On HTTP/2 a write may be mere bookkeeping, unless it is large.
     fn wrote(&mut self, bytes: usize) {
+        self.progress.written(bytes);
         match &mut self.check {
             ProtocolCheck::Http1(_) => self.progress.moved(),
             ProtocolCheck::Http2(_) if bytes < BIG_WRITE => {}
@@ -129,7 +130,7 @@ impl AsyncRead for CheckedStream {
                 && let ProtocolCheck::Http1(framing) = &this.check
                 && framing.in_body()
             {
-                this.progress.wants_body();
+                this.progress.wants_body(|| framing.owes_body());
             }
             ready!(read)?;
         } else {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::core::memory;
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Threads, each with sockets, pools and counters of its own.
@@ -21,9 +23,22 @@ pub struct Settings {
     pub trusted_hops: usize,
     /// The agent's name in `Via` of requests; without one it sends none.
     pub via: Option<Box<str>>,
+    /// Bytes of all buffers together, for responses that clients do not read.
+    pub buffers: u64,
+    pub minimum_rate: MinimumRate,
     /// Descriptors of the process from which on no client is taken in, so that there are some left
     /// for connections to backends and for the rest of the agent.
     pub client_descriptors: u64,
+}
+
+/// The rate at which a client has to send the body that it announced, and to read what fills its
+/// socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinimumRate {
+    /// 0: any rate will do.
+    pub bytes_per_second: u32,
+    /// The time that a client may do nothing.
+    pub grace: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +84,18 @@ impl Default for Settings {
             drain: Duration::from_secs(30),
             trusted_hops: 0,
             via: None,
+            buffers: memory::limit() / 4,
+            minimum_rate: MinimumRate::default(),
             client_descriptors: client_descriptors(),
         }
+    }
+}
+
+// === impl MinimumRate ===
+
+impl Default for MinimumRate {
+    fn default() -> Self {
+        Self { bytes_per_second: 240, grace: Duration::from_secs(5) }
     }
 }
 

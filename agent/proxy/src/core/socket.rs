@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
@@ -15,6 +14,11 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(15))
     .with_retries(4);
+
+/// Bytes of a connection that may wait in the kernel to be sent. By default it takes megabytes for
+/// a client that does not read, and a slow reader looks like one for as long as it takes to drain
+/// a third of them.
+const UNSENT: u32 = 16 << 10;
 
 /// The steered sockets of one core.
 #[derive(Debug)]
@@ -53,6 +57,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
     // Inherited by what is accepted.
     socket.set_tcp_keepalive(&KEEPALIVE)?;
+    socket.set_tcp_notsent_lowat(UNSENT)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

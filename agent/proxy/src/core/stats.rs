@@ -20,7 +20,7 @@ pub enum HandshakeFailure {
     Timeout,
 }
 
-/// The limit of its Gateway that ended a connection, or kept it out.
+/// The limit of its Gateway or of the agent that ended a connection, or kept it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExceededLimit {
     Connections,
@@ -29,6 +29,10 @@ pub enum ExceededLimit {
     IdleTimeout,
     /// The client did not take its responses.
     Http2IdleTimeout,
+    /// Of the agent, for all buffers: the client had the most unread for longest.
+    Buffers,
+    /// Of the agent: the client sent or read too slowly.
+    MinimumRate,
 }
 
 /// Totals since start.
@@ -152,16 +156,25 @@ impl HandshakeFailure {
 // === impl ExceededLimit ===
 
 impl ExceededLimit {
-    const ALL: [Self; 4] =
-        [Self::Connections, Self::HeaderTimeout, Self::IdleTimeout, Self::Http2IdleTimeout];
+    const ALL: [Self; 6] = [
+        Self::Connections,
+        Self::HeaderTimeout,
+        Self::IdleTimeout,
+        Self::Http2IdleTimeout,
+        Self::Buffers,
+        Self::MinimumRate,
+    ];
 
-    /// The field of GatewayParameters' `limits`, which is also the label of the metric.
+    /// The field of GatewayParameters' `limits`, or for limits of the agent that of its settings;
+    /// the label of the metric.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
             Self::HeaderTimeout => "headerTimeout",
             Self::IdleTimeout => "idleTimeout",
             Self::Http2IdleTimeout => "http2IdleTimeout",
+            Self::Buffers => "buffers",
+            Self::MinimumRate => "minimumRate",
         }
     }
 }

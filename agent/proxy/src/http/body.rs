@@ -14,6 +14,9 @@ use crate::client::progress::Awaited;
 use crate::log::record::Record;
 use crate::upstream::endpoint::Lease;
 
+/// Bytes of a body that are not worth counting.
+const SMALL: u64 = 4 << 10;
+
 /// The body of an exchange: that lasts until the body is gone, and is logged then.
 pub(crate) struct Body {
     content: Content,
@@ -32,6 +35,15 @@ pub(crate) struct UpstreamBody {
     /// Goes back to the pool with the last byte; an unfinished body closes its connection instead.
     lease: Option<Lease>,
     deadline: Option<Pin<Box<Sleep>>>,
+    size: Size,
+}
+
+/// The size of a body, as far as it matters to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// To count its bytes costs more than they do.
+    Small,
+    Large,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +104,11 @@ impl http_body::Body for Body {
                 }
             },
         };
+        let frame = if matches!(&self.content, Content::Upstream(upstream) if upstream.size == Size::Large) {
+            frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.exchange.hold(bytes))))
+        } else {
+            frame
+        };
         self.mark(Awaited::Client);
         if self.record.is_some() {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
@@ -123,7 +140,9 @@ impl Content {
             lease.release();
             return Self::Text(None);
         }
-        Self::Upstream(Box::new(UpstreamBody { incoming, lease: Some(lease), deadline }))
+        let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= SMALL);
+        let size = if is_small { Size::Small } else { Size::Large };
+        Self::Upstream(Box::new(UpstreamBody { incoming, lease: Some(lease), deadline, size }))
     }
 }
 

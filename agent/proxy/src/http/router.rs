@@ -46,6 +46,14 @@ pub(crate) struct Routed<'s> {
     logged: Option<(Box<LoggedRequest>, &'s ObjectName)>,
 }
 
+// === impl Routed ===
+
+impl Routed<'_> {
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.grpc.is_some()
+    }
+}
+
 // === impl Router ===
 
 impl Router {

@@ -39,9 +39,18 @@ impl Service {
         async move { Ok(self.respond(&client, exchange, outgoing).await) }
     }
 
-    async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
+    async fn respond(
+        &self,
+        client: &Rc<Client>,
+        mut exchange: Exchange,
+        outgoing: Box<Outgoing>,
+    ) -> Response {
         let current = self.snapshot.load();
         let request = self.router.route(&current, client, &outgoing.parts);
+        // Messages of gRPC come and are taken whenever the application likes.
+        if request.is_grpc() {
+            exchange.take_any_time();
+        }
         let forwarded = match &request.decision {
             Decision::Forward(plan) => {
                 let passage = self.router.passage(&request);

@@ -9,8 +9,9 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 
-/// Bytes of one read. The library's buffer grows when a read fills it: at 16 KiB it stays.
-const READ: u64 = (16 << 10) - 1;
+/// Bytes of one read. The library's buffer, 8 KiB at first, grows when a read fills it: two or
+/// three of its size are what a client costs that does not read.
+const READ: u64 = (8 << 10) - 1;
 
 /// A connection to a backend of HTTP/1.
 pub(crate) struct SmallReads(Take<TcpStream>);
