@@ -6,6 +6,7 @@ pub mod admission;
 mod definition;
 mod node;
 mod objects;
+mod pod;
 pub mod schema;
 mod selector;
 pub mod types;
@@ -16,4 +17,5 @@ pub use objects::{
     Change, GATEWAY_GROUP, Kind, LastGood, Object, ObjectError, ObjectKey, ObjectType, Objects, Packed,
     Readers, Reading, Role, Scope, StatusUse, by_kind, created, generation,
 };
+pub use pod::{Pod, PodIp, PodSpec, PodStatus};
 pub use selector::SelectorError;

@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::definition::CustomResourceDefinition;
 use crate::node::Node;
+use crate::pod::Pod;
 use crate::types::backendtlspolicies::BackendTlsPolicy;
 use crate::types::gatewayclasses::GatewayClass;
 use crate::types::gatewayparameters::GatewayParameters;
@@ -285,6 +286,9 @@ kinds! { $
     Node(Node) in nodes:
         "Node" "nodes" of CORE ["v1"],
         Cluster, Other, read Whole by Nodes, status Read, kept Disk;
+    Pod(Pod) in pods:
+        "Pod" "pods" of CORE ["v1"],
+        Namespaced, Other, read Alone by Nodes, status Read, kept Disk;
     ConfigMap(ConfigMap) in config_maps:
         "ConfigMap" "configmaps" of CORE ["v1"],
         Namespaced, Other, read OnDemand by Nodes, status Ignored, kept Disk;

@@ -39,7 +39,7 @@ use crate::feedback::{Feedback, Observations};
 use crate::infra::DesiredObjects;
 use crate::status::Status;
 use attachments::Parents;
-use backends::Backends;
+use backends::{Backends, ChangedBackends};
 use changes::ChangedObjects;
 use conflicts::KindConflicts;
 use frontends::Frontends;
@@ -191,7 +191,7 @@ impl Translator {
         let changes =
             backends::Changes { objects: &changed, services: &services, owners: &owned, frontends: &claimed };
         let sources = backends::Sources { uses: routes.backend_uses(), owners, objects, settings };
-        let refusing = backends.update(changes, sources, &mut next);
+        let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
         self.snapshot = next.finish();
 
         // Statuses: planned from the state of all stages, and from what was observed of earlier
@@ -204,7 +204,7 @@ impl Translator {
             gateways: &merged,
             routes: statuses,
             policies: &referred,
-            services: &refusing,
+            services: &refused,
             parents: &parents,
             conflicts: &turned,
             frontends: &claimed,
@@ -213,7 +213,7 @@ impl Translator {
         let view = self.stages.view(objects, settings, &self.observations);
         let planned = self.statuses.update(changes, view);
 
-        let needs = self.needs.update(&changed, &judged, &attached, view);
+        let needs = self.needs.update(&changed, &judged, &attached, &reproved, view);
         let generated = self.generated.update(&judged, &claimed, view);
         let ephemeral = families.into_iter();
         Outcome {

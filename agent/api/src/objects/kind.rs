@@ -49,6 +49,9 @@ pub enum Reading {
     Metadata,
     /// The metadata by a watch, and all of those objects that translation needs, one by one.
     OnDemand,
+    /// All of those objects that translation needs, one by one, and again from time to time: there
+    /// are too many to be watched.
+    Alone,
 }
 
 /// Agents that read a kind.
@@ -81,6 +84,19 @@ pub enum LastGood {
     Memory,
     /// Nowhere: nothing is served differently without it.
     Nowhere,
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// True if an API server is asked for single objects.
+    pub fn is_one_by_one(self) -> bool {
+        matches!(self, Self::OnDemand | Self::Alone)
+    }
+
+    pub fn is_by_watch(self) -> bool {
+        self != Self::Alone
+    }
 }
 
 // === impl Kind ===
@@ -179,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Nodes and definitions say nothing without a cluster.
+    /// Nodes, pods and definitions say nothing without a cluster.
     #[test]
     fn the_page_on_directories_lists_the_kinds() {
         let page = include_str!("../../../../docs/directory-mode.md");
@@ -187,7 +203,11 @@ mod tests {
         let (list, _) = page[begin..].split_once("Other kinds").unwrap();
         for kind in Kind::ALL {
             let is_listed = list.split(|c: char| !c.is_alphanumeric()).any(|word| word == kind.as_str());
-            assert_eq!(is_listed, !matches!(kind, Kind::Node | Kind::CustomResourceDefinition), "{kind}");
+            assert_eq!(
+                is_listed,
+                !matches!(kind, Kind::Node | Kind::Pod | Kind::CustomResourceDefinition),
+                "{kind}"
+            );
         }
     }
 
@@ -216,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_read_one_by_one_is_for_agents_on_nodes() {
-        for kind in Kind::ALL.iter().filter(|kind| kind.reading() == Reading::OnDemand) {
+        for kind in Kind::ALL.iter().filter(|kind| kind.reading().is_one_by_one()) {
             assert_eq!(kind.readers(), Readers::Nodes, "{kind}");
         }
     }

@@ -25,8 +25,8 @@ pub(crate) fn strip(kind: Kind, manifest: &mut Value) {
     if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
         metadata.remove("resourceVersion");
-        if kind == Kind::Node {
-            metadata.retain(|field, _| field == "name");
+        if matches!(kind, Kind::Node | Kind::Pod) {
+            metadata.retain(|field, _| field == "name" || field == "namespace");
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");

@@ -39,6 +39,9 @@ pub use last_good::LastGood;
 const QUEUE: usize = 1024;
 /// Interval at which a pod of one Gateway asks for what it may not watch.
 const POLL: Duration = Duration::from_secs(10);
+/// Interval at which an agent on a node asks for what is not watched: it is what endpoints are
+/// proved by, and these are told to be gone by their EndpointSlices.
+const PROOF: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct SourceOptions {
@@ -53,7 +56,9 @@ pub struct SourceOptions {
 /// Must be made, and polled, within a tokio runtime.
 pub struct KubeSource {
     /// Time to ask again for what is not watched.
-    poll: Option<Instant>,
+    poll: Instant,
+    /// Between two such times.
+    interval: Duration,
     queue: Arc<StatusQueue>,
     deltas: mpsc::Receiver<Delta>,
     received: Vec<Delta>,
@@ -99,11 +104,13 @@ impl KubeSource {
         let (to, deltas) = mpsc::channel(QUEUE);
         let mut watches = JoinSet::new();
         let kinds: Vec<_> = watched(options.only.as_ref()).collect();
+        let interval = if options.only.is_some() { POLL } else { PROOF };
         for kind in &kinds {
             watches.spawn(watch(client.clone(), *kind, to.clone()));
         }
         Self {
-            poll: options.only.is_some().then(|| Instant::now() + POLL),
+            poll: Instant::now() + interval,
+            interval,
             queue,
             deltas,
             received: Vec::new(),
@@ -159,7 +166,7 @@ impl KubeSource {
 
     /// Objects changed that may refer to others than those that were read for the last draft.
     fn may_change_needs(&self) -> bool {
-        self.pending.keys().any(|key| key.kind.reading() != Reading::OnDemand)
+        self.pending.keys().any(|key| !key.kind.reading().is_one_by_one())
     }
 
     fn take_pending(&mut self) -> Update {
@@ -215,7 +222,7 @@ impl KubeSource {
             Some(kept) = self.reading.next() => return self.remember(kept.unwrap_or_default()),
             Some(written) = self.writing.next() => return self.kept(written.ok()),
             () = sleep_until(keep), if self.writing.is_empty() => return self.keep(),
-            () = sleep_until(self.poll) => return self.ask_again(),
+            () = sleep_until(Some(self.poll)) => return self.ask_again(),
             () = sleep_until(deadline) => return self.stop_waiting(),
         }
         for delta in std::mem::take(&mut self.received) {
@@ -307,13 +314,14 @@ impl KubeSource {
     }
 
     fn ask_again(&mut self) {
-        self.fetcher.ask_again();
-        self.poll = Some(Instant::now() + POLL);
+        let listings = &self.listings;
+        self.fetcher.ask_again(|kind| !listings.are_of(kind));
+        self.poll = Instant::now() + self.interval;
     }
 
     /// Forgets objects kept on disk that nothing refers to any more.
     fn forget_unreferred(&mut self) {
-        for kind in Kind::ALL.iter().filter(|kind| kind.reading() == Reading::OnDemand) {
+        for kind in Kind::ALL.iter().filter(|kind| kind.reading().is_one_by_one()) {
             self.retain(*kind, &self.fetcher.wanted(*kind));
         }
     }
@@ -379,7 +387,7 @@ impl KubeSource {
 
     /// Lists that come to an end later remove what is not in them by themselves.
     fn forget_absent(&mut self, kept: &[Change], known: &Objects) {
-        let read = self.listings.read().filter(|kind| kind.reading() != Reading::OnDemand);
+        let read = self.listings.read().filter(|kind| !kind.reading().is_one_by_one());
         for kind in read.collect::<Vec<_>>() {
             self.retain(kind, &known.names(kind));
         }
@@ -429,7 +437,8 @@ impl Source for KubeSource {
 
 fn watched(only: Option<&ObjectName>) -> impl Iterator<Item = Kind> {
     let on_node = only.is_none();
-    Kind::ALL.iter().copied().filter(move |kind| on_node || kind.readers() == Readers::All)
+    let kinds = Kind::ALL.iter().copied().filter(|kind| kind.reading().is_by_watch());
+    kinds.filter(move |kind| on_node || kind.readers() == Readers::All)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use portcullis_api::{GATEWAY_GROUP, Kind, Readers, Reading, StatusUse};
+use portcullis_api::{GATEWAY_GROUP, Kind, Readers, StatusUse};
 use portcullis_control::source::LastGood;
 use portcullis_control::uninstall::{Installation, uninstall};
 use portcullis_gateway::mesh::MeshSettings;
@@ -68,8 +68,9 @@ fn granted(rules: &Value) -> BTreeMap<(String, String), BTreeSet<String>> {
 /// Verbs that reading a kind takes.
 fn reads(kind: Kind) -> Verbs {
     // An object is read anew after a conflict with another writer of its status.
-    let is_read_alone = kind.reading() == Reading::OnDemand || kind.status() == StatusUse::Written;
-    ["list", "watch"].into_iter().chain(is_read_alone.then_some("get")).collect()
+    let is_read_alone = kind.reading().is_one_by_one() || kind.status() == StatusUse::Written;
+    let watches = ["list", "watch"].into_iter().filter(|_| kind.reading().is_by_watch());
+    watches.chain(is_read_alone.then_some("get")).collect()
 }
 
 /// Needs no cluster.
@@ -156,7 +157,7 @@ fn the_documented_rights_are_those_of_the_table_of_kinds() {
     let mut watched = documented("| list, watch | ");
     // In brackets: how they are read.
     watched.remove("metadata");
-    assert_eq!(watched, with_xmeshes(resources(|_| true)));
+    assert_eq!(watched, with_xmeshes(resources(|kind| kind.reading().is_by_watch())));
     let read_alone = resources(|kind| reads(kind).contains("get"));
     assert!(documented("| get | ").is_superset(&read_alone), "{read_alone:?}");
     let written = resources(|kind| kind.status() == StatusUse::Written);

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use portcullis_api::admission::is_subdomain;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{Backend, FrontendKey, L4Protocol, ObjectName, PortKey, Snapshot};
 
@@ -28,6 +29,24 @@ pub(super) struct Backends {
     live: BTreeSet<BackendUse>,
     /// By backend, the endpoints that are not used, and why.
     refused: BTreeMap<BackendUse, RefusedEndpoints>,
+    /// By backend, the pods that its endpoints with addresses of nodes name, one for each address:
+    /// they are read, and prove them or not.
+    pods: BTreeMap<BackendUse, BTreeMap<IpAddr, ObjectName>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedBackends {
+    /// Services of which other endpoints are refused than before.
+    pub(super) refused: BTreeSet<ObjectName>,
+    /// Services whose endpoints name other pods to prove them.
+    pub(super) reproved: BTreeSet<ObjectName>,
+}
+
+/// The endpoints of a backend that need more than an address.
+#[derive(Default)]
+struct Judged {
+    refused: RefusedEndpoints,
+    pods: BTreeMap<IpAddr, ObjectName>,
 }
 
 type RefusedEndpoints = BTreeMap<IpAddr, &'static str>;
@@ -53,23 +72,23 @@ pub(super) struct Sources<'s> {
 // === impl Backends ===
 
 impl Backends {
-    /// Returns the Services of which other endpoints are refused than before.
     pub(super) fn update(
         &mut self,
         changes: Changes<'_>,
         sources: Sources<'_>,
         next: &mut NextSnapshot,
-    ) -> BTreeSet<ObjectName> {
+    ) -> ChangedBackends {
         let changed = changes.objects;
         let mut services: BTreeSet<_> = changed.of(Kind::Service).chain(changes.services).cloned().collect();
         services.extend(self.update_slices(changed, sources.objects));
         services.extend(self.with_other_owners(&changes, sources, next.get()));
-        let mut otherwise_refused = BTreeSet::new();
+        services.extend(self.proved_by(changed));
+        let mut now_changed = ChangedBackends::default();
         for used in services.iter().flat_map(|it| self.uses_of(it, sources.uses)).collect::<Vec<_>>() {
             let name = used.name();
-            let mut refused = RefusedEndpoints::new();
+            let mut judged = Judged::default();
             if sources.uses.contains(&used) {
-                let now = self.backend(&used, sources, next.get(), &mut refused);
+                let now = self.backend(&used, sources, next.get(), &mut judged);
                 if next.get().backends.get(name.as_str()).is_none_or(|before| **before != now) {
                     next.edit().backends.insert(name.0, Arc::new(now));
                 }
@@ -78,15 +97,43 @@ impl Backends {
                 self.live.remove(&used);
                 next.edit().backends.remove(name.as_str());
             }
-            let before = self.refused.remove(&used).unwrap_or_default();
-            if before != refused {
-                otherwise_refused.insert(used.service.clone());
-            }
-            if !refused.is_empty() {
-                self.refused.insert(used, refused);
-            }
+            self.keep(used, judged, &mut now_changed);
         }
-        otherwise_refused
+        now_changed
+    }
+
+    fn keep(&mut self, used: BackendUse, judged: Judged, changed: &mut ChangedBackends) {
+        let Judged { refused, pods } = judged;
+        if self.refused.remove(&used).unwrap_or_default() != refused {
+            changed.refused.insert(used.service.clone());
+        }
+        if self.pods.remove(&used).unwrap_or_default() != pods {
+            changed.reproved.insert(used.service.clone());
+        }
+        if !refused.is_empty() {
+            self.refused.insert(used.clone(), refused);
+        }
+        if !pods.is_empty() {
+            self.pods.insert(used, pods);
+        }
+    }
+
+    /// The pods that a Service's endpoints name to prove them, in order.
+    pub(super) fn pods_of(&self, service: &ObjectName) -> impl Iterator<Item = ObjectKey> {
+        let first = first_use(service);
+        let of_service = self.pods.range(first..).take_while(move |(used, _)| used.service == *service);
+        let pods: BTreeSet<_> = of_service.flat_map(|(_, pods)| pods.values().cloned()).collect();
+        pods.into_iter().map(|name| ObjectKey { kind: Kind::Pod, name })
+    }
+
+    /// The Services with an endpoint that a changed pod may prove.
+    fn proved_by(&self, changed: &ChangedObjects) -> BTreeSet<ObjectName> {
+        let pods: BTreeSet<_> = changed.of(Kind::Pod).collect();
+        if pods.is_empty() {
+            return BTreeSet::new();
+        }
+        let uses = self.pods.iter().filter(|(_, named)| named.values().any(|pod| pods.contains(pod)));
+        uses.map(|(used, _)| used.service.clone()).collect()
     }
 
     /// The endpoints of a Service that are no backends, with the reasons; `None` if all are.
@@ -149,16 +196,26 @@ impl Backends {
         used: &BackendUse,
         sources: Sources<'_>,
         snapshot: &Snapshot,
-        refused: &mut RefusedEndpoints,
+        judged: &mut Judged,
     ) -> Backend {
         let objects = sources.objects;
         let service = objects.services.get(&used.service).map(|service| &**service);
         let slices = self.slices_by_service.of(&used.service);
         let slices = slices.filter_map(|name| objects.endpoint_slices.get(name)).map(|slice| &**slice);
-        backend(used, service, slices, |slice, _, address| {
-            let why = sources.objection(slice, &address, snapshot);
-            refused.extend(why.map(|why| (address, why)));
-            why.is_none()
+        backend(used, service, slices, |slice, endpoint, address| {
+            let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
+            if sources.owners.is_node(&address)
+                && let Some(pod) = named_pod(slice, endpoint)
+            {
+                // The first is enough: pods of the host's network have their node for themselves.
+                let pod = judged.pods.entry(address).or_insert(pod);
+                if sources.proves(pod, &address) {
+                    return true;
+                }
+                why = "a node's (by no pod of the host's network in its targetRef)";
+            }
+            judged.refused.insert(address, why);
+            false
         })
     }
 
@@ -174,6 +231,12 @@ impl Backends {
 // === impl Sources ===
 
 impl Sources<'_> {
+    /// Tenants write EndpointSlices; what a pod's status says of its addresses they do not.
+    fn proves(self, pod: &ObjectName, address: &IpAddr) -> bool {
+        let pod = self.objects.pods.get(pod).filter(|pod| pod.spec.host_network);
+        pod.is_some_and(|pod| pod.status.pod_ips.iter().any(|it| it.ip.parse() == Ok(*address)))
+    }
+
     /// The reason why an endpoint is no backend.
     fn objection(self, slice: &EndpointSlice, address: &IpAddr, snapshot: &Snapshot) -> Option<&'static str> {
         let EndpointRule::Foreign { allowed } = &self.settings.endpoints else { return None };
@@ -194,6 +257,15 @@ impl Sources<'_> {
         });
         owner.or_else(|| is_frontend(address, snapshot).then_some("a Gateway's"))
     }
+}
+
+/// The pod that an endpoint names, of the same namespace.
+fn named_pod(slice: &EndpointSlice, endpoint: &Endpoint) -> Option<ObjectName> {
+    let target = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?;
+    let namespace = slice.metadata.namespace.as_deref()?;
+    let is_own = target.namespace.as_deref().is_none_or(|written| written == namespace);
+    let name = target.name.as_deref().filter(|name| is_subdomain(name))?;
+    is_own.then(|| ObjectName::new(namespace, name))
 }
 
 fn is_frontend(address: &IpAddr, snapshot: &Snapshot) -> bool {

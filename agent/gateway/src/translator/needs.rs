@@ -23,7 +23,9 @@ use crate::{AgentRole, Grants};
 pub(super) struct Needs {
     /// By Gateway and ListenerSet that is served, what it refers to, in order.
     by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
-    /// The number of Gateways and ListenerSets that refer to each object.
+    /// By Service with endpoints of nodes, the pods that may prove them, in order.
+    by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
+    /// The number of objects that refer to each object.
     references: Counts<ObjectKey>,
 }
 
@@ -50,6 +52,7 @@ impl Needs {
         changed: &ChangedObjects,
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
+        reproved: &BTreeSet<ObjectName>,
         view: View<'_>,
     ) -> ChangedNeeds {
         let mut affected: BTreeSet<_> = judged.parents.union(&attached.moved).cloned().collect();
@@ -65,17 +68,29 @@ impl Needs {
         for parent in affected {
             let now = view.needs_of(&parent);
             let before = self.by_parent.remove(&parent).unwrap_or_default();
-            for key in only_in(&now, &before).filter(|key| self.references.add(key)) {
-                now_changed.add(key);
-            }
-            for key in only_in(&before, &now).filter(|key| self.references.remove(key)) {
-                now_changed.remove(key);
-            }
+            self.count(&before, &now, &mut now_changed);
             if !now.is_empty() {
                 self.by_parent.insert(parent, now);
             }
         }
+        for service in reproved {
+            let now: Box<[_]> = view.backends.pods_of(service).collect();
+            let before = self.by_service.remove(service).unwrap_or_default();
+            self.count(&before, &now, &mut now_changed);
+            if !now.is_empty() {
+                self.by_service.insert(service.clone(), now);
+            }
+        }
         now_changed
+    }
+
+    fn count(&mut self, before: &[ObjectKey], now: &[ObjectKey], changed: &mut ChangedNeeds) {
+        for key in only_in(now, before).filter(|key| self.references.add(key)) {
+            changed.add(key);
+        }
+        for key in only_in(before, now).filter(|key| self.references.remove(key)) {
+            changed.remove(key);
+        }
     }
 }
 

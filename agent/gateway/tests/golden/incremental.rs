@@ -292,7 +292,7 @@ fn object(kind: u8, dice: &mut Dice) -> Object {
         2 | 3 => listener_set(namespace, dice),
         4..=7 => route(namespace, dice),
         8 => secret(namespace, dice),
-        9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice])(namespace, dice),
+        9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice, pod])(namespace, dice),
         10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy])(namespace, dice),
         11 | 12 => generated_service(namespace, dice),
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
@@ -460,11 +460,17 @@ fn slice(namespace: &str, dice: &mut Dice) -> Value {
         0 => dice.pick(&of_others).to_owned(),
         _ => format!("10.0.0.{}", dice.roll(5)),
     };
-    let endpoint = json!({"addresses": [address]});
+    let pod = dice.maybe(|_| json!({"kind": "Pod", "name": "p"}));
+    let endpoint = json!({"addresses": [address], "targetRef": pod});
     let endpoints = json!({"addressType": "IPv4", "ports": [{"port": 8080}], "endpoints": [endpoint]});
     let mut slice = manifest("discovery.k8s.io/v1", "EndpointSlice", namespace, name, dice, endpoints);
     slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": service});
     slice
+}
+
+fn pod(namespace: &str, dice: &mut Dice) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace},
+        "spec": {"hostNetwork": dice.roll(4) != 0}, "status": {"podIPs": [{"ip": dice.pick(&ADDRESSES)}]}})
 }
 
 fn grant(namespace: &str, dice: &mut Dice) -> Value {

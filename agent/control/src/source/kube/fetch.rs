@@ -116,8 +116,9 @@ impl Fetcher {
     }
 
     /// Without a watch, everything that is wanted may be another by now.
-    pub(super) fn ask_again(&mut self) {
-        let idle = self.readings.iter().filter(|(_, reading)| reading.request.is_none());
+    pub(super) fn ask_again(&mut self, is_unwatched: impl Fn(Kind) -> bool) {
+        let unwatched = self.readings.iter().filter(|(key, _)| is_unwatched(key.kind));
+        let idle = unwatched.filter(|(_, reading)| reading.request.is_none());
         for key in idle.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.request(&key, Duration::ZERO);
         }
@@ -228,7 +229,7 @@ impl Drop for Request {
 
 /// The kinds that are read one by one, for the log.
 fn kinds() -> String {
-    let kinds = Kind::ALL.iter().filter(|kind| kind.reading() == portcullis_api::Reading::OnDemand);
+    let kinds = Kind::ALL.iter().filter(|kind| kind.reading().is_one_by_one());
     kinds.map(|kind| kind.resource()).collect::<Vec<_>>().join(" and ")
 }
 

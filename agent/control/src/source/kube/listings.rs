@@ -29,6 +29,11 @@ impl Listings {
         Self(kinds.iter().map(|kind| (*kind, Listing::default())).collect())
     }
 
+    /// True if a kind is watched.
+    pub(super) fn are_of(&self, kind: Kind) -> bool {
+        self.0.contains_key(&kind)
+    }
+
     pub(super) fn begin(&mut self, kind: Kind) {
         self.of(kind).seen = Some(BTreeSet::new());
     }

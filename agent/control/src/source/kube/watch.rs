@@ -139,7 +139,7 @@ impl KindWatch {
         self.not_served = 0;
         let config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
         let end = match self.kind.reading() {
-            Reading::Metadata | Reading::OnDemand => {
+            Reading::Metadata | Reading::OnDemand | Reading::Alone => {
                 let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), resource);
                 self.follow(watcher::watcher(api, config), resource).await
             }
