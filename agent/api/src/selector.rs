@@ -31,6 +31,11 @@ impl LabelSelector {
                 .all(|requirement| requirement.holds(label(&requirement.key)))
     }
 
+    /// The part of it for which it matches nothing, whatever the labels are.
+    pub fn malformation(&self) -> Option<String> {
+        self.match_expressions.iter().flatten().find_map(LabelSelectorRequirement::malformation)
+    }
+
     /// Reads the text form that `kubectl --selector` takes.
     ///
     /// # Errors
@@ -57,16 +62,30 @@ impl LabelSelectorRequirement {
         })
     }
 
-    /// Operators that we do not know match nothing.
+    /// A requirement that is malformed holds for nothing.
     fn holds(&self, label: Option<&str>) -> bool {
         let listed = || label.is_some_and(|label| self.values.iter().flatten().any(|value| value == label));
-        match self.operator.as_str() {
-            "In" => listed(),
-            "NotIn" => !listed(),
-            "Exists" => label.is_some(),
-            "DoesNotExist" => label.is_none(),
+        match (self.operator.as_str(), self.has_values()) {
+            ("In", true) => listed(),
+            ("NotIn", true) => !listed(),
+            ("Exists", false) => label.is_some(),
+            ("DoesNotExist", false) => label.is_none(),
             _ => false,
         }
+    }
+
+    fn malformation(&self) -> Option<String> {
+        let Self { key, operator, .. } = self;
+        match (operator.as_str(), self.has_values()) {
+            ("In" | "NotIn", true) | ("Exists" | "DoesNotExist", false) => None,
+            ("In" | "NotIn", false) => Some(format!("{key} {operator}: values are missing")),
+            ("Exists" | "DoesNotExist", true) => Some(format!("{key} {operator}: it takes no values")),
+            _ => Some(format!("{key}: operator {operator:?} is none of In, NotIn, Exists, DoesNotExist")),
+        }
+    }
+
+    fn has_values(&self) -> bool {
+        self.values.as_ref().is_some_and(|values| !values.is_empty())
     }
 }
 

@@ -135,6 +135,9 @@ impl ChildReport {
 }
 
 #[cfg(test)]
+mod consent_tests;
+
+#[cfg(test)]
 mod family_tests;
 
 #[cfg(test)]

@@ -43,6 +43,18 @@ impl NamespaceRule {
         }
     }
 
+    /// The reason why what is written admits no namespace though it looks as if it did.
+    pub fn malformation(allowed: &AllowedNamespaces) -> Option<String> {
+        match (allowed.from.as_deref(), &allowed.selector) {
+            (Some("Selector"), None) => Some("from is Selector, and there is no selector".to_owned()),
+            (Some("Selector"), Some(selector)) => {
+                selector.malformation().map(|part| format!("the selector is malformed ({part})"))
+            }
+            (None | Some("All" | "Same" | "None"), _) => None,
+            (Some(unknown), _) => Some(format!("from {unknown:?} is unknown")),
+        }
+    }
+
     /// True if objects of namespace `from` may attach to an object of namespace `to`.
     pub fn admits(&self, to: &str, from: &str, namespaces: Namespaces<'_>) -> bool {
         match self {

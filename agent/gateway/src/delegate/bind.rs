@@ -1,11 +1,11 @@
 //! Binding: one transaction per (parent, child) pair, in series, the oldest child first (then by
 //! name). What fails leaves the ephemeral route as it is and blocks no other child.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use portcullis_api::Kind;
-use portcullis_model::HostPattern;
+use portcullis_model::{HostPattern, ObjectName};
 
 use super::assemble::{self, Item};
 use super::consent::{Candidate, unresolved};
@@ -70,7 +70,11 @@ fn unresolved_children(
     let found = |listed: &ChildReference| {
         let named = pairs.iter().find(|pair| {
             let name = &pair.child.key.name;
-            name.namespace == listed.namespace && Some(&name.name) == listed.name.as_ref()
+            let is_meant = match &listed.name {
+                Some(named) => name.name == *named,
+                None => pair.report.is_some(),
+            };
+            name.namespace == listed.namespace && is_meant
         });
         match named.map(|pair| &pair.report) {
             None => Candidate::Missing,
@@ -96,18 +100,22 @@ fn family(
     let known = before.map_or(&[][..], |before| &before.children);
     let known: BTreeMap<_, _> = known.iter().map(|report| (&report.child, report)).collect();
     let route = parent.route;
+    let shadowed = shadowed(&items);
     let children = pairs.iter().filter_map(|pair| {
         let report = pair.report.as_ref()?;
-        let Some(completed) = pair.completed(report, route, &childless) else { return Some(report.clone()) };
+        let Some(completed) = pair.completed(report, route, &childless, &shadowed) else {
+            return Some(report.clone());
+        };
         match known.get(&report.child) {
             Some(same) if ***same == completed => Some(Arc::clone(same)),
             _ => Some(Arc::new(completed)),
         }
     });
+    let children = children.collect();
     Family {
         parent: route.clone(),
         ephemeral: assemble::parts(route, items, before.map(|before| before.ephemeral.as_slice())),
-        children: children.collect(),
+        children,
         unresolved,
         childless,
         pairs,
@@ -139,6 +147,27 @@ fn items(
         }
     }
     (items, childless)
+}
+
+/// Children that are bound and take no request: for each of their matches there is a rule before
+/// theirs with the same conditions and hostnames.
+fn shadowed(items: &[Arc<Item>]) -> BTreeSet<&ObjectName> {
+    let mut seen = HashSet::new();
+    let (mut taking, mut bound) = (BTreeSet::new(), BTreeSet::new());
+    for item in items {
+        let mut takes = false;
+        for matched in &item.draft.matches {
+            takes |= seen.insert((&item.hostnames, matched.canonical()));
+        }
+        let sources = std::iter::once(&item.rule.id).chain(&item.further);
+        for source in sources.filter(|source| source.parent.is_some()) {
+            bound.insert(&*source.route);
+            if takes {
+                taking.insert(&*source.route);
+            }
+        }
+    }
+    bound.difference(&taking).copied().collect()
 }
 
 /// The items that the parent's rules amount to without children. One that is invalid fails its

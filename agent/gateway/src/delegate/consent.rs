@@ -12,7 +12,7 @@ use super::sides::Sides;
 use super::{Attempt, Surroundings};
 use crate::route::{ChildReference, Delegation, ParsedRoute, ParsedRule};
 use crate::selector::NamespaceRule;
-use crate::{Fault, Reason};
+use crate::{ConditionType, Fault, Reason};
 
 /// The attempts of a child to bind to a parent, and the rules that both agree to.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,11 @@ fn rules_for(
 ) -> Result<Vec<usize>, Fault> {
     let section = reference.section_name.as_deref().filter(|section| !section.is_empty());
     let rules = sides.parent.rules.iter().enumerate();
+    // A stranger learns nothing, not even which rules there are.
+    let is_admitted = || sides.parent.rules.iter().any(|rule| allows(sides, rule, surroundings));
+    if !sides.same_namespace() && !is_admitted() {
+        return Err(not_admitted(sides.child, reference));
+    }
     let named: Vec<_> = rules
         .filter(|(_, rule)| section.is_none_or(|section| rule.id.name.as_deref() == Some(section)))
         .collect();
@@ -143,7 +148,22 @@ fn agrees_to(sides: Sides<'_>, listed: &ChildReference, surroundings: &dyn Surro
     }
 }
 
-/// The target of a reference to a child by name.
+/// The refusal of a child by a parent of another namespace that does not admit it, does not have
+/// the rule, or does not exist: which of these is not said.
+pub(super) fn not_admitted(child: &ParsedRoute, reference: &ParentReference) -> Fault {
+    let kind = child.key.kind;
+    let section = reference.section_name.as_deref().filter(|section| !section.is_empty());
+    let message = format!(
+        "there is no {kind} {}/{} with a rule{} that allows {kind}s of this namespace: its owner has to add one \
+         (allowedRoutes, or backendRefs to this route)",
+        reference.namespace.as_deref().unwrap_or_default(),
+        reference.name,
+        section.map(|section| format!(" {section}")).unwrap_or_default()
+    );
+    Fault::new(ConditionType::Attached, Reason::NotAllowedByParent, message)
+}
+
+/// The target of a reference to a child.
 pub(super) enum Candidate {
     Missing,
     /// It has nothing to do with the parent: it names other parents.
@@ -152,8 +172,9 @@ pub(super) enum Candidate {
     Related,
 }
 
-/// References by name that lead to no child. Whether a route of another namespace exists is
-/// reported only to owners who may refer to it.
+/// Parts of rules for children that lead to none: references, and kinds and selectors of
+/// `allowedRoutes` that no route can match. Whether a route of another namespace exists is reported
+/// only to owners who may refer to it.
 pub(super) fn unresolved(
     parent: &ParsedRoute,
     found: impl Fn(&ChildReference) -> Candidate,
@@ -161,12 +182,37 @@ pub(super) fn unresolved(
 ) -> Vec<Fault> {
     let mut faults = Vec::new();
     for rule in &parent.rules {
-        let Some(Delegation::Listed(children)) = &rule.delegation else { continue };
-        for listed in children.iter().filter(|listed| listed.weight > 0) {
-            let fault = missing(parent, listed, found(listed), surroundings);
-            faults.extend(fault.map(|fault| fault.within(&rule.label())));
+        let of_rule: Vec<_> = match &rule.delegation {
+            None => continue,
+            Some(Delegation::Allowed(allowed)) => matching_nothing(parent, allowed),
+            Some(Delegation::Listed(children)) => {
+                let listed = children.iter().filter(|listed| listed.weight > 0);
+                listed.filter_map(|listed| missing(parent, listed, found(listed), surroundings)).collect()
+            }
+        };
+        faults.extend(of_rule.into_iter().map(|fault| fault.within(&rule.label())));
+    }
+    faults
+}
+
+fn matching_nothing(parent: &ParsedRoute, allowed: &AllowedRoutes) -> Vec<Fault> {
+    let own = parent.key.kind;
+    let mut faults = Vec::new();
+    for kind in allowed.kinds.iter().flatten() {
+        let group = kind.group.as_deref().unwrap_or(own.group());
+        if group != own.group() || kind.kind != own.as_str() {
+            let message = format!(
+                "allowedRoutes.kinds: no {} of group {group:?} can be a child route here, only {own}s can: remove it",
+                kind.kind
+            );
+            faults.push(Fault::unresolved(Reason::InvalidKind, message));
         }
     }
+    let problem = allowed.namespaces.as_ref().and_then(NamespaceRule::malformation);
+    faults.extend(problem.map(|problem| {
+        let message = format!("allowedRoutes.namespaces: {problem}: no child route can attach");
+        Fault::unresolved(Reason::Invalid, message)
+    }));
     faults
 }
 
@@ -178,7 +224,16 @@ fn missing(
 ) -> Option<Fault> {
     let kind = parent.key.kind;
     let own = &parent.key.name.namespace;
-    let to = portcullis_model::ObjectName::new(listed.namespace.clone(), listed.name.clone()?);
+    let Some(name) = &listed.name else {
+        let is_foreign = listed.namespace != *own && !matches!(found, Candidate::Related);
+        let message = format!(
+            "backendRef *: no {kind} of namespace {0} is a child route: a ReferenceGrant in namespace {0} has to allow {kind}s \
+             of namespace {own} to refer to {kind}s, or those have to name this one in their parentRefs",
+            listed.namespace
+        );
+        return is_foreign.then(|| Fault::unresolved(Reason::RefNotPermitted, message));
+    };
+    let to = portcullis_model::ObjectName::new(listed.namespace.clone(), name.clone());
     let permitted = to.namespace == *own || surroundings.permits(kind, own, &to);
     match (found, permitted) {
         (Candidate::Related, _) => None,

@@ -2,11 +2,12 @@
 //! kept for as long as neither of both, nor what they agree on, is another: one child's change
 //! costs one child's work.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_api::types::shared::HttpRouteFilter;
-use portcullis_model::{HostPattern, RuleId};
+use portcullis_model::{HostPattern, ObjectName, RuleId};
 
 use super::assemble::Item;
 use super::combine::{self, CombineError, CombineErrorKind};
@@ -19,6 +20,8 @@ use crate::{Fault, Reason};
 
 /// By the CRD, of a rule of an HTTPRoute.
 const MATCHES_OF_A_RULE: usize = 64;
+
+const SHADOWED: &str = "none of its rules takes a request, since rules before it have the same matches";
 
 /// In one message.
 const MOST_HINTS: usize = 4;
@@ -117,18 +120,24 @@ impl Pair {
         }
     }
 
-    /// The report with what answers in place of the child; `None` if it is not refused. `childless`
-    /// are the parent's rules without children.
+    /// The report with what answers in place of the child, and that it takes no request; `None` if
+    /// neither is to be said. `childless` are the parent's rules without children.
     pub(super) fn completed(
         &self,
         report: &ChildReport,
         parent: &ParsedRoute,
         childless: &[usize],
+        shadowed: &BTreeSet<&ObjectName>,
     ) -> Option<ChildReport> {
+        let is_shadowed = shadowed.contains(&report.child.name);
+        let sides = Sides { parent, child: &self.child };
         let is_refused = report.attempts.iter().any(|attempt| attempt.result.is_err());
-        is_refused.then(|| {
-            let instead = Sides { parent, child: &self.child }.instead(&self.agreement.rules, childless);
-            ChildReport { instead: Some(instead), ..report.clone() }
+        let is_stranger = self.agreement.rules.is_empty() && !sides.same_namespace();
+        let instead = (is_refused && !is_stranger).then(|| sides.instead(&self.agreement.rules, childless));
+        (instead.is_some() || is_shadowed).then(|| {
+            let mut completed = ChildReport { instead, ..report.clone() };
+            completed.hints.extend(is_shadowed.then(|| SHADOWED.to_owned()));
+            completed
         })
     }
 }
@@ -174,6 +183,9 @@ impl<'p> Parent<'p> {
         check_tiers(sides)?;
         if let Some(fault) = sides.child.refusal() {
             return Err(sides.child_refused(fault));
+        }
+        if sides.child.rules.is_empty() {
+            return Err(sides.no_rules());
         }
         let hostnames = common_hostnames(sides).ok_or_else(|| sides.no_hostname())?;
         let rules = agreement.rules.iter().filter_map(|rule| self.route.rules.get(*rule));

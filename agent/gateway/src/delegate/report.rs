@@ -5,6 +5,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portcullis_api::types::shared::{GrandparentStatus, ParentReference, RouteParentStatus};
 
+use super::consent::not_admitted;
 use super::{Attempt, ChildReport, Family};
 use crate::conditions::Conditions;
 use crate::route::ParsedRoute;
@@ -194,10 +195,18 @@ fn summary(failures: &[String]) -> String {
 
 // === children without a family ===
 
-/// For a parentRef that names a route which does not exist.
-pub fn missing_parent_conditions(child: &ParsedRoute, reference: &ParentReference) -> Vec<Condition> {
+/// For a parentRef that names a route which does not exist; `own` is what the child's references
+/// lack besides. Of another namespace's routes it is not said which there are.
+pub fn missing_parent_conditions(
+    child: &ParsedRoute,
+    reference: &ParentReference,
+    own: Option<&Fault>,
+) -> Vec<Condition> {
     let kind = child.key.kind;
     let namespace = reference.namespace.as_deref().unwrap_or_default();
+    if namespace != &*child.key.name.namespace {
+        return refused(child, &not_admitted(child, reference), own);
+    }
     let message = format!("{kind} {namespace}/{}, which the parentRef names, does not exist", reference.name);
     let unresolved = Fault::unresolved(Reason::ParentNotFound, message);
     refused(child, &unresolved.clone().under(ConditionType::Attached), Some(&unresolved))

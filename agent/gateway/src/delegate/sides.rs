@@ -60,6 +60,13 @@ impl Sides<'_> {
         fault.under(ConditionType::Attached).with_public_message(format!("{} is not valid", self.child.key))
     }
 
+    /// A GRPCRoute can be without: it takes no requests.
+    pub(super) fn no_rules(self) -> Fault {
+        let to_child = "the route has no rules that could attach: add one";
+        Fault::new(ConditionType::Attached, Reason::Invalid, to_child)
+            .with_public_message(format!("{} has no rules", self.child.key))
+    }
+
     pub(super) fn parent_rule_invalid(self, rule: &ParsedRule) -> Fault {
         let to_child = "the parent route's rule is not valid; its owner has to correct it";
         Fault::new(ConditionType::Attached, Reason::Invalid, to_child)

@@ -2,11 +2,14 @@
 //! prints. HTTPRoute's types serve for all of them, since GRPCRoute's are a subset but for the
 //! method match. How a kind's rules become drafts, and drafts its rules, is in the kind's file.
 
+use std::collections::BTreeSet;
+
 use portcullis_api::types::grpcroutes::GrpcMethodMatch;
 use portcullis_api::types::httproutes::{
     HttpBackendReference, HttpPathMatch, HttpRouteRetry, HttpRouteTimeouts,
 };
 use portcullis_api::types::shared::{HttpRouteFilter, NamedMatch, SessionPersistence};
+use serde_json::json;
 
 /// One rule; who may attach to it is left out.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,6 +46,24 @@ impl Draft {
 // === impl DraftMatch ===
 
 impl DraftMatch {
+    /// A text that is the same for matches with the same conditions, in whatever order. Names of
+    /// headers have no case.
+    pub(crate) fn canonical(&self) -> String {
+        let sorted = |conditions: &[NamedMatch], name: fn(&str) -> String| {
+            let conditions = conditions.iter().map(|it| {
+                (name(&it.name), it.r#type.clone().unwrap_or_else(|| "Exact".to_owned()), it.value.clone())
+            });
+            conditions.collect::<BTreeSet<_>>()
+        };
+        let path = self.path.as_ref().map(|path| {
+            (path.r#type.as_deref().unwrap_or("PathPrefix"), path.value.as_deref().unwrap_or("/"))
+        });
+        let headers = sorted(&self.headers, str::to_ascii_lowercase);
+        let query = sorted(&self.query, str::to_owned);
+        let path = path.unwrap_or(("PathPrefix", "/"));
+        json!([path, self.grpc, self.method, headers, query]).to_string()
+    }
+
     /// The matches of a draft: those written, or one without conditions.
     pub(super) fn all(written: impl Iterator<Item = Self>) -> Vec<Self> {
         let matches: Vec<_> = written.collect();

@@ -26,7 +26,6 @@ use crate::feedback::Observations;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
 use crate::parent::{self, AllowedChildren};
 use crate::policy::backend_tls;
-use crate::route::ParsedRoute;
 use crate::status::{
     ChildView, GatewayView, ListenerView, Overlap, ParentVerdict, SetView, Status, child_status,
     class_status, gateway_status, policy_status, route_status, set_status,
@@ -361,7 +360,7 @@ impl<'s> View<'s> {
                 }));
             }
         }
-        status.parents.extend(self.parentless_entries(&state.parsed));
+        status.parents.extend(self.parentless_entries(state));
         status.parents.extend(self.child_entries(key, state));
         status
     }
@@ -395,7 +394,8 @@ impl<'s> View<'s> {
     }
 
     /// ParentRefs to routes that do not exist, or are of another kind.
-    fn parentless_entries(self, child: &ParsedRoute) -> Vec<RouteParentStatus> {
+    fn parentless_entries(self, state: &RouteState) -> Vec<RouteParentStatus> {
+        let child = &*state.parsed;
         let kind = child.key.kind;
         let mut entries = Vec::new();
         for (index, reference) in child.parent_refs.iter().enumerate() {
@@ -403,7 +403,9 @@ impl<'s> View<'s> {
                 parent_route(kind, reference).is_none_or(|parent| self.parsed.get(&parent).is_none());
             let conditions = match Named::by(reference, kind) {
                 Named::OtherRoute => foreign_parent_conditions(child, reference),
-                Named::SameKind if is_missing => missing_parent_conditions(child, reference),
+                Named::SameKind if is_missing => {
+                    missing_parent_conditions(child, reference, state.unresolved.as_deref())
+                }
                 _ => continue,
             };
             let Some(parent_ref) = child.as_written(index) else { continue };
