@@ -145,3 +145,6 @@ mod print_tests;
 
 #[cfg(test)]
 mod property_tests;
+
+#[cfg(test)]
+mod weigh_tests;

@@ -2,22 +2,27 @@
 //! requests, the requests are split, as they would be between backends. Rules that differ in
 //! anything but their backends stay apart, and the first takes the traffic.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use portcullis_api::types::httproutes::HttpBackendReference;
+use serde_json::json;
 
 use super::assemble::Item;
+use crate::route::{Draft, DraftMatch};
 
 /// Of a rule and of a backendRef, by the CRD.
 const MOST_BACKENDS: usize = 16;
 const GREATEST_WEIGHT: u64 = 1_000_000;
 
 /// Rules of several children that belong together become one, with each child's share split among
-/// its backends.
+/// its backends. Those that do not fit into the first such rule stay apart, and take no requests.
 pub(super) fn weigh(items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
     let mut groups = Vec::<Vec<Arc<Item>>>::new();
+    let mut by_conditions = HashMap::new();
     for item in items {
-        match groups.iter_mut().find(|group| belongs_to(group, &item)) {
+        let first = *by_conditions.entry(conditions(&item)).or_insert(groups.len());
+        match groups.get_mut(first).filter(|group| belongs_to(group, &item)) {
             Some(group) => group.push(item),
             None => groups.push(vec![item]),
         }
@@ -25,18 +30,21 @@ pub(super) fn weigh(items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
     groups.into_iter().filter_map(join).collect()
 }
 
+/// All that two rules need to have in common, as text; the order of conditions does not matter.
+fn conditions(item: &Item) -> String {
+    let Draft { filters, timeouts, retry, session, .. } = &item.draft;
+    let matches: BTreeSet<_> = item.draft.matches.iter().map(DraftMatch::canonical).collect();
+    let hostnames: Vec<_> = item.hostnames.iter().map(ToString::to_string).collect();
+    json!([hostnames, matches, filters, timeouts, retry, session]).to_string()
+}
+
+/// A rule that fails its requests, or has no backends, is nothing to be weighed.
 fn belongs_to(group: &[Arc<Item>], item: &Item) -> bool {
-    let Some(first) = group.first() else { return false };
-    let (ours, theirs) = (&first.draft, &item.draft);
     let backends: usize = group.iter().map(|item| item.draft.backend_refs.len()).sum();
-    group.iter().all(|member| member.rule.id.route != item.rule.id.route)
-        && first.hostnames == item.hostnames
-        && (&ours.matches, &ours.filters, &ours.timeouts)
-            == (&theirs.matches, &theirs.filters, &theirs.timeouts)
-        && (&ours.retry, &ours.session) == (&theirs.retry, &theirs.session)
-        && backends + theirs.backend_refs.len() <= MOST_BACKENDS
-        && total(first) > 0
-        && total(item) > 0
+    let is_weighed = |item: &Item| item.rule.faults.is_empty() && !item.draft.backend_refs.is_empty();
+    group.iter().all(|member| member.rule.id.route != item.rule.id.route && is_weighed(member))
+        && backends + item.draft.backend_refs.len() <= MOST_BACKENDS
+        && is_weighed(item)
 }
 
 fn join(group: Vec<Arc<Item>>) -> Option<Arc<Item>> {
@@ -60,7 +68,7 @@ fn join(group: Vec<Arc<Item>>) -> Option<Arc<Item>> {
 
 /// `share × weight ⁄ sum of weights` of each backend, over a common denominator.
 fn weights(group: &[Arc<Item>]) -> Option<Vec<u32>> {
-    let common = group.iter().map(|item| total(item)).fold(1, lcm);
+    let common = group.iter().map(|item| total(item).max(1)).fold(1, lcm);
     let mut exact = Vec::<u64>::new();
     for item in group {
         let factor = u64::from(item.share.unwrap_or(1)) * (common / total(item).max(1));
