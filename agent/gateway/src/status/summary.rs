@@ -56,9 +56,14 @@ impl ConditionSummary {
         let bad: Vec<_> = conditions.filter(|condition| condition.is_fault()).collect();
         let state = bad.iter().map(|c| format!("{}={}/{}", c.r#type, c.status, c.reason));
         let state = state.collect::<Vec<_>>().join(",");
-        let mut messages: Vec<_> =
-            bad.iter().map(|c| c.message).filter(|message| !message.is_empty()).collect();
-        messages.dedup();
+        // One fault has several conditions, some of which say more of it.
+        let mut messages: Vec<&str> = Vec::new();
+        for Stated { message, .. } in &bad {
+            if !messages.iter().any(|known| known.starts_with(message)) {
+                messages.retain(|known| !message.starts_with(known));
+                messages.push(message);
+            }
+        }
         (!bad.is_empty()).then(|| Self { state, message: messages.join("; ") })
     }
 }
@@ -102,6 +107,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_message_is_said_once() {
+        let said = |messages: &[&str]| {
+            let conditions = messages.iter().map(
+                |message| json!({"type": "Accepted", "status": "False", "reason": "Invalid", "message": message}),
+            );
+            ConditionSummary::of_json(&conditions.collect()).unwrap().message
+        };
+        assert_eq!(said(&["no name; until then, 404", "no name", "no name"]), "no name; until then, 404");
+        assert_eq!(
+            said(&["no name", "", "no port", "no name; until then, 404"]),
+            "no port; no name; until then, 404"
+        );
+    }
 
     #[test]
     fn a_family_that_is_attached_in_part_complains() {
