@@ -6,6 +6,7 @@ pub(crate) mod delete;
 pub(crate) mod discovery;
 #[cfg(test)]
 pub(crate) mod fake;
+pub(crate) mod listing;
 pub(crate) mod manifest;
 pub(crate) mod read_log;
 pub(crate) mod reverts;

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::kube::backoff::{Backoff, jittered, sleep_until, spaced};
 use crate::kube::discovery::resource;
+use crate::kube::listing::Listed;
 use crate::kube::read_log::ReadLog;
 use crate::kube::reverts::{self, NOTABLE, Reverts};
 use crate::kube::{FIELD_MANAGER, code, problem, watch_code, wording};
@@ -63,8 +64,7 @@ pub struct MeshState {
 /// The resources, and the parameters of the one of the expected name.
 struct Observed {
     expected: String,
-    listed: bool,
-    meshes: BTreeMap<String, XMesh>,
+    meshes: Listed<String, XMesh>,
     parameters: Option<Parameters>,
     read_log: ReadLog,
 }
@@ -72,8 +72,7 @@ struct Observed {
 /// The ConfigMap that the resource refers to.
 struct Parameters {
     name: ObjectName,
-    listed: bool,
-    config_map: Option<ConfigMap>,
+    config_maps: Listed<String, ConfigMap>,
 }
 
 impl Mesh {
@@ -167,7 +166,7 @@ impl Mesh {
         if !observed.is_complete() {
             return None;
         }
-        self.reverts.retain(|name, _| observed.meshes.contains_key(name));
+        self.reverts.retain(|name, _| observed.meshes.objects().contains_key(name));
         let again = self.answer_unexpected(observed).await;
         let plan =
             mesh::plan(observed.mesh(), |name| observed.config_map(name), &self.instance, &self.settings);
@@ -227,7 +226,7 @@ impl Mesh {
     /// Once for each version of a resource: another that finds the name to be its own may answer,
     /// too. Returns when to come back to one that has to wait, or could not be answered.
     async fn answer_unexpected(&mut self, observed: &Observed) -> Option<Instant> {
-        self.answered.retain(|name, _| observed.meshes.contains_key(name));
+        self.answered.retain(|name, _| observed.meshes.objects().contains_key(name));
         if !*self.leading.borrow() {
             return None;
         }
@@ -326,8 +325,7 @@ impl Observed {
     fn new(expected: &str) -> Self {
         Self {
             expected: expected.to_owned(),
-            listed: false,
-            meshes: BTreeMap::new(),
+            meshes: Listed::default(),
             parameters: None,
             read_log: ReadLog::new("XMesh"),
         }
@@ -341,39 +339,24 @@ impl Observed {
     }
 
     fn take(&mut self, event: Event<XMesh>) {
-        match event {
-            // A list begins before the API server is asked for it.
-            Event::Init => {
-                self.listed = false;
-                self.meshes.clear();
-            }
-            Event::InitDone => {
-                self.read_log.over();
-                self.listed = true;
-            }
-            Event::Apply(mesh) | Event::InitApply(mesh) => drop(self.meshes.insert(mesh.name_any(), mesh)),
-            Event::Delete(mesh) => drop(self.meshes.remove(&mesh.name_any())),
+        if matches!(event, Event::InitDone) {
+            self.read_log.over();
         }
+        self.meshes.receive(event, |mesh| Some((mesh.name_any(), mesh)));
     }
 
     /// The one of the expected name.
     fn mesh(&self) -> Option<&XMesh> {
-        self.meshes.get(&self.expected)
+        self.meshes.objects().get(&self.expected)
     }
 
     fn unexpected(&self) -> impl Iterator<Item = (&String, &XMesh)> {
-        self.meshes.iter().filter(|(name, _)| **name != self.expected)
+        self.meshes.objects().iter().filter(|(name, _)| **name != self.expected)
     }
 
     fn take_parameters(&mut self, event: Event<ConfigMap>) {
-        let Some(parameters) = &mut self.parameters else { return };
-        match event {
-            Event::Init => (parameters.listed, parameters.config_map) = (false, None),
-            Event::InitDone => parameters.listed = true,
-            Event::Apply(config_map) | Event::InitApply(config_map) => {
-                parameters.config_map = Some(config_map)
-            }
-            Event::Delete(_) => parameters.config_map = None,
+        if let Some(parameters) = &mut self.parameters {
+            parameters.config_maps.receive(event, |config_map| Some((config_map.name_any(), config_map)));
         }
     }
 
@@ -383,17 +366,19 @@ impl Observed {
         if name.as_ref() == self.parameters.as_ref().map(|parameters| &parameters.name) {
             return None;
         }
-        self.parameters = name.clone().map(|name| Parameters { name, listed: false, config_map: None });
+        self.parameters = name.clone().map(|name| Parameters { name, config_maps: Listed::default() });
         name
     }
 
     /// Nothing is planned from half of it.
     fn is_complete(&self) -> bool {
-        self.listed && self.parameters.as_ref().is_none_or(|parameters| parameters.listed)
+        self.meshes.is_read()
+            && self.parameters.as_ref().is_none_or(|parameters| parameters.config_maps.is_read())
     }
 
     fn config_map(&self, name: &ObjectName) -> Option<&ConfigMap> {
-        self.parameters.as_ref().filter(|parameters| parameters.name == *name)?.config_map.as_ref()
+        let parameters = self.parameters.as_ref().filter(|parameters| parameters.name == *name)?;
+        parameters.config_maps.objects().get(&*name.name)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Generated objects as they are, by a watch for each kind.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures::stream::{BoxStream, SelectAll, select_all};
 use futures::{FutureExt, StreamExt};
@@ -13,6 +13,7 @@ use portcullis_model::ObjectName;
 
 use super::requests::{read, resource};
 use crate::kube::backoff::spaced;
+use crate::kube::listing::Listed;
 use crate::kube::read_log::ReadLog;
 use crate::kube::watch_code;
 
@@ -22,12 +23,7 @@ pub(super) type Events =
 pub(super) struct Existing(BTreeMap<GeneratedKind, OfKind>);
 
 struct OfKind {
-    objects: BTreeMap<ObjectName, Generated>,
-    /// The names in the list that is being read so far.
-    seen: BTreeSet<ObjectName>,
-    is_listed: bool,
-    /// We may not read it.
-    is_denied: bool,
+    listed: Listed<ObjectName, Generated>,
     read_log: ReadLog,
 }
 
@@ -49,29 +45,33 @@ impl Existing {
 
     /// Whatever becomes of pods, Gateways are served by the agents: they need their Services.
     pub(super) fn is_known(&self) -> bool {
-        self.0.iter().all(|(kind, it)| it.is_listed || (it.is_denied && *kind != GeneratedKind::Service))
+        self.0.iter().all(|(kind, it)| {
+            it.listed.is_read() || (it.listed.is_denied() && *kind != GeneratedKind::Service)
+        })
     }
 
     pub(super) fn is_listed(&self, kind: GeneratedKind) -> bool {
-        self.0.get(&kind).is_some_and(|it| it.is_listed)
+        self.0.get(&kind).is_some_and(|it| it.listed.is_read())
     }
 
     pub(super) fn objects(&self) -> impl Iterator<Item = &Generated> {
-        self.0.values().flat_map(|it| it.objects.values())
+        self.0.values().flat_map(|it| it.listed.objects().values())
     }
 
     pub(super) fn get(&self, kind: GeneratedKind, name: &ObjectName) -> Option<&Generated> {
-        self.0.get(&kind)?.objects.get(name)
+        self.0.get(&kind)?.listed.objects().get(name)
     }
 
     pub(super) fn see(&mut self, object: Generated) {
         if let Some(it) = self.0.get_mut(&object.kind) {
-            it.objects.insert(object.name(), object);
+            it.listed.insert(object.name(), object);
         }
     }
 
     pub(super) fn forget(&mut self, kind: GeneratedKind, name: &ObjectName) {
-        self.0.get_mut(&kind).and_then(|it| it.objects.remove(name));
+        if let Some(it) = self.0.get_mut(&kind) {
+            it.listed.remove(name);
+        }
     }
 
     /// Receives all that there is: one decision for a whole burst. `None`: nothing will ever come.
@@ -95,55 +95,26 @@ impl Existing {
 
 impl OfKind {
     fn new(kind: GeneratedKind) -> Self {
-        Self {
-            objects: BTreeMap::new(),
-            seen: BTreeSet::new(),
-            is_listed: false,
-            is_denied: false,
-            read_log: ReadLog::new(watched(kind)),
-        }
+        Self { listed: Listed::default(), read_log: ReadLog::new(watched(kind)) }
     }
 
     fn receive(&mut self, kind: GeneratedKind, event: watcher::Result<Event<DynamicObject>>) {
         match event {
-            // A list begins before the API server is asked for it. Until it is there, what is known
-            // stays.
-            Ok(Event::Init) => self.seen.clear(),
             Ok(event) => {
-                self.read_log.over();
-                self.observe(kind, event);
+                // A list begins before the API server is asked for it.
+                if !matches!(event, Event::Init) {
+                    self.read_log.over();
+                }
+                let read = |object| read(kind, &object).map(|object| (object.name(), object));
+                self.listed.receive(event, read);
             }
             Err(error) => {
-                self.is_denied = watch_code(&error) == Some(403);
+                if watch_code(&error) == Some(403) {
+                    self.listed.deny();
+                }
                 self.read_log.failed(&error);
             }
         }
-    }
-
-    fn observe(&mut self, kind: GeneratedKind, event: Event<DynamicObject>) {
-        match event {
-            Event::Init => {}
-            Event::InitDone => {
-                self.objects.retain(|name, _| self.seen.contains(name));
-                self.is_listed = true;
-            }
-            Event::InitApply(object) => {
-                let name = self.see(kind, &object);
-                self.seen.extend(name);
-            }
-            Event::Apply(object) => drop(self.see(kind, &object)),
-            Event::Delete(object) => {
-                let gone = read(kind, &object).map(|object| object.name());
-                gone.and_then(|name| self.objects.remove(&name));
-            }
-        }
-    }
-
-    fn see(&mut self, kind: GeneratedKind, object: &DynamicObject) -> Option<ObjectName> {
-        let object = read(kind, object)?;
-        let name = object.name();
-        self.objects.insert(name.clone(), object);
-        Some(name)
     }
 }
 
