@@ -23,6 +23,6 @@ pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPath};
 pub use metrics::{
     Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
 };
-pub use readiness::{Progress, problems};
+pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;
 pub use statuses::{Selection, statuses};

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use portcullis_model::Unserved;
+use portcullis_model::{Snapshot, Unserved};
 
 /// An agent's progress with its configuration.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,11 @@ pub struct Progress {
     /// Without a Gateway, traffic should not come here. An agent of a whole cluster waits for
     /// Gateways; one of a directory or of a single Gateway has nothing to do without.
     pub needs_gateway: bool,
+}
+
+/// The number of frontends of a snapshot that the data plane did not refuse.
+pub fn served_frontends(snapshot: &Snapshot, refused: &Unserved) -> usize {
+    snapshot.frontends.keys().filter(|key| !refused.frontends.contains_key(key)).count()
 }
 
 impl Progress {

@@ -8,7 +8,7 @@ use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_control::applier::State;
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::{MetricsFormat, Progress, Question};
+use portcullis_inspect::{MetricsFormat, Progress, Question, served_frontends};
 use tokio::sync::watch;
 
 use crate::cluster::Membership;
@@ -90,12 +90,7 @@ impl Admin {
 fn readiness(state: &State, membership: Option<&Membership>) -> Answer {
     let progress = Progress {
         applied: state.applied,
-        served: state
-            .snapshot
-            .frontends
-            .keys()
-            .filter(|key| !state.refused.frontends.contains_key(key))
-            .count(),
+        served: served_frontends(&state.snapshot, &state.refused),
         is_current: membership.is_none_or(|membership| *membership.current.borrow()),
         needs_gateway: membership.is_none_or(|membership| membership.has_one_gateway),
     };
