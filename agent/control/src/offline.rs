@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_api::{Change, Object};
 use portcullis_gateway::delegate::Names;
-use portcullis_gateway::{Outcome, Settings, Status, Translator};
+use portcullis_gateway::{Outcome, Settings, Status, Translator, infra};
 use serde_json::{Value, json};
 
 use crate::source::Batch;
@@ -22,8 +22,8 @@ pub struct Translated {
     pub outcome: Outcome,
 }
 
-/// The validity of an input as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The validity of an input as a whole, from the best to the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Validity {
     /// Everything is served as its author wants it.
     Valid,
@@ -88,13 +88,16 @@ impl Translated {
         printed
     }
 
-    /// The objects that would be generated in a cluster, for every Gateway that is ours.
-    pub fn generated(&self, settings: Settings) -> Vec<Value> {
+    /// The objects that would be generated in a cluster, for every Gateway that is ours, and a line
+    /// for each that a Gateway would not get.
+    pub fn generated(&self, settings: Settings) -> (Vec<Value>, Vec<String>) {
         let objects = self.batch.manifests.iter().filter_map(|manifest| manifest.object.clone());
         let changes = objects.map(with_uid).map(Change::Set).collect();
         let outcome = Translator::new(settings).apply(with_built_in(changes));
-        let wanted = outcome.generated.values().flatten();
-        wanted.flat_map(|wanted| wanted.objects()).map(|object| object.manifest.clone()).collect()
+        let desired: Vec<_> = outcome.generated.into_values().flatten().collect();
+        let (objects, clashes) = infra::without_clashes(&desired);
+        let lines = clashes.into_iter().map(|(gateway, message)| format!("Gateway {gateway}: {message}"));
+        (objects.into_iter().map(|object| object.manifest.clone()).collect(), lines.collect())
     }
 
     /// A line for each problem of an object that no status can say, then for each Gateway without a

@@ -17,13 +17,13 @@ mod syntax;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use portcullis_api::GATEWAY_GROUP;
 use portcullis_api::types::gateways::Gateway;
+use portcullis_api::{GATEWAY_GROUP, created};
 use portcullis_model::{ObjectName, PortKey};
 
 pub use address::{AssignedAddresses, generated_for};
 pub(crate) use address::{Ingress, cluster_addresses};
-pub use diff::{Operation, diff};
+pub use diff::{Operation, diff, without_clashes};
 pub use host_ports::{HostPortGrant, HostPortRights, HostPortSyntax, PortRange};
 pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
@@ -58,6 +58,9 @@ pub struct DesiredObjects {
     pub gateway: ObjectName,
     /// Of the Gateway: what was generated for an earlier one of the same name has another.
     pub uid: String,
+    /// When the Gateway was made, in Unix seconds. Where several want an object of one name, the
+    /// oldest gets it.
+    pub created: i64,
     /// In the order in which they are made. Absent while the Gateway has no port, for a Service
     /// needs one, or is not accepted, for whatever reason: what is there already stays as it is,
     /// and with it the address.
@@ -140,6 +143,7 @@ pub fn untouched(gateway: &Gateway) -> Option<DesiredObjects> {
     Some(DesiredObjects {
         gateway: object::name_of(&gateway.metadata),
         uid,
+        created: created(&gateway.metadata),
         objects: None,
         rights: Vec::new(),
     })

@@ -8,9 +8,10 @@ fn wanted(name: &str) -> DesiredObjects {
         "controller": true});
     let metadata = json!({"name": name, "namespace": "n", "ownerReferences": [owner],
         "annotations": {infra::CONTROLLER_ANNOTATION: "c"}});
-    let service = Generated::read(GeneratedKind::Service, json!({"metadata": metadata, "spec": {}}));
+    let service =
+        Generated::read(GeneratedKind::Service, json!({"metadata": metadata, "spec": {"type": "ClusterIP"}}));
     let (gateway, objects) = (ObjectName::new("n", name), service.map(|it| vec![it]));
-    DesiredObjects { gateway, uid: name.to_owned(), objects, rights: Vec::new() }
+    DesiredObjects { gateway, uid: name.to_owned(), created: 0, objects, rights: Vec::new() }
 }
 
 /// A queue on which these Gateways want a Service.

@@ -48,6 +48,7 @@ impl Operation {
 const APPLIED: &str = "portcullis.dev/applied";
 
 type Observed<'o> = BTreeMap<(GeneratedKind, ObjectName), &'o Generated>;
+type Owners<'d> = BTreeMap<(GeneratedKind, ObjectName), &'d DesiredObjects>;
 
 /// `observed` are all objects of these kinds, or all that are generated plus those whose name is
 /// desired. What other controllers had generated is theirs to remove.
@@ -60,15 +61,61 @@ pub fn diff<'o>(
         observed.into_iter().map(|object| ((object.kind, object.name()), object)).collect();
     let gateways = desired.iter().map(|desired| (desired.uid.as_str(), desired)).collect();
     let obsolete = observed.values().filter(|object| is_obsolete(object, &gateways, controller_name));
-    let pairs =
-        desired.iter().flat_map(|desired| desired.objects().iter().map(move |object| (desired, object)));
-    let made = pairs.filter_map(|(desired, object)| realize(desired, object, &observed));
+    let owners = owners(desired, &observed);
+    let made = pairs(desired).filter_map(|(desired, object)| realize(desired, object, &observed, &owners));
     made.chain(obsolete.map(|object| delete(object))).collect()
 }
 
-fn realize(desired: &DesiredObjects, object: &Generated, observed: &Observed<'_>) -> Option<Operation> {
+/// The objects that Gateways would get where there are none yet, and, for each object that a
+/// Gateway does not get because another one has its name, a message with that Gateway's name.
+pub fn without_clashes(desired: &[DesiredObjects]) -> (Vec<&Generated>, Vec<(&ObjectName, String)>) {
+    let owners = owners(desired, &Observed::new());
+    let (mut objects, mut clashes) = (Vec::new(), Vec::new());
+    for (desired, object) in pairs(desired) {
+        match owners.get(&(object.kind, object.name())) {
+            Some(owner) if owner.gateway != desired.gateway => {
+                clashes.push((&desired.gateway, clash(object, desired, owner)));
+            }
+            _ => objects.push(object),
+        }
+    }
+    (objects, clashes)
+}
+
+fn pairs(desired: &[DesiredObjects]) -> impl Iterator<Item = (&DesiredObjects, &Generated)> {
+    desired.iter().flat_map(|desired| desired.objects().iter().map(move |object| (desired, object)))
+}
+
+/// The Gateway that gets the object of a name. Several may want it: `a-b` of class `c` and `a` of
+/// class `b-c`. The one for which it was generated keeps it; else the oldest gets it.
+fn owners<'d>(desired: &'d [DesiredObjects], observed: &Observed<'_>) -> Owners<'d> {
+    let mut owners = Owners::new();
+    for (candidate, object) in pairs(desired) {
+        let key = (object.kind, object.name());
+        let has_it = |desired: &DesiredObjects| {
+            observed.get(&key).is_some_and(|there| there.gateway_uid() == Some(&desired.uid))
+        };
+        let rank = |desired: &'d DesiredObjects| (!has_it(desired), desired.created, &desired.gateway);
+        if owners.get(&key).is_none_or(|owner| rank(candidate) < rank(owner)) {
+            owners.insert(key, candidate);
+        }
+    }
+    owners
+}
+
+fn realize(
+    desired: &DesiredObjects,
+    object: &Generated,
+    observed: &Observed<'_>,
+    owners: &Owners<'_>,
+) -> Option<Operation> {
     let object = stamped(object);
-    match observed.get(&(object.kind, object.name())) {
+    let key = (object.kind, object.name());
+    if let Some(owner) = owners.get(&key).filter(|owner| owner.gateway != desired.gateway) {
+        let (gateway, message) = (desired.gateway.clone(), clash(&object, desired, owner));
+        return Some(Operation::Refuse { gateway, kind: object.kind, message });
+    }
+    match observed.get(&key) {
         Some(there) if there.gateway_uid() != Some(&desired.uid) => Some(refuse(desired, there)),
         Some(there) if contains(&there.manifest, &object.manifest) => None,
         Some(there) if has_other_address(there, &object) => {
@@ -84,6 +131,13 @@ fn refuse(desired: &DesiredObjects, there: &Generated) -> Operation {
         "{there} was not generated for Gateway {gateway}: it is left alone; rename or delete it, or rename the Gateway"
     );
     Operation::Refuse { gateway, kind: there.kind, message }
+}
+
+fn clash(object: &Generated, desired: &DesiredObjects, owner: &DesiredObjects) -> String {
+    format!(
+        "{object} is Gateway {}'s, and Gateway {} would need one of the same name (<Gateway>-<GatewayClass>): rename the Gateway",
+        owner.gateway, desired.gateway
+    )
 }
 
 /// A Service's `spec.clusterIP` is for life. One that has none yet, or is to have any, is no

@@ -453,3 +453,40 @@ fn pods_get_the_agents_settings_and_run_where_the_operator_says() {
         assert!(variables.contains(&variable), "{variable} is not in {variables:#?}");
     }
 }
+
+/// `a-b` of class `c` and `a` of class `b-c` want objects of one name.
+fn of_one_name(gateway: &str, class: &str, uid: &str, created: &str) -> DesiredObjects {
+    let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": gateway, "namespace": "edge", "uid": uid, "creationTimestamp": created},
+        "spec": {"gatewayClassName": class, "listeners": []}});
+    let gateway: Gateway = serde_json::from_value(manifest).unwrap();
+    plan(&gateway, &ports(&[80]), &Parameters::default(), crate::CONTROLLER_NAME).unwrap()
+}
+
+#[test]
+fn of_two_gateways_that_want_one_name_the_older_gets_it() {
+    let older = of_one_name("my-gateway", "example", "u-1", "2026-01-01T00:00:00Z");
+    let younger = of_one_name("my", "gateway-example", "u-2", "2026-01-02T00:00:00Z");
+    let there = applied(&younger);
+    for desired in [[older.clone(), younger.clone()], [younger, older]] {
+        for (there, owner, other) in [(None, "my-gateway", "my"), (Some(&there), "my", "my-gateway")] {
+            let refused = changes(&desired, there).into_iter().filter_map(|operation| match operation {
+                Operation::Refuse { gateway, message, .. } => Some((gateway, message)),
+                Operation::Apply(object) => {
+                    assert_eq!(object.gateway(), Some(ObjectName::new("edge", owner)));
+                    None
+                }
+                other => panic!("{other:?}"),
+            });
+            let refused: Vec<_> = refused.collect();
+            let message = format!(
+                "Service edge/my-gateway-example is Gateway edge/{owner}'s, and Gateway edge/{other} would need one of the \
+                 same name (<Gateway>-<GatewayClass>): rename the Gateway"
+            );
+            assert_eq!(refused, [(ObjectName::new("edge", other), message)]);
+        }
+        let (objects, clashes) = without_clashes(&desired);
+        assert_eq!((objects.len(), clashes.len()), (1, 1));
+        assert_eq!(objects[0].gateway(), Some(ObjectName::new("edge", "my-gateway")));
+    }
+}
