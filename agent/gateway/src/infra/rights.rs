@@ -10,9 +10,7 @@ use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 
 use super::object::{GATEWAY_ANNOTATION, UID_ANNOTATION};
-use super::{
-    CONTROLLER_ANNOTATION, GATEWAY_CLASS_LABEL, GATEWAY_NAME_LABEL, GeneratedKind, MANAGED_BY_LABEL,
-};
+use super::{CONTROLLER_ANNOTATION, GeneratedKind};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -54,11 +52,9 @@ fn binding(metadata: &ObjectMeta, account: &ObjectMeta) -> Value {
 }
 
 /// In others' namespaces nothing has an owner, so annotations name the Gateway that it is for; the
-/// leader removes it. The name has the Gateway's namespace in front, which has no dots. Labels of
-/// the Gateway's choice stay at home.
+/// leader removes it. The name has the Gateway's namespace in front, which has no dots. Annotations
+/// of the Gateway's choice stay at home: some instruct other controllers.
 fn elsewhere(metadata: &ObjectMeta, namespace: &str, gateway: &ObjectName, uid: &str) -> ObjectMeta {
-    let own = [GATEWAY_NAME_LABEL, GATEWAY_CLASS_LABEL, MANAGED_BY_LABEL];
-    let labels = metadata.labels.iter().flatten().filter(|(key, _)| own.contains(&key.as_str()));
     let controller = metadata.annotations.iter().flatten().filter(|(key, _)| *key == CONTROLLER_ANNOTATION);
     let mut annotations: BTreeMap<_, _> =
         controller.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -67,7 +63,7 @@ fn elsewhere(metadata: &ObjectMeta, namespace: &str, gateway: &ObjectName, uid: 
     ObjectMeta {
         name: metadata.name.as_ref().map(|name| format!("{}.{name}", gateway.namespace)),
         namespace: Some(namespace.to_owned()),
-        labels: Some(labels.map(|(key, value)| (key.clone(), value.clone())).collect()),
+        labels: metadata.labels.clone(),
         annotations: Some(annotations),
         ..ObjectMeta::default()
     }

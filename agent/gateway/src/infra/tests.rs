@@ -394,6 +394,25 @@ fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
     assert_eq!(kinds, [GeneratedKind::ServiceAccount, GeneratedKind::Deployment, GeneratedKind::Service]);
 }
 
+/// "Any labels or annotations here are added to all generated resources": but annotations, which
+/// may instruct controllers of the other namespace's owner.
+#[test]
+fn rights_in_other_namespaces_have_the_infrastructure_labels() {
+    let infrastructure = json!({"labels": {"team": "blue"}, "annotations": {"note": "x"}});
+    let secrets = BTreeSet::from([ObjectName::new("certs", "b")]);
+    let merged = Merged { secrets, ..ports(&[443]) };
+    let gateway = gateway(json!({"infrastructure": infrastructure}));
+    let desired = plan(&gateway, &merged, &dedicated(), crate::CONTROLLER_NAME).unwrap();
+    let rights = desired.objects().iter().filter(|object| object.kind.gives_rights());
+    let metadata: Vec<_> = rights.map(|object| &object.manifest["metadata"]).collect();
+    assert_eq!(metadata.len(), 2);
+    for metadata in metadata {
+        assert_eq!((&metadata["namespace"], &metadata["labels"]["team"]), (&json!("certs"), &json!("blue")));
+        assert_eq!(metadata["labels"]["gateway.networking.k8s.io/gateway-name"], "my-gateway");
+        assert_eq!(metadata["annotations"].get("note"), None);
+    }
+}
+
 #[test]
 fn rights_in_other_namespaces_are_recognised_and_removed_without_owner() {
     let there = as_applied(&with_secrets(&[("certs", "b")]));
