@@ -10,8 +10,8 @@ use portcullis_gateway::infra::{self, GeneratedKind, Operation};
 use portcullis_gateway::mesh::MeshSettings;
 
 use crate::infra::{read, resource};
-use crate::kube::code;
 use crate::kube::delete::{delete, exactly};
+use crate::kube::{FIELD_MANAGER, code};
 
 /// An installation that is to be removed.
 #[derive(Clone, Debug)]
@@ -61,14 +61,79 @@ async fn remove_generated(client: &Client, controller: &str, removed: &mut Vec<S
     Ok(())
 }
 
-/// Nothing of another controller's, and nothing where the kind is not served.
+/// Nothing of another controller's or that an operator made, and nothing where the kind is not
+/// served.
 async fn remove_mesh(client: &Client, mesh: &MeshSettings, removed: &mut Vec<String>) -> kube::Result<()> {
     let api: Api<XMesh> = Api::all(client.clone());
     let Some(there) = api.get_opt(&mesh.name).await? else { return Ok(()) };
     if there.spec.controller_name == mesh.controller_name
+        && is_made_by_us(&there)
         && delete(&api, &mesh.name, exactly(there.metadata.uid.unwrap_or_default())).await?
     {
         removed.push(format!("XMesh {}", mesh.name));
     }
     Ok(())
+}
+
+/// Tells whether the `spec` is as we made it: the API server keeps account of who set its fields.
+/// Writing its status makes nothing ours.
+fn is_made_by_us(mesh: &XMesh) -> bool {
+    let entries = mesh.metadata.managed_fields.iter().flatten();
+    entries.filter(|entry| entry.subresource.is_none()).any(|entry| {
+        let sets_spec = entry.fields_v1.as_ref().is_some_and(|fields| fields.0.get("f:spec").is_some());
+        sets_spec && entry.manager.as_deref() == Some(FIELD_MANAGER)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kube::fake::ApiServer;
+
+    /// Uninstalls where there is nothing but an XMesh whose `spec` this manager set. Returns the
+    /// objects that were deleted.
+    async fn deleted(manager: &str) -> Vec<String> {
+        let entry = |manager: &str, subresource: Option<&str>, field: &str| {
+            json!({"manager": manager, "operation": "Update", "subresource": subresource, "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": {field: {"f:controllerName": {}}}})
+        };
+        let settings = MeshSettings::default();
+        let fields = [entry(manager, None, "f:spec"), entry(FIELD_MANAGER, Some("status"), "f:status")];
+        let mesh = json!({"metadata": {"name": settings.name, "uid": "u", "managedFields": fields},
+            "spec": {"controllerName": settings.controller_name}});
+        let mut server = ApiServer::start().await;
+        let client = server.client().await;
+        let uninstalling = tokio::spawn(async move {
+            let installation = Installation {
+                controller_name: "c".to_owned(),
+                mesh: settings,
+                namespace: "n".to_owned(),
+                lease: "l".to_owned(),
+            };
+            uninstall(&client, &installation).await.unwrap()
+        });
+        let mut deleted = Vec::new();
+        while deleted.last().is_none_or(|path: &String| !path.contains("/leases/")) {
+            let asked = server.asked().await;
+            match (&*asked.method, asked.path.contains("/xmeshes/")) {
+                ("GET", true) => asked.answer(200, mesh.clone()),
+                ("GET", false) => asked.answer(200, json!({"metadata": {}, "items": []})),
+                _ => {
+                    deleted.push(asked.path.clone());
+                    asked.answer(200, json!({"kind": "Status", "status": "Success"}));
+                }
+            }
+        }
+        assert_eq!(uninstalling.await.unwrap().len(), deleted.len());
+        deleted
+    }
+
+    #[tokio::test]
+    async fn a_mesh_that_an_operator_made_stays() {
+        assert_eq!(deleted(FIELD_MANAGER).await.len(), 2, "the XMesh and the Lease");
+        let [lease] = &deleted("kubectl-create").await[..] else { panic!("more than the Lease") };
+        assert!(lease.contains("/leases/l"), "{lease}");
+    }
 }
