@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +12,17 @@ use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::EarlyAnswer;
 use portcullis_model::{FrontendKey, Snapshot, Unserved};
-use portcullis_node::{Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended};
+use portcullis_node::{
+    Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended, reachable_addresses,
+};
 use portcullis_proxy::{MinimumRate, Proxy, SocketMode, Stats};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, RunArgs};
+
+/// Interval at which the node's addresses are looked at: they change with its network.
+const ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Cheap to clone; all clones are the same data plane.
 #[derive(Clone)]
@@ -128,6 +134,32 @@ fn add<K: Ord>(reasons: &mut BTreeMap<K, String>, key: K, why: String) {
         all.push_str("; ");
     }
     all.push_str(&why);
+}
+
+/// The addresses at which clients reach the node, followed as long as there is a receiver. Must be
+/// called within the runtime.
+pub(crate) fn node_addresses() -> watch::Receiver<Vec<IpAddr>> {
+    let (sender, receiver) = watch::channel(reachable_addresses().unwrap_or_default());
+    tokio::spawn(follow_addresses(sender));
+    receiver
+}
+
+async fn follow_addresses(known: watch::Sender<Vec<IpAddr>>) {
+    let mut ticks = tokio::time::interval(ADDRESSES_INTERVAL);
+    loop {
+        tokio::select! {
+            () = known.closed() => return,
+            _ = ticks.tick() => {}
+        }
+        // Those that cannot be listed are as they were.
+        if let Ok(now) = reachable_addresses() {
+            known.send_if_modified(|addresses| {
+                let is_another = *addresses != now;
+                *addresses = now;
+                is_another
+            });
+        }
+    }
 }
 
 /// The snapshot without the frontends that nothing may be bound to.

@@ -20,7 +20,7 @@ use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
 use crate::panics;
-use crate::plane::Plane;
+use crate::plane::{Plane, node_addresses};
 use crate::telemetry;
 
 /// Control work is light and must never wait for itself: admin requests are answered while a large
@@ -78,6 +78,7 @@ async fn serve_directory(
     let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
     let sink = status_files(&status_dir);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let applier = applier.reached_at(node_addresses());
     let admin = Admin { state: applier.state(), plane, status_dir, membership: None };
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
@@ -96,7 +97,8 @@ async fn serve_cluster(args: &RunArgs, plane: Plane, sockets: Sockets) -> Result
     let sink = (statuses, status_files(&status_dir));
     let translator = Translator::new(Settings { api_server, ..settings(args) });
     let applier = Applier::new(source, translator, plane.clone(), sink);
-    let applier = applier.observing(membership.provisioning.clone());
+    let applier =
+        applier.observing(membership.provisioning.clone()).speaking_while(membership.leading.clone());
     writers.announce(applier.state());
     let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");

@@ -7,6 +7,7 @@ mod reporter;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -73,6 +74,8 @@ pub struct Applier<S, T, D, W> {
     state: watch::Sender<State>,
     /// Of a cluster; without one, nothing is generated.
     provisioning: Option<watch::Receiver<Provisioning>>,
+    /// Without a cluster, the addresses at which clients reach the node.
+    node_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
     /// The source has handed on everything; the sink learns of it with the next outcome.
@@ -94,6 +97,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             reporter: StatusReporter::new(sink),
             state: watch::Sender::default(),
             provisioning: None,
+            node_addresses: None,
             is_from_scratch: true,
             is_complete: false,
             is_provisioned: false,
@@ -106,6 +110,21 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
     #[must_use]
     pub fn observing(self, provisioning: watch::Receiver<Provisioning>) -> Self {
         Self { provisioning: Some(provisioning), ..self }
+    }
+
+    /// Logs the faults of objects only while this is true: of all agents that read the same objects,
+    /// one speaks of them.
+    #[must_use]
+    pub fn speaking_while(mut self, speaks: watch::Receiver<bool>) -> Self {
+        self.reporter.speak_while(speaks);
+        self
+    }
+
+    /// Has statuses publish these addresses of Gateways that are served on all of the node's.
+    #[must_use]
+    pub fn reached_at(mut self, mut addresses: watch::Receiver<Vec<IpAddr>>) -> Self {
+        self.translator.observe(Feedback::NodeAddresses(addresses.borrow_and_update().clone()));
+        Self { node_addresses: Some(addresses), ..self }
     }
 
     pub fn state(&self) -> watch::Receiver<State> {
@@ -126,6 +145,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
                 () = self.data_plane.disturbed() => self.retry().await,
                 provisioning = changed(&mut self.provisioning) => self.take_provisioning(provisioning),
+                addresses = changed(&mut self.node_addresses) => self.observe(Feedback::NodeAddresses(addresses)),
                 () = self.reporter.reported() => {}
             }
         }
@@ -272,11 +292,11 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
 }
 
 /// The newest value, when it is another. Cancel-safe.
-async fn changed(provisioning: &mut Option<watch::Receiver<Provisioning>>) -> Provisioning {
-    if let Some(provisioning) = provisioning
-        && provisioning.changed().await.is_ok()
+async fn changed<T: Clone>(observed: &mut Option<watch::Receiver<T>>) -> T {
+    if let Some(observed) = observed
+        && observed.changed().await.is_ok()
     {
-        return provisioning.borrow_and_update().clone();
+        return observed.borrow_and_update().clone();
     }
     std::future::pending().await
 }

@@ -25,6 +25,9 @@ pub enum Feedback {
     /// By Secret that holds none that can be served any more, the certificate that it held last.
     /// They are remembered by those who read Secrets, for as long as they may.
     KeptCertificates(BTreeMap<ObjectName, Certificate>),
+    /// The addresses at which clients reach the node: published for Gateways that are served on
+    /// all of its addresses.
+    NodeAddresses(Vec<IpAddr>),
 }
 
 /// No address.
@@ -48,6 +51,8 @@ pub(crate) struct Observations {
     certificates: BTreeMap<ObjectName, Certificate>,
     /// Secrets of which another certificate is kept since [`Self::recertified`].
     recertified: BTreeSet<ObjectName>,
+    /// Empty: not known.
+    node_addresses: Vec<IpAddr>,
 }
 
 // === impl Observations ===
@@ -63,6 +68,12 @@ impl Observations {
             Feedback::KeptCertificates(now) => {
                 self.recertified.extend(different(&self.certificates, &now));
                 self.certificates = now;
+            }
+            Feedback::NodeAddresses(now) => {
+                if self.node_addresses != now {
+                    self.readdressed.extend(objects.gateways.keys().cloned());
+                    self.node_addresses = now;
+                }
             }
             Feedback::Assigned(now) => {
                 if self.assigned.is_none() {
@@ -123,6 +134,11 @@ impl Observations {
     ) -> impl Iterator<Item = &ObjectName> {
         let assigned = self.assigned.iter().flatten();
         assigned.filter(move |(_, it)| it.published.iter().any(&holds)).map(|(gateway, _)| gateway)
+    }
+
+    /// The addresses at which clients reach the node; none as long as they are not known.
+    pub(crate) fn node_addresses(&self) -> &[IpAddr] {
+        &self.node_addresses
     }
 
     /// Assigns what is not served to Gateways. Returns those of which something else is known than

@@ -1,5 +1,3 @@
-use std::net::IpAddr;
-
 use portcullis_api::{Change, Kind, Object, ObjectKey};
 use portcullis_model::{ParentKind, PortKey};
 use serde_json::{Value, json};
@@ -191,4 +189,33 @@ fn a_translation_from_scratch_knows_what_was_observed() {
     translator.begin_again(Vec::new());
     let statuses = translator.apply(Vec::new()).statuses;
     assert!(programmed(&statuses[&gateway()].to_json()).starts_with("False AddressNotUsable: "));
+}
+
+#[test]
+fn a_gateway_on_all_addresses_publishes_those_that_clients_can_use() {
+    let objects = [
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "c"},
+            "spec": {"controllerName": "portcullis.dev/gateway"}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "web", "namespace": "infra"}, "spec": {"gatewayClassName": "c",
+                "listeners": [{"name": "own", "port": 8080, "protocol": "HTTP"}]}}),
+    ];
+    let default_addresses = vec![[0_u8; 4].into(), [0_u16; 8].into()];
+    let mut translator = Translator::new(Settings { default_addresses, ..Settings::default() });
+    let node = |addresses: &[&str]| {
+        Feedback::NodeAddresses(addresses.iter().map(|address| address.parse().unwrap()).collect())
+    };
+    let published = |statuses: &BTreeMap<ObjectKey, Status>| -> Vec<String> {
+        let status = statuses[&gateway()].to_json();
+        let addresses = status["addresses"].as_array().unwrap().iter();
+        addresses.map(|address| address["value"].as_str().unwrap().to_owned()).collect()
+    };
+    translator.observe(node(&["192.0.2.7", "2001:db8::7"]));
+    let set = |manifest: &Value| Change::Set(Object::from_json(manifest.clone()).unwrap().unwrap());
+    let outcome = translator.apply(objects.iter().map(set).collect());
+    assert_eq!(published(&outcome.statuses), ["192.0.2.7", "2001:db8::7"]);
+    let served: Vec<_> = outcome.snapshot.frontends.keys().map(|it| it.address.to_string()).collect();
+    assert_eq!(served, ["0.0.0.0", "::"], "it is served on all of them");
+    assert_eq!(published(&changed(&mut translator, node(&["192.0.2.8"]))), ["192.0.2.8"]);
+    assert_eq!(changed(&mut translator, node(&["192.0.2.8"])), BTreeMap::new());
 }

@@ -84,6 +84,30 @@ impl Addresses {
         draft.finish(chosen.and_then(|chosen| chosen.balanced.as_deref()), &others)
     }
 
+    /// Publishes the node's addresses, as far as they are known, in place of the one that stands for
+    /// all of a family: no client can use that.
+    pub(crate) fn reached_at(mut self, node: &[IpAddr]) -> Self {
+        if node.is_empty() {
+            return self;
+        }
+        let mut published = Vec::new();
+        for ingress in std::mem::take(&mut self.published) {
+            match ingress {
+                Ingress::Ip(all) if all.is_unspecified() => {
+                    let of_family = node.iter().filter(|address| address.is_ipv4() == all.is_ipv4());
+                    published.extend(of_family.copied().map(Ingress::Ip));
+                }
+                other => published.push(other),
+            }
+        }
+        for ingress in published {
+            if !self.published.contains(&ingress) {
+                self.published.push(ingress);
+            }
+        }
+        self
+    }
+
     /// As `status.addresses` lists them.
     pub(crate) fn status(&self) -> Vec<GatewayStatusAddresses> {
         let published = self.published.iter().take(MOST_PUBLISHED);

@@ -174,10 +174,11 @@ impl Gateways {
         sources: Sources<'_>,
         changed: &mut ChangedGateways,
     ) {
+        let Sources { observations, settings, .. } = sources;
         let foreign = |address: &IpAddr| foreign(address, sources);
-        let addresses =
-            Addresses::of(gateway, sources.observations.assigned(name), sources.settings, foreign);
-        let parameters = Parameters::of(gateway, sources.objects, &sources.settings.generated);
+        let addresses = Addresses::of(gateway, observations.assigned(name), settings, foreign)
+            .reached_at(observations.node_addresses());
+        let parameters = Parameters::of(gateway, sources.objects, &settings.generated);
         let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
         let parameters = parameters.unwrap_or_default();
         let merged = self.merged.entry(name.clone()).or_default();

@@ -103,7 +103,7 @@ impl Followed {
 #[derive(Default)]
 struct Observed {
     assigned: Assigned,
-    others: [Option<Feedback>; 3],
+    others: [Option<Feedback>; 4],
 }
 
 impl Observed {
@@ -113,6 +113,7 @@ impl Observed {
             Feedback::Unserved(_) => self.others[0] = Some(feedback),
             Feedback::Unprovisioned(_) => self.others[1] = Some(feedback),
             Feedback::KeptCertificates(_) => self.others[2] = Some(feedback),
+            Feedback::NodeAddresses(_) => self.others[3] = Some(feedback),
         }
     }
 }

@@ -107,7 +107,7 @@ fn is_dummy(link: &LinkMessage) -> bool {
 
 /// IPv6 has only `Address`; for IPv4 on a point-to-point link that is the peer, and `Local` is what
 /// is local.
-fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
+pub(super) fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
     let (mut local, mut address, mut is_marked) = (None, None, false);
     for attribute in &message.attributes {
         match attribute {
