@@ -119,7 +119,8 @@ names! {
     }
 }
 
-/// `conditions[].status`. `Unknown` is never planned: it is the API server's default.
+/// `conditions[].status`. `Unknown` is the API server's default, and planned for nothing but
+/// Gateways whose class is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
     True,

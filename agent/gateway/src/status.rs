@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::{Fault, Reason};
 
 pub(crate) use class::class_status;
-pub(crate) use gateway::{ChildView, GatewayView, child_status, gateway_status};
+pub(crate) use gateway::{ChildView, GatewayView, child_status, classless_status, gateway_status};
 pub(crate) use listener::{ListenerView, Overlap};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use policy::policy_status;

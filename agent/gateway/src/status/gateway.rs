@@ -1,13 +1,15 @@
 //! Gateway status: of one that stands on its own, and of one that is attached to another.
 
-use portcullis_api::types::gateways::{GatewayStatus, GatewayStatusAddresses};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use portcullis_api::generation;
+use portcullis_api::types::gateways::{Gateway, GatewayStatus, GatewayStatusAddresses};
 
 use super::listener::{not_served, unserved};
 use super::{ListenerView, provisioned};
 use crate::conditions::Conditions;
 use crate::listener::ClientCertificate;
 use crate::parent::Addresses;
-use crate::{ConditionType, Fault, Reason};
+use crate::{ConditionType, Fault, Reason, condition};
 
 pub(crate) struct GatewayView<'a> {
     pub(crate) generation: i64,
@@ -102,6 +104,27 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
         attached_listener_sets: Some(0),
         conditions: Some(conditions.list),
         listeners: Some(if view.refusal.is_some() { Vec::new() } else { listeners }),
+    }
+}
+
+/// The status of a Gateway whose class is gone: as the CRD's defaults say it of one that no
+/// controller has seen. It keeps its addresses: a class that comes back asks for them again.
+pub(crate) fn classless_status(gateway: &Gateway, addresses: &[GatewayStatusAddresses]) -> GatewayStatus {
+    let message = format!(
+        "GatewayClass {} does not exist any more, and nothing is served: create it, or choose another",
+        gateway.spec.gateway_class_name
+    );
+    let generation = generation(&gateway.metadata);
+    let unknown = [ConditionType::Accepted, ConditionType::Programmed].map(|r#type| {
+        let not_so = condition(r#type, r#type.bad_status(), Reason::Pending, message.as_str(), generation);
+        Condition { status: "Unknown".to_owned(), ..not_so }
+    });
+    GatewayStatus {
+        addresses: Some(addresses.to_vec()),
+        attached_gateways: None,
+        attached_listener_sets: Some(0),
+        conditions: Some(unknown.into()),
+        listeners: Some(Vec::new()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portcullis_api::types::gateways::Gateway;
+use portcullis_api::types::gateways::{Gateway, GatewayStatusAddresses};
 use portcullis_api::{Kind, Objects};
 use portcullis_model::{ObjectName, ParentKind, PortKey};
 
@@ -28,6 +28,8 @@ use crate::{Fault, Reason, Settings};
 pub(super) struct Gateways {
     merged: BTreeMap<ObjectName, MergedGateway>,
     listeners: BTreeMap<ParentKey, MergedListeners>,
+    /// The last addresses of Gateways that were ours and exist still.
+    left: BTreeMap<ObjectName, Vec<GatewayStatusAddresses>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +97,11 @@ impl Gateways {
         self.merged.get_key_value(name)
     }
 
+    /// The addresses that a Gateway had when it was served last; none of one that is.
+    pub(super) fn left(&self, name: &ObjectName) -> &[GatewayStatusAddresses] {
+        self.left.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
         self.merged.keys()
     }
@@ -132,8 +139,18 @@ impl Gateways {
         for name in affected(changed, judged, attached, readdressed, sources) {
             let gateway = sources.objects.gateways.get(&name);
             match gateway.filter(|_| sources.hierarchy.is_independent(&name)) {
-                Some(gateway) => self.merge(&name, gateway, sources, &mut now_changed),
-                None => drop(self.merged.remove(&name)),
+                Some(gateway) => {
+                    self.left.remove(&name);
+                    self.merge(&name, gateway, sources, &mut now_changed);
+                }
+                None => {
+                    if let Some(merged) = self.merged.remove(&name) {
+                        self.left.insert(name.clone(), merged.addresses.status());
+                    }
+                    if gateway.is_none() {
+                        self.left.remove(&name);
+                    }
+                }
             }
             now_changed.merged.insert(name);
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use portcullis_api::types::gatewayclasses::GatewayClass;
+use portcullis_api::types::gateways::Gateway;
 use portcullis_api::types::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects, generation};
 use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey};
@@ -28,7 +29,7 @@ use crate::parent::{self, AllowedChildren};
 use crate::policy::backend_tls;
 use crate::status::{
     ChildView, GatewayView, ListenerView, Overlap, ParentVerdict, SetView, Status, child_status,
-    class_status, gateway_status, policy_status, route_status, set_status,
+    class_status, classless_status, gateway_status, policy_status, route_status, set_status,
 };
 use crate::{Fault, Grants, Reason, Settings, infra};
 
@@ -80,13 +81,30 @@ impl<'s> View<'s> {
         }
     }
 
-    /// The last status of a ListenerSet whose Gateway is gone: no other controller would take back
-    /// what ours reported.
+    /// The last status of a Gateway whose class is gone, and of a ListenerSet whose Gateway or its
+    /// class is: no other controller would take back what ours reported.
     pub(super) fn orphan_status(self, key: &ObjectKey) -> Option<Status> {
-        let set = (key.kind == Kind::ListenerSet).then(|| key.name.clone())?;
-        let set = ParentKey { kind: ParentKind::ListenerSet, name: set };
-        let gateway = self.missing_gateway(&set)?;
-        let message = format!("there is no Gateway {gateway}: create it, or delete the set");
+        match key.kind {
+            Kind::Gateway => {
+                let gateway = self.objects.gateways.get(&key.name)?;
+                let addresses = self.gateways.left(&key.name);
+                self.is_without_class(gateway).then(|| Status::Gateway(classless_status(gateway, addresses)))
+            }
+            Kind::ListenerSet => self.orphaned_set_status(&key.name),
+            _ => None,
+        }
+    }
+
+    fn orphaned_set_status(self, name: &ObjectName) -> Option<Status> {
+        let set = ParentKey { kind: ParentKind::ListenerSet, name: name.clone() };
+        let parent = self.hierarchy.get(&set)?.parent.as_ref()?;
+        let message = match self.objects.gateways.get(parent) {
+            None => format!("there is no Gateway {parent}: create it, or delete the set"),
+            Some(gateway) if self.is_without_class(gateway) => {
+                "the Gateway attached to has no GatewayClass any more".to_owned()
+            }
+            Some(_) => return None,
+        };
         Some(Status::ListenerSet(set_status(&SetView {
             generation: self.listeners.get(&set)?.generation,
             refusal: Some(&Fault::not_accepted(Reason::ParentNotAccepted, message)),
@@ -94,6 +112,12 @@ impl<'s> View<'s> {
             parent_unprovisioned: None,
             listeners: Vec::new(),
         })))
+    }
+
+    /// True if no controller can be the Gateway's. A class that exists may be another's.
+    fn is_without_class(self, gateway: &Gateway) -> bool {
+        let class = ObjectName::new("", gateway.spec.gateway_class_name.as_str());
+        !self.objects.gateway_classes.contains_key(&class)
     }
 
     /// Faults of an object that no status can report.
