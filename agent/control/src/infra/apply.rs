@@ -4,6 +4,7 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,14 +227,18 @@ impl Generator {
     async fn apply(&mut self, object: &Generated, wanted: &[DesiredObjects]) -> kube::Result<Option<Fault>> {
         let gateway = wanted.iter().find(|it| Some(&it.gateway) == object.gateway().as_ref());
         let (kind, name) = (object.kind, object.name());
-        if self.existing.get(kind, &name).is_none()
-            && let Some(there) = self.requests.get(kind, &name).await?
-            && let Some(message) = self.refusal(&there, gateway)
-        {
-            return Ok(Some(name_taken(message)));
+        let mut former = Vec::new();
+        if self.existing.get(kind, &name).is_none() {
+            former = gateway.map(|it| self.queue.published_addresses(&it.gateway)).unwrap_or_default();
+            if let Some(there) = self.requests.get(kind, &name).await? {
+                former.clear();
+                if let Some(message) = self.refusal(&there, gateway) {
+                    return Ok(Some(name_taken(message)));
+                }
+            }
         }
         let others = self.others(object).await;
-        match self.requests.apply(object).await {
+        match self.apply_with(object, &former).await {
             Ok(applied) => {
                 tracing::info!("{object}: applied");
                 self.note(object, &others);
@@ -242,6 +247,21 @@ impl Generator {
             }
             Err(error) => refused(object, error),
         }
+    }
+
+    /// A Service that is made again, after the agents were uninstalled or its class was gone, asks
+    /// for the address that its Gateway had. It has no right to it: another may have it by now.
+    async fn apply_with(&self, object: &Generated, former: &[IpAddr]) -> kube::Result<Option<Generated>> {
+        if let Some(asking) = object.asking_for(former) {
+            match self.requests.apply(&asking).await {
+                Err(error) if matches!(code(&error), Some(400 | 422)) => {
+                    let address = former.first().map(ToString::to_string).unwrap_or_default();
+                    tracing::info!("{object}: cannot have {address} again: {}", problem(&error));
+                }
+                applied => return applied,
+            }
+        }
+        self.requests.apply(object).await
     }
 
     /// Applied as soon as the old one is seen to be gone. A trial comes first: what cannot be had

@@ -1,7 +1,8 @@
 use super::*;
 use crate::kube::fake::{ApiServer, Asked};
-use crate::status::StatusSink;
-use serde_json::json;
+use crate::status::{Observed, StatusSink};
+use portcullis_api::{Kind, ObjectKey};
+use serde_json::{Value, json};
 
 fn wanted(name: &str) -> DesiredObjects {
     let owner = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": name, "uid": name,
@@ -72,5 +73,22 @@ async fn refusals_are_the_leaders_to_say() {
     provisioning.wait_for(is_refused).await.unwrap();
     leading.send_replace(false);
     provisioning.wait_for(Option::is_none).await.unwrap();
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_service_that_is_made_again_asks_for_the_address_that_its_gateway_had() {
+    let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
+    let (queue, mut watches) = (queue(&["a"]), Vec::new());
+    let gateway = ObjectKey::new(Kind::Gateway, ObjectName::new("n", "a"));
+    let addresses = json!([{"type": "IPAddress", "value": "10.96.3.4"}]);
+    queue.observe(&gateway, Observed::new("1".to_owned(), &json!({"status": {"addresses": addresses}})));
+    let generator = Generator::new(server.client().await, queue, leading.subscribe(), None);
+    let running = tokio::spawn(generator.run());
+    let asking = write(&mut server, &mut watches).await;
+    assert_eq!(asking.body["spec"]["clusterIP"], "10.96.3.4");
+    asking.answer(422, json!({"kind": "Status", "code": 422, "message": "provided IP is already allocated"}));
+    let plain = write(&mut server, &mut watches).await;
+    assert_eq!((plain.method.as_str(), &plain.body["spec"]["clusterIP"]), ("PATCH", &Value::Null));
     running.abort();
 }

@@ -24,6 +24,8 @@ pub(crate) struct ApiServer {
 pub(crate) struct Asked {
     pub(crate) method: String,
     pub(crate) path: String,
+    /// `null` without one.
+    pub(crate) body: Value,
     to: oneshot::Sender<(u16, Value)>,
 }
 
@@ -83,9 +85,9 @@ impl Asked {
 async fn serve(stream: TcpStream, to: mpsc::UnboundedSender<Asked>) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
-        let (method, path) = request(&mut stream).await?;
+        let (method, path, body) = request(&mut stream).await?;
         let (answer, answered) = oneshot::channel();
-        to.send(Asked { method, path, to: answer }).ok()?;
+        to.send(Asked { method, path, body, to: answer }).ok()?;
         let (code, body) = tokio::select! {
             answer = answered => answer.ok()?,
             // A client does not ask again before there is an answer.
@@ -99,16 +101,17 @@ async fn serve(stream: TcpStream, to: mpsc::UnboundedSender<Asked>) -> Option<()
     }
 }
 
-/// Reads a request and returns its method and path.
-async fn request(stream: &mut BufReader<TcpStream>) -> Option<(String, String)> {
+/// Reads a request and returns its method, path and body.
+async fn request(stream: &mut BufReader<TcpStream>) -> Option<(String, String, Value)> {
     let first = line(stream).await?;
     let mut length = 0;
     loop {
         let line = line(stream).await?.to_lowercase();
         if line.is_empty() {
-            stream.read_exact(&mut vec![0; length]).await.ok()?;
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.ok()?;
             let mut words = first.split(' ').map(str::to_owned);
-            return Some((words.next()?, words.next()?));
+            return Some((words.next()?, words.next()?, serde_json::from_slice(&body).unwrap_or_default()));
         }
         if let Some(bytes) = line.strip_prefix("content-length: ") {
             length = bytes.parse().ok()?;

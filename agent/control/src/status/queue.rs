@@ -5,10 +5,11 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use portcullis_api::{ObjectKey, Role};
+use portcullis_api::{Kind, ObjectKey, Role};
 use portcullis_gateway::infra::DesiredObjects;
 use portcullis_model::ObjectName;
 use serde_json::Value;
@@ -226,6 +227,15 @@ impl StatusQueue {
         let work = self.work();
         let seen = work.observed.get(key).is_some_and(|seen| !is_older(&seen.version, version));
         seen && !work.dirty.contains_key(key) && work.resting.get(key) != Some(&None)
+    }
+
+    /// The IP addresses that the status of a Gateway has.
+    pub(crate) fn published_addresses(&self, gateway: &ObjectName) -> Vec<IpAddr> {
+        let key = ObjectKey::new(Kind::Gateway, gateway.clone());
+        let status = self.work().observed.get(&key).map(|observed| observed.status.clone());
+        let status: Value = status.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let addresses = status["addresses"].as_array().into_iter().flatten();
+        addresses.filter_map(|address| address["value"].as_str()?.parse().ok()).collect()
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {

@@ -165,3 +165,66 @@ async fn a_requested_address_is_the_services() {
     drop(agent);
     fixture.remove().await;
 }
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn gateways_keep_their_addresses_over_an_uninstallation_where_they_can() {
+    let fixture = Fixture::new().await;
+    let agent = Agent::start(&fixture, "a");
+    let address_of = |gateway: &Value| gateway["status"]["addresses"][0]["value"].clone();
+    let mut addresses = Vec::new();
+    for name in ["kept", "lost"] {
+        fixture.gateway(name, json!({})).await;
+        addresses.push(address_of(&fixture.until("Gateway", name, |it| address_of(it).is_string()).await));
+    }
+    drop(agent);
+    let services = ["kept", "lost"].map(|name| format!("{name}-{}", fixture.name));
+    for service in &services {
+        fixture.delete("Service", service).await;
+    }
+    let taken = json!({"spec": {"clusterIP": addresses[1], "ports": [{"port": 9}]}});
+    fixture.create("Service", "another", taken).await;
+
+    let agent = Agent::start(&fixture, "a");
+    let service = fixture.until("Service", &services[0], |service| !service.is_null()).await;
+    assert_eq!(service["spec"]["clusterIP"], addresses[0]);
+    let service = fixture.until("Service", &services[1], |service| !service.is_null()).await;
+    assert_ne!(service["spec"]["clusterIP"], addresses[1]);
+    let address = service["spec"]["clusterIP"].clone();
+    fixture.until("Gateway", "lost", |gateway| address_of(gateway) == address).await;
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn of_two_gateways_that_want_one_service_the_older_gets_it() {
+    let fixture = Fixture::new().await;
+    let class = format!("b-{}", fixture.name);
+    fixture
+        .create("GatewayClass", &class, json!({"spec": {"controllerName": fixture.controller_name}}))
+        .await;
+    // The API server's times have whole seconds; of the same age, the name decides.
+    fixture.gateway("a", json!({"gatewayClassName": class})).await;
+    fixture.gateway("a-b", json!({})).await;
+    let agent = Agent::start(&fixture, "a");
+    let owner = |service: &Value| service["metadata"]["ownerReferences"][0]["name"].clone();
+    let name = format!("a-b-{}", fixture.name);
+    let service = fixture.until("Service", &name, |service| !service.is_null()).await;
+    assert_eq!(owner(&service), "a");
+    let refused = |gateway: &Value| {
+        let programmed = crate::fixture::condition(&gateway["status"], "Programmed");
+        programmed["reason"] == "AddressNotAssigned" && programmed["message"].to_string().contains(&name)
+    };
+    fixture.until("Gateway", "a-b", refused).await;
+    let served = |gateway: &Value| gateway["status"]["addresses"][0]["value"] == service["spec"]["clusterIP"];
+    fixture.until("Gateway", "a", served).await;
+    let there = fixture.get("Service", &name).await;
+    assert_eq!((owner(&there), &there["metadata"]["uid"]), ("a".into(), &service["metadata"]["uid"]));
+
+    fixture.delete("Gateway", "a").await;
+    fixture.until("Service", &name, |service| owner(service) == "a-b").await;
+    drop(agent);
+    fixture.delete("GatewayClass", &class).await;
+    fixture.remove().await;
+}

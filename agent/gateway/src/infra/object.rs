@@ -2,6 +2,7 @@
 //! controller that made it and the Gateway it was made for.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use portcullis_api::GATEWAY_GROUP;
@@ -115,6 +116,18 @@ impl Generated {
         let spec = &self.manifest["spec"];
         self.kind == GeneratedKind::Service
             && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
+    }
+
+    /// The Service with a wish for the first of these addresses; `None` if it may not wish, or
+    /// cannot be made to: what a load balancer does with the wish for an address that it cannot give
+    /// is its own.
+    pub fn asking_for(&self, addresses: &[IpAddr]) -> Option<Self> {
+        let is_cluster_ip =
+            self.kind == GeneratedKind::Service && self.manifest["spec"]["type"] == "ClusterIP";
+        let address = addresses.first().filter(|_| is_cluster_ip && !self.asks_for_address())?;
+        let mut asking = self.clone();
+        asking.manifest["spec"]["clusterIP"] = address.to_string().into();
+        Some(asking)
     }
 
     /// The UID, which differs between Gateways that had this name one after the other.

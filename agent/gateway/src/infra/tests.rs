@@ -120,6 +120,23 @@ fn another_cluster_ip_takes_another_service() {
     }
 }
 
+/// What was asked for once is neither withdrawn nor another address than the one desired.
+#[test]
+fn an_address_that_was_had_before_is_asked_for_and_makes_no_difference_later() {
+    let operations = changes(&[desired(json!({}))], []);
+    let [Operation::Apply(service)] = operations.as_slice() else { panic!("{operations:?}") };
+    let former = ["10.96.3.9".parse().unwrap(), "fd00::9".parse().unwrap()];
+    let asking = service.asking_for(&former).unwrap();
+    assert_eq!(asking.manifest["spec"]["clusterIP"], "10.96.3.9");
+    assert_eq!(changes(&[desired(json!({}))], [&asking]), []);
+    assert_eq!(service.asking_for(&[]), None);
+    let wishing = desired(json!({"addresses": [{"value": "10.96.3.5"}]}));
+    assert_eq!(wishing.object(GeneratedKind::Service).unwrap().asking_for(&former), None);
+    let parameters = Parameters { service_type: ServiceType::LoadBalancer, ..Parameters::default() };
+    let balanced = plan(&gateway(json!({})), &ports(&[80]), &parameters, crate::CONTROLLER_NAME).unwrap();
+    assert_eq!(balanced.object(GeneratedKind::Service).unwrap().asking_for(&former), None);
+}
+
 #[test]
 fn what_is_as_wanted_is_left_alone() {
     let desired = desired(json!({"infrastructure": {"labels": {"foo": "bar"}}}));
