@@ -5,6 +5,7 @@ mod candidates;
 pub(crate) mod request;
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
@@ -41,8 +42,9 @@ pub fn explain(
 /// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL
 /// names a host, of one if it is an address.
 fn ports<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>, &'s Port)> {
+    let frontends: Vec<_> = snapshot.frontends.iter().filter(|(key, _)| request.is_for_port(key)).collect();
     let mut ports: Vec<(Vec<FrontendKey>, &Arc<Port>)> = Vec::new();
-    for (frontend, port) in snapshot.frontends.iter().filter(|(key, _)| request.may_arrive_at(key)) {
+    for (frontend, port) in at_address(&frontends, request.address()) {
         match ports.iter_mut().find(|(_, known)| Arc::ptr_eq(known, port)) {
             Some((frontends, _)) => frontends.push(*frontend),
             None => ports.push((vec![*frontend], port)),
@@ -51,11 +53,38 @@ fn ports<'s>(snapshot: &'s Snapshot, request: &Request) -> Vec<(Vec<FrontendKey>
     ports.into_iter().map(|(frontends, port)| (frontends, &**port)).collect()
 }
 
+/// The frontends at which an address is served, without one all: those that have it, else those on
+/// all addresses of its family.
+fn at_address<'f, P>(
+    frontends: &[(&'f FrontendKey, P)],
+    address: Option<IpAddr>,
+) -> impl Iterator<Item = (&'f FrontendKey, P)>
+where
+    P: Copy,
+{
+    let is_served = |is_served: fn(IpAddr, IpAddr) -> bool| {
+        let served = frontends.iter().filter(|(key, _)| address.is_none_or(|it| is_served(key.address, it)));
+        served.copied().collect::<Vec<_>>()
+    };
+    let exact = is_served(|served, address| served == address);
+    let all = is_served(|served, address| served.is_unspecified() && served.is_ipv4() == address.is_ipv4());
+    (if exact.is_empty() { all } else { exact }).into_iter()
+}
+
+/// An address is a Gateway's on all of its ports, or no Gateway's.
 fn no_listener(snapshot: &Snapshot, request: &Request) -> String {
-    let mut ports: Vec<_> = snapshot.frontends.keys().map(ToString::to_string).collect();
-    ports.truncate(20);
-    let there = if ports.is_empty() { "there are no listeners at all".to_owned() } else { ports.join(", ") };
-    format!("no listener on port {} for {request}; listeners: {there}\n", request.port)
+    let frontends: Vec<_> = snapshot.frontends.iter().collect();
+    let there = at_address(&frontends, request.address());
+    let mut there: Vec<_> =
+        there.map(|(key, port)| format!("{key} (Gateway {})", port.gateway.name)).collect();
+    there.truncate(20);
+    let whose = match request.address() {
+        Some(address) if there.is_empty() => format!("no Gateway is served on {address}"),
+        _ if there.is_empty() => "there are no listeners at all".to_owned(),
+        Some(address) => format!("on {address} there are {}", there.join(", ")),
+        None => format!("listeners: {}", there.join(", ")),
+    };
+    format!("no listener on port {} for {request}; {whose}\n", request.port)
 }
 
 /// Writes what one Gateway's port does with the request.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 use portcullis_control::offline::translate;
@@ -12,8 +13,12 @@ use portcullis_inspect::{EarlyAnswer, Question, explain};
 use portcullis_model::Snapshot;
 
 fn shop() -> Arc<Snapshot> {
-    let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/shop.yaml");
-    translate(&[manifests.into()], u64::MAX, Settings::default()).outcome.snapshot
+    snapshot("shop.yaml")
+}
+
+fn snapshot(manifests: &str) -> Arc<Snapshot> {
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(manifests);
+    translate(&[manifests], u64::MAX, Settings::default()).outcome.snapshot
 }
 
 fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
@@ -22,9 +27,28 @@ fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
 }
 
 fn ask(url: &str, method: &str, headers: &[&str]) -> String {
+    ask_of(&shop(), url, method, headers)
+}
+
+fn ask_of(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) -> String {
     let headers = headers.iter().map(ToString::to_string).collect();
     let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
-    explain(&shop(), &question, read_path).unwrap()
+    explain(snapshot, &question, read_path).unwrap()
+}
+
+/// An address of its own comes before all addresses; a name may lead to either.
+#[test]
+fn an_address_is_one_gateways() {
+    let snapshot = snapshot("addresses.yaml");
+    let gateways = |url: &str| -> Vec<String> {
+        let text = ask_of(&snapshot, url, "GET", &[]);
+        let lines = text.lines().filter_map(|line| line.strip_prefix("gateway   "));
+        lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(gateways("http://192.0.2.1:8080/"), ["infra/one"]);
+    assert_eq!(gateways("http://192.0.2.2:8080/"), ["infra/all"]);
+    assert_eq!(gateways("http://192.0.2.1:8081/"), ["infra/all"], "the other has not this port");
+    assert_eq!(gateways("http://shop.example:8080/"), ["infra/all", "infra/one"]);
 }
 
 #[test]
@@ -62,11 +86,15 @@ fn what_no_rule_takes_is_explained_too() {
         ),
         (
             "http://a.shop.example/",
-            "no listener on port 80 for GET a.shop.example/; listeners: tcp/127.0.0.1:8080, tcp/127.0.0.1:8443",
+            "no listener on port 80 for GET a.shop.example/; listeners: tcp/127.0.0.1:8080 (Gateway infra/web), tcp/127.0.0.1:8443 (Gateway infra/web)",
+        ),
+        (
+            "http://127.0.0.1/",
+            "no listener on port 80 for GET 127.0.0.1/; on 127.0.0.1 there are tcp/127.0.0.1:8080 (Gateway infra/web), tcp/127.0.0.1:8443 (Gateway infra/web)",
         ),
         (
             "http://127.0.0.2:8080/",
-            "no listener on port 8080 for GET 127.0.0.2/; listeners: tcp/127.0.0.1:8080, tcp/127.0.0.1:8443",
+            "no listener on port 8080 for GET 127.0.0.2/; no Gateway is served on 127.0.0.2",
         ),
         ("http://other.example:8080/", "answer    redirect 302"),
     ] {

@@ -99,12 +99,13 @@ impl Request {
         self.path.as_ref().is_ok_and(|path| *path != self.target)
     }
 
-    pub(crate) fn may_arrive_at(&self, frontend: &FrontendKey) -> bool {
-        let is_address = |address: IpAddr| {
-            frontend.address == address
-                || (frontend.address.is_unspecified() && frontend.address.is_ipv4() == address.is_ipv4())
-        };
-        frontend.port_key() == PortKey::tcp(self.port) && self.address.is_none_or(is_address)
+    /// The address that it is sent to, if the URL has one.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    pub(crate) fn is_for_port(&self, frontend: &FrontendKey) -> bool {
+        frontend.port_key() == PortKey::tcp(self.port)
     }
 }
 
