@@ -263,12 +263,11 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         if changed.is_empty() {
             return;
         }
+        self.reporter.pending().unreported(changed.clone());
         self.state.send_modify(|state| {
             let unreported = Arc::make_mut(&mut state.unreported);
             for (key, problems) in changed {
-                for problem in unreported.replace(key.clone(), problems).new {
-                    tracing::warn!("{key}: {problem}");
-                }
+                unreported.replace(key, problems);
             }
         });
     }

@@ -13,9 +13,10 @@ pub(crate) mod reverts;
 
 mod answer;
 mod client;
+mod outage;
 
 pub use ::kube::Client;
-pub(crate) use answer::{answered, code, problem, watch_code, wording};
+pub(crate) use answer::{answered, code, is_unanswered, problem, watch_code, wording};
 pub use client::{ConnectError, api_server_addresses, connect, connect_for_command};
 
 /// The field manager of everything we write.

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::kube::backoff::jittered;
-use crate::kube::{code, problem, wording};
+use crate::kube::{code, is_unanswered, problem, wording};
 
 /// Times by which a Lease is kept. A leader that cannot renew steps down after `renew_within`,
 /// before another may think it dead after `valid_for`.
@@ -138,7 +138,10 @@ impl Elector {
                 if holds { Attempt::Holds } else { Attempt::Follows }
             }
             Ok(Err(error)) => {
-                self.log(&problem(&error));
+                // That nothing is answered is in the log already.
+                if !is_unanswered(&error) {
+                    self.log(&problem(&error));
+                }
                 Attempt::Unanswered
             }
             Err(_) => {

@@ -24,6 +24,11 @@ impl<S: Ord, P: Clone + Ord> CurrentProblems<S, P> {
         difference
     }
 
+    /// The problems of a subject.
+    pub fn of(&self, subject: &S) -> &[P] {
+        self.0.get(subject).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// There are no other subjects any more.
     pub fn keep_only(&mut self, is_there: impl Fn(&S) -> bool) {
         self.0.retain(|subject, _| is_there(subject));

@@ -8,8 +8,10 @@ use portcullis_api::ObjectKey;
 use portcullis_gateway::infra::DesiredObjects;
 use portcullis_gateway::{Outcome, Status};
 use portcullis_model::ObjectName;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::kube::backoff::sleep_until;
 use crate::status::{FaultLog, StatusSink};
 
 /// Statuses and generated objects that are to be reported.
@@ -18,6 +20,8 @@ pub(super) struct PendingReport {
     /// `None` for an object that is gone.
     statuses: BTreeMap<ObjectKey, Option<Status>>,
     generated: BTreeMap<ObjectName, Option<DesiredObjects>>,
+    /// Faults that no status can report.
+    unreported: BTreeMap<ObjectKey, Vec<String>>,
     /// These are the statuses of all objects there are, and what is to be there for all Gateways.
     is_everything: bool,
     /// All statuses reported so far follow from everything that the source has.
@@ -29,6 +33,8 @@ pub(super) struct PendingReport {
 pub(super) struct StatusReporter<W> {
     pending: PendingReport,
     work: Work<W>,
+    /// Tells whether faults of objects concern the operators of this agent; `None`: always.
+    speaks: Option<watch::Receiver<bool>>,
 }
 
 enum Work<W> {
@@ -49,8 +55,8 @@ struct Writer<W> {
 impl PendingReport {
     /// An outcome that is all there is; whatever else was to be reported is no longer so.
     pub(super) fn replace(&mut self, outcome: Outcome) {
-        let (is_complete, is_provisioned) = (self.is_complete, self.is_provisioned);
-        *self = Self { is_complete, is_provisioned, is_everything: true, ..Self::default() };
+        let Self { unreported, is_complete, is_provisioned, .. } = std::mem::take(self);
+        *self = Self { unreported, is_complete, is_provisioned, is_everything: true, ..Self::default() };
         self.add(outcome);
     }
 
@@ -60,6 +66,11 @@ impl PendingReport {
         let statuses = outcome.statuses.into_iter().chain(outcome.orphaned);
         self.statuses.extend(statuses.map(|(key, status)| (key, Some(status))));
         self.generated.extend(outcome.generated);
+    }
+
+    /// The faults of these objects that no status can report.
+    pub(super) fn unreported(&mut self, problems: BTreeMap<ObjectKey, Vec<String>>) {
+        self.unreported.extend(problems);
     }
 
     /// These and what was reported before follow from everything that the source has.
@@ -73,8 +84,9 @@ impl PendingReport {
     }
 
     fn is_nothing(&self) -> bool {
-        let Self { statuses, generated, is_everything, is_complete, is_provisioned } = self;
-        statuses.is_empty() && generated.is_empty() && !(*is_everything || *is_complete || *is_provisioned)
+        let Self { statuses, generated, unreported, is_everything, is_complete, is_provisioned } = self;
+        let is_empty = statuses.is_empty() && generated.is_empty() && unreported.is_empty();
+        is_empty && !(*is_everything || *is_complete || *is_provisioned)
     }
 }
 
@@ -83,7 +95,12 @@ impl PendingReport {
 impl<W: StatusSink + 'static> StatusReporter<W> {
     pub(super) fn new(sink: W) -> Self {
         let writer = Writer { sink, faults: FaultLog::default() };
-        Self { pending: PendingReport::default(), work: Work::Idle(Box::new(writer)) }
+        Self { pending: PendingReport::default(), work: Work::Idle(Box::new(writer)), speaks: None }
+    }
+
+    /// Logs faults of objects only while this is true.
+    pub(super) fn speak_while(&mut self, speaks: watch::Receiver<bool>) {
+        self.speaks = Some(speaks);
     }
 
     pub(super) fn pending(&mut self) -> &mut PendingReport {
@@ -104,9 +121,13 @@ impl<W: StatusSink + 'static> StatusReporter<W> {
         };
     }
 
-    /// Completes when a batch was reported. Cancel-safe.
+    /// Completes when a batch was reported, or faults were logged. Cancel-safe.
     pub(super) async fn reported(&mut self) {
-        let Work::Busy(batch) = &mut self.work else { return std::future::pending().await };
+        let batch = match &mut self.work {
+            Work::Idle(writer) => return log_faults(&mut writer.faults, &mut self.speaks).await,
+            Work::Busy(batch) => batch,
+            Work::Lost => return std::future::pending().await,
+        };
         self.work = match batch.await {
             Ok(writer) => Work::Idle(writer),
             Err(error) => {
@@ -117,9 +138,22 @@ impl<W: StatusSink + 'static> StatusReporter<W> {
     }
 }
 
+/// When they have settled. Of all agents of a cluster one speaks: they all translate the same.
+async fn log_faults(faults: &mut FaultLog, speaks: &mut Option<watch::Receiver<bool>>) {
+    if let Some(speaks) = speaks
+        && speaks.wait_for(|speaks| *speaks).await.is_err()
+    {
+        return std::future::pending().await;
+    }
+    sleep_until(faults.due()).await;
+    faults.write();
+}
+
 impl<W: StatusSink> Writer<W> {
     fn report(mut self: Box<Self>, report: PendingReport) -> Box<Self> {
-        let PendingReport { statuses, generated, is_everything, is_complete, is_provisioned } = report;
+        let PendingReport { statuses, generated, unreported, is_everything, is_complete, is_provisioned } =
+            report;
+        self.faults.note_unreported(unreported);
         if is_everything {
             let all = generated.into_iter().filter_map(|(gateway, wanted)| Some((gateway, wanted?)));
             self.sink.generate_only(all.collect());

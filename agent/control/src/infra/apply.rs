@@ -24,7 +24,7 @@ use crate::applier::Provisioning;
 use crate::kube::backoff::{jittered, sleep_until};
 use crate::kube::delete::exactly;
 use crate::kube::reverts::{self, NOTABLE, Reverts};
-use crate::kube::{code, problem, wording};
+use crate::kube::{code, is_unanswered, problem, wording};
 use crate::status::StatusQueue;
 
 /// Interval at which it is tried again when another owner's object is in the way or the API server
@@ -139,7 +139,7 @@ impl Generator {
             match result {
                 Ok(None) => {}
                 Ok(Some(refusal)) => drop(refused.entry(gateway).or_insert(refusal)),
-                Err(error) => drop(failed.insert(gateway, problem(&error))),
+                Err(error) => drop(failed.insert(gateway, error)),
             }
         }
         let all_done = refused.is_empty() && failed.is_empty();
@@ -163,10 +163,11 @@ impl Generator {
     }
 
     /// Once of each Gateway, until something else is wrong.
-    fn log(&mut self, failed: &BTreeMap<ObjectName, String>) {
+    fn log(&mut self, failed: &BTreeMap<ObjectName, kube::Error>) {
         self.failed.keep_only(|gateway| failed.contains_key(gateway));
-        for (gateway, problem) in failed {
-            if self.failed.update(gateway.clone(), Some(wording(problem))).is_some() {
+        for (gateway, error) in failed.iter().filter(|(_, error)| !is_unanswered(*error)) {
+            let problem = problem(error);
+            if self.failed.update(gateway.clone(), Some(wording(&problem))).is_some() {
                 tracing::warn!(
                     "Gateway {gateway}: cannot change what is generated for it: {problem}; tried again every {} s",
                     RETRY.as_secs()
@@ -175,14 +176,10 @@ impl Generator {
         }
     }
 
+    /// For the Gateways' statuses, and for the log by them.
     fn report(&self, refused: Refused) {
         let refused = Some(refused);
         self.provisioning.send_if_modified(|before| {
-            for (gateway, fault) in refused.iter().flatten() {
-                if before.as_ref().and_then(|before| before.get(gateway)) != Some(fault) {
-                    tracing::warn!("Gateway {gateway}: {}", fault.message);
-                }
-            }
             let is_another = *before != refused;
             *before = refused;
             is_another

@@ -52,6 +52,12 @@ pub(crate) fn answered<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e kube:
     statuses.last()
 }
 
+/// Tells whether the API server did not answer at all, for whatever reason.
+pub(crate) fn is_unanswered(error: &(dyn Error + 'static)) -> bool {
+    use kube::Error::{Auth, HyperError, Service};
+    chain(error).any(|error| matches!(error.downcast_ref(), Some(Auth(_) | HyperError(_) | Service(_))))
+}
+
 fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| (**error).source())
 }

@@ -5,8 +5,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tower::ServiceExt;
+use tower::layer::layer_fn;
+
+use super::outage::Outage;
 
 /// Bookmarks come about once a minute: a watch that is silent for longer than this is dead.
 const SILENCE: Duration = Duration::from_secs(80);
@@ -78,7 +83,16 @@ async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
 }
 
 fn client(config: Config) -> Result<Client, ConnectError> {
-    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+    let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+    let outage = Outage::default();
+    let noted = layer_fn(|requests| {
+        let outage = outage.clone();
+        ServiceExt::map_result(requests, move |ended| {
+            outage.note(&ended);
+            ended
+        })
+    });
+    Ok(builder.with_layer(&noted).build())
 }
 
 async fn read(path: &Path) -> Result<Config, ConnectError> {

@@ -20,7 +20,7 @@ use super::write_log::WriteLog;
 use crate::kube::backoff::jittered;
 use crate::kube::discovery::served;
 use crate::kube::reverts;
-use crate::kube::{FIELD_MANAGER, code, problem};
+use crate::kube::{FIELD_MANAGER, code, is_unanswered, problem};
 
 /// Requests in flight at once.
 const CONCURRENCY: usize = 8;
@@ -138,7 +138,9 @@ impl StatusWriter {
                 Written::NotNeeded
             }
             code => {
-                self.log.cannot_write(key, code, &problem(error));
+                if !is_unanswered(error) {
+                    self.log.cannot_write(key, code, &problem(error));
+                }
                 code.map_or(Written::Unanswered, |_| Written::Refused)
             }
         }

@@ -96,7 +96,7 @@ impl Agent {
         let generator = Generator::new(client(), queue.clone(), leading.clone(), None);
         let provisioning = generator.provisioning();
         let applier = Applier::new(source, translator, plane, (Late(late), queue.clone()));
-        let mut applier = applier.observing(provisioning.clone());
+        let mut applier = applier.observing(provisioning.clone()).speaking_while(leading.clone());
         let state = applier.state();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });

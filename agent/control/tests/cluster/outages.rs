@@ -135,16 +135,39 @@ async fn nothing_is_ready_before_everything_is_read_and_applied() {
     let agent = Agent::start(&wire.to(&fixture).await, "a");
     // Every watch has tried without an answer, that of generated Services included.
     let deadline = Instant::now() + DEADLINE;
-    while logs.with(" not watched: ").len() <= Kind::ALL.len() {
-        assert!(Instant::now() < deadline, "{:?}", logs.with("not watched"));
+    while wire.accepted() <= 2 * Kind::ALL.len() {
+        assert!(Instant::now() < deadline, "{} connections", wire.accepted());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    logs.until("the api server does not answer").await;
     assert!(!*agent.current.borrow() && agent.state.borrow().applied == 0);
     wire.mend();
     until(agent.current.clone(), |current| *current).await;
     assert!(agent.state.borrow().applied > 0, "current only once applied");
     let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed")["status"] == "True";
     fixture.until("Gateway", "web", programmed).await;
+    logs.until("the api server answers again").await;
+    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn an_outage_is_one_line_in_the_log_of_an_agent() {
+    let (fixture, wire) = (Fixture::new().await, Wire::new().await);
+    let agent = Agent::start(&wire.to(&fixture).await, "a");
+    fixture.gateway("web", json!({})).await;
+    let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed")["status"] == "True";
+    fixture.until("Gateway", "web", programmed).await;
+    let logs = Logs::capture();
+    wire.cut();
+    logs.until("the api server does not answer").await;
+    until(agent.leading.clone(), |leads| !*leads).await;
+    wire.mend();
+    logs.until("the api server answers again").await;
+    until(agent.leading.clone(), |leads| *leads).await;
+    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
     drop(agent);
     fixture.remove().await;
 }

@@ -246,6 +246,7 @@ async fn secrets_that_cannot_be_read_do_not_keep_an_agent_from_being_ready() {
     for gateway in ["one", "two"] {
         fixture.until("Gateway", gateway, is_missing).await;
     }
+    logs.until("secrets and configmaps not read").await;
     let told = logs.with("secrets and configmaps not read");
     assert!(
         told.len() == 1 && told[0].contains("/certificate: ") && told[0].contains("clusterrole"),

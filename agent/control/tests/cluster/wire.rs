@@ -3,7 +3,13 @@
 
 use std::net::SocketAddr;
 
-use kube::{Client, Config};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kube::Config;
+use kube::config::Kubeconfig;
+use portcullis_control::kube::connect;
+use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -14,6 +20,8 @@ use crate::fixture::{Fixture, config};
 pub(crate) struct Wire {
     local: SocketAddr,
     cut: watch::Sender<bool>,
+    /// Number of connections.
+    accepted: Arc<AtomicUsize>,
     _accepting: JoinSet<()>,
 }
 
@@ -23,16 +31,29 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (local, cut) = (listener.local_addr().unwrap(), watch::Sender::new(false));
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, server, cut.subscribe()));
-        Self { local, cut, _accepting: accepting }
+        let accepted = Arc::default();
+        accepting.spawn(accept(listener, server, cut.subscribe(), Arc::clone(&accepted)));
+        Self { local, cut, accepted, _accepting: accepting }
     }
 
-    /// The same cluster over this wire.
+    /// The same cluster over this wire, by the agents' own connection.
     pub(crate) async fn to(&self, fixture: &Fixture) -> Fixture {
-        let mut config = config().await;
-        config.tls_server_name = config.cluster_url.host().map(str::to_owned);
-        config.cluster_url = format!("https://{}", self.local).parse().unwrap();
-        fixture.seen_by(Client::try_from(config).unwrap())
+        let path = std::env::var_os("KUBECONFIG").unwrap();
+        let mut kubeconfig = json!(Kubeconfig::read_from(path).unwrap());
+        let host = config().await.cluster_url.host().map(str::to_owned);
+        for cluster in kubeconfig["clusters"].as_array_mut().unwrap() {
+            cluster["cluster"]["server"] = format!("https://{}", self.local).into();
+            cluster["cluster"]["tls-server-name"] = Value::from(host.clone());
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        fixture.seen_by(connect(Some(&path)).await.unwrap())
+    }
+
+    /// The number of connections so far.
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn cut(&self) {
@@ -49,9 +70,15 @@ fn authority(config: &Config) -> String {
     format!("{}:{}", url.host().unwrap(), url.port_u16().unwrap_or(443))
 }
 
-async fn accept(listener: TcpListener, server: String, cut: watch::Receiver<bool>) {
+async fn accept(
+    listener: TcpListener,
+    server: String,
+    cut: watch::Receiver<bool>,
+    accepted: Arc<AtomicUsize>,
+) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
+        accepted.fetch_add(1, Ordering::Relaxed);
         connections.spawn(connection(client, server.clone(), cut.clone()));
     }
 }
