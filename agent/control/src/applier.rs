@@ -112,8 +112,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         Self { provisioning: Some(provisioning), ..self }
     }
 
-    /// Logs the faults of objects only while this is true: of all agents that read the same objects,
-    /// one speaks of them.
+    /// Logs the faults of objects only while this is true: of all agents that read the same
+    /// objects, one speaks of them.
     #[must_use]
     pub fn speaking_while(mut self, speaks: watch::Receiver<bool>) -> Self {
         self.reporter.speak_while(speaks);

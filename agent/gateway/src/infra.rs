@@ -58,7 +58,7 @@ pub struct DesiredObjects {
     pub gateway: ObjectName,
     /// Of the Gateway: what was generated for an earlier one of the same name has another.
     pub uid: String,
-    /// When the Gateway was made, in Unix seconds. Where several want an object of one name, the
+    /// Creation of the Gateway, in Unix seconds. Where several want an object of one name, the
     /// oldest gets it.
     pub created: i64,
     /// In the order in which they are made. Absent while the Gateway has no port, for a Service

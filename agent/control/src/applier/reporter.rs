@@ -138,7 +138,7 @@ impl<W: StatusSink + 'static> StatusReporter<W> {
     }
 }
 
-/// When they have settled. Of all agents of a cluster one speaks: they all translate the same.
+/// Logs faults that have settled. Of all agents of a cluster one does: they all translate the same.
 async fn log_faults(faults: &mut FaultLog, speaks: &mut Option<watch::Receiver<bool>>) {
     if let Some(speaks) = speaks
         && speaks.wait_for(|speaks| *speaks).await.is_err()

@@ -26,6 +26,12 @@ struct State {
     is_logged: bool,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Given,
+    Missing,
+}
+
 /// The consequence of a request for the log.
 #[derive(Debug, PartialEq, Eq)]
 enum Turn {
@@ -39,7 +45,8 @@ enum Turn {
 impl Outage {
     /// Takes note of how a request ended.
     pub(super) fn note<T>(&self, ended: &Result<T, RequestError>) {
-        match (self.turn(ended.is_ok()), ended) {
+        let answer = if ended.is_ok() { Answer::Given } else { Answer::Missing };
+        match (self.turn(answer), ended) {
             (Turn::Begins, Err(error)) => tracing::warn!(
                 "the API server does not answer: {}; what is served stays as it is, and nothing is written until it does",
                 problem(&**error)
@@ -49,9 +56,9 @@ impl Outage {
         }
     }
 
-    fn turn(&self, is_answered: bool) -> Turn {
+    fn turn(&self, answer: Answer) -> Turn {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_answered {
+        if answer == Answer::Given {
             let State { is_logged, .. } = std::mem::take(&mut *state);
             return if is_logged { Turn::Ends } else { Turn::None };
         }
@@ -71,13 +78,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_is_said_once_however_many_ask_and_only_if_it_lasts() {
         let outage = Outage::default();
-        assert_eq!(outage.turn(false), Turn::None);
+        assert_eq!(outage.turn(Answer::Missing), Turn::None);
         tokio::time::advance(LASTING / 2).await;
-        assert_eq!(outage.turn(true), Turn::None, "it was only started again");
-        assert_eq!(outage.turn(false), Turn::None);
+        assert_eq!(outage.turn(Answer::Given), Turn::None, "it was only started again");
+        assert_eq!(outage.turn(Answer::Missing), Turn::None);
         tokio::time::advance(LASTING).await;
-        let turns: Vec<_> = (0..15).map(|_| outage.turn(false)).filter(|turn| *turn != Turn::None).collect();
+        let turns: Vec<_> =
+            (0..15).map(|_| outage.turn(Answer::Missing)).filter(|turn| *turn != Turn::None).collect();
         assert_eq!(turns, [Turn::Begins]);
-        assert_eq!((outage.turn(true), outage.turn(true)), (Turn::Ends, Turn::None));
+        assert_eq!((outage.turn(Answer::Given), outage.turn(Answer::Given)), (Turn::Ends, Turn::None));
     }
 }

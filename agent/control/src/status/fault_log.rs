@@ -1,6 +1,6 @@
-//! Faults of objects, in the log, with the object that has them: each once, when it has settled, and
-//! once more when it is gone. What is applied together is seen one after the other, and a Service
-//! that does not exist may be there a moment later.
+//! Faults of objects, in the log, with the object that has them: each once, when it has settled,
+//! and once more when it is gone. What is applied together is seen one after the other, and a
+//! Service that does not exist may be there a moment later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -119,8 +119,8 @@ impl Generated {
     }
 
     /// The Service with a wish for the first of these addresses; `None` if it may not wish, or
-    /// cannot be made to: what a load balancer does with the wish for an address that it cannot give
-    /// is its own.
+    /// cannot be made to: what a load balancer does with the wish for an address that it cannot
+    /// give is its own.
     pub fn asking_for(&self, addresses: &[IpAddr]) -> Option<Self> {
         let is_cluster_ip =
             self.kind == GeneratedKind::Service && self.manifest["spec"]["type"] == "ClusterIP";

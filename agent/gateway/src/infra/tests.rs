@@ -120,7 +120,7 @@ fn another_cluster_ip_takes_another_service() {
     }
 }
 
-/// What was asked for once is neither withdrawn nor another address than the one desired.
+/// The address asked for once is neither withdrawn nor another than the one desired.
 #[test]
 fn an_address_that_was_had_before_is_asked_for_and_makes_no_difference_later() {
     let operations = changes(&[desired(json!({}))], []);

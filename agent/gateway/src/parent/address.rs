@@ -84,8 +84,8 @@ impl Addresses {
         draft.finish(chosen.and_then(|chosen| chosen.balanced.as_deref()), &others)
     }
 
-    /// Publishes the node's addresses, as far as they are known, in place of the one that stands for
-    /// all of a family: no client can use that.
+    /// Publishes the node's addresses, as far as they are known, in place of the one that stands
+    /// for all of a family: no client can use that.
     pub(crate) fn reached_at(mut self, node: &[IpAddr]) -> Self {
         if node.is_empty() {
             return self;

@@ -1,5 +1,5 @@
-//! The addresses at which clients reach this network namespace: what an operator may be told where a
-//! Gateway is served on all of them.
+//! The addresses at which clients reach this network namespace: what an operator may be told where
+//! a Gateway is served on all of them.
 
 use std::io;
 use std::net::IpAddr;
@@ -70,7 +70,10 @@ mod tests {
         let none = Flags::empty();
         let loopback =
             [message("::1", AddressScope::Host, none), message("127.0.0.1", AddressScope::Host, none)];
-        assert_eq!(reachable(&loopback), ["127.0.0.1", "::1"].map(|address| address.parse().unwrap()));
+        assert_eq!(
+            reachable(&loopback),
+            ["127.0.0.1", "::1"].map(|address| address.parse::<IpAddr>().unwrap())
+        );
         let mut all = loopback.to_vec();
         all.extend([
             message("fe80::1", AddressScope::Link, none),
