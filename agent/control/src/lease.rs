@@ -128,7 +128,8 @@ impl Elector {
     /// Takes or renews the Lease, if the API server answers in time: of a leader, before it must
     /// step down.
     async fn attempt(&mut self, renewed: Instant) -> Attempt {
-        let mut limit = Instant::now() + self.timing.renew_within / 2;
+        let whole = Instant::now() + self.timing.renew_within / 2;
+        let mut limit = whole;
         if self.leads() {
             limit = limit.min(renewed + self.timing.renew_within);
         }
@@ -145,7 +146,10 @@ impl Elector {
                 Attempt::Unanswered
             }
             Err(_) => {
-                self.log("the API server does not answer in time");
+                // A leader that is about to step down may have left it no time at all.
+                if limit == whole {
+                    self.log("the API server does not answer in time");
+                }
                 Attempt::Unanswered
             }
         }

@@ -41,7 +41,7 @@ impl Logs {
     pub(crate) async fn until(&self, words: &str) {
         let deadline = Instant::now() + DEADLINE;
         while self.with(words).is_empty() {
-            assert!(Instant::now() < deadline, "the log never says {words:?}");
+            assert!(Instant::now() < deadline, "the log never says {words:?}, but {:?}", self.with(""));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

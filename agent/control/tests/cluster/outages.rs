@@ -162,7 +162,7 @@ async fn an_outage_is_one_line_in_the_log_of_an_agent() {
     fixture.until("Gateway", "web", programmed).await;
     let logs = Logs::capture();
     wire.cut();
-    logs.until("the api server does not answer").await;
+    logs.until("warn").await;
     until(agent.leading.clone(), |leads| !*leads).await;
     wire.mend();
     logs.until("the api server answers again").await;

@@ -246,8 +246,8 @@ async fn secrets_that_cannot_be_read_do_not_keep_an_agent_from_being_ready() {
     for gateway in ["one", "two"] {
         fixture.until("Gateway", gateway, is_missing).await;
     }
-    logs.until("secrets and configmaps not read").await;
-    let told = logs.with("secrets and configmaps not read");
+    logs.until("configmaps not read").await;
+    let told = logs.with("configmaps not read");
     assert!(
         told.len() == 1 && told[0].contains("/certificate: ") && told[0].contains("clusterrole"),
         "{told:?}"
@@ -255,7 +255,7 @@ async fn secrets_that_cannot_be_read_do_not_keep_an_agent_from_being_ready() {
 
     account::set_rules(&fixture, rules("ClusterRole")).await;
     until(agent.state.clone(), has_certificate).await;
-    assert_eq!(logs.with("secrets and configmaps: read again").len(), 1);
+    assert_eq!(logs.with("configmaps: read again").len(), 1);
     drop(agent);
     fixture.remove().await;
 }
