@@ -9,7 +9,7 @@ use portcullis_model::{HostPattern, ObjectName};
 
 use super::assemble::{self, Item};
 use super::consent::{Candidate, unresolved};
-use super::limits::Limits;
+use super::limits::{self, Limits};
 use super::pair::{Pair, Parent, failing};
 use super::weigh::weigh;
 use super::{Family, Surroundings};
@@ -38,7 +38,8 @@ pub fn bind(
     }
 }
 
-/// In the order of binding: one transaction each, within the limits that all children share.
+/// In the order of binding: one transaction each, within the limits that all children share. These
+/// are judged in an order of their own.
 fn pairs(
     parent: &Parent<'_>,
     candidates: &[Arc<ParsedRoute>],
@@ -51,15 +52,20 @@ fn pairs(
     children.dedup_by(|a, b| a.key == b.key);
     let before = before.map_or(&[][..], |before| &before.pairs);
     let known: BTreeMap<_, _> = before.iter().map(|pair| (Arc::as_ptr(&pair.child), pair)).collect();
+    let children: Vec<_> =
+        children.into_iter().map(|child| (child, known.get(&Arc::as_ptr(child)).copied())).collect();
+    let asked = children.iter().map(|(child, known)| {
+        (&*child.key.name.namespace, Pair::asked_combinations(parent, child, *known, surroundings))
+    });
     let mut limits = Limits::default();
-    let mut pairs = Vec::with_capacity(children.len());
-    for child in children {
-        let known = known.get(&Arc::as_ptr(child)).copied();
+    let mut pairs = BTreeMap::new();
+    for at in limits::order(asked) {
+        let (child, known) = children[at];
         let pair = Pair::new(parent, child, known, surroundings, &limits);
         pair.count(&mut limits);
-        pairs.push(pair);
+        pairs.insert(at, pair);
     }
-    pairs
+    pairs.into_values().collect()
 }
 
 fn unresolved_children(

@@ -567,6 +567,57 @@ fn a_hostile_namespace_costs_what_is_bound() {
     assert!(refusals.into_iter().all(|reason| reason == Reason::LimitExceeded));
 }
 
+/// Nor do children that are bound: where there is not room for all, each namespace has its share,
+/// and what is known makes no difference.
+#[test]
+fn a_namespace_of_many_children_takes_no_room_from_others() {
+    let parent = shop(json!([
+        {"matches": prefix("/a"), "allowedRoutes": open()},
+        {"matches": prefix("/b"), "allowedRoutes": open()},
+    ]));
+    let child = |name: &str, rules: Value| {
+        route(name, json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
+    };
+    let evil = |at: usize| child(&format!("evil/c{at:03}"), of_128_matches(&format!("c{at}"), false));
+    let small = |name: &str, at: usize| {
+        child(name, json!([{"matches": prefix(&format!("/{at}")), "backendRefs": to("x")}]))
+    };
+    let older: Vec<_> = (0..MOST_COMBINATIONS / (2 * 128)).map(evil).collect();
+    let full = bind_all(&parent, &older);
+    assert!(full.children.iter().all(|child| child.is_bound()));
+    let mut children = older;
+    children.push(child("shop/good", of_128_matches("good", false)));
+    let family = bind(&parent, &children, &World::new(Granting::None), Some(&full));
+    assert_eq!(serve(&family, "/b/good15-7"), "shop/x:80");
+    let refused: Vec<_> = family.children.iter().filter(|child| !child.is_bound()).collect();
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refusal(&family, "c031").reason, Reason::LimitExceeded);
+    assert_eq!(family.children, bind_all(&parent, &children).children);
+
+    // The children of a rule are counted by namespace.
+    let mut children: Vec<_> =
+        (0..MOST_CHILDREN_OF_A_RULE).map(|at| small(&format!("evil/c{at:03}"), at)).collect();
+    children.push(small("shop/good", 1000));
+    assert_eq!(serve(&bind_all(&parent, &children), "/a/1000"), "shop/x:80");
+}
+
+/// Combinations count by what they take in memory.
+#[test]
+fn long_conditions_count_for_more() {
+    let headers: Vec<_> =
+        (0..16).map(|at| json!({"name": format!("x-{at}"), "value": "v".repeat(4096)})).collect();
+    let parent = shop(json!([{"matches": of_128_matches("p", true)[0]["matches"], "allowedRoutes": open()}]));
+    let matches: Vec<_> = (0..16)
+        .map(|at| json!({"path": {"type": "PathPrefix", "value": format!("/{at}")}, "headers": headers}))
+        .collect();
+    let child = |name: &str| {
+        let rules = json!([{"matches": matches, "backendRefs": to("x")}]);
+        route(name, json!({"parentRefs": child_of("gw/parent", None), "rules": rules}))
+    };
+    let family = bind_all(&parent, &[child("gw/a")]);
+    assert_eq!(refusal(&family, "a").reason, Reason::LimitExceeded);
+}
+
 /// Children in conflict are tried only as often as their own namespace has a right to.
 #[test]
 fn conflicts_of_a_namespace_are_tried_within_a_limit_of_its_own() {

@@ -60,6 +60,22 @@ pub(super) struct Contribution {
 // === impl Pair ===
 
 impl Pair {
+    /// The combinations that the child asks for where it and the parent agree, whether or not their
+    /// hostnames have anything in common.
+    pub(super) fn asked_combinations(
+        parent: &Parent<'_>,
+        child: &Arc<ParsedRoute>,
+        before: Option<&Arc<Self>>,
+        surroundings: &dyn Surroundings,
+    ) -> usize {
+        let sides = Sides { parent: parent.route, child };
+        let version = surroundings.version(&child.key.name.namespace);
+        match before.filter(|before| before.version == version) {
+            Some(same) => combinations(sides, &same.agreement.rules),
+            None => combinations(sides, &agree(sides, surroundings).rules),
+        }
+    }
+
     /// The one before, if it would come out the same.
     pub(super) fn new(
         parent: &Parent<'_>,
@@ -114,7 +130,7 @@ impl Pair {
     /// Takes its share of the limits.
     pub(super) fn count(&self, limits: &mut Limits) {
         match (&self.contribution, self.excess) {
-            (Some(_), _) => limits.add_bound(&self.agreement.rules, self.combinations),
+            (Some(_), _) => limits.add_bound(&self.child, &self.agreement.rules, self.combinations),
             (None, None) => limits.add_in_vain(&self.child, self.combinations),
             (None, Some(_)) => {}
         }
