@@ -13,7 +13,7 @@ use crate::route::{Draft, DraftMatch};
 
 /// Of a rule and of a backendRef, by the CRD.
 const MOST_BACKENDS: usize = 16;
-const GREATEST_WEIGHT: u64 = 1_000_000;
+const GREATEST_WEIGHT: u128 = 1_000_000;
 
 /// Rules of several children that belong together become one, with each child's share split among
 /// its backends. Those that do not fit into the first such rule stay apart, and take no requests.
@@ -68,16 +68,19 @@ fn join(group: Vec<Arc<Item>>) -> Option<Arc<Item>> {
 
 /// `share × weight ⁄ sum of weights` of each backend, over a common denominator.
 fn weights(group: &[Arc<Item>]) -> Option<Vec<u32>> {
-    let common = group.iter().map(|item| total(item).max(1)).fold(1, lcm);
-    let mut exact = Vec::<u64>::new();
+    let common = common_denominator(group.iter().map(|item| total(item).max(1)));
+    let mut shares = Vec::<u128>::new();
     for item in group {
-        let factor = u64::from(item.share.unwrap_or(1)) * (common / total(item).max(1));
-        exact.extend(item.draft.backend_refs.iter().map(|to| weight(to).saturating_mul(factor)));
+        let (share, total) = (u128::from(item.share.unwrap_or(1)), total(item).max(1));
+        let backends = item.draft.backend_refs.iter();
+        shares.extend(
+            backends.map(|to| share * u128::from(weight(to)) * u128::from(common) / u128::from(total)),
+        );
     }
-    let greatest = exact.iter().max().copied().unwrap_or_default();
+    let greatest = shares.iter().max().copied().unwrap_or_default();
     let divisor = greatest.div_ceil(GREATEST_WEIGHT).max(1);
-    let scaled = |exact: u64| if exact == 0 { 0 } else { (exact / divisor).max(1) };
-    exact.into_iter().map(|exact| u32::try_from(scaled(exact)).ok()).collect()
+    let scaled = |share: u128| if share == 0 { 0 } else { (share / divisor).max(1) };
+    shares.into_iter().map(|share| u32::try_from(scaled(share)).ok()).collect()
 }
 
 fn total(item: &Item) -> u64 {
@@ -88,10 +91,15 @@ fn weight(reference: &HttpBackendReference) -> u64 {
     u64::try_from(reference.weight.unwrap_or(1)).unwrap_or_default()
 }
 
-fn lcm(a: u64, b: u64) -> u64 {
-    let (mut x, mut y) = (a, b);
-    while y != 0 {
-        (x, y) = (y, x % y);
-    }
-    (a / x.max(1)).saturating_mul(b).max(1)
+/// The least common multiple, with which shares are whole numbers; the greatest number there is if
+/// they have none, with which they are as good as.
+fn common_denominator(mut totals: impl Iterator<Item = u64>) -> u64 {
+    let least = totals.try_fold(1_u64, |common, total| {
+        let (mut x, mut y) = (common, total);
+        while y != 0 {
+            (x, y) = (y, x % y);
+        }
+        (common / x).checked_mul(total)
+    });
+    least.unwrap_or(u64::MAX)
 }

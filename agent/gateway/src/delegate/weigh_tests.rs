@@ -124,3 +124,31 @@ fn equal_rules_of_one_child_stay_apart() {
     assert_eq!(shares(&family), "9 gw/a:80, 1 gw/b:80");
     assert_eq!(family.routes().map(|route| route.rules.len()).sum::<usize>(), 16);
 }
+
+/// Sums of weights without a common factor, whose least common multiple no number can hold.
+#[test]
+fn ratios_hold_whatever_the_weights_are() {
+    let child = |name: &str, weights: [u32; 4]| {
+        let to = |(at, weight)| json!({"name": format!("{name}{at}"), "port": 80, "weight": weight});
+        let backends: Vec<_> = weights.into_iter().enumerate().map(to).collect();
+        child(name, json!({"backendRefs": backends}))
+    };
+    let family = bind_all(
+        &listing(&[("a", 1_000_000), ("b", 1), ("c", 1_000_000), ("d", 1_000_000)]),
+        &[
+            child("a", [1_000_000, 1_000_000, 1_000_000, 999_983]),
+            child("b", [1_000_000, 1_000_000, 999_979, 999_961]),
+            child("c", [1_000_000, 999_959, 999_953, 999_931]),
+            child("d", [1, 0, 0, 0]),
+        ],
+    );
+    let shares = shares(&family);
+    let weights: Vec<u64> =
+        shares.split(", ").map(|share| share.split(' ').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(weights[12..], [1_000_000], "{shares}");
+    assert!(
+        weights[..4].iter().chain(&weights[8..12]).all(|weight| weight.abs_diff(250_000) < 20),
+        "{shares}"
+    );
+    assert!(weights[4..8].iter().all(|weight| *weight == 1), "{shares}");
+}
