@@ -66,20 +66,23 @@ pub(super) fn rest(
 ) -> Result<Draft, CombineError> {
     let mut theirs =
         child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
-    let of_reference = extended(of_reference, child);
+    let of_reference = extended(of_reference, parent, child);
     if theirs.iter().any(|filter| filter.r#type == "RequestRedirect") {
         theirs = filters(&of_reference, theirs)?;
     }
     let mut backend_refs = Vec::with_capacity(child.backend_refs.len());
     for reference in &child.backend_refs {
         let mut reference = qualified(reference, foreign)?;
+        for theirs in reference.filters.iter().flatten() {
+            keep_from_overriding(&parent.filters, theirs)?;
+        }
         if !of_reference.is_empty() {
             reference.filters = Some(filters(&of_reference, reference.filters.unwrap_or_default())?);
         }
         backend_refs.push(reference);
     }
     Ok(Draft {
-        filters: filters(&extended(&parent.filters, child), theirs)?,
+        filters: filters(&extended(&parent.filters, parent, child), theirs)?,
         backend_refs,
         timeouts: stricter(parent.timeouts.as_ref(), child.timeouts.as_ref()),
         retry: child.retry.clone().or_else(|| parent.retry.clone()),
@@ -228,12 +231,13 @@ fn conditions(
             combined.push(ours.clone());
         }
     }
-    let of_parent = combined.len();
-    for theirs in child {
-        match combined.iter().position(|known| equal_names(&known.name, &theirs.name)) {
+    for (at, theirs) in child.iter().enumerate() {
+        if child[..at].iter().any(|first| equal_names(&first.name, &theirs.name)) {
+            continue;
+        }
+        match combined.iter_mut().find(|ours| equal_names(&ours.name, &theirs.name)) {
             None => combined.push(theirs.clone()),
-            Some(at) if at < of_parent => combined[at] = condition(place, &combined[at], theirs)?,
-            Some(_) => {}
+            Some(ours) => *ours = condition(place, ours, theirs)?,
         }
     }
     Ok(combined)
@@ -305,6 +309,24 @@ fn filters(
     Ok(combined)
 }
 
+/// A filter of one of the child's backends comes after those of the rule, whose say would be the
+/// child's: what would be in conflict as a filter of the child's rule is so here.
+fn keep_from_overriding(parent: &[HttpRouteFilter], theirs: &HttpRouteFilter) -> Result<(), CombineError> {
+    let Some(ours) = parent.iter().find(|ours| ours.r#type == theirs.r#type) else { return Ok(()) };
+    edits(ours.request_header_modifier.as_ref(), theirs.request_header_modifier.as_ref())?;
+    edits(ours.response_header_modifier.as_ref(), theirs.response_header_modifier.as_ref())?;
+    if ours.r#type == "URLRewrite" {
+        let why = "only one rewrite is possible";
+        return Err(undefined(
+            "filters",
+            why,
+            ours.r#type.clone(),
+            format!("{} of a backendRef", ours.r#type),
+        ));
+    }
+    Ok(())
+}
+
 /// "Only one action for a given header name is permitted": disjoint edits can be joined, and
 /// setting the same value twice is one action.
 fn edits(
@@ -343,10 +365,12 @@ fn edits(
 
 /// Filters of the parent as they are for a child: a `ReplacePrefixMatch` replaces the parent's
 /// prefix, so the child's path stays behind what it is replaced with.
-fn extended(filters: &[HttpRouteFilter], child: &Draft) -> Vec<HttpRouteFilter> {
+fn extended(filters: &[HttpRouteFilter], parent: &Draft, child: &Draft) -> Vec<HttpRouteFilter> {
     let mut filters = filters.to_vec();
+    let mut possible =
+        child.matches.iter().filter(|theirs| parent.matches.iter().any(|ours| both(ours, theirs).is_ok()));
     // More than one match cannot be written with one filter; that is judged with the whole rule.
-    let [only] = child.matches.as_slice() else { return filters };
+    let (Some(only), None) = (possible.next(), possible.next()) else { return filters };
     let Some(below) = only.path.as_ref().filter(|path| sets_path(path)) else { return filters };
     for filter in &mut filters {
         let rewrite = filter.url_rewrite.as_mut().and_then(|rewrite| rewrite.path.as_mut());

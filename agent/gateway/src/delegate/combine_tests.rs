@@ -76,6 +76,17 @@ fn conditions_are_joined_or_impossible() {
     }
 }
 
+/// Equal but for case: of one side's, the first counts.
+#[test]
+fn a_name_counts_once_on_each_side() {
+    let header =
+        |name: &str, r#type: &str, value: &str| json!({"name": name, "type": r#type, "value": value});
+    let any = header("x-a", "RegularExpression", ".*");
+    let (one, two) = (header("x-a", "Exact", "1"), header("X-A", "Exact", "2"));
+    let parent = json!({"headers": [any]});
+    assert_eq!(matched(parent, json!({"headers": [one, two]})), Ok(json!({"headers": [one]})));
+}
+
 #[test]
 fn impossible_pairs_drop_out_as_long_as_one_pair_holds() {
     let parent = draft(json!({"matches": [{"method": "GET"}, {"method": "POST"}]}));
@@ -166,7 +177,8 @@ fn a_parents_replace_prefix_match_replaces_the_parents_prefix() {
         json!({"type": kind, payload: {"path": {"type": r#type, field: value}}})
     };
     let combined = |parent: &Value, matches: Value| {
-        let parent = draft(json!({"matches": [prefix("/store")], "filters": [parent]}));
+        let ours = json!({"path": {"type": "PathPrefix", "value": "/store"}, "method": "GET"});
+        let parent = draft(json!({"matches": [ours], "filters": [parent]}));
         json!(rest(&parent, &draft(json!({"matches": matches})), &[], None).unwrap().filters)
     };
     for kind in ["URLRewrite", "RequestRedirect"] {
@@ -177,6 +189,12 @@ fn a_parents_replace_prefix_match_replaces_the_parents_prefix() {
             ("/v2", json!([]), replaced("/v2")),
             ("/v2", json!([prefix("/")]), replaced("/v2")),
             ("/", json!([exact("/cart")]), rewrite(kind, "ReplaceFullPath", "replaceFullPath", "/cart")),
+            // One of them is for no request of the parent's.
+            (
+                "/",
+                json!([prefix("/cart"), {"path": {"type": "PathPrefix", "value": "/b"}, "method": "POST"}]),
+                replaced("/cart"),
+            ),
             // Judged with the whole rule, which cannot have this filter.
             ("/", json!([prefix("/a"), prefix("/b")]), replaced("/")),
         ] {
@@ -184,6 +202,28 @@ fn a_parents_replace_prefix_match_replaces_the_parents_prefix() {
         }
         let full = rewrite(kind, "ReplaceFullPath", "replaceFullPath", "/x");
         assert_eq!(combined(&full, json!([prefix("/cart")])), json!([full]));
+    }
+}
+
+/// Else the last word on a header, or on the path, would be the child's.
+#[test]
+fn filters_of_a_childs_backends_do_not_override_the_parents() {
+    let edit = |list: &str, entry: Value| json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": {list: [entry]}});
+    let policy = |value: &str| edit("set", json!({"name": "content-security-policy", "value": value}));
+    let rewrite = |host: &str| json!({"type": "URLRewrite", "urlRewrite": {"hostname": host}});
+    let mirror = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "m"}}});
+    for (parent, child, is_possible) in [
+        (policy("self"), policy("none"), false),
+        (policy("self"), edit("remove", json!("Content-Security-Policy")), false),
+        (policy("self"), policy("self"), true),
+        (policy("self"), edit("set", json!({"name": "x-own", "value": "1"})), true),
+        (rewrite("a.example"), rewrite("b.example"), false),
+        (mirror.clone(), mirror, true),
+        (policy("self"), rewrite("b.example"), true),
+    ] {
+        let brings = draft(json!({"backendRefs": [{"name": "x", "filters": [child]}]}));
+        let combined = rest(&draft(json!({"filters": [parent]})), &brings, &[], None);
+        assert_eq!(combined.is_ok(), is_possible, "{parent} with {child}");
     }
 }
 
