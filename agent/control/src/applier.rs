@@ -139,7 +139,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             if !self.is_draft {
                 self.reporter.start();
             }
-            let refused = !self.state.borrow().refused.is_empty();
+            // A listener is refused for what it is, until it changes; a port may be free later.
+            let refused = !self.state.borrow().refused.frontends.is_empty();
             tokio::select! {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,

@@ -377,3 +377,36 @@ async fn problems_that_went_with_a_panic_are_not_in_the_state_after_it() {
     state.wait_for(|state| state.applied == 2).await.unwrap();
     assert_eq!(unreported(&state), ["lasting"]);
 }
+
+/// Refuses every listener for good, and counts how often it is asked.
+#[derive(Clone, Default)]
+struct Unable(Arc<Mutex<u32>>);
+
+impl DataPlane for Unable {
+    async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
+        *self.0.lock().unwrap() += 1;
+        let listeners = snapshot.frontends.iter().flat_map(|(frontend, port)| {
+            port.listeners.iter().map(|listener| ((*frontend, listener.id.clone()), "not served".to_owned()))
+        });
+        Acknowledgement { refused: Unserved { listeners: listeners.collect(), ..Unserved::default() } }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn listeners_that_are_refused_for_good_are_not_asked_for_again() {
+    let changes = vec![class(), gateway("g", "192.0.2.1")];
+    let updates = VecDeque::from([Update { changes, is_complete: true, ..Update::default() }]);
+    let (recorded, asked) = (Recorded::default(), Unable::default());
+    let mut applier = Applier::new(
+        Scripted(updates),
+        Translator::new(Settings::default()),
+        asked.clone(),
+        recorded.clone(),
+    );
+    let state = applier.state();
+    tokio::spawn(async move { applier.run().await });
+    recorded.write(0).await;
+    tokio::time::sleep(RETRY * 12).await;
+    assert!(!state.borrow().refused.listeners.is_empty());
+    assert_eq!(*asked.0.lock().unwrap(), 1);
+}
