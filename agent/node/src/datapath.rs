@@ -43,6 +43,8 @@ pub struct Datapath {
     contents: Contents,
     attachments: Vec<Attachment>,
     unguarded: Vec<Unguarded>,
+    /// The same interfaces.
+    waiting: Vec<Interface>,
     /// Steering of agents whose maps this one cannot use; it goes once this one knows its
     /// frontends.
     predecessors: Vec<Pins>,
@@ -62,16 +64,19 @@ impl Datapath {
         let mut attachments = vec![attach::steer(&mut kernel, &pins)?];
         // An interface has room for one guard, a namespace for many steering programs.
         predecessors.iter().for_each(|pins| remove_guards(pins, &[]));
-        let mut unguarded = vec![];
-        for interface in &interfaces {
-            match attach::guard(&mut kernel, &pins, interface) {
+        let kept: Vec<_> = interfaces.iter().map(attach::guard_pin).collect();
+        let (mut unguarded, mut waiting) = (vec![], vec![]);
+        for interface in interfaces {
+            match attach::guard(&mut kernel, &pins, &interface) {
                 Ok(attachment) => attachments.push(attachment),
-                Err(error) => unguarded.push(warn_unguarded(interface, &error)),
+                Err(error) => {
+                    unguarded.push(warn_unguarded(&interface, &error));
+                    waiting.push(interface);
+                }
             }
         }
-        let kept: Vec<_> = interfaces.iter().map(attach::guard_pin).collect();
         remove_guards(&pins, &kept);
-        Ok(Self { kernel, maps, pins, contents, attachments, unguarded, predecessors })
+        Ok(Self { kernel, maps, pins, contents, attachments, unguarded, waiting, predecessors })
     }
 
     /// The programs at work, and how they came there.
@@ -82,6 +87,20 @@ impl Datapath {
     /// Interfaces on which the packet guard could not be put.
     pub fn unguarded(&self) -> &[Unguarded] {
         &self.unguarded
+    }
+
+    /// Puts the packet guard on interfaces from which another program kept it, and does no longer.
+    pub fn guard_again(&mut self) {
+        let Self { kernel, pins, attachments, unguarded, waiting, .. } = self;
+        waiting.retain(|interface| match attach::guard(kernel, pins, interface) {
+            Ok(attachment) => {
+                tracing::info!("what kept the packet guard from {} is gone: {attachment}", interface.name);
+                unguarded.retain(|unguarded| unguarded.interface != interface.name);
+                attachments.push(attachment);
+                false
+            }
+            Err(_) => true,
+        });
     }
 
     /// Gives the listening sockets of all cores to the steering program, in place of any it had.
@@ -137,7 +156,7 @@ fn warn_unguarded(interface: &Interface, error: &Unavailable) -> Unguarded {
     tracing::warn!(
         "no packet guard on {interface}: {reason}; connections are steered all the same. Where another XDP program \
          is in the way, `bpftool net show dev {interface}` names it; leave the interface out with --interface, or \
-         take that program away and start the agent again"
+         take that program away: the guard follows within 10 s"
     );
     Unguarded { interface, reason }
 }

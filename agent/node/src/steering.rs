@@ -16,7 +16,11 @@ pub(crate) struct Steering {
     /// Last given to the programs by this agent, successfully.
     served: BTreeSet<FrontendKey>,
     closing: Closing,
+    next_guarding: Instant,
 }
+
+/// Time between attempts to put the packet guard where another program was in the way.
+const GUARDING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Frontends that are no longer wanted, and until when their open connections may end.
 struct Closing {
@@ -27,7 +31,7 @@ struct Closing {
 impl Steering {
     pub(crate) fn new(datapath: Datapath, drain: Duration) -> Self {
         let closing = Closing { until: BTreeMap::new(), drain };
-        Self { datapath, served: BTreeSet::new(), closing }
+        Self { datapath, served: BTreeSet::new(), closing, next_guarding: Instant::now() }
     }
 
     /// Writes only what differs from the maps. Those of the frontends that are `taken` are left to
@@ -56,8 +60,12 @@ impl Steering {
         refused
     }
 
-    /// Closes for good what has had its time.
+    /// Closes for good what has had its time, and guards what could not be guarded.
     pub(crate) fn settle(&mut self, vips: &Vips, now: Instant) {
+        if now >= self.next_guarding {
+            self.next_guarding = now + GUARDING_INTERVAL;
+            self.datapath.guard_again();
+        }
         if self.closing.is_due(now) {
             // What is served is not refused, and a failed write is tried again with the next
             // snapshot.

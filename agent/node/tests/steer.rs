@@ -281,7 +281,12 @@ fn a_foreign_program_on_an_interface_costs_the_guard_and_not_the_steering() {
         datapath.set_sockets(&cores.sockets()).unwrap();
         datapath.apply(&desired_443()).unwrap();
         assert_reaches(&client, &cores, "10.50.0.1:443");
+        datapath.guard_again();
+        assert_eq!(datapath.unguarded().len(), 1, "it is still in the way");
         foreign.remove().unwrap();
+        datapath.guard_again();
+        assert!(datapath.unguarded().is_empty(), "{:?}", datapath.unguarded());
+        assert!(datapath.attachments().iter().any(|it| it.target == "node0"), "{:?}", datapath.attachments());
     });
 }
 
