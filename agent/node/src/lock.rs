@@ -16,6 +16,8 @@
 //! predecessor has drained and ended; at no time is it free. The locks of pin directories are
 //! descriptors, too, and go the same way.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -54,7 +56,10 @@ impl Lock {
         let name = name(&std::path::absolute(pin_dir).map_err(failed)?);
         let address = SocketAddr::from_abstract_name(&name).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
-            Ok(_name) => Ok(Self { _name }),
+            Ok(_name) => {
+                warn_of_others(&name);
+                Ok(Self { _name })
+            }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Locked::ByAnother {
                 pin_dir: pin_dir.to_owned(),
                 holder: Process::listening_on(&format!("@{}", String::from_utf8_lossy(&name))),
@@ -62,6 +67,26 @@ impl Lock {
             Err(error) => Err(failed(error)),
         }
     }
+}
+
+/// The kernel programs of two agents do not see each other's frontends: of an address and port that
+/// both serve, the connections go to the agent that was first.
+fn warn_of_others(own: &[u8]) {
+    let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    for other in others(&table, &format!("@{}", String::from_utf8_lossy(own))) {
+        let holder = Process::listening_on(other);
+        tracing::warn!(
+            "another agent{} serves from this network namespace, with the lock {other}: no address and port may be \
+             served by both",
+            Process::named(&holder)
+        );
+    }
+}
+
+/// The locks of other agents, from proc_net(5): the last column is the name.
+fn others<'t>(table: &'t str, own: &str) -> BTreeSet<&'t str> {
+    let names = table.lines().filter_map(|line| line.split_whitespace().nth(7));
+    names.filter(|name| name.starts_with("@portcullis") && *name != own).collect()
 }
 
 /// Of a long directory the end, which is where directories differ.
@@ -87,6 +112,23 @@ mod tests {
         Lock::take(&directory.path().join("other")).unwrap();
         drop(held);
         Lock::take(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn agents_with_other_pin_directories_are_seen() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 17 @portcullis/sys/fs/bpf/portcullis\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 18 @portcullis/sys/fs/bpf/second\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 19 /run/portcullis/admin.sock\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 20\n";
+        let expected = BTreeSet::from(["@portcullis/sys/fs/bpf/second"]);
+        assert_eq!(others(table, "@portcullis/sys/fs/bpf/portcullis"), expected);
+
+        let directory = tempfile::tempdir().unwrap();
+        let _held = Lock::take(&directory.path().join("first")).unwrap();
+        let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
+        let first = format!("@portcullis{}", directory.path().join("first").display());
+        assert!(others(&table, "@portcullis/none").contains(&*first), "{table}");
     }
 
     #[test]
