@@ -403,7 +403,7 @@ fn neighbour(created: u32) -> Arc<ParsedRoute> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(1500))]
     /// "A failed binding should result in no changes to the configuration of the active Ephemeral
     /// route" (GEP-1058), and "the system would accept and deploy it as a valid config".
     #[test]
@@ -431,7 +431,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
     #[test]
     fn no_family_panics_or_lets_more_through_than_its_rules_say(
         parent in random(TYPES, FILTERS, true),
