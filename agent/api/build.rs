@@ -36,6 +36,7 @@ const KEYWORDS: &[&str] = &[
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-validations",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

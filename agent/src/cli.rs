@@ -214,7 +214,8 @@ pub(crate) struct Input {
 /// Settings that offline commands share with `run`.
 #[derive(Args)]
 pub(crate) struct Offline {
-    /// Address of Gateways without spec.addresses; repeat for several
+    /// Address of Gateways without spec.addresses; repeat for several [default: all addresses of
+    /// the node, as for a directory]
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// GatewayClasses with this controllerName are ours

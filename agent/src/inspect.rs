@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use portcullis_inspect::Question;
+use portcullis_inspect::{Outcome, Question};
 use portcullis_model::Snapshot;
 
 use crate::cli::{DumpArgs, ExplainArgs, From, RoutesArgs};
@@ -36,11 +36,15 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode> {
         all: args.all,
     };
     let from = &args.from;
-    output::text(&if from.filename.is_empty() {
-        admin::client::post(&from.admin.path(), "/explain", serde_json::to_string(&question)?)?
+    let explanation = if from.filename.is_empty() {
+        admin::client::explain(&from.admin.path(), serde_json::to_string(&question)?)?
     } else {
         let outcome = offline::translate_readable(&from.filename, &from.settings)?;
         portcullis_inspect::explain(&outcome.snapshot, &question, read_path)?
-    });
-    Ok(ExitCode::SUCCESS)
+    };
+    output::text(&explanation.text);
+    Ok(match explanation.outcome {
+        Outcome::Answered => ExitCode::SUCCESS,
+        Outcome::Unanswered => ExitCode::from(1),
+    })
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use portcullis_control::offline::{self, Translated};
+use portcullis_control::source::built_in::default_addresses;
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Outcome, Settings};
 
@@ -37,7 +38,7 @@ pub(crate) fn translate_readable(paths: &[PathBuf], args: &Offline) -> Result<Ou
 pub(crate) fn settings(args: &Offline) -> Settings {
     Settings {
         controller_name: args.controller_name.clone(),
-        default_addresses: args.address.clone(),
+        default_addresses: default_addresses(&args.address),
         generated: Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() },
         host_ports: args.host_ports.rights(None),
         ..Settings::default()

@@ -91,9 +91,27 @@ fn directories_are_read_recursively_and_missing_files_are_unreadable_input() {
     let transcript = transcript(&output);
     assert!(transcript.contains("name: s"), "{transcript}");
     assert!(
-        transcript.ends_with("# none.yaml: the file is gone; nothing of it is served\n# exit status 2\n"),
+        transcript
+            .ends_with("# none.yaml: there is no such file; nothing of it is served\n# exit status 2\n"),
         "{transcript}"
     );
+}
+
+/// As `run --config-dir` serves them: without `spec.addresses` and `--address`, on all addresses.
+#[test]
+fn explanations_say_by_the_exit_status_if_anything_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: portcullis, listeners: [{name: a, port: 80, protocol: HTTP}]}\n";
+    for (url, answer, status) in [
+        ("http://a.example/", "answer    404: the listener has no rule that matches", 0),
+        ("http://a.example:81/", "no listener on port 81", 1),
+        ("https://a.example:80/", "answer    none: this port speaks HTTP", 1),
+    ] {
+        let output = portcullis(directory.path(), &["explain", url, "-f", "-"], gateway);
+        let transcript = transcript(&output);
+        assert!(transcript.contains(answer), "{transcript}");
+        assert!(transcript.ends_with(&format!("# exit status {status}\n")), "{transcript}");
+    }
 }
 
 #[test]

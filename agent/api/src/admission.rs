@@ -4,8 +4,11 @@
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
+use crate::name::is_label;
 use crate::schema::{Review, Schema, Schemas, Violation};
 use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
+
+pub use crate::name::is_subdomain;
 
 /// The result for one manifest.
 #[derive(Clone, Debug)]
@@ -155,20 +158,6 @@ fn anonymous(object: &str, reason: &str) -> Refusal {
 
 fn text(manifest: &Value, field: &str) -> Option<String> {
     manifest.get(field)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
-}
-
-/// Names that an API server accepts for most kinds: RFC 1123 subdomains.
-pub fn is_subdomain(name: &str) -> bool {
-    name.len() <= 253 && name.split('.').all(is_label_text)
-}
-
-fn is_label(name: &str) -> bool {
-    name.len() <= 63 && is_label_text(name)
-}
-
-fn is_label_text(label: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
 }
 
 // === impl Unidentified ===

@@ -59,8 +59,11 @@ pub enum ObjectError {
     #[error("{0} has no metadata.name: give it one")]
     Nameless(&'static str),
     #[error("{kind} {name}: {problem}")]
-    Malformed { kind: &'static str, name: String, problem: serde_json::Error },
+    Malformed { kind: &'static str, name: String, problem: MalformedField },
 }
+
+/// A field of the wrong type, with its path.
+pub type MalformedField = serde_path_to_error::Error<serde_json::Error>;
 
 /// The form in which objects of a kind are kept: shared, or packed.
 macro_rules! kept {
@@ -190,7 +193,7 @@ macro_rules! kinds {
                 match self { $(Self::$kind(object) => serde_json::to_value(object)),+ }
             }
 
-            fn parse(kind: Kind, value: Value) -> Result<Self, serde_json::Error> {
+            fn parse(kind: Kind, value: Value) -> Result<Self, MalformedField> {
                 match kind { $(Kind::$kind => Keep::parse(value).map(Self::$kind)),+ }
             }
         }
@@ -313,6 +316,7 @@ impl Object {
         let Some(kind) = Kind::of_manifest(&manifest) else { return Ok(None) };
         let name = complete_metadata(kind, &mut manifest)?;
         spell_as_preferred(kind, &mut manifest);
+        join_lines(kind, &mut manifest);
         let object = Self::parse(kind, manifest);
         let object =
             object.map_err(|problem| ObjectError::Malformed { kind: kind.as_str(), name, problem })?;
@@ -359,6 +363,21 @@ fn text<'m>(map: &'m Map<String, Value>, field: &str) -> Option<&'m str> {
 fn spell_as_preferred(kind: Kind, manifest: &mut Value) {
     if let Some(map) = manifest.as_object_mut() {
         map.insert("apiVersion".to_owned(), kind.api_version().into());
+    }
+}
+
+/// Base64 may have line breaks, as `base64` without `-w0` writes it.
+fn join_lines(kind: Kind, manifest: &mut Value) {
+    let field = match kind {
+        Kind::Secret => "data",
+        Kind::ConfigMap => "binaryData",
+        _ => return,
+    };
+    let values = manifest.get_mut(field).and_then(Value::as_object_mut);
+    for value in values.into_iter().flat_map(|values| values.values_mut()) {
+        if let Value::String(text) = value {
+            text.retain(|c| !matches!(c, '\r' | '\n'));
+        }
     }
 }
 
@@ -462,11 +481,25 @@ mod tests {
     }
 
     #[test]
+    fn base64_may_have_line_breaks() {
+        let secret = read(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
+            "data": {"a": "aGVs\r\nbG8=\n"}}));
+        let Object::Secret(secret) = secret else { panic!("{secret:?}") };
+        assert_eq!(secret.data.as_ref().unwrap()["a"].0, b"hello");
+        let map = read(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"},
+            "binaryData": {"a": "aGVs\nbG8="}, "data": {"b": "x\ny"}}));
+        let Object::ConfigMap(map) = map else { panic!("{map:?}") };
+        assert_eq!(map.binary_data.as_ref().unwrap()["a"].0, b"hello");
+        assert_eq!(map.data.as_ref().unwrap()["b"], "x\ny");
+    }
+
+    #[test]
     fn kinds_we_do_not_use_are_none_and_broken_ones_say_which() {
         assert!(Object::from_json(json!({"apiVersion": "apps/v1", "kind": "Deployment"})).unwrap().is_none());
         let error = Object::from_json(json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": "s", "namespace": "shop"}, "spec": {"ports": [{"port": "x"}]}}));
-        assert!(error.unwrap_err().to_string().starts_with("Service shop/s: "));
+        let expected = "Service shop/s: spec.ports[0].port: invalid type: string \"x\", expected i32";
+        assert_eq!(error.unwrap_err().to_string(), expected);
         let nameless = Object::from_json(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}}));
         assert_eq!(nameless.unwrap_err().to_string(), "Secret has no metadata.name: give it one");
     }

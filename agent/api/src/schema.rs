@@ -1,8 +1,8 @@
 //! The structural schemas of the Gateway API's CRDs, so that without an API server an object meets
-//! the same defaults and the same refusals as with one. `x-kubernetes-validations` (CEL) are not
-//! evaluated: translation judges what they guard.
+//! the same defaults and the same refusals as with one.
 
 mod review;
+mod rules;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, OnceLock};
@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use review::{Review, Violation};
+use rules::Rule;
 
 /// Every kind that has a CRD here.
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ pub struct Definition {
     pub versions: BTreeMap<String, Schema>,
 }
 
-/// A node of a structural schema, as far as objects without CEL rules need it.
+/// A node of a structural schema.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Schema {
@@ -64,6 +65,8 @@ pub struct Schema {
     list_type: Option<ListType>,
     #[serde(rename = "x-kubernetes-list-map-keys")]
     list_map_keys: Vec<String>,
+    #[serde(rename = "x-kubernetes-validations")]
+    rules: Vec<Rule>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -107,8 +110,40 @@ impl Schemas {
         &EMBEDDED
     }
 
+    pub fn definitions(&self) -> impl Iterator<Item = &Definition> {
+        self.kinds.values()
+    }
+
     pub fn get(&self, group: &str, kind: &str) -> Option<&Definition> {
         self.kinds.get(&key(group, kind))
+    }
+}
+
+// === impl Schema ===
+
+impl Schema {
+    /// The API paths of all fields without fields of their own, in order; `[]` stands for the items
+    /// of a list, `{}` for the values of a map.
+    pub fn leaves(&self) -> Vec<String> {
+        let mut leaves = Vec::new();
+        self.add_leaves("", &mut leaves);
+        leaves
+    }
+
+    fn add_leaves(&self, path: &str, leaves: &mut Vec<String>) {
+        if let Some(items) = &self.items {
+            return items.add_leaves(&format!("{path}[]"), leaves);
+        }
+        if let Some(values) = &self.additional_properties {
+            return values.add_leaves(&format!("{path}{{}}"), leaves);
+        }
+        if self.properties.is_empty() {
+            leaves.push(path.to_owned());
+        }
+        for (name, field) in &self.properties {
+            let dot = if path.is_empty() { "" } else { "." };
+            field.add_leaves(&format!("{path}{dot}{name}"), leaves);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Label selectors: matching labels, and the text form that `kubectl` takes.
 
+use crate::name::is_subdomain;
 use crate::types::shared::{LabelSelector, LabelSelectorRequirement};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -8,6 +9,15 @@ use crate::types::shared::{LabelSelector, LabelSelectorRequirement};
      separated by commas"
 )]
 pub struct SelectorError(String);
+
+/// The reason why a selector of an object selects nothing, with the field; in the API's terms
+/// (`LabelSelectorAsSelector`).
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{field}: {what}")]
+pub struct InvalidSelector {
+    field: String,
+    what: String,
+}
 
 // === impl SelectorError ===
 
@@ -31,9 +41,28 @@ impl LabelSelector {
                 .all(|requirement| requirement.holds(label(&requirement.key)))
     }
 
-    /// The part of it for which it matches nothing, whatever the labels are.
-    pub fn malformation(&self) -> Option<String> {
-        self.match_expressions.iter().flatten().find_map(LabelSelectorRequirement::malformation)
+    /// Checks names, values and operators as the API server does; one that is not valid selects
+    /// nothing.
+    ///
+    /// # Errors
+    /// The first requirement that is not valid.
+    pub fn check(&self) -> Result<(), InvalidSelector> {
+        for (key, value) in self.match_labels.iter().flatten() {
+            let invalid = |what: String| InvalidSelector { field: format!("matchLabels[{key}]"), what };
+            if !is_qualified_name(key) {
+                return Err(invalid(not_a_key(key)));
+            }
+            if !is_label_value(value) {
+                return Err(invalid(not_a_value(value)));
+            }
+        }
+        for (at, requirement) in self.match_expressions.iter().flatten().enumerate() {
+            requirement.check().map_err(|(field, what)| InvalidSelector {
+                field: format!("matchExpressions[{at}].{field}"),
+                what,
+            })?;
+        }
+        Ok(())
     }
 
     /// Reads the text form that `kubectl --selector` takes.
@@ -49,17 +78,35 @@ impl LabelSelector {
 
 impl LabelSelectorRequirement {
     fn new(key: &str, operator: &str, values: &[&str]) -> Option<Self> {
-        let well_formed = |text: &str| {
-            text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/'))
+        let values: Vec<_> = values.iter().map(|value| value.trim().to_owned()).collect();
+        let requirement =
+            Self { key: key.trim().to_owned(), operator: operator.to_owned(), values: Some(values) };
+        requirement.check().is_ok().then_some(requirement)
+    }
+
+    /// # Errors
+    /// The field that is not valid, and why.
+    fn check(&self) -> Result<(), (String, String)> {
+        let values = self.values.as_deref().unwrap_or_default();
+        if !is_qualified_name(&self.key) {
+            return Err(("key".to_owned(), not_a_key(&self.key)));
+        }
+        let needs_values = match self.operator.as_str() {
+            "In" | "NotIn" => !values.is_empty(),
+            "Exists" | "DoesNotExist" => values.is_empty(),
+            other => {
+                let what = format!("{other:?} is no operator: use In, NotIn, Exists or DoesNotExist");
+                return Err(("operator".to_owned(), what));
+            }
         };
-        let key = key.trim();
-        let valid =
-            !key.is_empty() && well_formed(key) && values.iter().all(|value| well_formed(value.trim()));
-        valid.then(|| Self {
-            key: key.to_owned(),
-            operator: operator.to_owned(),
-            values: Some(values.iter().map(|value| value.trim().to_owned()).collect()),
-        })
+        if !needs_values {
+            let what = "In and NotIn need at least one value, Exists and DoesNotExist none".to_owned();
+            return Err(("values".to_owned(), what));
+        }
+        match values.iter().enumerate().find(|(_, value)| !is_label_value(value)) {
+            Some((at, value)) => Err((format!("values[{at}]"), not_a_value(value))),
+            None => Ok(()),
+        }
     }
 
     /// A requirement that is malformed holds for nothing.
@@ -74,19 +121,35 @@ impl LabelSelectorRequirement {
         }
     }
 
-    fn malformation(&self) -> Option<String> {
-        let Self { key, operator, .. } = self;
-        match (operator.as_str(), self.has_values()) {
-            ("In" | "NotIn", true) | ("Exists" | "DoesNotExist", false) => None,
-            ("In" | "NotIn", false) => Some(format!("{key} {operator}: values are missing")),
-            ("Exists" | "DoesNotExist", true) => Some(format!("{key} {operator}: it takes no values")),
-            _ => Some(format!("{key}: operator {operator:?} is none of In, NotIn, Exists, DoesNotExist")),
-        }
-    }
-
     fn has_values(&self) -> bool {
         self.values.as_ref().is_some_and(|values| !values.is_empty())
     }
+}
+
+/// `team`, `example.com/team`: a name of at most 63 characters, and before it a DNS subdomain.
+fn is_qualified_name(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// Empty, or letters, digits, `-`, `_` and `.` with a letter or digit at both ends.
+fn is_label_value(value: &str) -> bool {
+    let is_end = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
+    let bytes = value.as_bytes();
+    bytes.len() <= 63
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && is_end(bytes.first())
+        && is_end(bytes.last())
+}
+
+fn not_a_key(key: &str) -> String {
+    format!("{key:?} is no label name: write it like team or example.com/team")
+}
+
+fn not_a_value(value: &str) -> String {
+    format!(
+        "{value:?} is no label value: use at most 63 letters, digits, -, _ and ., a letter or digit at both ends"
+    )
 }
 
 fn requirement(text: &str) -> Option<LabelSelectorRequirement> {
@@ -147,8 +210,36 @@ mod tests {
     }
 
     #[test]
+    fn selectors_of_objects_are_checked_by_the_apis_rules() {
+        let check = |selector: serde_json::Value| {
+            let selector: LabelSelector = serde_json::from_value(selector).unwrap();
+            selector.check().err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let long = "a".repeat(64);
+        let expression = |key: &str, operator: &str, values: serde_json::Value| serde_json::json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        for (selector, told) in [
+            (serde_json::json!({}), ""),
+            (serde_json::json!({"matchLabels": {"example.com/team": "", "a": "b-_.c"}}), ""),
+            (serde_json::json!({"matchLabels": {"a b": "c"}}), "matchLabels[a b]: \"a b\" is no label name"),
+            (serde_json::json!({"matchLabels": {"a": long}}), "matchLabels[a]: "),
+            (expression("a", "In", serde_json::json!(["b"])), ""),
+            (expression("a", "In", serde_json::json!([])), "matchExpressions[0].values: "),
+            (expression("a", "Exists", serde_json::json!(["b"])), "matchExpressions[0].values: "),
+            (
+                expression("a", "Gt", serde_json::json!(["1"])),
+                "matchExpressions[0].operator: \"Gt\" is no operator",
+            ),
+            (expression("a", "NotIn", serde_json::json!(["b", "-"])), "matchExpressions[0].values[1]: "),
+            (expression("", "Exists", serde_json::json!([])), "matchExpressions[0].key: "),
+        ] {
+            let actual = check(selector.clone());
+            assert!(actual.starts_with(told) && actual.is_empty() == told.is_empty(), "{selector}: {actual}");
+        }
+    }
+
+    #[test]
     fn other_text_is_refused() {
-        for text in ["", "a in b", "a in (b", "a b", "=x", "a=b c"] {
+        for text in ["", "a in b", "a in (b", "a b", "=x", "a=b c", "a=-", "/a=b", "A_.b/a=b", "a=b/c"] {
             assert!(LabelSelector::parse(text).is_err(), "{text:?}");
         }
     }

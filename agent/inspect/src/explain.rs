@@ -17,6 +17,21 @@ use crate::text;
 use candidates::{Candidates, Miss};
 use request::{EarlyAnswer, Question, QuestionError, ReadPath, Request};
 
+/// The fate of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    pub text: String,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// Nothing answers: no listener, or no connection to one.
+    Unanswered,
+    /// There is a response, be it an error.
+    Answered,
+}
+
 /// The text that answers a question. `read_path` is how the data plane reads paths.
 ///
 /// # Errors
@@ -25,18 +40,19 @@ pub fn explain(
     snapshot: &Snapshot,
     question: &Question,
     read_path: ReadPath,
-) -> Result<String, QuestionError> {
+) -> Result<Explanation, QuestionError> {
     let request = Request::parse(question, read_path)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
-        return Ok(no_listener(snapshot, &request));
+        let text = no_listener(snapshot, &request);
+        return Ok(Explanation { text, outcome: Outcome::Unanswered });
     }
-    let mut text = String::new();
+    let (mut text, mut outcome) = (String::new(), Outcome::Unanswered);
     for (frontends, port) in ports {
         let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all };
-        answer.port(&frontends, port);
+        outcome = outcome.max(answer.port(&frontends, port));
     }
-    Ok(text)
+    Ok(Explanation { text, outcome })
 }
 
 /// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL
@@ -96,7 +112,7 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    fn port(&mut self, frontends: &[FrontendKey], port: &Port) {
+    fn port(&mut self, frontends: &[FrontendKey], port: &Port) -> Outcome {
         let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (gateway, number, protocol) = (&port.gateway.name, port.key.number, port.listeners.to_string());
         self.line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"));
@@ -104,48 +120,51 @@ impl Answer<'_> {
             PortListeners::Http(listeners) => (listeners, false, "http"),
             PortListeners::Tls(listeners) => (listeners, true, "https"),
             PortListeners::Tcp(_) | PortListeners::Udp(_) => {
-                return self.line("answer", &format!("none: this port speaks {protocol}"));
+                return self.none(&format!("this port speaks {protocol}"));
             }
         };
         if tls != self.request.tls {
-            return self.line("answer", &format!("none: this port speaks {protocol}, ask with {scheme}://"));
+            return self.none(&format!("this port speaks {protocol}, ask with {scheme}://"));
         }
         if let Some(answer) = self.request.early_answer() {
             let EarlyAnswer { status, words } = answer;
-            return self.line("answer", &format!("{status}: {words}: no route is asked"));
+            self.line("answer", &format!("{status}: {words}: no route is asked"));
+            return Outcome::Answered;
         }
         if self.request.is_rewritten() {
             self.line("request", &self.request.to_string());
         }
-        let Some(listener) = self.listener(listeners) else { return };
+        let listener = match self.listener(listeners) {
+            Ok(listener) => listener,
+            Err(outcome) => return outcome,
+        };
         match listener.serves.routes() {
             Some(routes) => self.rule(routes),
-            None => self.line("answer", &format!("none: {} passes on what it gets", listener.id)),
+            None => return self.none(&format!("{} passes on what it gets", listener.id)),
         }
+        Outcome::Answered
     }
 
     /// As the data plane selects it: by host, and with TLS it must be the one that the server name
     /// chose.
-    fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Option<&'p Listener> {
+    fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Result<&'p Listener, Outcome> {
         let host = self.request.host();
         for (_, listener) in listeners.sorted() {
             self.listener_line(listener, listeners.most_specific(host));
         }
         let connections = listeners.for_sni(self.request.server_name.as_deref());
         if self.request.tls && connections.is_none() {
-            self.line("answer", "none: no listener has this server name, TLS is refused");
-            return None;
+            return Err(self.none("no listener has this server name, TLS is refused"));
         }
         if let Some(named) = connections.filter(|it| self.request.tls && it.serves == Serves::NoCertificate) {
-            let why = format!("none: {} has no certificate that can be used, TLS is refused", named.id);
-            self.line("answer", &why);
-            return None;
+            let why = format!("{} has no certificate that can be used, TLS is refused", named.id);
+            return Err(self.none(&why));
         }
         let selected = listeners.for_request(host, |best| {
             !self.request.tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
         });
         match selected {
-            Selected::Listener(listener) => return Some(listener),
+            Selected::Listener(listener) => return Ok(listener),
             Selected::Misdirected(other) => {
                 let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);
                 self.line("answer", &why);
@@ -154,7 +173,12 @@ impl Answer<'_> {
                 self.line("answer", &format!("404: no listener of this port has the hostname {host}"));
             }
         }
-        None
+        Err(Outcome::Answered)
+    }
+
+    fn none(&mut self, why: &str) -> Outcome {
+        self.line("answer", &format!("none: {why}"));
+        Outcome::Unanswered
     }
 
     fn listener_line(&mut self, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) {

@@ -18,8 +18,8 @@ mod text;
 
 pub use age::decided_by_age;
 pub use dump::{dump, dump_snapshot};
-pub use explain::explain;
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPath};
+pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
     Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
 };

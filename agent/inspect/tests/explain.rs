@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portcullis_control::offline::translate;
 use portcullis_gateway::Settings;
-use portcullis_inspect::{EarlyAnswer, Question, explain};
+use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, explain};
 use portcullis_model::Snapshot;
 
 fn shop() -> Arc<Snapshot> {
@@ -27,10 +27,14 @@ fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
 }
 
 fn ask(url: &str, method: &str, headers: &[&str]) -> String {
-    ask_of(&shop(), url, method, headers)
+    explained(url, method, headers).text
 }
 
-fn ask_of(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) -> String {
+fn explained(url: &str, method: &str, headers: &[&str]) -> Explanation {
+    explain_in(&shop(), url, method, headers)
+}
+
+fn explain_in(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) -> Explanation {
     let headers = headers.iter().map(ToString::to_string).collect();
     let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
     explain(snapshot, &question, read_path).unwrap()
@@ -41,7 +45,7 @@ fn ask_of(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) -> Str
 fn an_address_is_one_gateways() {
     let snapshot = snapshot("addresses.yaml");
     let gateways = |url: &str| -> Vec<String> {
-        let text = ask_of(&snapshot, url, "GET", &[]);
+        let text = explain_in(&snapshot, url, "GET", &[]).text;
         let lines = text.lines().filter_map(|line| line.strip_prefix("gateway   "));
         lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     };
@@ -77,29 +81,39 @@ fn headers_and_the_host_header_count() {
 
 #[test]
 fn what_no_rule_takes_is_explained_too() {
-    for (url, line) in [
-        ("http://a.shop.example:8080/", "answer    404: the listener has no rule that matches"),
-        ("https://a.shop.example:8080/", "answer    none: this port speaks HTTP, ask with http://"),
+    use Outcome::{Answered, Unanswered};
+    for (url, line, outcome) in [
+        ("http://a.shop.example:8080/", "answer    404: the listener has no rule that matches", Answered),
+        (
+            "https://a.shop.example:8080/",
+            "answer    none: this port speaks HTTP, ask with http://",
+            Unanswered,
+        ),
         (
             "https://pay.shop.example:8443/",
             "answer    none: Gateway infra/web listener pay has no certificate that can be used, TLS is refused",
+            Unanswered,
         ),
         (
             "http://a.shop.example/",
             "no listener on port 80 for GET a.shop.example/; listeners: tcp/127.0.0.1:8080 (Gateway infra/web), tcp/127.0.0.1:8443 (Gateway infra/web)",
+            Unanswered,
         ),
         (
             "http://127.0.0.1/",
             "no listener on port 80 for GET 127.0.0.1/; on 127.0.0.1 there are tcp/127.0.0.1:8080 (Gateway infra/web), tcp/127.0.0.1:8443 (Gateway infra/web)",
+            Unanswered,
         ),
         (
             "http://127.0.0.2:8080/",
             "no listener on port 8080 for GET 127.0.0.2/; no Gateway is served on 127.0.0.2",
+            Unanswered,
         ),
-        ("http://other.example:8080/", "answer    redirect 302"),
+        ("http://other.example:8080/", "answer    redirect 302", Answered),
     ] {
-        let text = ask(url, "GET", &[]);
-        assert!(text.lines().any(|it| it == line), "{url}: {text}");
+        let explained = explained(url, "GET", &[]);
+        assert!(explained.text.lines().any(|it| it == line), "{url}: {}", explained.text);
+        assert_eq!(explained.outcome, outcome, "{url}");
     }
 }
 

@@ -4,25 +4,39 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use portcullis_inspect::{Explanation, Outcome};
 use tokio::net::UnixStream;
 
 pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
-    ask(socket, Method::GET, path, Bytes::new())
+    succeeded(ask(socket, Method::GET, path, Bytes::new())?)
 }
 
-pub(crate) fn post(socket: &Path, path: &str, body: String) -> Result<String> {
-    ask(socket, Method::POST, path, body.into())
+/// An agent answers 404 if nothing would answer the request; that is an explanation, too.
+pub(crate) fn explain(socket: &Path, question: String) -> Result<Explanation> {
+    let (status, text) = ask(socket, Method::POST, "/explain", question.into())?;
+    if status == StatusCode::NOT_FOUND {
+        return Ok(Explanation { text, outcome: Outcome::Unanswered });
+    }
+    let text = succeeded((status, text))?;
+    Ok(Explanation { text, outcome: Outcome::Answered })
 }
 
-fn ask(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<String> {
+fn ask(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(exchange(socket, method, path, body))
 }
 
-async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<String> {
+fn succeeded((status, text): (StatusCode, String)) -> Result<String> {
+    if !status.is_success() {
+        bail!("the agent answers {status}: {}", text.trim_end());
+    }
+    Ok(text)
+}
+
+async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, String)> {
     let stream = UnixStream::connect(socket).await.with_context(|| {
         format!("no agent answers on {}: is it running, and is this its --admin-socket?", socket.display())
     })?;
@@ -33,8 +47,5 @@ async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Res
     let status = response.status();
     let text = String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()).into_owned();
     connection.abort();
-    if !status.is_success() {
-        bail!("the agent answers {status}: {}", text.trim_end());
-    }
-    Ok(text)
+    Ok((status, text))
 }

@@ -8,7 +8,7 @@ use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_control::applier::State;
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::{MetricsFormat, Progress, Question, served_frontends};
+use portcullis_inspect::{Explanation, MetricsFormat, Outcome, Progress, Question, served_frontends};
 use tokio::sync::watch;
 
 use crate::cluster::Membership;
@@ -109,7 +109,8 @@ fn explain(state: &State, question: &[u8]) -> Answer {
         .map_err(anyhow::Error::from)
         .and_then(|question| Ok(portcullis_inspect::explain(&state.snapshot, &question, read_path)?));
     match answer {
-        Ok(answer) => ok(answer),
+        Ok(Explanation { text, outcome: Outcome::Answered }) => ok(text),
+        Ok(Explanation { text: why, outcome: Outcome::Unanswered }) => text(StatusCode::NOT_FOUND, why),
         Err(error) => text(StatusCode::BAD_REQUEST, format!("{error:#}\n")),
     }
 }

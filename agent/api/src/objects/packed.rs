@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::{Kind, Object};
+use super::{Kind, MalformedField, Object};
 
 /// An object as JSON text, a quarter of its size as a structure. Cheap to clone.
 pub struct Packed<T>(Arc<Text<T>>);
@@ -38,7 +38,7 @@ pub trait ObjectType: Clone {
 pub(super) trait Keep: Sized {
     type Type: Clone;
 
-    fn parse(manifest: Value) -> Result<Self, serde_json::Error>;
+    fn parse(manifest: Value) -> Result<Self, MalformedField>;
 
     /// `None` instead of a namespace for cluster-scoped kinds is the caller's matter.
     fn name(&self) -> ObjectName;
@@ -104,8 +104,8 @@ where
 {
     type Type = T;
 
-    fn parse(manifest: Value) -> Result<Self, serde_json::Error> {
-        Ok(Self::new(&T::deserialize(manifest)?))
+    fn parse(manifest: Value) -> Result<Self, MalformedField> {
+        Ok(Self::new(&serde_path_to_error::deserialize::<_, T>(manifest)?))
     }
 
     fn name(&self) -> ObjectName {
@@ -130,8 +130,8 @@ where
 impl<T: ObjectType + DeserializeOwned> Keep for Arc<T> {
     type Type = T;
 
-    fn parse(manifest: Value) -> Result<Self, serde_json::Error> {
-        T::deserialize(manifest).map(Self::new)
+    fn parse(manifest: Value) -> Result<Self, MalformedField> {
+        serde_path_to_error::deserialize::<_, T>(manifest).map(Self::new)
     }
 
     fn name(&self) -> ObjectName {

@@ -1,11 +1,13 @@
 //! The steps of an API server before it stores an object, in its order: drop what the schema does
-//! not know, fill in defaults, then validate. Messages are worded as the API server words them.
+//! not know, fill in defaults, validate, and evaluate rules if all is well until then. Messages are
+//! worded as the API server words them.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Map, Value};
 
+use super::rules::Evaluator;
 use super::{ListType, Schema, Type};
 
 /// The result for an object. Violations refuse it; unknown fields were dropped.
@@ -40,7 +42,12 @@ impl Schema {
     /// Prunes and defaults `object` in place and says what is wrong with it.
     pub fn review(&self, object: &mut Value) -> Review {
         let mut review = Review::default();
-        review.visit(self, object, &Path { parent: None, step: Step::Root });
+        let root = Path { parent: None, step: Step::Root };
+        review.visit(self, object, &root);
+        // Rules are written for objects of the right shape and size.
+        if review.violations.is_empty() {
+            review.evaluate(self, object, &root, &mut Evaluator::new());
+        }
         review
     }
 
@@ -67,6 +74,36 @@ impl Review {
         }
         self.check_allowed(schema, value, at);
         self.check_combinations(schema, value, at);
+    }
+
+    fn evaluate(&mut self, schema: &Schema, value: &Value, at: &Path<'_>, evaluator: &mut Evaluator) {
+        if !schema.rules.is_empty() {
+            evaluator.bind(schema, value);
+            for message in schema.rules.iter().filter_map(|rule| rule.broken_by_self(evaluator)) {
+                self.refuse(at, value, &message);
+            }
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match (schema.properties.get(name), &schema.additional_properties) {
+                        (Some(known), _) => self.evaluate(known, value, &at.field(name), evaluator),
+                        (None, Some(any)) => self.evaluate(any, value, &at.key(name), evaluator),
+                        (None, None) => {}
+                    }
+                }
+            }
+            Value::Array(items) => {
+                for (item_schema, (index, item)) in schema
+                    .items
+                    .iter()
+                    .flat_map(|schema| items.iter().enumerate().map(move |it| (schema, it)))
+                {
+                    self.evaluate(item_schema, item, &at.index(index), evaluator);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn visit_object(&mut self, schema: &Schema, fields: &mut Map<String, Value>, at: &Path<'_>) {
@@ -176,11 +213,25 @@ impl Review {
 
     fn check_combinations(&mut self, schema: &Schema, value: &Value, at: &Path<'_>) {
         let met = |schemas: &[Schema]| schemas.iter().filter(|schema| schema.is_met_by(value)).count();
-        if !schema.one_of.is_empty() && met(&schema.one_of) != 1 {
-            self.refuse(at, value, "must validate one and only one schema (oneOf)");
+        match met(&schema.one_of) {
+            1 => {}
+            0 if !schema.one_of.is_empty() => match meant(&schema.one_of, value, at) {
+                Some(violations) => self.violations.extend(violations),
+                None => {
+                    self.refuse(at, value, "must be as one of several alternatives, and is as none (oneOf)")
+                }
+            },
+            0 => {}
+            _ => self.refuse(at, value, "must be as one of several alternatives, and is as more (oneOf)"),
         }
         if !schema.any_of.is_empty() && met(&schema.any_of) == 0 {
-            self.refuse(at, value, "must validate at least one schema (anyOf)");
+            let formats: Vec<_> =
+                schema.any_of.iter().filter_map(|schema| schema.format.as_deref()).collect();
+            if formats.len() == schema.any_of.len() {
+                self.refuse(at, value, &format!("must be of format {}", formats.join(" or ")));
+            } else {
+                self.refuse(at, value, "must be as one of several alternatives, and is as none (anyOf)");
+            }
         }
         if schema.not.as_ref().is_some_and(|not| not.is_met_by(value)) {
             self.refuse(at, value, "must not validate the schema (not)");
@@ -198,6 +249,19 @@ impl Review {
     fn violation(&mut self, at: &Path<'_>, message: String) {
         self.violations.push(Violation { path: at.to_string(), message });
     }
+}
+
+/// The violations of the alternative that the value is meant to be: one whose fixed values it has.
+fn meant(alternatives: &[Schema], value: &Value, at: &Path<'_>) -> Option<Vec<Violation>> {
+    let violations = |schema: &Schema| {
+        let mut review = Review::default();
+        review.visit(schema, &mut value.clone(), at);
+        review.violations
+    };
+    let is_another = |violation: &Violation| {
+        violation.message.starts_with("Unsupported value") || violation.message.ends_with("(not)")
+    };
+    alternatives.iter().map(violations).find(|violations| !violations.iter().any(is_another))
 }
 
 /// "Nulls for fields that don't have the nullable flag will be pruned before defaulting happens."

@@ -73,8 +73,12 @@ impl Batch {
     }
 
     fn file(&mut self, file: &Path, max_file_size: u64) {
-        let text = disk::read(file, max_file_size).map(|(_, text)| text);
-        self.text(&file.to_string_lossy().into(), text.map_err(|error| error.to_string()));
+        let text = disk::read(file, max_file_size).map(|(_, text)| text).map_err(|error| match error {
+            // Nothing was read of it before that could be gone.
+            disk::ReadError::Gone => "there is no such file".to_owned(),
+            error => error.to_string(),
+        });
+        self.text(&file.to_string_lossy().into(), text);
     }
 
     fn text(&mut self, file: &Arc<str>, text: Result<String, String>) {

@@ -2,6 +2,8 @@
 //! neighbours alone. Documents are separated as `kubectl` separates them, by lines that start with
 //! `---`.
 
+use std::borrow::Cow;
+
 use portcullis_api::admission::{Admission, admit};
 use serde_json::Value;
 use serde_saphyr::UserMessageFormatter;
@@ -71,12 +73,48 @@ pub fn first_content(text: &str) -> usize {
 }
 
 fn parse(text: &str) -> Result<Value, SyntaxError> {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    let mut text = Cow::Borrowed(text);
+    let mut tries = MOST_PARSED / text.len().max(1);
+    loop {
+        let error = match parse_strictly(&text) {
+            Err(error) if error.message.contains(QUOTED_AT_PARENTS_INDENT) && tries > 0 => error,
+            result => return result,
+        };
+        let Some(indented) = with_indent(&text, error.line) else { return Err(error) };
+        text = Cow::Owned(indented);
+        tries -= 1;
+    }
+}
+
+/// Comments are no data, however many of them there are.
+fn parse_strictly(text: &str) -> Result<Value, SyntaxError> {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false, emit_comments: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| SyntaxError {
         line: error.location().map_or(0, |location| location.line().saturating_sub(1) as usize),
         message: plain(&error),
     })
 }
+
+/// The parser's words for a line of a quoted scalar that is not indented more than its parent. YAML
+/// forbids that, kubectl's parser takes it.
+const QUOTED_AT_PARENTS_INDENT: &str = "indentation in multiline quoted scalar";
+
+/// Bytes to parse for one document, over and over with one more line indented.
+const MOST_PARSED: usize = 64 << 20;
+
+/// Indents a line, from 0. In a quoted scalar, white space at the beginning of a line is no part of
+/// the text, so the text stays the same.
+fn with_indent(text: &str, line: usize) -> Option<String> {
+    let start = match line {
+        0 => 0,
+        line => text.match_indices('\n').nth(line - 1)?.0 + 1,
+    };
+    let (before, after) = text.split_at(start);
+    Some(format!("{before}{}{after}", " ".repeat(DEEPEST_INDENT)))
+}
+
+/// Deeper than any parent that a Kubernetes object has.
+const DEEPEST_INDENT: usize = 64;
 
 /// `kind: List`, and the typed lists that `kubectl get -o yaml` does not write but clients do.
 fn unpacked(manifest: Value) -> Vec<Value> {
@@ -144,6 +182,24 @@ mod tests {
             bomb += &format!("a{level}: &a{level} [{}]\n", [alias.as_str(); 10].join(", "));
         }
         assert!(read(&bomb).is_err());
+    }
+
+    #[test]
+    fn any_number_of_comments_is_none_of_the_data() {
+        let comments = "# a line\n".repeat(200);
+        let text = format!("{comments}a:\n{comments}- b\n{comments}- c:\n{comments}    d\n");
+        assert_eq!(parse(&text).unwrap(), serde_json::json!({"a": ["b", {"c": "d"}]}));
+    }
+
+    /// As kubectl takes it.
+    #[test]
+    fn quoted_scalars_may_continue_at_their_parents_indent() {
+        let text = "a:\n  b: \"one\n  two\n\n  three\"\n  c: 'x\ny'\nd: 1\n";
+        let expected = serde_json::json!({"a": {"b": "one two\nthree", "c": "x y"}, "d": 1});
+        assert_eq!(parse(text).unwrap(), expected);
+        let long = format!("a:\n  b: \"{}\"\n", ["line"; 100].join("\n  "));
+        assert_eq!(parse(&long).unwrap()["a"]["b"], ["line"; 100].join(" "));
+        assert!(parse("a: \"one\ntwo\n").is_err(), "it never ends");
     }
 
     #[test]

@@ -12,8 +12,12 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::public_key::PublicKey;
 
 const TLS_SECRET: &str = "kubernetes.io/tls";
+
+/// The minimum of clients, and of the library that signs (CA/Browser Forum, 6.1.5).
+const SHORTEST_RSA_KEY: usize = 2048;
 
 /// The reason why a Secret is no certificate. The texts complete "Secret ns/name …" and never quote
 /// what the Secret holds.
@@ -27,6 +31,12 @@ pub enum CertificateError {
     NoCertificate,
     #[error("holds a certificate in tls.crt that cannot be read")]
     UnreadableCertificate,
+    #[error(
+        "holds a chain in tls.crt of which certificate {0} cannot be read; the first one is the server's"
+    )]
+    BrokenChain(usize),
+    #[error("holds an RSA key of {0} bits; use one of 2048 or more, or ECDSA")]
+    ShortKey(usize),
     #[error("holds no PEM private key in tls.key")]
     NoKey,
     #[error(
@@ -49,9 +59,15 @@ pub fn read(secret: &Secret) -> Result<Certificate, CertificateError> {
     }
     let (chain_pem, key_pem) = (entry(secret, "tls.crt")?, entry(secret, "tls.key")?);
     let chain = chain(chain_pem)?;
-    let key = private_key(key_pem)?;
     let leaf = chain.first().ok_or(CertificateError::NoCertificate)?;
     let leaf = Leaf::read(leaf)?;
+    for (at, issuer) in chain.iter().enumerate().skip(1) {
+        X509Certificate::from_der(issuer).map_err(|_| CertificateError::BrokenChain(at + 1))?;
+    }
+    if let Some(bits) = leaf.rsa_bits.filter(|bits| *bits < SHORTEST_RSA_KEY) {
+        return Err(CertificateError::ShortKey(bits));
+    }
+    let key = private_key(key_pem)?;
     if key.public_key().is_none_or(|public| public.as_ref() != leaf.public_key) {
         return Err(CertificateError::Mismatch);
     }
@@ -69,8 +85,14 @@ fn entry<'s>(secret: &'s Secret, name: &'static str) -> Result<&'s [u8], Certifi
 }
 
 fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let chain = chain.map_err(|_| CertificateError::UnreadableCertificate)?;
+    let mut chain = Vec::new();
+    for block in CertificateDer::pem_slice_iter(pem) {
+        match (block, chain.len()) {
+            (Ok(certificate), _) => chain.push(certificate),
+            (Err(_), 0) => return Err(CertificateError::UnreadableCertificate),
+            (Err(_), read) => return Err(CertificateError::BrokenChain(read + 1)),
+        }
+    }
     if chain.is_empty() { Err(CertificateError::NoCertificate) } else { Ok(chain) }
 }
 
@@ -90,6 +112,8 @@ fn fingerprint(chain: &[u8], key: &[u8]) -> [u8; 32] {
 /// The fields needed of the first certificate of a chain.
 struct Leaf {
     public_key: Vec<u8>,
+    /// `None` for keys of other kinds.
+    rsa_bits: Option<usize>,
     names: Arc<[Box<str>]>,
     not_after: i64,
 }
@@ -100,6 +124,10 @@ impl Leaf {
             X509Certificate::from_der(der).map_err(|_| CertificateError::UnreadableCertificate)?;
         Ok(Self {
             public_key: certificate.public_key().raw.to_vec(),
+            rsa_bits: match certificate.public_key().parsed() {
+                Ok(PublicKey::RSA(key)) => Some(key.key_size()),
+                _ => None,
+            },
             names: names(&certificate),
             not_after: certificate.validity().not_after.timestamp(),
         })
@@ -123,6 +151,24 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
+
+    /// `openssl req -x509 -newkey rsa:1024 -nodes -subj /CN=short.example -days 36500`
+    const SHORT_RSA: &str = "\
+-----BEGIN CERTIFICATE-----
+MIICDjCCAXegAwIBAgIUdinqplfDrkMn5WdJ4qEEss4W0PgwDQYJKoZIhvcNAQEL
+BQAwGDEWMBQGA1UEAwwNc2hvcnQuZXhhbXBsZTAgFw0yNjExMjIxNDAwMjNaGA8y
+MTI2MTAyOTE0MDAyM1owGDEWMBQGA1UEAwwNc2hvcnQuZXhhbXBsZTCBnzANBgkq
+hkiG9w0BAQEFAAOBjQAwgYkCgYEAwS6xg2g0tXgfwQ3jJuRf5+l11AZZPvccIAMY
+FuCau9ceL01ZE3ixAV1a943bzDR6dgUYNDmIqfODLY5MtMj3KWa5kiDXB9z2hoTF
+ZnFN8+L9bSDR1mxMW0cb6+r+jh/FgKfKkbH+mbmqbYQRmpFPSlJkPzB/SD/38lKF
+Ql/fMI8CAwEAAaNTMFEwHQYDVR0OBBYEFDFn5uUyX2x3WMuF9TvZh+6m02tLMB8G
+A1UdIwQYMBaAFDFn5uUyX2x3WMuF9TvZh+6m02tLMA8GA1UdEwEB/wQFMAMBAf8w
+DQYJKoZIhvcNAQELBQADgYEACbkNzQsCvnSV05bJAL91an53e1UBPiMp9pHZJmiU
+M8XOiBC+X3a8jqhXml/CLgslsuAI+CgLxBHX9D3AqvZGNRn5eycwMv1HVEUPZYpU
+uJn1pAGb3GvzC6Wd28X0C1G1hJiPFU1zWTNqiMM0r8Jt7sSI2NdDlDtH01b9x+dq
+Ags=
+-----END CERTIFICATE-----
+";
 
     fn pair() -> (String, String) {
         let signed =
@@ -164,6 +210,9 @@ mod tests {
             (&chain, "Hello world\n", CertificateError::NoKey),
             (&chain, &chain, CertificateError::NoKey),
             ("", &key, CertificateError::Missing("tls.crt")),
+            (&format!("{chain}{broken}"), &key, CertificateError::BrokenChain(2)),
+            (&format!("{chain}{chain}{cut}"), &key, CertificateError::BrokenChain(3)),
+            (SHORT_RSA, &key, CertificateError::ShortKey(1024)),
         ] {
             assert_eq!(read(&secret(chain, key)), Err(error));
         }

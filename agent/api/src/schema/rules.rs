@@ -1,0 +1,242 @@
+//! The validation rules of CRDs (`x-kubernetes-validations`, in CEL), as an API server evaluates
+//! them when an object is created: the rules of a node see nothing but the node, as `self`. What
+//! compares with an older version of the object is left out, since a manifest has none.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+
+use cel::extractors::This;
+use cel::objects::{Key, OptionalValue};
+use cel::{Context, Env, ExecutionError, Program};
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Schema, Type};
+use crate::name::is_subdomain;
+
+/// A rule as a schema has it, compiled when first used.
+#[derive(Deserialize)]
+pub(super) struct Rule {
+    rule: String,
+    message: Option<String>,
+    #[serde(skip)]
+    compiled: OnceLock<Option<Program>>,
+}
+
+/// Everything that rules may call; the node is added for each of them.
+pub(super) struct Evaluator(Context<'static, 'static>);
+
+// === impl Rule ===
+
+impl Rule {
+    /// The message of the rule, if the node breaks it. One that cannot be compiled permits
+    /// everything; a test proves that all of the CRDs' can.
+    pub(super) fn broken_by_self(&self, evaluator: &Evaluator) -> Option<Cow<'_, str>> {
+        let message = self.message.as_deref().unwrap_or(&self.rule);
+        match self.program()?.execute(&evaluator.0) {
+            Ok(cel::Value::Bool(true)) => None,
+            Ok(_) => Some(Cow::Borrowed(message)),
+            Err(error) => Some(Cow::Owned(format!("{message} (the rule cannot be evaluated: {error})"))),
+        }
+    }
+
+    fn program(&self) -> Option<&Program> {
+        self.compiled.get_or_init(|| self.compile().ok().flatten()).as_ref()
+    }
+
+    /// `None` for a rule about a change.
+    ///
+    /// # Errors
+    /// When it is no CEL.
+    pub(super) fn compile(&self) -> Result<Option<Program>, cel::ParseErrors> {
+        if self.rule.contains("oldSelf") { Ok(None) } else { Program::compile(&self.rule).map(Some) }
+    }
+}
+
+impl std::fmt::Debug for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.rule)
+    }
+}
+
+// === impl Evaluator ===
+
+impl Evaluator {
+    pub(super) fn new() -> Self {
+        static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+            let mut env = Env::stdlib();
+            // They can only fail for names that are taken; a test calls each of them.
+            let _ = cel::extensions::strings(&mut env);
+            Arc::new(env)
+        });
+        let mut context = Context::with_env(ENV.clone());
+        let _ = context.add_function("matches", |This(text): This<Arc<String>>, pattern: Arc<String>| {
+            matches(&text, &pattern)
+        });
+        let _ = context.add_function("duration", |text: Arc<String>| duration(&text));
+        let _ = context.add_function("isIP", |text: Arc<String>| text.parse::<IpAddr>().is_ok());
+        // `format.dns1123Subdomain().validate(text).hasValue()`: an optional list of errors.
+        context.add_variable_from_value("format", "format");
+        let _ = context.add_function("dns1123Subdomain", |This(format): This<Arc<String>>| format);
+        let _ = context.add_function("validate", |This(_): This<Arc<String>>, text: Arc<String>| {
+            let errors =
+                if is_subdomain(&text) { OptionalValue::none() } else { OptionalValue::of(text.into()) };
+            cel::Value::Opaque(Arc::new(errors))
+        });
+        Self(context)
+    }
+
+    /// Makes the node what rules call `self`.
+    pub(super) fn bind(&mut self, schema: &Schema, node: &Value) {
+        self.0.add_variable_from_value("self", value(schema, node));
+    }
+}
+
+/// The patterns come from CRDs, never from objects: there are few.
+fn matches(text: &str, pattern: &str) -> Result<bool, ExecutionError> {
+    static PATTERNS: Mutex<Option<HashMap<String, Regex>>> = Mutex::new(None);
+    let mut known = PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(regex) = known.get(pattern) {
+        return Ok(regex.is_match(text));
+    }
+    let regex = Regex::new(pattern).map_err(|error| ExecutionError::function_error("matches", error))?;
+    let is_match = regex.is_match(text);
+    known.insert(pattern.to_owned(), regex);
+    Ok(is_match)
+}
+
+/// Nanoseconds: rules only compare durations with each other.
+fn duration(text: &str) -> Result<i64, ExecutionError> {
+    let malformed = || ExecutionError::function_error("duration", format!("{text:?} is no duration"));
+    let (negative, mut rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+    let mut total = 0.0;
+    if rest == "0" {
+        return Ok(0);
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(malformed)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| malformed())?;
+        let unit = rest[digits..].find(|c: char| c.is_ascii_digit() || c == '.');
+        let (unit, after) = rest[digits..].split_at(unit.unwrap_or(rest.len() - digits));
+        total += number
+            * match unit {
+                "ns" => 1.0,
+                "us" | "µs" => 1e3,
+                "ms" => 1e6,
+                "s" => 1e9,
+                "m" => 60e9,
+                "h" => 3600e9,
+                _ => return Err(malformed()),
+            };
+        rest = after;
+    }
+    if text.is_empty() { Err(malformed()) } else { Ok(if negative { -total } else { total } as i64) }
+}
+
+// === JSON to CEL ===
+
+fn value(schema: &Schema, json: &Value) -> cel::Value {
+    match json {
+        Value::Null => cel::Value::Null,
+        Value::Bool(bool) => (*bool).into(),
+        Value::Number(number) => match number.as_i64() {
+            Some(integer) if schema.kind != Some(Type::Number) => integer.into(),
+            _ => number.as_f64().unwrap_or(f64::NAN).into(),
+        },
+        Value::String(text) => text.as_str().into(),
+        Value::Array(items) => {
+            let none = Schema::default();
+            let of_items = schema.items.as_deref().unwrap_or(&none);
+            cel::Value::List(Arc::new(items.iter().map(|item| value(of_items, item)).collect()))
+        }
+        Value::Object(fields) => {
+            let none = Schema::default();
+            let mut map = HashMap::with_capacity(fields.len());
+            for (name, field) in fields {
+                let known = schema.properties.get(name);
+                let of_field = known.or(schema.additional_properties.as_deref()).unwrap_or(&none);
+                let name = if known.is_some() { escaped(name) } else { Cow::Borrowed(name.as_str()) };
+                map.insert(Key::String(Arc::new(name.into_owned())), value(of_field, field));
+            }
+            cel::Value::Map(cel::objects::Map { map: Arc::new(map) })
+        }
+    }
+}
+
+/// "Accessible property names are escaped" where they are no identifiers, or CEL's own words.
+fn escaped(name: &str) -> Cow<'_, str> {
+    const RESERVED: [&str; 20] = [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+    ];
+    if RESERVED.contains(&name) {
+        return Cow::Owned(format!("__{name}__"));
+    }
+    if !name.contains(['.', '-', '/']) {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(name.replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_like_gos() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("1s", Some(1_000_000_000)),
+            ("1h0m30s", Some(3_630_000_000_000)),
+            ("1.5ms", Some(1_500_000)),
+            ("-2us", Some(-2_000)),
+            ("", None),
+            ("5", None),
+            ("s", None),
+            ("1d", None),
+        ] {
+            assert_eq!(duration(text).ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn everything_that_rules_call_is_there() {
+        let mut evaluator = Evaluator::new();
+        evaluator.bind(&Schema::default(), &serde_json::json!({"a": "x.example/y", "n": 3}));
+        for rule in [
+            "self.a.split('/')[0] == 'x.example' && self.a.substring(2) == 'example/y'",
+            "self.a.matches(r\"\"\"^x\\.\"\"\") && !self.a.matches('^y')",
+            "isIP('10.0.0.1') && isIP('::1') && !isIP(self.a)",
+            "format.dns1123Subdomain().validate('-').hasValue()",
+            "!format.dns1123Subdomain().validate('a.b').hasValue()",
+            "duration('90s') > duration('1m') && size(self) == 2 && self.a.size() == 11",
+            "has(self.a) && !has(self.b) && ['a'].exists_one(x, x == 'a') && self.n <= 3",
+            "self.b == 1 || true",
+        ] {
+            let rule = Rule { rule: rule.to_owned(), message: None, compiled: OnceLock::new() };
+            assert_eq!(rule.broken_by_self(&evaluator), None, "{rule:?}");
+        }
+    }
+}
