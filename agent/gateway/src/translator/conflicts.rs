@@ -62,8 +62,9 @@ impl KindConflicts {
         now_changed
     }
 
-    /// The verdicts of a route, those of parents where it is in conflict on every listener
-    /// included.
+    /// The verdicts of a route, those of parents where it is in conflict on a listener included:
+    /// "The rejected Route MUST raise an 'Accepted' condition with a status of 'False' in the
+    /// corresponding RouteParentStatus", also if there are other listeners that have it.
     pub(super) fn verdicts(
         &self,
         key: &ObjectKey,
@@ -76,11 +77,10 @@ impl KindConflicts {
         }
         for verdict in verdicts.iter_mut().filter(|verdict| verdict.refusal.is_none()) {
             let listeners = parents.listeners_by_reference(&state.parsed, verdict.reference);
-            let others = listeners.iter().map(|listener| self.at(listener).get(key).copied());
-            let others: Option<Vec<_>> = others.collect();
-            if let Some(other) = others.as_ref().and_then(|others| others.first()) {
-                verdict.refusal = Some(Box::new(fault(*other)));
-            }
+            let other = listeners.iter().find_map(|listener| self.at(listener).get(key).copied());
+            let served: Vec<_> =
+                listeners.iter().filter(|listener| !self.at(listener).contains_key(key)).collect();
+            verdict.refusal = other.map(|other| Box::new(fault(other, &served)));
         }
         verdicts
     }
@@ -119,9 +119,18 @@ fn conflicted(listener: &ListenerKey, routes: &Routes) -> Conflicted {
 }
 
 /// The other route may be another tenant's: it is not named.
-fn fault(other: Kind) -> Fault {
-    let message = format!(
-        "an older {other} has hostnames in common with the route on the same listeners: use other hostnames, or another listener"
-    );
+fn fault(other: Kind, served: &[&ListenerKey]) -> Fault {
+    let served: Vec<_> = served.iter().map(|(_, name)| &**name).collect();
+    let message = match served.as_slice() {
+        [] => format!(
+            "an older {other} has hostnames in common with the route on the same listeners: use other hostnames, \
+             or another listener"
+        ),
+        served => format!(
+            "an older {other} has hostnames in common with the route on some of the listeners: use other hostnames, \
+             or name the listener by sectionName; it is served on {}",
+            served.join(", ")
+        ),
+    };
     Fault::not_accepted(Reason::Conflicted, message)
 }
