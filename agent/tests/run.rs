@@ -5,7 +5,8 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::thread;
 use std::time::Instant;
@@ -116,6 +117,31 @@ fn a_port_is_given_up_to_another_process_that_shares_it() {
     drop(sharing);
     eventually("the port is served again", || agent.http("any.example", "/") == from("blue"));
     eventually("the status says that, too", || !says("another process listens on"));
+}
+
+#[test]
+fn a_backend_with_a_tls_policy_gets_nothing_in_plaintext() {
+    let private = TcpListener::bind("127.0.0.1:0").unwrap();
+    private.set_nonblocking(true).unwrap();
+    let policy = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: private, namespace: shop}
+spec:
+  targetRefs: [{group: "", kind: Service, name: private}]
+  validation: {hostname: private.example, wellKnownCACertificates: System}
+"#;
+    let agent = Agent::start(&[
+        ("gateway.yaml", GATEWAY),
+        ("services.yaml", &service("private", private.local_addr().unwrap().port())),
+        ("route.yaml", &route("private")),
+        ("policy.yaml", policy),
+    ]);
+    assert_eq!(agent.http("any.example", "/").map(|answer| answer.status), Some(500));
+    assert_eq!(private.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "a connection came");
+    eventually("the policy's status says so", || {
+        agent.command(&["status", "BackendTLSPolicy"]).contains("Accepted=False/UnsupportedValue")
+    });
 }
 
 #[test]

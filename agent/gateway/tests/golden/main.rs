@@ -8,6 +8,8 @@ mod documentation;
 #[cfg(test)]
 mod families;
 #[cfg(test)]
+mod fields;
+#[cfg(test)]
 mod incremental;
 #[cfg(test)]
 mod stories;
