@@ -10,6 +10,16 @@ pub(crate) struct Conditions {
     pub(crate) list: Vec<Condition>,
 }
 
+/// Says a fault that is none of the whole, where the condition that it is of reports none.
+pub(crate) fn make_partial(conditions: &mut [Condition], fault: &Fault) {
+    let (r#type, good) = (fault.condition.as_str(), fault.condition.good_reason().as_str());
+    let of_type = conditions.iter_mut().filter(|condition| condition.type_ == r#type);
+    for condition in of_type.filter(|condition| condition.reason == good) {
+        condition.reason = fault.reason.as_str().to_owned();
+        condition.message.clone_from(&fault.message);
+    }
+}
+
 // === impl Conditions ===
 
 impl Conditions {
@@ -19,7 +29,7 @@ impl Conditions {
 
     /// Adds the condition that reports a fault, or that there is none.
     pub(crate) fn check(&mut self, r#type: ConditionType, fault: Option<&Fault>) {
-        self.check_or(r#type, fault, "");
+        self.check_or(r#type, fault, r#type.good_message());
     }
 
     /// The same, with a message if there is no fault.

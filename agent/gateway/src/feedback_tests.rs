@@ -89,8 +89,8 @@ fn a_refused_frontend_turns_the_object_that_has_its_listeners() {
 fn a_set_is_programmed_as_long_as_one_of_its_listeners_is() {
     let (mut translator, _) = translator(&[80, 81]);
     let turned = changed(&mut translator, unserved(&[81]))[&set()].to_json();
-    assert_eq!(programmed(&turned), "True Programmed: ");
-    assert_eq!(programmed(&turned["listeners"][0]), "True Programmed: ");
+    assert_eq!(programmed(&turned), "True Programmed: The data plane has it.");
+    assert_eq!(programmed(&turned["listeners"][0]), "True Programmed: The data plane has it.");
     assert!(programmed(&turned["listeners"][1]).starts_with("False PortUnavailable: "));
 }
 
@@ -109,8 +109,8 @@ fn a_refused_listener_turns_no_other_of_its_port() {
     let turned = changed(&mut translator, feedback);
     assert_eq!(turned.keys().collect::<Vec<_>>(), [&set()]);
     let set = turned[&set()].to_json();
-    assert_eq!(programmed(&set), "True Programmed: ");
-    assert_eq!(programmed(&set["listeners"][0]), "True Programmed: ");
+    assert_eq!(programmed(&set), "True Programmed: The data plane has it.");
+    assert_eq!(programmed(&set["listeners"][0]), "True Programmed: The data plane has it.");
     let line = "not served: tcp/127.0.0.1:80: no such protocol";
     assert_eq!(programmed(&set["listeners"][1]), format!("False PortUnavailable: {line}"));
 }
@@ -147,7 +147,7 @@ fn a_gateway_says_what_the_cluster_did_not_give_and_its_set_that_it_did_not() {
     let expected = "False ParentNotProgrammed: the Gateway attached to is not programmed";
     assert_eq!(programmed(&turned[&set()].to_json()), expected);
     let turned = changed(&mut translator, Feedback::Unprovisioned(BTreeMap::new()));
-    assert_eq!(programmed(&turned[&gateway()].to_json()), "True Programmed: ");
+    assert_eq!(programmed(&turned[&gateway()].to_json()), "True Programmed: The data plane has it.");
 }
 
 #[test]

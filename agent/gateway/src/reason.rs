@@ -166,6 +166,19 @@ impl ConditionType {
         }
     }
 
+    /// The message the condition has when nothing is wrong, and there is no more to say.
+    pub(crate) fn good_message(self) -> &'static str {
+        match self {
+            Self::Accepted | Self::PartiallyInvalid => "Everything is accepted.",
+            Self::Programmed => "The data plane has it.",
+            Self::ResolvedRefs => "Every reference is resolved.",
+            Self::Conflicted | Self::OverlappingTLSConfig => "There is no conflict.",
+            Self::Attached => "Everything is attached.",
+            Self::NotSupported => "Everything is supported.",
+            Self::SupportedVersion => "The installed CRDs are of a release that is supported.",
+        }
+    }
+
     pub(crate) fn good_status(self) -> ConditionStatus {
         match self.polarity() {
             Polarity::Positive => ConditionStatus::True,

@@ -83,9 +83,9 @@ pub struct ParsedRule {
 impl ParsedRoute {
     /// The fault for which no parent accepts the route: one of the whole, or no rule that is valid.
     pub fn refusal(&self) -> Option<Fault> {
-        let whole = self.faults.first();
+        let whole = Fault::summary(self.faults.iter().cloned());
         let all_invalid = !self.rules.is_empty() && self.rules.iter().all(ParsedRule::is_unacceptable);
-        whole.cloned().or_else(|| all_invalid.then(|| self.rule_faults())?)
+        whole.or_else(|| all_invalid.then(|| self.rule_faults())?)
     }
 
     /// The fault that the `PartiallyInvalid` condition reports; its message has to start with

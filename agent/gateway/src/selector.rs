@@ -46,9 +46,11 @@ impl NamespaceRule {
     /// The reason why what is written admits no namespace though it looks as if it did.
     pub fn malformation(allowed: &AllowedNamespaces) -> Option<String> {
         match (allowed.from.as_deref(), &allowed.selector) {
-            (Some("Selector"), None) => Some("from is Selector, and there is no selector".to_owned()),
+            (Some("Selector"), None) => {
+                Some("from is Selector, and there is no selector: add one".to_owned())
+            }
             (Some("Selector"), Some(selector)) => {
-                selector.malformation().map(|part| format!("the selector is malformed ({part})"))
+                selector.check().err().map(|error| format!("the selector is malformed ({error})"))
             }
             (None | Some("All" | "Same" | "None"), _) => None,
             (Some(unknown), _) => Some(format!("from {unknown:?} is unknown")),
@@ -61,7 +63,7 @@ impl NamespaceRule {
             Self::None => false,
             Self::Same => to == from,
             Self::All => true,
-            Self::Selector(selector) => namespaces.match_labels(from, selector),
+            Self::Selector(selector) => selector.check().is_ok() && namespaces.match_labels(from, selector),
         }
     }
 }
@@ -93,6 +95,19 @@ mod tests {
         let rule = NamespaceRule::Selector(LabelSelector::parse("kubernetes.io/metadata.name=shop").unwrap());
         assert!(rule.admits("infra", "shop", Namespaces::new(&objects)));
         assert!(!rule.admits("infra", "blog", Namespaces::new(&objects)));
+    }
+
+    #[test]
+    fn a_selector_that_is_missing_or_malformed_is_told() {
+        let rule = |from: &str, selector: serde_json::Value| {
+            let allowed = serde_json::json!({"from": from, "selector": selector});
+            NamespaceRule::malformation(&serde_json::from_value(allowed).unwrap())
+        };
+        assert_eq!(rule("All", serde_json::json!(null)), None);
+        assert_eq!(rule("Selector", serde_json::json!({"matchLabels": {"team": "a"}})), None);
+        assert!(rule("Selector", serde_json::json!(null)).unwrap().contains("there is no selector"));
+        let wrong = serde_json::json!({"matchExpressions": [{"key": "team", "operator": "Is"}]});
+        assert!(rule("Selector", wrong).unwrap().contains("matchExpressions[0].operator: \"Is\""));
     }
 
     #[test]

@@ -101,7 +101,7 @@ async fn the_last_good_pair_of_a_secret_stays_in_service() {
     let (good, mixed, other) = (secret(&a.0, &a.1), secret(&a.0, &b.1), secret(&b.0, &b.1));
     let mut world = World::new();
     world.step(gateway().into_iter().chain([grant(), good.clone()]).collect()).await;
-    assert_eq!(world.served(), (certificate(&good), "ResolvedRefs: ".to_owned()));
+    assert_eq!(world.served(), (certificate(&good), "ResolvedRefs: Every reference is resolved.".to_owned()));
     for broken in [&mixed, &secret("no certificate", &a.1)] {
         world.step(vec![broken.clone()]).await;
         let (served, why) = world.served();
@@ -111,7 +111,10 @@ async fn the_last_good_pair_of_a_secret_stays_in_service() {
         assert!(why.ends_with(kept), "{why}");
     }
     world.step(vec![other.clone()]).await;
-    assert_eq!(world.served(), (certificate(&other), "ResolvedRefs: ".to_owned()));
+    assert_eq!(
+        world.served(),
+        (certificate(&other), "ResolvedRefs: Every reference is resolved.".to_owned())
+    );
     world.step(vec![mixed.clone()]).await;
     assert_eq!(world.served().0, certificate(&other), "the last, not the first");
 }

@@ -189,7 +189,8 @@ fn grpc(
     };
     let is_exact = |matched: &GrpcMethodMatch| matched.r#type.as_deref().unwrap_or("Exact") == "Exact";
     if !(is_exact(ours) && is_exact(theirs)) {
-        let show = |matched: &GrpcMethodMatch| format!("{:?} {:?}", matched.service, matched.method);
+        let any = |name: &Option<String>| name.as_deref().unwrap_or("*").to_owned();
+        let show = |matched: &GrpcMethodMatch| format!("{}/{}", any(&matched.service), any(&matched.method));
         let why = "regular expressions for gRPC methods cannot be combined";
         return Err(undefined("method", why, show(ours), show(theirs)));
     }

@@ -187,7 +187,8 @@ impl Listener {
         let no_certificate = no_certificate.map(|fault| fault.under(ConditionType::Accepted));
         unresolved.extend(unknown_kinds);
         let hostname = hostname(spec, protocol);
-        let refusal = shape_fault(spec, protocol).or_else(|| hostname.clone().err());
+        let faults = shape_faults(spec, protocol).into_iter().chain(hostname.clone().err());
+        let refusal = Fault::summary(faults);
         Self {
             name: spec.name.as_str().into(),
             port: PortKey {
@@ -223,41 +224,53 @@ fn hostname(spec: &ListenerSpec, protocol: Protocol) -> Result<HostPattern, Faul
     }
 }
 
-/// The fault of a listener that the CRD's validation rules exclude; files in a directory were never
-/// checked.
-fn shape_fault(spec: &ListenerSpec, protocol: Protocol) -> Option<Fault> {
+/// The faults of a listener that the CRD's validation rules exclude; files in a directory were
+/// never checked.
+fn shape_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if !(1..=65535).contains(&spec.port) {
+        faults.push(Fault::unsupported(format!("port {} is not between 1 and 65535", spec.port)));
+    }
+    let allowed = spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+    let selector = allowed.and_then(NamespaceRule::malformation);
+    faults.extend(selector.map(|fault| {
+        Fault::unsupported(format!("allowedRoutes.namespaces: {fault}, so no route could attach"))
+    }));
+    faults.extend(protocol_faults(spec, protocol));
+    faults
+}
+
+fn protocol_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     let filtered =
         spec.filters.as_ref().and_then(|filters| filters.requests.as_ref()).is_some_and(|f| !f.is_empty());
-    let unsupported = |message: String| Some(Fault::unsupported(message));
-    if !(1..=65535).contains(&spec.port) {
-        return unsupported(format!("port {} is not between 1 and 65535", spec.port));
-    }
     match protocol {
-        Protocol::Http if spec.tls.is_some() => {
-            unsupported("tls is for protocol HTTPS: remove it, or change the protocol".into())
+        Protocol::Http | Protocol::Https => {}
+        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => {
+            let message = format!("protocol {} is not supported; use HTTP or HTTPS", spec.protocol);
+            return vec![Fault::not_accepted(Reason::UnsupportedProtocol, message)];
         }
-        Protocol::Https if mode != "Terminate" => {
-            unsupported(format!("tls.mode {mode} does not go with protocol HTTPS; use Terminate"))
-        }
-        Protocol::Https if options(spec).any(|key| !is_foreign(key)) => {
-            let unknown: Vec<_> = options(spec).filter(|key| !is_foreign(key)).collect();
-            unsupported(format!(
-                "tls.options has {}, which is no option that we know: remove it; what an option was to forbid must \
-                 not be served without it",
-                unknown.join(", ")
-            ))
-        }
-        // Serving without a filter that was asked for could let in what it was to keep out.
-        Protocol::Http | Protocol::Https if filtered => {
-            unsupported("filters on listeners are not supported".into())
-        }
-        Protocol::Http | Protocol::Https => None,
-        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => Some(Fault::not_accepted(
-            Reason::UnsupportedProtocol,
-            format!("protocol {} is not supported; use HTTP or HTTPS", spec.protocol),
-        )),
     }
+    let mut messages = Vec::new();
+    if protocol == Protocol::Http && spec.tls.is_some() {
+        messages.push("tls is for protocol HTTPS: remove it, or change the protocol".to_owned());
+    }
+    if protocol == Protocol::Https && mode != "Terminate" {
+        messages.push(format!("tls.mode {mode} does not go with protocol HTTPS; use Terminate"));
+    }
+    let unknown: Vec<_> = options(spec).filter(|key| !is_foreign(key)).collect();
+    if protocol == Protocol::Https && !unknown.is_empty() {
+        messages.push(format!(
+            "tls.options has {}, which is no option that we know: remove it; what an option was to forbid must not \
+             be served without it",
+            unknown.join(", ")
+        ));
+    }
+    // Serving without a filter that was asked for could let in what it was to keep out.
+    if filtered {
+        messages.push("filters on listeners are not supported yet: remove them".to_owned());
+    }
+    messages.into_iter().map(Fault::unsupported).collect()
 }
 
 /// The keys of `tls.options`.
@@ -347,9 +360,11 @@ impl<'r, C: Certificates> References<'r, C> {
             (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref().unwrap_or("Secret"));
         if Kind::of(group, kind) != Some(Kind::Secret) {
             let name = &reference.name;
-            return Err(invalid(format!(
-                "{field} {name} is of kind {kind:?} in group {group:?}; only Secret is supported"
-            )));
+            return Err(invalid(if kind == Kind::Secret.as_str() {
+                format!("{field} {name} is of group {group:?}, where there is no Secret: leave group out")
+            } else {
+                format!("{field} {name} is of kind {kind:?} in group {group:?}; only Secret is supported")
+            }));
         }
         let secret = self.permitted(reference)?;
         match self.certificates.held(&secret) {

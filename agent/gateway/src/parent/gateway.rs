@@ -128,6 +128,14 @@ pub(crate) fn ignored_fields(gateway: &Gateway) -> Vec<String> {
         ignored
             .push("spec.defaultScope: no Gateway is a default one here, routes have to name it".to_owned());
     }
+    let sets = gateway.spec.allowed_listeners.as_ref();
+    let children = infrastructure(gateway).and_then(|it| it.allowed_children.as_ref());
+    for (field, allowed) in
+        [("spec.allowedListeners", sets), ("spec.infrastructure.allowedChildren", children)]
+    {
+        let fault = allowed.and_then(|allowed| NamespaceRule::malformation(allowed.namespaces.as_ref()?));
+        ignored.extend(fault.map(|fault| format!("{field}.namespaces: {fault}, so nothing is admitted")));
+    }
     let backend = gateway.spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
     if backend.is_some_and(|backend| backend.client_certificate_ref.is_some()) {
         ignored
@@ -176,8 +184,12 @@ pub(super) fn name_of(reference: &ObjectReference, own_namespace: &str) -> Objec
 }
 
 fn not_a_gateway(reference: &ObjectReference) -> Fault {
-    let kind = reference.kind.as_deref().unwrap_or_default();
-    invalid(format!("attachTo names a {kind:?}; only a Gateway can be attached to"))
+    let group = reference.group.as_deref().unwrap_or(GATEWAY_GROUP);
+    let kind = reference.kind.as_deref().unwrap_or("Gateway");
+    invalid(format!(
+        "spec.infrastructure.attachTo names a {kind:?} of group {group:?}: name a Gateway of group {GATEWAY_GROUP}; \
+         nothing else can be attached to"
+    ))
 }
 
 fn invalid(message: impl Into<String>) -> Fault {

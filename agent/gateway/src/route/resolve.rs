@@ -154,9 +154,15 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
 fn unknown_kind(reference: &ParsedBackendRef) -> Fault {
     let ParsedBackendRef { group, kind, namespace, name, .. } = reference;
-    let message = format!(
-        "backendRef {namespace}/{name} is of kind {kind:?} in group {group:?}; only Service is supported"
-    );
+    let message = if &**kind == Kind::Service.as_str() {
+        format!(
+            "backendRef {namespace}/{name} is of group {group:?}, where there is no Service: leave group out"
+        )
+    } else {
+        format!(
+            "backendRef {namespace}/{name} is of kind {kind:?} in group {group:?}; only Service is supported"
+        )
+    };
     Fault::unresolved(Reason::InvalidKind, message)
 }
 

@@ -1,9 +1,11 @@
-//! Statuses as plain values in a stable order, for golden files.
+//! Statuses as plain values in a stable order, for golden files. Of a condition that is as it
+//! should be, the usual message is left out.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use super::Status;
+use crate::ConditionType;
 
 /// A status with each condition in one line, by type: `False NotAllowed @generation: message`.
 pub fn dump_status(status: &Status) -> Value {
@@ -38,7 +40,10 @@ fn shorten_field((name, value): (String, Value)) -> (String, Value) {
 fn line(condition: &Condition) -> String {
     let generation = condition.observed_generation.filter(|generation| *generation > 0);
     let generation = generation.map(|generation| format!(" @{generation}")).unwrap_or_default();
-    let message =
-        if condition.message.is_empty() { String::new() } else { format!(": {}", condition.message) };
+    let is_usual = ConditionType::of(&condition.type_).is_some_and(|known| {
+        known.good_status().as_str() == condition.status && known.good_message() == condition.message
+    });
+    let is_silent = condition.message.is_empty() || is_usual;
+    let message = if is_silent { String::new() } else { format!(": {}", condition.message) };
     format!("{} {}{generation}{message}", condition.status, condition.reason)
 }

@@ -20,8 +20,8 @@ pub(crate) struct GatewayView<'a> {
     pub(crate) client_certificate: &'a ClientCertificate,
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
-    /// True if a listener of an attached Gateway is not valid.
-    pub(crate) invalid_below: bool,
+    /// Listeners of attached Gateways that are not valid.
+    pub(crate) invalid_below: &'a [String],
     /// The fault for which the Gateway does not have all ports of its own listeners.
     pub(crate) lost: Option<Fault>,
     /// Frontends of its own listeners that the data plane does not serve, one line for each.
@@ -56,8 +56,7 @@ pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
 /// invalid listener there is a reason, not the status.
 pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let mut conditions = Conditions::new(view.generation);
-    let below = view.invalid_below.then_some("a listener of an attached Gateway is not valid");
-    let invalid = invalid(&view.own, below);
+    let invalid = invalid(&view.own, below(view.invalid_below));
     // A Gateway without listeners of its own has none that could be wrong.
     let none_valid = !view.own.is_empty() && !any_accepted(&view.own);
     let refusal = view.refusal.or(invalid.as_ref().filter(|_| none_valid));
@@ -171,7 +170,7 @@ fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate) 
 
 /// "That Condition SHOULD clearly indicate in the Message which Listeners are conflicted, and which
 /// are Accepted." `below` says that a child has an invalid one.
-fn invalid(own: &[ListenerView<'_>], below: Option<&str>) -> Option<Fault> {
+fn invalid(own: &[ListenerView<'_>], below: Option<String>) -> Option<Fault> {
     let (mut valid, mut invalid) = (Vec::new(), Vec::new());
     for ListenerView { listener, acceptance, .. } in own {
         match acceptance.conflict().or(acceptance.refusal()) {
@@ -183,12 +182,21 @@ fn invalid(own: &[ListenerView<'_>], below: Option<&str>) -> Option<Fault> {
     if !invalid.is_empty() {
         parts.push(format!("not valid: {}", invalid.join(", ")));
     }
-    parts.extend(below.map(str::to_owned));
+    let is_any_invalid = !invalid.is_empty() || below.is_some();
+    parts.extend(below);
     if !valid.is_empty() {
         parts.push(format!("accepted: {}", valid.join(", ")));
     }
-    (!invalid.is_empty() || below.is_some())
-        .then(|| Fault::not_accepted(Reason::ListenersNotValid, parts.join("; ")))
+    is_any_invalid.then(|| Fault::not_accepted(Reason::ListenersNotValid, parts.join("; ")))
+}
+
+/// The attached Gateways' own statuses say what is wrong.
+fn below(invalid: &[String]) -> Option<String> {
+    const NAMED: usize = 8;
+    let named = invalid.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let more = invalid.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!invalid.is_empty()).then(|| format!("of attached Gateways not valid: {named}{more}"))
 }
 
 fn not_accepted() -> Fault {

@@ -94,7 +94,7 @@ impl ListenerView<'_> {
 /// Options of other implementations are no fault of a listener that several of them are to serve.
 fn foreign_options(listener: &Listener) -> String {
     if listener.foreign_options.is_empty() {
-        return String::new();
+        return ConditionType::Accepted.good_message().to_owned();
     }
     let names = listener.foreign_options.join(", ");
     format!("tls.options without effect, because they are another implementation's: {names}")

@@ -45,7 +45,8 @@ pub(super) struct MergedGateway {
 /// Counts of the children's listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
-    pub(super) invalid_below: bool,
+    /// Those of attached Gateways that are not valid: `shop/web listener http`.
+    pub(super) invalid_below: Vec<String>,
     pub(super) attached_sets: usize,
     pub(super) attached_gateways: usize,
 }
@@ -174,7 +175,7 @@ impl Gateways {
             let is_own = child.name.namespace == name.namespace;
             let claims = if is_own { &Claims::default() } else { &claims };
             let judged = self.judge(&mut merge, gateway, child, claims, sources, changed);
-            summary.count(child.kind, &judged);
+            summary.count(child, judged);
         }
         let members = std::iter::once(&own).chain(sources.hierarchy.children(name));
         self.mark_overlaps(members, sources.listeners, changed);
@@ -232,9 +233,11 @@ impl Gateways {
             let refusal = listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener));
             refusal.or_else(|| outside_of(claims, key, listener, &declared.listeners, sources.objects))
         });
+        let invalid = declared.listeners.iter().zip(&acceptances).filter(|(_, it)| !it.is_accepted());
+        let invalid = invalid.map(|(listener, _)| &listener.name).chain(&declared.duplicates);
         let judged = Judged {
             any: acceptances.iter().any(Acceptance::is_accepted),
-            all: acceptances.iter().all(Acceptance::is_accepted) && declared.duplicates.is_empty(),
+            invalid: invalid.cloned().collect(),
         };
         let known = self.listeners.entry(key.clone()).or_default();
         if known.acceptances != acceptances {
@@ -333,20 +336,23 @@ fn terminating<'d>(declared: &'d Declared, acceptances: &[Acceptance]) -> impl I
     distinct.filter(|listener| listener.protocol == Protocol::Https)
 }
 
-/// The validity of an object's listeners: of any, and of all.
+/// The validity of an object's listeners.
 #[derive(Default)]
 struct Judged {
+    /// True if one is valid.
     any: bool,
-    all: bool,
+    /// Those that are not.
+    invalid: Vec<Arc<str>>,
 }
 
 impl Summary {
-    fn count(&mut self, kind: ParentKind, judged: &Judged) {
-        match kind {
+    fn count(&mut self, child: &ParentKey, judged: Judged) {
+        match child.kind {
             ParentKind::ListenerSet => self.attached_sets += usize::from(judged.any),
             ParentKind::Gateway => {
                 self.attached_gateways += usize::from(judged.any);
-                self.invalid_below |= !judged.all;
+                let lines = judged.invalid.iter().map(|name| format!("{} listener {name}", child.name));
+                self.invalid_below.extend(lines);
             }
         }
     }

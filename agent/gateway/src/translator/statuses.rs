@@ -115,6 +115,8 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
         affected.extend(refusing.map(|(route, _)| route.clone()));
+        let slices = self.objects.of(Kind::EndpointSlice);
+        affected.extend(slices.map(|name| ObjectKey::new(Kind::EndpointSlice, name.clone())));
         for route in &self.conflicts.routes {
             affected.insert(route.clone());
             // Its children are served where it is, and nowhere else.

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use portcullis_api::types::gatewayclasses::GatewayClass;
 use portcullis_api::types::gateways::Gateway;
 use portcullis_api::types::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
@@ -22,9 +23,10 @@ use super::parsed::{ParsedRoutes, parent_route, parents_of};
 use super::policies::Policies;
 use super::ports::Ports;
 use super::routes::{RouteState, Routes};
+use crate::conditions::make_partial;
 use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
 use crate::feedback::Observations;
-use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
+use crate::listener::{Declared, Listener, ListenerKey, ParentKey, parent_key};
 use crate::parent::{self, AllowedChildren};
 use crate::policy::backend_tls;
 use crate::status::{
@@ -130,6 +132,7 @@ impl<'s> View<'s> {
                 let missing = missing.map(|gateway| format!("parentRef: there is no Gateway {gateway}"));
                 missing.chain(self.duplicates(&set)).collect()
             }
+            Kind::EndpointSlice => self.slice_problems(&key.name),
             kind if kind.is_route() => self.route_problems(key),
             _ => Vec::new(),
         }
@@ -180,7 +183,7 @@ impl<'s> View<'s> {
             generation: declared.generation,
             addresses: &merged.addresses,
             refusal: merged.refusal.as_ref(),
-            invalid_below: merged.summary.invalid_below,
+            invalid_below: &merged.summary.invalid_below,
             lost: self
                 .frontends
                 .lost_by(name)
@@ -307,6 +310,19 @@ impl<'s> View<'s> {
         wrong.into_iter().chain(self.duplicates(&key)).collect()
     }
 
+    /// Endpoints that are names: nothing asks for their addresses yet.
+    fn slice_problems(self, name: &ObjectName) -> Vec<String> {
+        let slice = self.objects.endpoint_slices.get(name);
+        let foreign = slice.filter(|slice| !matches!(slice.address_type.as_str(), "IPv4" | "IPv6"));
+        let problem = |slice: &EndpointSlice| {
+            format!(
+                "addressType {} is not supported, and nothing is sent to its endpoints: use IPv4 or IPv6",
+                slice.address_type
+            )
+        };
+        foreign.map(|slice| problem(slice)).into_iter().collect()
+    }
+
     fn duplicates(self, key: &ParentKey) -> impl Iterator<Item = String> {
         let names = self.listeners.get(key).into_iter().flat_map(|declared| &declared.duplicates);
         names.map(|name| format!("listener name {name} is used more than once; only the first counts"))
@@ -322,12 +338,25 @@ impl<'s> View<'s> {
                 "spec.parentRefs: the route names no parent, so nothing serves it: name a Gateway".to_owned(),
             ];
         }
-        let parents = self.routes.get(key).into_iter().flat_map(|state| &state.references.parents);
-        let missing = parents.filter(|parent| match parent.kind {
-            ParentKind::Gateway => !self.objects.gateways.contains_key(&parent.name),
-            ParentKind::ListenerSet => !self.objects.listener_sets.contains_key(&parent.name),
-        });
-        missing.map(|parent| format!("parentRefs: there is no {} {}", parent.kind(), parent.name)).collect()
+        let Some(route) = self.parsed.get(key) else { return Vec::new() };
+        let mut problems = Vec::new();
+        for (index, reference) in route.parent_refs.iter().enumerate() {
+            let Some(parent) = parent_key(reference) else {
+                problems.extend(misnamed_parent(reference));
+                continue;
+            };
+            let exists = match parent.kind {
+                ParentKind::Gateway => self.objects.gateways.contains_key(&parent.name),
+                ParentKind::ListenerSet => self.objects.listener_sets.contains_key(&parent.name),
+            };
+            if !exists {
+                let own = "; without a namespace the route's own is meant";
+                let hint = if route.names_namespace.contains(&index) { "" } else { own };
+                problems.push(format!("parentRefs: there is no {} {}{hint}", parent.kind(), parent.name));
+            }
+        }
+        problems.dedup();
+        problems
     }
 
     // === policies ===
@@ -414,6 +443,9 @@ impl<'s> View<'s> {
             let unresolved = state.unresolved.as_deref();
             entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
         }
+        if let Some(ignored) = Fault::ignored(&state.parsed.ignored) {
+            entries.iter_mut().for_each(|entry| make_partial(&mut entry.conditions, &ignored));
+        }
         entries
     }
 
@@ -450,6 +482,19 @@ impl<'s> View<'s> {
         let mut above = above.iter().filter_map(|above| self.routes.get(above));
         !parent.verdicts.is_empty() || above.any(|above| !above.verdicts.is_empty())
     }
+}
+
+/// The problem of a parentRef that names one of our kinds by a wrong group or name. What other
+/// groups have is another controller's.
+fn misnamed_parent(reference: &ParentReference) -> Option<String> {
+    let (group, kind) = (reference.group.as_deref()?, reference.kind.as_deref()?);
+    let is_ours = |kind: &str| ["Gateway", "ListenerSet"].contains(&kind);
+    if is_ours(kind) {
+        return Some(format!("parentRefs: there is no {kind} of group {group:?}: leave group out"));
+    }
+    (group == GATEWAY_GROUP && !kind.ends_with("Route")).then(|| {
+        format!("parentRefs: nothing can be attached to a {kind:?}: name a Gateway or a ListenerSet")
+    })
 }
 
 /// The fault of a Gateway some of whose ports are an older one's.
