@@ -101,7 +101,7 @@ fn family(
     unresolved: Vec<Fault>,
     before: Option<&Family>,
 ) -> Family {
-    let own = before.map_or_else(|| own_items(parent), |before| before.own.clone());
+    let own = before.map_or_else(|| compiling_once(|| own_items(parent)), |before| before.own.clone());
     let (items, childless) = items(parent, &pairs, &own);
     let known = before.map_or(&[][..], |before| &before.children);
     let known: BTreeMap<_, _> = known.iter().map(|report| (&report.child, report)).collect();

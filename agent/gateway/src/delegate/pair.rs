@@ -15,7 +15,7 @@ use super::consent::{Agreement, agree, reference_of};
 use super::limits::{Excess, Limits, combinations};
 use super::sides::Sides;
 use super::{ChildReport, Surroundings};
-use crate::route::{Draft, DraftMatch, ParsedRoute, ParsedRule, drafts, parse_draft};
+use crate::route::{Draft, DraftMatch, ParsedRoute, ParsedRule, drafts, parse_draft, pattern};
 use crate::{Fault, Reason};
 
 /// By the CRD, of a rule of an HTTPRoute.
@@ -220,9 +220,15 @@ impl<'p> Parent<'p> {
     ) -> Result<Contribution, Fault> {
         let shared: Arc<[HostPattern]> = hostnames.as_slice().into();
         let theirs = drafts(&sides.child.source);
+        pattern::begin_pair();
         let mut rules = Vec::with_capacity(agreement.rules.len());
         for rule in &agreement.rules {
-            rules.push((*rule, self.reconcile(sides, *rule, &theirs, &shared)?));
+            let reconciled = self.reconcile(sides, *rule, &theirs, &shared);
+            // Checked first: what cannot be compiled any more looks like a conflict.
+            if let Some(refusal) = pattern::used_up() {
+                return Err(sides.too_many(&refusal.message));
+            }
+            rules.push((*rule, reconciled?));
         }
         Ok(Contribution { hostnames, rules, hints: self.hints(sides, agreement, &theirs) })
     }

@@ -138,7 +138,7 @@ fn expression(service: Option<&str>, method: Option<&str>) -> Result<PathMatch, 
     // Each alone first: `a)|(b` must not reach over the part it stands for.
     for part in [service, method].into_iter().flatten() {
         check_length(part, LONGEST_NAME)?;
-        pattern::text(part)?;
+        pattern::check(part)?;
     }
     let part = |part: Option<&str>| part.map_or_else(|| "[^/]+".to_owned(), |part| format!("(?:{part})"));
     pattern::text(&format!("/{}/{}", part(service), part(method))).map(PathMatch::Regex)

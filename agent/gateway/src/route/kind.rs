@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::draft::Draft;
+use super::pattern::compiling_once;
 use super::{ParsedRoute, ParsedRule};
 use crate::Fault;
 use crate::protocol::Protocol;
@@ -130,12 +131,15 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
     let written = if faults.is_empty() { route.rules() } else { Cow::Borrowed(&[] as &[R::Rule]) };
     let mut rules = Vec::with_capacity(written.len());
     let mut ignored = Vec::new();
-    for (index, rule) in written.iter().enumerate() {
-        ignored.extend(R::ignored_fields(rule).into_iter().map(|field| format!("rules[{index}].{field}")));
-        let (kind, route) = (R::KIND.as_str(), name.clone());
-        let id = RuleId { kind, route, index, name: R::rule_name(rule).map(Arc::from), parent: None };
-        rules.push(R::parse_rule(rule, Arc::new(id)));
-    }
+    compiling_once(|| {
+        for (index, rule) in written.iter().enumerate() {
+            let fields = R::ignored_fields(rule).into_iter();
+            ignored.extend(fields.map(|field| format!("rules[{index}].{field}")));
+            let (kind, route) = (R::KIND.as_str(), name.clone());
+            let id = RuleId { kind, route, index, name: R::rule_name(rule).map(Arc::from), parent: None };
+            rules.push(R::parse_rule(rule, Arc::new(id)));
+        }
+    });
     if route.default_gateways().is_some_and(|scope| !matches!(scope, "" | "None")) {
         ignored.push("useDefaultGateways: no Gateway is a default one here".to_owned());
     }

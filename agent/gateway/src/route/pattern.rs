@@ -1,5 +1,5 @@
 //! Regular expressions of users: RE2-like syntax without look-around and back-references, matched
-//! in linear time, anchored at both ends, and limited in compiled size.
+//! in linear time, anchored at both ends, and limited in compiled size: each, and all of a route.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,15 +11,36 @@ use crate::Fault;
 /// Of the compiled program, in bytes. A bomb such as `((a{100}){100}){100}` needs gigabytes; real
 /// expressions stay below 50 kB.
 const PROGRAM_BYTES: usize = 256 * 1024;
+/// The least that an expression counts as, in bytes: small programs come with more than themselves.
+const LEAST_BYTES: usize = 16 * 1024;
 /// Of the lazily built automaton, in bytes and per thread; beyond it, matching is slower, not
 /// wrong.
-const CACHE_BYTES: usize = 1024 * 1024;
+const CACHE_BYTES: usize = 256 * 1024;
+/// Of the different expressions of a route in all, in bytes: 256 ordinary ones.
+const ROUTE_BYTES: usize = 4 * 1024 * 1024;
+/// The same of a parent route with one of its children.
+const PAIR_BYTES: usize = 2 * ROUTE_BYTES;
 
-/// Expressions that were compiled already.
-#[derive(Default)]
+/// Expressions that were compiled already, and what further ones may take.
 struct Compiled {
-    text: HashMap<String, Regex>,
-    octets: HashMap<String, bytes::Regex>,
+    text: HashMap<String, Expression<Regex>>,
+    octets: HashMap<String, Expression<bytes::Regex>>,
+    budget: Budget,
+}
+
+#[derive(Clone)]
+struct Expression<R> {
+    regex: R,
+    bytes: usize,
+    /// The last budget that it was taken from: equal expressions count once.
+    counted: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Budget {
+    number: usize,
+    whole: usize,
+    left: usize,
 }
 
 thread_local! {
@@ -27,69 +48,132 @@ thread_local! {
     static COMPILED: RefCell<Option<Compiled>> = const { RefCell::new(None) };
 }
 
-/// Compiles equal expressions once while `run` runs, and lets them share their memory. One rule of
-/// a parent route and one of a child have the same ones in each of thousands of combinations.
+/// Compiles equal expressions once while `run` runs, and lets them share their memory; different
+/// ones may take as much as those of one route. One rule of a parent route and one of a child have
+/// the same ones in each of thousands of combinations.
 pub(crate) fn compiling_once<T>(run: impl FnOnce() -> T) -> T {
-    COMPILED.set(Some(Compiled::default()));
+    let budget = Budget { number: 0, whole: ROUTE_BYTES, left: ROUTE_BYTES };
+    COMPILED.set(Some(Compiled { text: HashMap::new(), octets: HashMap::new(), budget }));
     let result = run();
     COMPILED.set(None);
     result
 }
 
+/// Begins a pair of a parent route and a child: what it may take does not depend on other pairs.
+pub(crate) fn begin_pair() {
+    COMPILED.with_borrow_mut(|compiled| {
+        if let Some(Compiled { budget, .. }) = compiled {
+            *budget = Budget { number: budget.number + 1, whole: PAIR_BYTES, left: PAIR_BYTES };
+        }
+    });
+}
+
+/// The refusal of all further expressions, if there were too many.
+pub(crate) fn used_up() -> Option<Fault> {
+    COMPILED.with_borrow(|compiled| {
+        let budget = compiled.as_ref()?.budget;
+        (budget.left == 0).then(|| budget.refusal())
+    })
+}
+
 pub(crate) fn text(pattern: &str) -> Result<Regex, Fault> {
     once(
         pattern,
-        |compiled| &mut compiled.text,
-        |pattern| {
-            // Alone first: `a)|(b` is no expression, but would be one between our anchoring
-            // parentheses.
-            compile(pattern)?;
-            compile(&anchored(pattern))
-        },
+        |compiled| (&mut compiled.text, &mut compiled.budget),
+        |bytes| compile(&anchored(pattern), bytes),
     )
 }
 
 pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Fault> {
     once(
         pattern,
-        |compiled| &mut compiled.octets,
-        |pattern| {
-            compile(pattern)?;
-            bytes::RegexBuilder::new(&anchored(pattern))
-                .size_limit(PROGRAM_BYTES)
-                .dfa_size_limit(CACHE_BYTES)
-                .build()
-                .map_err(|error| refusal(pattern, &error))
+        |compiled| (&mut compiled.octets, &mut compiled.budget),
+        |bytes| {
+            bytes::RegexBuilder::new(&anchored(pattern)).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
         },
     )
 }
 
+/// Refuses what is no expression by itself: `a)|(b` would be one between parentheses.
+pub(crate) fn check(pattern: &str) -> Result<(), Fault> {
+    match used_up() {
+        Some(refusal) => Err(refusal),
+        None => compile(pattern, PROGRAM_BYTES).map(drop).map_err(|error| refusal(pattern, &error)),
+    }
+}
+
+type List<'c, R> = (&'c mut HashMap<String, Expression<R>>, &'c mut Budget);
+
 fn once<R: Clone>(
     pattern: &str,
-    list: fn(&mut Compiled) -> &mut HashMap<String, R>,
-    compile: fn(&str) -> Result<R, Fault>,
+    list: fn(&mut Compiled) -> List<'_, R>,
+    compile: impl Fn(usize) -> Result<R, regex::Error>,
 ) -> Result<R, Fault> {
-    COMPILED.with_borrow_mut(|compiled| {
-        let Some(known) = compiled.as_mut().map(list) else { return compile(pattern) };
-        if let Some(regex) = known.get(pattern) {
-            return Ok(regex.clone());
+    let known = COMPILED.with_borrow_mut(|compiled| {
+        let (known, budget) = compiled.as_mut().map(list)?;
+        known.get_mut(pattern).map(|known| budget.take(known))
+    });
+    if let Some(known) = known {
+        return known;
+    }
+    let new = check(pattern).and_then(|()| sized(compile).map_err(|error| refusal(pattern, &error)));
+    COMPILED.with_borrow_mut(|compiled| match (compiled.as_mut().map(list), new) {
+        (Some((known, budget)), Ok(new)) => budget.take(known.entry(pattern.to_owned()).or_insert(new)),
+        (Some((_, budget)), Err(fault)) => {
+            budget.left = budget.left.saturating_sub(PROGRAM_BYTES);
+            Err(fault)
         }
-        let regex = compile(pattern)?;
-        known.insert(pattern.to_owned(), regex.clone());
-        Ok(regex)
+        (None, new) => new.map(|new| new.regex),
     })
 }
+
+/// With the smallest of a few limits that it stays below: the library does not tell sizes.
+fn sized<R>(compile: impl Fn(usize) -> Result<R, regex::Error>) -> Result<Expression<R>, regex::Error> {
+    let mut bytes = LEAST_BYTES;
+    loop {
+        match compile(bytes) {
+            Err(regex::Error::CompiledTooBig(_)) if bytes < PROGRAM_BYTES => bytes *= 2,
+            result => return result.map(|regex| Expression { regex, bytes, counted: None }),
+        }
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// One that does not fit takes all the rest: a route of nothing but bombs must not cost the
+    /// time to compile each of them.
+    fn take<R: Clone>(&mut self, expression: &mut Expression<R>) -> Result<R, Fault> {
+        if expression.counted == Some(self.number) {
+            return Ok(expression.regex.clone());
+        }
+        if expression.bytes > self.left {
+            self.left = 0;
+            return Err(self.refusal());
+        }
+        self.left -= expression.bytes;
+        expression.counted = Some(self.number);
+        Ok(expression.regex.clone())
+    }
+
+    fn refusal(self) -> Fault {
+        Fault::unsupported(format!(
+            "too many regular expressions: all different ones together may compile to {} MiB, where each counts as \
+             {} KiB at least; use fewer or smaller ones, or several routes",
+            self.whole / (1024 * 1024),
+            LEAST_BYTES / 1024
+        ))
+    }
+}
+
+// === compiling ===
 
 fn anchored(pattern: &str) -> String {
     format!("^(?:{pattern})$")
 }
 
-fn compile(pattern: &str) -> Result<Regex, Fault> {
-    RegexBuilder::new(pattern)
-        .size_limit(PROGRAM_BYTES)
-        .dfa_size_limit(CACHE_BYTES)
-        .build()
-        .map_err(|error| refusal(pattern, &error))
+fn compile(pattern: &str, bytes: usize) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(pattern).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
 }
 
 fn refusal(pattern: &str, error: &regex::Error) -> Fault {
@@ -133,6 +217,31 @@ mod tests {
         };
         assert_eq!(compiling_once(|| [compile(), compile()]), [2, 2]);
         assert_eq!((compile(), count()), (0, 0));
+    }
+
+    #[test]
+    fn the_different_expressions_of_a_route_are_limited_in_all() {
+        let big = |at: usize| format!("(x{{1,60}}y?){{1,20}}.*{at}");
+        let small = |at: usize| format!("/v{at}/[0-9]+");
+        let fitting = |of: &dyn Fn(usize) -> String| {
+            compiling_once(|| (0..1000).take_while(|at| octets(&of(*at)).is_ok()).count())
+        };
+        assert_eq!((fitting(&big), fitting(&small)), (32, ROUTE_BYTES / LEAST_BYTES));
+        compiling_once(|| {
+            let refused = (0..1000).find_map(|at| octets(&big(at % 33)).err()).unwrap();
+            assert!(refused.message.contains("compile to 4 MiB"), "{}", refused.message);
+            assert!(octets(&big(0)).is_ok() && octets("a+").is_err() && check("a+").is_err());
+            begin_pair();
+            assert!(octets("a+").is_ok() && used_up().is_none());
+        });
+    }
+
+    #[test]
+    fn refused_expressions_use_up_what_a_route_may_take() {
+        let bomb = |at: usize| text(&format!("(((a{{99}}){{99}}){{99}}){at}")).unwrap_err().message;
+        let messages: Vec<_> = compiling_once(|| (0..17).map(bomb).collect());
+        assert!(messages[..16].iter().all(|message| message.contains("too complex")), "{messages:?}");
+        assert!(messages[16].contains("too many"), "{messages:?}");
     }
 
     #[test]
