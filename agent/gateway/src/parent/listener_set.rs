@@ -33,11 +33,13 @@ pub(crate) fn unsupported_parent(set: &ListenerSet) -> Option<Fault> {
 /// The fault for which a ListenerSet may not attach to its parent.
 pub(crate) fn refuse_set(namespace: &str, parent: &Gateway, namespaces: Namespaces<'_>) -> Option<Fault> {
     let to = parent.metadata.namespace.as_deref().unwrap_or_default();
-    if is_child(parent) {
-        return Some(not_allowed(
-            "is itself attached to another Gateway; only Gateways with addresses of their own take ListenerSets",
-        ));
+    // Owners whom the Gateway does not admit learn nothing else about it.
+    if !allowed_sets(parent).admits(to, namespace, namespaces) {
+        return Some(not_allowed("does not allow ListenerSets of this namespace (spec.allowedListeners)"));
     }
-    let admitted = allowed_sets(parent).admits(to, namespace, namespaces);
-    (!admitted).then(|| not_allowed("does not allow ListenerSets of this namespace (spec.allowedListeners)"))
+    is_child(parent).then(|| {
+        not_allowed(
+            "is itself attached to another Gateway; only Gateways with addresses of their own take ListenerSets",
+        )
+    })
 }
