@@ -160,10 +160,7 @@ impl Core {
         self.snapshot.store(snapshot);
         // Connections whose listener is gone have served their last request.
         let current = self.snapshot.load();
-        self.clients.finish(|client| {
-            client.tls.as_ref().is_some_and(|listener| !listener.is_served())
-                || current.port(client.local).is_none()
-        });
+        self.clients.finish(|client| client.is_withdrawn(&current));
         unserved
     }
 

@@ -6,12 +6,16 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use portcullis_model::BackendProtocol;
+use portcullis_model::{BackendProtocol, Limits};
 use support::origin::Origin;
 use support::rules::rule;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 async fn two_tenants() -> (World, Origin) {
     let origin = Origin::http1().await;
@@ -39,6 +43,40 @@ async fn connections_of_a_listener_that_is_gone_end_and_others_stay() {
         world.apply().await;
         assert_eq!(stays.send("GET /\nhost: a.test").await.status, 200);
     }
+}
+
+/// The sweep at a change finds connections that have been opened; these come after it.
+#[tokio::test]
+async fn handshakes_for_a_listener_that_goes_meanwhile_come_to_nothing() {
+    let (mut world, _origin) = two_tenants().await;
+    // Or the connection would end for want of a request.
+    world.limit(Limits { header_timeout: Duration::from_secs(300), ..Limits::default() });
+    world.apply().await;
+    let silent = TcpStream::connect(world.tls).await.unwrap();
+    let mut halfway = TcpStream::connect(world.tls).await.unwrap();
+    let mut client = support::client::connection("b.test");
+    write_tls(&mut client, &mut halfway).await;
+    while client.is_handshaking() {
+        let mut flight = [0; 4096];
+        let count = halfway.read(&mut flight).await.unwrap();
+        client.read_tls(&mut &flight[..count]).unwrap();
+        client.process_new_packets().unwrap();
+    }
+    eventually("both are accepted", async || world.proxy.stats().await.accepted == 2).await;
+    world.listeners.retain(|spec| spec.host != "b.test");
+    world.apply().await;
+    write_tls(&mut client, &mut halfway).await;
+    let ended = timeout(Duration::from_secs(20), halfway.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "the connection stays although its listener is gone");
+    assert!(support::client::tls(silent, Some("b.test"), b"h2").await.is_err(), "its listener is gone");
+}
+
+async fn write_tls(client: &mut rustls::ClientConnection, stream: &mut TcpStream) {
+    let mut bytes = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut bytes).unwrap();
+    }
+    stream.write_all(&bytes).await.unwrap();
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
 use crate::core::settings::MinimumRate;
+use crate::core::snapshot::Current;
 use crate::core::stats::ExceededLimit;
 
 /// Unread bytes of a connection from which on each response has one piece at most.
@@ -154,6 +155,12 @@ impl Client {
     /// Of its Gateway, in requests that are sent on.
     pub(crate) fn pseudonym(&self) -> &HeaderValue {
         self.permit.pseudonym()
+    }
+
+    /// True if its listener, or what its port has for one, is gone.
+    pub(crate) fn is_withdrawn(&self, current: &Current) -> bool {
+        self.tls.as_ref().is_some_and(|listener_state| !listener_state.is_served())
+            || current.port(self.local).is_none()
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -296,8 +303,9 @@ impl Clients {
         }
     }
 
-    pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>) -> Registered {
-        if self.closing.get() {
+    /// A connection may have been withdrawn before it gets here: in the middle of its handshake.
+    pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>, current: &Current) -> Registered {
+        if self.closing.get() || client.is_withdrawn(current) {
             client.set_phase(Phase::Finish);
         }
         let number = self.registered.get();

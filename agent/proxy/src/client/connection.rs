@@ -4,9 +4,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use portcullis_model::{Listener, Port, PortListeners, Serves};
+use portcullis_model::{Listener, PortListeners, Serves};
 use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -56,8 +55,8 @@ struct Admitted {
 /// The first that a client sends.
 enum First {
     Request,
-    /// For one of the port's listeners.
-    ClientHello(Arc<Port>),
+    /// For one of the port's listeners, as they are when it has come.
+    ClientHello,
 }
 
 pub(crate) struct Negotiated {
@@ -85,8 +84,8 @@ impl Opener {
         let Admitted { permit, first } = self.admit(local)?;
         let start = match first {
             First::Request => start_plain(&permit, stream).await?,
-            First::ClientHello(port) => {
-                let handshake = timeout(permit.limits().tls_handshake_timeout, self.handshake(&port, stream));
+            First::ClientHello => {
+                let handshake = timeout(permit.limits().tls_handshake_timeout, self.handshake(local, stream));
                 let shaken = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout));
                 shaken.inspect_err(|failure| self.counters.handshake_failed(*failure)).ok()?
             }
@@ -104,7 +103,7 @@ impl Opener {
         };
         let first = match &port.listeners {
             PortListeners::Http(_) => First::Request,
-            PortListeners::Tls(_) => First::ClientHello(port.clone()),
+            PortListeners::Tls(_) => First::ClientHello,
             PortListeners::Tcp(listener) | PortListeners::Udp(listener) => {
                 tracing::debug!(%local, listener = %listener.id, "connection to a listener that is not served");
                 return None;
@@ -113,11 +112,13 @@ impl Opener {
         Some(Admitted { permit: self.connection_limits.admit(&port.gateway)?, first })
     }
 
-    async fn handshake(&self, port: &Port, stream: TcpStream) -> Result<Negotiated, HandshakeFailure> {
+    async fn handshake(&self, local: SocketAddr, stream: TcpStream) -> Result<Negotiated, HandshakeFailure> {
         let accepting = LazyConfigAcceptor::new(Acceptor::default(), stream);
         let start = accepting.await.map_err(protocol_failure)?;
         let name = start.client_hello().server_name().map(normal_name);
-        let listener = port.listeners.by_name().and_then(|listeners| listeners.for_sni(name.as_deref()));
+        let current = self.snapshot.load();
+        let listeners = current.port(local).and_then(|port| port.listeners.by_name());
+        let listener = listeners.and_then(|listeners| listeners.for_sni(name.as_deref()));
         let terminates = |listener: &Listener| refusal(listener).is_none() && listener.serves.tls().is_some();
         let served = listener.filter(|listener| terminates(listener)).and_then(|listener| {
             let state = self.listeners.get(listener);

@@ -52,7 +52,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     };
     let client = Rc::new(Client::new(peer, local, tls, permit, idle_limit));
     let limits = client.limits();
-    let registered = clients.register(&client);
+    let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
     let for_service = client.clone();
     let service =
