@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portcullis_model::{BackendProtocol, ObjectName};
@@ -15,6 +16,7 @@ use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 /// Bytes a second that are wanted here: a test need not last for seconds of grace.
 const RATE: u32 = 2400;
@@ -157,13 +159,43 @@ async fn what_is_not_up_to_the_client_stays() {
 
 #[tokio::test]
 async fn without_a_minimum_rate_slow_clients_stay() {
-    let world = world(large().await, 0).await;
+    stalled_clients_stay(&world(large().await, 0).await).await;
+}
+
+async fn stalled_clients_stay(world: &World) {
     let mut stream = connect(world.plain).await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     let begun = std::time::Instant::now();
     eventually("time passes", async || begun.elapsed() > LONG).await;
-    assert_eq!(closed_for(&world, ExceededLimit::MinimumRate).await, 0);
+    assert_eq!(closed_for(world, ExceededLimit::MinimumRate).await, 0);
     assert!(stream.read(&mut [0; 10]).await.unwrap() > 0);
+}
+
+/// They share a connection to a backend of HTTP/2 with others.
+#[tokio::test]
+async fn clients_that_do_not_read_leave_room_for_others() {
+    let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
+    let mut world = World::with(Settings { minimum_rate, ..Settings::default() });
+    let origin = Origin::h2c().await;
+    world.backend("echo", BackendProtocol::H2c, &[origin.address]);
+    world.http("*", vec![rule()]);
+    world.apply().await;
+    let mut stalled = Vec::new();
+    for _ in 0..12 {
+        let mut stream = connect(world.plain).await;
+        stream.write_all(b"GET /?size=50000000 HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stalled.push(stream);
+    }
+    let mut last = 0;
+    eventually("all are stalled", async || {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let produced = origin.produced.load(Ordering::SeqCst);
+        std::mem::replace(&mut last, produced) == produced && produced > 0
+    })
+    .await;
+    let whole = timeout(Duration::from_secs(20), world.send(Via::Http1, "GET /?size=3000000")).await;
+    assert_eq!(whole.expect("others have no room").body.len(), 3_000_000);
+    assert_eq!(origin.connections(), 1);
 }
 
 /// Clients go that do not read once their responses take more than the agent may have for them;

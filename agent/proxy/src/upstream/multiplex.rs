@@ -18,8 +18,11 @@ use tokio::net::TcpStream;
 use crate::core::task::LocalExecutor;
 use crate::upstream::request::Upload;
 
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Bytes of a response that a backend may send before its client has taken them.
+const STREAM_WINDOW: u32 = 128 << 10;
+/// The largest there is: responses of clients that do not read must not use up what the responses
+/// of others come by.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 pub(crate) struct Multiplexed {
     sender: RefCell<SendRequest<Upload>>,
