@@ -78,11 +78,11 @@ fn rules_that_no_child_can_meet_are_told() {
         ),
         (
             json!({"namespaces": {"from": "Selector", "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn"}]}}}),
-            "a NotIn: values are missing",
+            "matchExpressions[0].values: In and NotIn need at least one value",
         ),
         (
             json!({"namespaces": {"from": "Selector", "selector": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}}}),
-            "operator \"in\" is none of In, NotIn, Exists, DoesNotExist",
+            "matchExpressions[0].operator: \"in\" is no operator: use In, NotIn, Exists or DoesNotExist",
         ),
     ] {
         let told = told(allowed);
