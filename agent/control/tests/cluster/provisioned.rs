@@ -77,7 +77,9 @@ impl Provider {
         let options = SourceOptions { only: None, last_good: None, wait: Duration::from_secs(2) };
         let source = KubeSource::new(client(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
-        let translator = Translator::new(Settings { controller_name, generated, ..Settings::default() });
+        let load_balancers = vec!["203.0.113.0/24".parse().unwrap()];
+        let settings = Settings { controller_name, generated, load_balancers, ..Settings::default() };
+        let translator = Translator::new(settings);
         let elector = Elector::new(client(), &fixture.name, LEASE, "provider", TIMING);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
