@@ -11,6 +11,7 @@ use portcullis_api::types::gateways::Gateway;
 use portcullis_api::types::shared::{ClassStatus, ParentReference, RouteParentStatus, RouteStatus};
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects, generation};
 use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey};
+use serde_json::json;
 
 use super::attachments::Parents;
 use super::backends::Backends;
@@ -29,6 +30,7 @@ use crate::feedback::Observations;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey, parent_key};
 use crate::parent::{self, AllowedChildren};
 use crate::policy::backend_tls;
+use crate::status::summary::parent_name;
 use crate::status::{
     ChildView, GatewayView, ListenerView, Overlap, ParentVerdict, SetView, Status, child_status,
     class_status, classless_status, gateway_status, policy_status, route_status, set_status,
@@ -52,6 +54,9 @@ pub(super) struct View<'s> {
     pub(super) backends: &'s Backends,
     pub(super) observations: &'s Observations,
 }
+
+/// By the CRD, of a route's status.
+const MOST_PARENTS: usize = 32;
 
 /// The kind of object that a parentRef of a route names.
 enum Named {
@@ -356,6 +361,7 @@ impl<'s> View<'s> {
             }
         }
         problems.dedup();
+        problems.extend(self.parents_left_out(key));
         problems
     }
 
@@ -401,6 +407,30 @@ impl<'s> View<'s> {
     }
 
     fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
+        let mut status = self.whole_route_status(key, state);
+        status.parents.truncate(MOST_PARENTS);
+        status
+    }
+
+    /// The parents of a route that its status has no room for: it has 32 parentRefs at most, but
+    /// parent routes may name it on their own.
+    fn parents_left_out(self, key: &ObjectKey) -> Option<String> {
+        let state = self.routes.get(key)?;
+        if state.parsed.parent_refs.len() + self.parsed.listers(key).count() <= MOST_PARENTS {
+            return None;
+        }
+        let entries = self.whole_route_status(key, state).parents;
+        let left_out = entries.iter().skip(MOST_PARENTS).map(|entry| parent_name(&json!(entry.parent_ref)));
+        let left_out: Vec<_> = left_out.collect();
+        let words = format!(
+            "status.parents has room for {MOST_PARENTS} entries, these have none: {}",
+            left_out.join(", ")
+        );
+        (!left_out.is_empty()).then_some(words)
+    }
+
+    /// With an entry for every parent.
+    fn whole_route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
         let verdicts = self.verdicts(key, state);
         let controller = &self.settings.controller_name;
         let refused = self.refused_endpoints(state);

@@ -12,6 +12,8 @@ mod fields;
 #[cfg(test)]
 mod incremental;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod stories;
 #[cfg(test)]
 mod support;
