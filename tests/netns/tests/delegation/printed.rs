@@ -50,6 +50,12 @@ fn the_printed_route_alone_serves_the_same() {
             &["www.example.com"],
             &["/", "/?q=1", "/a?q=1", "/?q=2"],
         ),
+        (
+            "printed-parts",
+            "printed-in-parts",
+            &["x0.com", "x14.com", "y0.org", "y14.org", "z.org", "z.com"],
+            &["/", "/a/1", "/b", "/c", "/d"],
+        ),
     ] {
         compare(test, case, hosts, paths).unwrap_or_else(|error| panic!("{case}: {error:#}"));
     }
@@ -62,7 +68,7 @@ fn compare(test: &str, case: &str, hosts: &[&str], paths: &[&str]) -> Result<()>
     let before = answers(&family, &urls)?;
     ensure!(
         before.iter().any(|(_, answer)| answer.parse::<u16>().is_err()),
-        "nobody serves anything: {before:?}"
+        "no backend serves anything: {before:?}"
     );
     replace_family(&family)?;
     family.restart()?;
@@ -81,15 +87,21 @@ fn answers(family: &Family, urls: &[String]) -> Result<Vec<(String, String)>> {
     Ok(answers)
 }
 
-/// The printed objects in place of all routes.
+/// The printed objects in place of parents and children; other routes stay.
 fn replace_family(family: &Family) -> Result<()> {
     let config = family.scenario.config();
     let directory = config.to_str().context("a path")?;
     let printed = family.scenario.portcullis(&["check", "-f", directory, "--show", "ephemeral"])?;
     let file = config.join("family.yaml");
     let written = fs::read_to_string(&file)?;
-    let others: Vec<_> =
-        written.split("\n---\n").filter(|document| !document.contains("\nkind: HTTPRoute\n")).collect();
+    // Children refer to parents, and parents to children or to what they allow.
+    let is_of_family = |document: &str| {
+        document.contains("\nkind: HTTPRoute\n")
+            && ["{kind: HTTPRoute", " kind: HTTPRoute", "allowedRoutes:"]
+                .iter()
+                .any(|it| document.contains(it))
+    };
+    let others: Vec<_> = written.split("\n---\n").filter(|document| !is_of_family(document)).collect();
     fs::write(config.join("printed.yaml"), printed)?;
     Ok(fs::write(file, others.join("\n---\n"))?)
 }
