@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use portcullis_model::{
     Action, Backend, BackendTarget, Entry, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
-    Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves, Snapshot, Timeouts, TlsTermination,
-    ValueMatch, WeightedBackend,
+    Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves, SlowClients, Snapshot, Timeouts,
+    TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -165,7 +165,12 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
 
 fn dump_timeouts(timeouts: &Timeouts) -> Value {
     let text = |limit: Option<Duration>| limit.map(|limit| format!("{limit:?}"));
-    json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)})
+    let mut value =
+        json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)});
+    if timeouts.slow_clients == SlowClients::Keep {
+        value["slowClients"] = "keep".into();
+    }
+    value
 }
 
 fn dump_http_backend(backend: &WeightedBackend) -> Map<String, Value> {

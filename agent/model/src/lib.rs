@@ -38,8 +38,8 @@ pub use port::{Mismatch, Port, PortListeners};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;
 pub use route::{
-    Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, Split, Timeouts, ValueMatch,
-    Weighted, WeightedBackend,
+    Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, SlowClients, Split, Timeouts,
+    ValueMatch, Weighted, WeightedBackend,
 };
 pub use select::Selected;
 pub use shard::ShardMap;

@@ -110,6 +110,16 @@ pub struct Timeouts {
     pub request: Option<Duration>,
     /// One attempt at a backend.
     pub backend_request: Option<Duration>,
+    pub slow_clients: SlowClients,
+}
+
+/// The end of a client that is slower than the agent's minimum rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowClients {
+    #[default]
+    Close,
+    /// The rule says that its requests may take any time.
+    Keep,
 }
 
 // === impl RouteMatch ===

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portcullis_model::{BackendProtocol, ObjectName};
+use portcullis_model::{BackendProtocol, ObjectName, SlowClients};
 use portcullis_proxy::{ExceededLimit, MinimumRate, Settings};
 use support::origin::Origin;
 use support::rules::rule;
@@ -160,6 +160,14 @@ async fn what_is_not_up_to_the_client_stays() {
 #[tokio::test]
 async fn without_a_minimum_rate_slow_clients_stay() {
     stalled_clients_stay(&world(large().await, 0).await).await;
+}
+
+#[tokio::test]
+async fn slow_clients_stay_with_a_rule_that_says_so() {
+    let mut world = world(large().await, RATE).await;
+    world.listeners[0].rules = vec![rule().slow_clients(SlowClients::Keep)];
+    world.apply().await;
+    stalled_clients_stay(&world).await;
 }
 
 async fn stalled_clients_stay(world: &World) {

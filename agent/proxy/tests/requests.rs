@@ -135,7 +135,11 @@ async fn statuses_of_our_own() {
     let failure =
         Action::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "no backend".into() });
     let slow = RouteSpec {
-        timeouts: Timeouts { request: Some(Duration::from_millis(50)), backend_request: None },
+        timeouts: Timeouts {
+            request: Some(Duration::from_millis(50)),
+            backend_request: None,
+            ..Timeouts::default()
+        },
         ..RouteSpec::action("/slow", forward("app/echo:80"))
     };
     for (target, status) in

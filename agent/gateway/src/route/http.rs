@@ -8,7 +8,7 @@ use ::http::StatusCode;
 use portcullis_api::ObjectType;
 use portcullis_api::types::httproutes::{HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts};
 use portcullis_api::types::shared::ParentReference;
-use portcullis_model::{BackendProtocol, RuleId, Timeouts};
+use portcullis_model::{BackendProtocol, RuleId, SlowClients, Timeouts};
 
 use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
@@ -152,11 +152,13 @@ fn prefix_to_replace(
 fn parse_timeouts(timeouts: &HttpRouteTimeouts) -> Result<Timeouts, Fault> {
     let request = timeout(timeouts.request.as_deref(), "request")?;
     let backend_request = timeout(timeouts.backend_request.as_deref(), "backendRequest")?;
+    let switched_off = timeouts.request.is_some() && request.is_none();
+    let slow_clients = if switched_off { SlowClients::Keep } else { SlowClients::Close };
     match (request, backend_request) {
         (Some(whole), Some(attempt)) if attempt > whole => {
             Err(Fault::unsupported("timeouts: backendRequest cannot be longer than request"))
         }
-        _ => Ok(Timeouts { request, backend_request }),
+        _ => Ok(Timeouts { request, backend_request, slow_clients }),
     }
 }
 

@@ -67,6 +67,9 @@ fn timeouts_are_durations_and_zero_switches_them_off() {
     assert_eq!(parsed.request, Some(Duration::from_secs(10)));
     assert_eq!(parsed.backend_request, Some(Duration::from_millis(1500)));
     assert_eq!(timeouts(json!({"request": "0s", "backendRequest": "1h"})).timeouts.request, None);
+    for (value, kept) in [(json!({"request": "0s"}), true), (json!({"backendRequest": "0s"}), false)] {
+        assert_eq!(timeouts(value).timeouts.slow_clients == SlowClients::Keep, kept);
+    }
     for wrong in [json!({"request": "10"}), json!({"request": "1s", "backendRequest": "2s"})] {
         assert_eq!(timeouts(wrong).faults[0].reason, Reason::UnsupportedValue);
     }

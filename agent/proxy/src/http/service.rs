@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use http::Request;
 use hyper::body::Incoming;
+use portcullis_model::SlowClients;
 
 use crate::client::clients::{Client, Exchange};
 use crate::core::snapshot::SnapshotCell;
@@ -49,6 +50,11 @@ impl Service {
         let request = self.router.route(&current, client, &outgoing.parts);
         // Messages of gRPC come and are taken whenever the application likes.
         if request.is_grpc() {
+            exchange.take_any_time();
+        }
+        if let Decision::Forward(plan) = &request.decision
+            && plan.rule.timeouts.slow_clients == SlowClients::Keep
+        {
             exchange.take_any_time();
         }
         let forwarded = match &request.decision {

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
     PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin,
-    RouteTable, Rule, RuleId, Split, Timeouts, ValueMatch, WeightedBackend,
+    RouteTable, Rule, RuleId, SlowClients, Split, Timeouts, ValueMatch, WeightedBackend,
 };
 
 #[derive(Clone)]
@@ -99,6 +99,11 @@ impl RuleSpec {
 
     pub fn request_timeout(mut self, milliseconds: u64) -> Self {
         self.timeouts.request = Some(Duration::from_millis(milliseconds));
+        self
+    }
+
+    pub fn slow_clients(mut self, slow_clients: SlowClients) -> Self {
+        self.timeouts.slow_clients = slow_clients;
         self
     }
 
