@@ -167,6 +167,8 @@ impl Directory {
         if ready.sweep || ready.reread {
             paths.extend(self.sweep());
         }
+        // Sweeps, too, leave alone what is being written: what it says is half of it, or nothing.
+        paths.retain(|path| !self.watch.touched().is_open(path));
         let looks = self.look_at(&paths.into_iter().collect::<Vec<_>>());
         let changes = looks.into_iter().flat_map(|look| self.accept(look)).collect();
         // Once per kind, however many objects there are.

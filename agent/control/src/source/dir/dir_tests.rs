@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
@@ -83,6 +84,26 @@ async fn a_truncated_file_rests_before_it_counts_as_empty() {
     assert_eq!(describe(&next(&mut source).await), ["s:[2]"]);
     drop(fs::File::create(&path).unwrap());
     assert_eq!(describe(&next(&mut source).await), ["-s"]);
+}
+
+/// `(sleep 1; cat new.yaml) > a.yaml`: emptied at once, written in steps, closed at the end. Other
+/// changes meanwhile are not held up, and comparing with the disk does not read it either.
+#[tokio::test]
+async fn a_file_keeps_its_objects_until_its_writer_closes_it() {
+    let (dir, mut source) = loaded(&[("a.yaml", service("s", 1))]).await;
+    let mut writer = fs::File::create(dir.path().join("a.yaml")).unwrap();
+    for (port, half) in [(1, "apiVersion: v1\nkind: Service\n"), (2, "metadata: {name: s}\n")] {
+        // The rest of a file that is gone is longer than that of one that was emptied before.
+        fs::write(dir.path().join("b.yaml"), service("t", port)).unwrap();
+        assert_eq!(describe(&next(&mut source).await), [format!("t:[{port}]")]);
+        fs::remove_file(dir.path().join("b.yaml")).unwrap();
+        assert_eq!(describe(&next(&mut source).await), ["-t"]);
+        source.reread().now();
+        writer.write_all(half.as_bytes()).unwrap();
+    }
+    writer.write_all(b"spec: {ports: [{port: 2}]}\n").unwrap();
+    drop(writer);
+    assert_eq!(describe(&next(&mut source).await), ["s:[2]"]);
 }
 
 #[tokio::test]

@@ -145,6 +145,11 @@ impl SharedTouches {
         self.0.changed.notify_one();
     }
 
+    /// True while a file's writer is waited for.
+    pub(crate) fn is_open(&self, path: &Path) -> bool {
+        self.touches().is_open(path)
+    }
+
     fn event(&self, event: notify::Result<Event>) {
         let Ok(event) = event else { return self.sweep(Touch::Complete) };
         if event.need_rescan() {
@@ -193,6 +198,7 @@ fn touch_of(kind: EventKind) -> Option<Touch> {
         EventKind::Modify(ModifyKind::Name(RenameMode::Both)) | EventKind::Access(_) => None,
         // A reader that finds the file gone lets it rest before believing it.
         EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Complete),
+        EventKind::Modify(ModifyKind::Data(_)) => Some(Touch::Written),
         _ => Some(Touch::Unsettled),
     }
 }
