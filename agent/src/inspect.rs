@@ -8,7 +8,7 @@ use portcullis_inspect::{Outcome, Question};
 use portcullis_model::Snapshot;
 
 use crate::cli::{DumpArgs, ExplainArgs, From, RoutesArgs};
-use crate::plane::read_path;
+use crate::plane::READING;
 use crate::{admin, offline, output};
 
 pub(crate) fn dump(args: &DumpArgs) -> Result<ExitCode> {
@@ -40,7 +40,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode> {
         admin::client::explain(&from.admin.path(), serde_json::to_string(&question)?)?
     } else {
         let outcome = offline::translate_readable(&from.filename, &from.settings)?;
-        portcullis_inspect::explain(&outcome.snapshot, &question, read_path)?
+        portcullis_inspect::explain(&outcome.snapshot, &question, READING)?
     };
     output::text(&explanation.text);
     Ok(match explanation.outcome {

@@ -1,7 +1,6 @@
 //! The data plane as the control side sees it: the node's addresses and kernel programs, and the
 //! proxy behind them.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -10,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
-use portcullis_inspect::EarlyAnswer;
+use portcullis_inspect::{EarlyAnswer, Reading};
 use portcullis_model::{FrontendKey, Snapshot, Unserved};
 use portcullis_node::{
     Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended, reachable_addresses,
 };
-use portcullis_proxy::{MinimumRate, Proxy, SocketMode, Stats};
+use portcullis_proxy::{MinimumRate, Proxy, Reason, SocketMode, Stats};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
@@ -172,10 +171,14 @@ fn without(snapshot: Arc<Snapshot>, frontends: &Refused) -> Arc<Snapshot> {
     Arc::new(usable)
 }
 
-/// A path as the data plane reads it, by its own function.
-pub(crate) fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
-    portcullis_proxy::normalise_path(path)
-        .map_err(|reason| EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() })
+/// Requests as the data plane reads them, by its own functions.
+pub(crate) const READING: Reading = Reading {
+    host: |authority| portcullis_proxy::bare_host(authority).map_err(early_answer),
+    path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
+};
+
+fn early_answer(reason: Reason) -> EarlyAnswer {
+    EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() }
 }
 
 async fn tend(node: Arc<Node>, disturbed: Arc<Notify>) {

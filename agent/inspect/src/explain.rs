@@ -15,7 +15,7 @@ use portcullis_model::{
 
 use crate::text;
 use candidates::{Candidates, Miss};
-use request::{EarlyAnswer, Question, QuestionError, ReadPath, Request};
+use request::{EarlyAnswer, Question, QuestionError, Reading, Request};
 
 /// The fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +32,16 @@ pub enum Outcome {
     Answered,
 }
 
-/// The text that answers a question. `read_path` is how the data plane reads paths.
+/// The text that answers a question. `reading` is the data plane's.
 ///
 /// # Errors
 /// When the question is no request.
 pub fn explain(
     snapshot: &Snapshot,
     question: &Question,
-    read_path: ReadPath,
+    reading: Reading,
 ) -> Result<Explanation, QuestionError> {
-    let request = Request::parse(question, read_path)?;
+    let request = Request::parse(question, reading)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
         let text = no_listener(snapshot, &request);

@@ -18,7 +18,7 @@ mod text;
 
 pub use age::decided_by_age;
 pub use dump::{dump, dump_snapshot};
-pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPath};
+pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
 pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
     Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,

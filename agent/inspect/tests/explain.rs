@@ -3,14 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
 use portcullis_control::offline::translate;
 use portcullis_gateway::Settings;
-use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, explain};
+use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, Reading, explain};
 use portcullis_model::Snapshot;
+use portcullis_proxy::Reason;
 
 fn shop() -> Arc<Snapshot> {
     snapshot("shop.yaml")
@@ -21,9 +21,13 @@ fn snapshot(manifests: &str) -> Arc<Snapshot> {
     translate(&[manifests], u64::MAX, Settings::default()).outcome.snapshot
 }
 
-fn read_path(path: &str) -> Result<Cow<'_, str>, EarlyAnswer> {
-    portcullis_proxy::normalise_path(path)
-        .map_err(|reason| EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() })
+const READING: Reading = Reading {
+    host: |authority| portcullis_proxy::bare_host(authority).map_err(early_answer),
+    path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
+};
+
+fn early_answer(reason: Reason) -> EarlyAnswer {
+    EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() }
 }
 
 fn ask(url: &str, method: &str, headers: &[&str]) -> String {
@@ -37,7 +41,7 @@ fn explained(url: &str, method: &str, headers: &[&str]) -> Explanation {
 fn explain_in(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) -> Explanation {
     let headers = headers.iter().map(ToString::to_string).collect();
     let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
-    explain(snapshot, &question, read_path).unwrap()
+    explain(snapshot, &question, READING).unwrap()
 }
 
 /// An address of its own comes before all addresses; a name may lead to either.
@@ -117,6 +121,25 @@ fn what_no_rule_takes_is_explained_too() {
     }
 }
 
+/// So is its host.
+#[test]
+fn hosts_are_read_as_the_data_plane_reads_them() {
+    let rule = "rule      HTTPRoute shop/cart rule 1: host www.shop.example, PathPrefix /cart";
+    let refused = "answer    400: Host is not a host name: no route is asked";
+    for (authority, headers, line) in [
+        ("www.shop.example.:8080", &[][..], rule),
+        ("user:word@WWW.shop.example:8080", &[], rule),
+        ("127.0.0.1:8080", &["Host: www.shop.example.:8080"], rule),
+        ("127.0.0.1:8080", &["Host: www.shop.example:"], rule),
+        ("127.0.0.1:8080", &["Host: www.shop.example:99999"], refused),
+        ("127.0.0.1:8080", &["Host: a@www.shop.example"], refused),
+        ("www.shop_example:8080", &["Host:"], refused),
+    ] {
+        let text = ask(&format!("http://{authority}/cart"), "GET", headers);
+        assert!(text.lines().any(|it| it == line), "{authority} {headers:?}: {text}");
+    }
+}
+
 /// The path of a request is not always the one that is matched.
 #[test]
 fn paths_are_read_as_the_data_plane_reads_them() {
@@ -137,6 +160,11 @@ fn paths_are_read_as_the_data_plane_reads_them() {
 fn what_is_no_request_is_refused() {
     for url in ["shop.example", "ftp://shop.example/", "http://a b/"] {
         let question = Question { url: url.to_owned(), ..Question::default() };
-        assert!(explain(&Snapshot::default(), &question, read_path).is_err(), "{url}");
+        assert!(explain(&Snapshot::default(), &question, READING).is_err(), "{url}");
+    }
+    for port in ["0", "99999", "x80"] {
+        let url = format!("http://shop.example:{port}/");
+        let question = Question { url: url.clone(), method: "GET".to_owned(), ..Question::default() };
+        assert!(explain(&Snapshot::default(), &question, READING).is_err(), "{url}");
     }
 }

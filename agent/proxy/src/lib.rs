@@ -31,5 +31,6 @@ pub use crate::core::reason::Reason;
 pub use crate::core::settings::{LogOutput, MinimumRate, Settings, SocketMode, Upstream};
 pub use crate::core::socket::CoreSockets;
 pub use crate::core::stats::{ExceededLimit, GatewayStats, HandshakeFailure, ListenerStats, Stats};
+pub use crate::http::edge::bare_host;
 pub use crate::http::path::normalise as normalise_path;
 pub use crate::proxy::{CORE_THREAD, Proxy, StartError};

@@ -12,7 +12,7 @@ use portcullis_inspect::{Explanation, MetricsFormat, Outcome, Progress, Question
 use tokio::sync::watch;
 
 use crate::cluster::Membership;
-use crate::plane::{Plane, read_path};
+use crate::plane::{Plane, READING};
 use crate::scrape;
 
 const INDEX: &str = "\
@@ -107,7 +107,7 @@ fn problems(state: &State) -> String {
 fn explain(state: &State, question: &[u8]) -> Answer {
     let answer = serde_json::from_slice::<Question>(question)
         .map_err(anyhow::Error::from)
-        .and_then(|question| Ok(portcullis_inspect::explain(&state.snapshot, &question, read_path)?));
+        .and_then(|question| Ok(portcullis_inspect::explain(&state.snapshot, &question, READING)?));
     match answer {
         Ok(Explanation { text, outcome: Outcome::Answered }) => ok(text),
         Ok(Explanation { text: why, outcome: Outcome::Unanswered }) => text(StatusCode::NOT_FOUND, why),

@@ -27,14 +27,24 @@ pub enum QuestionError {
     NoUrl { url: String, source: http::uri::InvalidUri },
     #[error("{0:?} is no http:// or https:// URL")]
     Scheme(String),
+    #[error("{0:?} is no port: use one of 1 to 65535")]
+    Port(String),
     #[error("{0:?} is no HTTP method")]
     Method(String),
     #[error("{0:?} is no \"Name: value\"")]
     Header(String),
 }
 
-/// Reads a path as the data plane does: normalised, or refused.
-pub type ReadPath = fn(&str) -> Result<Cow<'_, str>, EarlyAnswer>;
+/// Reads a part of a request as the data plane does: normalised, or refused.
+pub type ReadPart = fn(&str) -> Result<Cow<'_, str>, EarlyAnswer>;
+
+/// The data plane's own reading of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Of an authority: the host alone.
+    pub host: ReadPart,
+    pub path: ReadPart,
+}
 
 /// An answer that the data plane gives before any route is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +61,9 @@ pub(crate) struct Request {
     /// Address that it is sent to, if the URL has one.
     address: Option<IpAddr>,
     method: Method,
+    /// As routes see it; empty if it is refused.
     host: String,
-    /// As routes see it.
+    /// As routes see it, unless it or the host is refused.
     path: Result<String, EarlyAnswer>,
     /// As asked.
     target: String,
@@ -61,7 +72,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn parse(question: &Question, read_path: ReadPath) -> Result<Self, QuestionError> {
+    pub(crate) fn parse(question: &Question, reading: Reading) -> Result<Self, QuestionError> {
         let url = || question.url.clone();
         let uri: Uri = url().parse().map_err(|source| QuestionError::NoUrl { url: url(), source })?;
         let tls = match uri.scheme_str() {
@@ -69,20 +80,22 @@ impl Request {
             Some("https") => true,
             _ => return Err(QuestionError::Scheme(url())),
         };
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, authority)| authority);
         let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
         let address: Option<IpAddr> = url_host.trim_matches(['[', ']']).parse().ok();
         let headers = headers(&question.headers)?;
         let method = &question.method;
-        let host =
-            headers.get("host").map_or(url_host.as_str(), |host| without_port(host)).to_ascii_lowercase();
+        let host = (reading.host)(headers.get("host").map_or(authority, String::as_str));
+        let path = host.as_ref().map_err(|refused| *refused).and_then(|_| (reading.path)(uri.path()));
         Ok(Self {
             tls,
-            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            server_name: (tls && address.is_none()).then_some(url_host),
+            port: port(authority)?.unwrap_or(if tls { 443 } else { 80 }),
+            server_name: (tls && address.is_none()).then(|| url_host.strip_suffix('.').unwrap_or(&url_host).to_owned()),
             address,
             method: method.to_ascii_uppercase().parse().map_err(|_| QuestionError::Method(method.clone()))?,
-            host,
-            path: read_path(uri.path()).map(Cow::into_owned),
+            path: path.map(Cow::into_owned),
+            host: host.map(Cow::into_owned).unwrap_or_default(),
             target: uri.path().to_owned(),
             headers,
             query: query(uri.query().unwrap_or_default()),
@@ -122,10 +135,14 @@ fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> 
     Ok(headers)
 }
 
-fn without_port(authority: &str) -> &str {
+/// The port that a URL names. The library takes one that is none for one that is not there.
+fn port(authority: &str) -> Result<Option<u16>, QuestionError> {
     match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => authority,
+        Some((_, port)) if !port.is_empty() && !port.ends_with(']') => {
+            let number = port.parse().ok().filter(|port| *port != 0);
+            number.map(Some).ok_or_else(|| QuestionError::Port(port.to_owned()))
+        }
+        _ => Ok(None),
     }
 }
 

@@ -126,7 +126,11 @@ fn host(head: &impl Head) -> Result<Cow<'_, str>, Reason> {
     }
 }
 
-fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
+/// The host of an authority, as routing sees it.
+///
+/// # Errors
+/// When it names none.
+pub fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
     let (name, port) = match authority.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port),
         _ => (authority, ""),
