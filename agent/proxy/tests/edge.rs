@@ -4,12 +4,17 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Request;
+use portcullis_proxy::Reason;
 use support::backend::Backend;
 use support::client;
 use support::fixture::{Gateway, ListenerSpec, RouteSpec};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 async fn gateway() -> (Gateway, Backend) {
     let backend = Backend::echo().await;
@@ -65,6 +70,39 @@ async fn malformed_and_ambiguous_requests_are_refused() {
     for (name, bytes, wanted) in rows {
         let answer = client::raw(gateway.address, bytes.as_bytes()).await;
         assert_eq!(status(&answer), wanted, "{name}: {answer}");
+    }
+}
+
+/// They have no listener, and the HTTP library answers them.
+#[tokio::test]
+async fn requests_that_cannot_be_read_are_counted() {
+    let (gateway, _backend) = gateway().await;
+    let heads = [
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n",
+        "GET / HTTP/1.1\nhost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx: \0\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx: a\r\n b\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx : a\r\n\r\n",
+        "GET /#x HTTP/1.1\r\nhost: a\r\n\r\n",
+        "GET /\r\n\r\n",
+    ];
+    for (sent, head) in heads.iter().enumerate() {
+        let answer = client::raw(gateway.address, head.as_bytes()).await;
+        assert_eq!(status(&answer), "400", "{head:?}: {answer}");
+        let expected = (sent as u64 + 1, BTreeMap::from([(Reason::Malformed, sent as u64 + 1)]));
+        let counted = async {
+            // The answer may be there before the connection has ended.
+            loop {
+                let stats = gateway.proxy.stats().await;
+                if (stats.unrouted, stats.answers) == expected {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), counted).await.unwrap_or_else(|_| panic!("{head:?} is not counted"));
     }
 }
 

@@ -39,7 +39,8 @@ impl Reason {
     /// edge.
     pub(crate) fn is_unrouted(self) -> bool {
         match self {
-            Self::Method
+            Self::Malformed
+            | Self::Method
             | Self::TargetTooLong
             | Self::FieldsTooLarge
             | Self::NoHost
@@ -89,7 +90,8 @@ impl Reason {
             | Self::BackendBroken
             | Self::ResponseTooLarge
             | Self::ResponseCoding => Some(GrpcCode::Unavailable),
-            Self::Method
+            Self::Malformed
+            | Self::Method
             | Self::TargetTooLong
             | Self::FieldsTooLarge
             | Self::NoHost
@@ -124,6 +126,8 @@ pub(crate) enum GrpcCode {
 }
 
 reasons! {
+    /// The HTTP library cannot read it, or the check of its framing keeps the library from it.
+    Malformed = BAD_REQUEST "malformed" "the request is malformed",
     /// `TRACE` and `CONNECT`.
     Method = METHOD_NOT_ALLOWED "method" "this method is not allowed here",
     TargetTooLong = URI_TOO_LONG "target_too_long" "the request target is too long",

@@ -81,9 +81,12 @@ pub(crate) struct CoreCounters {
     pub connect_failures: Counter,
     pub retries: Counter,
     handshake_failures: [Counter; HandshakeFailure::ALL.len()],
-    /// By reason.
-    answers: [Counter; Reason::ALL.len()],
+    answers: AnswerCounters,
 }
+
+/// By reason.
+#[derive(Debug)]
+struct AnswerCounters([Counter; Reason::ALL.len()]);
 
 #[derive(Debug, Default)]
 pub(crate) struct GatewayCounters {
@@ -192,7 +195,7 @@ impl ListenerStats {
 
 impl CoreCounters {
     pub(crate) fn answered(&self, reason: Reason) {
-        self.answers[reason as usize].increment();
+        self.answers.0[reason as usize].increment();
     }
 
     pub(crate) fn handshake_failed(&self, failure: HandshakeFailure) {
@@ -202,7 +205,7 @@ impl CoreCounters {
     pub(crate) fn read(&self) -> Stats {
         let failures =
             HandshakeFailure::ALL.map(|failure| (failure, self.handshake_failures[failure as usize].get()));
-        let answers = Reason::ALL.iter().map(|reason| (*reason, self.answers[*reason as usize].get()));
+        let answers = Reason::ALL.iter().map(|reason| (*reason, self.answers.0[*reason as usize].get()));
         let unrouted = answers.clone().filter(|(reason, _)| reason.is_unrouted()).map(|(_, count)| count);
         Stats {
             gateways: BTreeMap::new(),
@@ -217,6 +220,15 @@ impl CoreCounters {
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),
         }
+    }
+}
+
+// === impl AnswerCounters ===
+
+/// The library has it for short arrays only.
+impl Default for AnswerCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::client::frame_budget::FrameBudget;
 use crate::client::framing::Framing;
 use crate::client::stream::{CheckedStream, ProtocolCheck};
 use crate::client::write_buffer::{FlushAfterPoll, WriteBuffer};
+use crate::core::reason::Reason;
 use crate::core::task::LocalExecutor;
 use crate::http::service::Service;
 
@@ -54,6 +55,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     let limits = client.limits();
     let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
+    let counters = service.router.counters.clone();
     let for_service = client.clone();
     let service =
         service_fn(move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request));
@@ -62,7 +64,13 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             let connection =
                 http1_builder(limits).serve_connection(TokioIo::new(stream), service).with_upgrades();
             let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
-            ended.map(|ended| ended.map_err(io::Error::other))
+            ended.map(|ended| {
+                ended.map_err(|error| {
+                    // It answered by itself, and never called the service.
+                    unreadable(&error).into_iter().for_each(|reason| counters.answered(reason));
+                    io::Error::other(error)
+                })
+            })
         }
         Version::Http2 => {
             let write_buffer = WriteBuffer::new(stream);
@@ -75,6 +83,15 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     };
     if let Some(Err(error)) = ended {
         tracing::debug!(client = %peer, %error, "client connection ended");
+    }
+}
+
+/// The reason why the HTTP library refused a request, if that is what ended the connection.
+fn unreadable(error: &hyper::Error) -> Option<Reason> {
+    match (error.is_parse_too_large(), error.is_parse()) {
+        (true, _) => Some(Reason::FieldsTooLarge),
+        (false, true) => Some(Reason::Malformed),
+        (false, false) => None,
     }
 }
 
