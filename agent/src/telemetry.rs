@@ -7,9 +7,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::LogFormat;
 
-/// Crates that log each request that fails. The code that made the request logs it once and in
-/// words; `--log kube_runtime=warn` brings these lines back.
-const QUIET: &str = "kube_client=off,kube_runtime=off";
+/// Crates that log each request that fails, and each watch that has gone with its directory. The
+/// code that made the request or the watch logs it once and in words; `--log kube_runtime=warn`
+/// brings these lines back.
+const QUIET: &str = "kube_client=off,kube_runtime=off,notify=off";
 
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}"))

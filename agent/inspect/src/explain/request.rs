@@ -91,7 +91,8 @@ impl Request {
         Ok(Self {
             tls,
             port: port(authority)?.unwrap_or(if tls { 443 } else { 80 }),
-            server_name: (tls && address.is_none()).then(|| url_host.strip_suffix('.').unwrap_or(&url_host).to_owned()),
+            server_name: (tls && address.is_none())
+                .then(|| url_host.strip_suffix('.').unwrap_or(&url_host).to_owned()),
             address,
             method: method.to_ascii_uppercase().parse().map_err(|_| QuestionError::Method(method.clone()))?,
             path: path.map(Cow::into_owned),

@@ -139,6 +139,7 @@ impl Framing {
                 self.state = State::Stopped;
                 Ok(())
             }
+            State::Head if self.is_first_line() && !may_begin(&self.line) => Err(Malformed::NotHttp),
             State::Head => Ok(()),
             _ if self.line.len() > CHUNK_LINE => Err(Malformed::Line),
             _ => Ok(()),
@@ -155,7 +156,14 @@ impl Framing {
         violation
     }
 
+    fn is_first_line(&self) -> bool {
+        self.state == State::Head && !self.begun && !self.head.started
+    }
+
     fn take_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        if self.is_first_line() && !may_begin(line) {
+            return Err(Malformed::NotHttp);
+        }
         let line = line.strip_suffix(b"\r\n").ok_or(Malformed::Line)?;
         match self.state {
             State::Head if line.is_empty() => {
@@ -168,9 +176,7 @@ impl Framing {
                     _ => State::Head,
                 };
             }
-            State::Head if !self.begun && !self.head.started && !is_http(line) => {
-                return Err(Malformed::NotHttp);
-            }
+            State::Head if self.is_first_line() && !is_http(line) => return Err(Malformed::NotHttp),
             State::Head => return self.head.take_line(line),
             State::ChunkSize => {
                 let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -229,6 +235,11 @@ fn is_http(line: &[u8]) -> bool {
     let version = words.nth(2);
     version
         .is_none_or(|version| version.starts_with(b"HTTP/") || words.any(|word| word.starts_with(b"HTTP/")))
+}
+
+/// True for what a method or an empty line may begin with; a TLS record, for one, does not.
+fn may_begin(line: &[u8]) -> bool {
+    line.first().is_none_or(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
 }
 
 /// Digits only: no sign, no prefix, no space.
@@ -319,6 +330,9 @@ mod tests {
         let verdict = |bytes| follow(bytes).0;
         assert_eq!(verdict("INVALID CONNECTION PREFACE\r\n\r\n"), Err(Violation::NotHttp));
         assert_eq!(verdict("\r\nUSER a b\r\n"), Err(Violation::NotHttp));
+        for tls in ["\x16", "\x16\x03\x01\x02\0\x01", "\x16\x03\x01\n\0", "\r\n\x16\x03\r\n"] {
+            assert_eq!(verdict(tls), Err(Violation::NotHttp), "{tls:?}");
+        }
         for bad in ["GET /\r\n", "GET / HTTP/2.0\r\n", "GET  / HTTP/1.1\r\n", "GET /a b HTTP/1.1\r\n"] {
             assert_eq!(verdict(bad), Ok(()), "{bad:?} is for the library to refuse");
         }
