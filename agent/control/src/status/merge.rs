@@ -16,14 +16,12 @@ const CONDITIONS: &str = "conditions";
 struct Shared {
     list: &'static str,
     reference: &'static str,
-    /// By the CRD.
-    most: usize,
 }
 
 /// Of routes, and of policies.
 const SHARED: [Shared; 2] = [
-    Shared { list: "parents", reference: "parentRef", most: 32 },
-    Shared { list: "ancestors", reference: "ancestorRef", most: 16 },
+    Shared { list: "parents", reference: "parentRef" },
+    Shared { list: "ancestors", reference: "ancestorRef" },
 ];
 
 /// Fields that a plan may have, but for the shared ones; those that are there and not planned go.
@@ -101,12 +99,7 @@ impl Shared {
             share_conditions(entry, before);
         }
         let is_same = |a: &Value, b: &Value| self.is_same(a, b);
-        let mut merged = merge(there, planned, is_same, |entry| !is_ours(entry, controller));
-        // The API server refuses a longer list as a whole. What others put there stays.
-        while merged.len() > self.most {
-            let Some(last) = merged.iter().rposition(|entry| is_ours(entry, controller)) else { break };
-            merged.remove(last);
-        }
+        let merged = merge(there, planned, is_same, |entry| !is_ours(entry, controller));
         let nothing_there = observed.get(self.list).is_none() && merged.is_empty();
         (!nothing_there).then(|| [(self.list.to_owned(), Value::Array(merged))].into_iter().collect())
     }
@@ -208,18 +201,6 @@ mod tests {
     /// As the API server returns it.
     fn stored(entry: &Value) -> Value {
         SHARED[0].completed(entry)
-    }
-
-    #[test]
-    fn no_more_entries_are_written_than_the_list_can_hold() {
-        let foreign = (0..10).map(|at| entry("example.com/c", &format!("f{at}"), "A", "t"));
-        let ours: Vec<_> = (0..32).map(|at| entry(OURS, &format!("o{at}"), "A", "")).collect();
-        let observed = json!({"parents": foreign.collect::<Vec<_>>()});
-        let patch = patch(&observed, Some(&json!({"parents": ours})), OURS, "now").unwrap();
-        let parents = patch["parents"].as_array().unwrap();
-        assert_eq!(parents.len(), 32);
-        assert_eq!(parents.iter().filter(|entry| is_ours(entry, OURS)).count(), 22);
-        assert_eq!(parents[31]["parentRef"]["name"], "o21");
     }
 
     #[test]
