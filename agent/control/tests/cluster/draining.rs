@@ -34,6 +34,8 @@ impl Shipped {
         command.args(["run", "--datapath", "userspace", "--drain-timeout", "60", "--node-name", "first"]);
         command.args(["--namespace", &fixture.name, "--mesh-name", &fixture.name, "--daemon-set", "none"]);
         command.args(["--controller-name", &fixture.controller_name]);
+        // The backend is a process of the node's.
+        command.args(["--endpoint-namespaces", &fixture.name]);
         command.arg("--kubeconfig").arg(std::env::var_os("KUBECONFIG").unwrap());
         command.arg("--admin-socket").arg(directory.join("admin.sock"));
         command.arg("--pin-dir").arg(directory.join("pins")).arg("--state-dir").arg(directory);
@@ -124,7 +126,7 @@ async fn an_agent_that_drains_leads_and_writes_no_more() {
     let backend = SlowBackend::start().await;
     let mut client = TcpStream::connect(serve(&fixture, backend.port).await).await.unwrap();
     client.write_all(b"GET / HTTP/1.1\r\nHost: shop.example.com\r\n\r\n").await.unwrap();
-    backend.asked.await.unwrap();
+    tokio::time::timeout(DEADLINE, backend.asked).await.expect("the backend is not asked").unwrap();
 
     // One that leads and writes nothing: whatever is written is the first one's.
     let second = Elector::new(fixture.client.clone(), &fixture.name, LEASE, "second", Timing::default());
