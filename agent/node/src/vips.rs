@@ -32,7 +32,7 @@ pub enum Tracking {
 pub enum Everywhere {
     /// All that are local, loopback included.
     All,
-    /// Those of the interfaces that lead to a network.
+    /// The addresses of the node, without loopback and those of dummies.
     Interfaces,
 }
 

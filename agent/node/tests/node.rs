@@ -101,16 +101,19 @@ fn a_port_is_given_up_when_another_process_listens_on_it() {
 }
 
 #[test]
-fn host_ports_are_on_the_addresses_that_lead_to_a_network() {
+fn host_ports_are_on_the_nodes_addresses_and_not_on_loopbacks() {
     isolated(|pin_dir| {
         let node = open_where(Everywhere::Interfaces, Choice::Programs, pin_dir, Duration::ZERO);
         let cores = Cores::new(1);
         node.set_sockets(&cores.sockets()).unwrap();
         let client = Client::new();
         support::ip("addr add 169.254.20.10/16 dev node0");
+        // Of the node itself, as where routes to it are announced.
+        support::ip("addr add 10.250.0.1/32 dev lo");
         let [v4, v6] = everywhere(7000);
         let spread = node.spread([v4, v6, tcp("10.50.0.1:80")].iter()).frontends;
-        let expected = [(tcp("10.99.0.1:7000"), v4), (tcp("[fd99::1]:7000"), v6)];
+        let expected =
+            [(tcp("10.99.0.1:7000"), v4), (tcp("10.250.0.1:7000"), v4), (tcp("[fd99::1]:7000"), v6)];
         assert_eq!(spread, expected.into());
 
         let kubelet = TcpListener::bind("127.0.0.1:7000").unwrap();

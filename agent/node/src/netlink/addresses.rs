@@ -48,10 +48,10 @@ impl Addresses {
         Ok(found)
     }
 
-    /// The indices of the interfaces that lead to no network: loopback, and those of type dummy, to
-    /// which other programs give addresses of Services (kube-proxy with IPVS, DNS caches).
-    pub(crate) fn inward_interfaces(&mut self) -> io::Result<BTreeSet<u32>> {
-        let mut found = BTreeSet::from([LOOPBACK]);
+    /// The indices of the interfaces of type dummy, to which other programs give addresses of
+    /// Services (kube-proxy with IPVS, DNS caches).
+    pub(crate) fn dummies(&mut self) -> io::Result<BTreeSet<u32>> {
+        let mut found = BTreeSet::new();
         self.0.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
             if let RouteNetlinkMessage::NewLink(message) = message
                 && is_dummy(&message)
@@ -127,13 +127,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_and_dummies_lead_to_no_network() {
+    fn dummies_are_recognised() {
         let mut link = LinkMessage::default();
         assert!(!is_dummy(&link));
         for (kind, expected) in [(InfoKind::Bridge, false), (InfoKind::Dummy, true)] {
             link.attributes = vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])];
             assert_eq!(is_dummy(&link), expected);
         }
-        assert!(Addresses::open().unwrap().inward_interfaces().unwrap().contains(&LOOPBACK));
+        assert!(!Addresses::open().unwrap().dummies().unwrap().contains(&LOOPBACK));
     }
 }

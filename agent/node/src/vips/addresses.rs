@@ -61,17 +61,18 @@ pub fn remove_all() -> Result<Changes, Unlisted> {
     retain(&BTreeSet::new())
 }
 
-/// The addresses that the node has for others to reach it: those of interfaces that lead to a
-/// network. Not loopback and link-local ones, where the node's own processes listen for each other,
-/// and no VIPs.
+/// The addresses that the node has for others to reach it. An address of its own may be on loopback
+/// where routes are announced for it. Not loopback and link-local addresses, where the node's own
+/// processes listen for each other, none of Services on dummies, and no VIPs.
 ///
 /// # Errors
 /// As [`make_local`].
 pub(crate) fn outward() -> Result<BTreeSet<IpAddr>, Unlisted> {
     let mut addresses = Addresses::open()?;
-    let inward = addresses.inward_interfaces()?;
+    let dummies = addresses.dummies()?;
     let present = addresses.list()?.into_iter();
-    let outward = present.filter(|local| !inward.contains(&local.interface)).map(|local| local.address);
+    let outward = present.filter(|local| !local.ours && !dummies.contains(&local.interface));
+    let outward = outward.map(|local| local.address);
     Ok(outward.filter(|address| !address.is_loopback() && !is_link_local(address)).collect())
 }
 
