@@ -85,8 +85,7 @@ impl Status {
 }
 
 /// The fault for which an object is not programmed, once it is known what the cluster did not give.
-/// What is not programmed for another reason stays so, but for an address that is missing: this is
-/// why.
+/// Other reasons stay, but for an address that is missing: this is why.
 pub(crate) fn provisioned(unprogrammed: Option<Fault>, unprovisioned: Option<&Fault>) -> Option<Fault> {
     match (unprogrammed, unprovisioned) {
         (Some(fault), Some(why)) if fault.reason == Reason::AddressNotAssigned => Some(why.clone()),
