@@ -218,6 +218,10 @@ pub(crate) struct Offline {
     /// the node, as for a directory]
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
+    /// Give each of these Gateways an address of its own instead (198.18.0.1, …), as its Service
+    /// does in a cluster
+    #[arg(long, conflicts_with = "address")]
+    pub own_addresses: bool,
     /// GatewayClasses with this controllerName are ours
     #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME)]
     pub controller_name: String,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use portcullis_control::offline::{self, Translated};
+use portcullis_control::offline::{self, DefaultAddresses, Translated};
 use portcullis_control::source::built_in::default_addresses;
 use portcullis_gateway::infra::{Parameters, Pods};
 use portcullis_gateway::{Outcome, Settings};
@@ -16,7 +16,8 @@ use crate::output;
 const IMAGE: &str = concat!("portcullis.dev/portcullis:", env!("CARGO_PKG_VERSION"));
 
 pub(crate) fn translate(paths: &[PathBuf], args: &Offline) -> Translated {
-    let translated = offline::translate(paths, args.limits.max_file_size(), settings(args));
+    let addresses = if args.own_addresses { DefaultAddresses::Own } else { DefaultAddresses::Shared };
+    let translated = offline::translate(paths, args.limits.max_file_size(), settings(args), addresses);
     for problem in &translated.batch.problems {
         output::error(&problem.to_string());
     }

@@ -1,12 +1,16 @@
 //! Manifests to an outcome without an agent or a cluster: the same reading and the same translation
 //! as of a directory. All of it is values; how they are printed is not known here.
 
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use portcullis_api::{Change, Object};
 use portcullis_gateway::delegate::Names;
-use portcullis_gateway::{Outcome, Settings, Status, Translator, infra};
+use portcullis_gateway::infra::{self, AssignedAddresses};
+use portcullis_gateway::{Feedback, Outcome, Settings, Status, Translator};
+use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 
 use crate::source::Batch;
@@ -15,6 +19,19 @@ use crate::source::built_in::{gateways_without_class, with_built_in};
 
 /// Of objects that no cluster has given one.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Begin of the addresses that a cluster would give to Gateways: of a range that no network routes
+/// (RFC 2544).
+const FIRST_OWN: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+
+/// The addresses of Gateways that ask for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultAddresses {
+    /// Those of the settings, for all of them, as an agent serves a directory.
+    Shared,
+    /// One of its own for each, as its Service gives it in a cluster.
+    Own,
+}
 
 /// Manifests and their outcome.
 pub struct Translated {
@@ -35,10 +52,37 @@ pub enum Validity {
 
 /// Reads files, directories and `-` (standard input), and translates them. Larger files than
 /// `max_file_size` bytes are refused.
-pub fn translate(paths: &[PathBuf], max_file_size: u64, settings: Settings) -> Translated {
+pub fn translate(
+    paths: &[PathBuf],
+    max_file_size: u64,
+    settings: Settings,
+    addresses: DefaultAddresses,
+) -> Translated {
     let batch = Batch::read(paths, max_file_size);
-    let outcome = Translator::new(settings).apply(with_built_in(batch.changes()));
+    let mut translator = Translator::new(settings);
+    if addresses == DefaultAddresses::Own {
+        translator.observe(Feedback::Assigned(own_addresses(&batch)));
+    }
+    let outcome = translator.apply(with_built_in(batch.changes()));
     Translated { batch, outcome }
+}
+
+/// By Gateway, an address of its own after those that it asks for.
+fn own_addresses(batch: &Batch) -> BTreeMap<ObjectName, AssignedAddresses> {
+    let objects = batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref());
+    let gateways = objects.filter_map(|object| match object {
+        Object::Gateway(gateway) => Some((object.key().name, gateway)),
+        _ => None,
+    });
+    let own = (FIRST_OWN.to_bits()..).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
+    gateways
+        .zip(own)
+        .map(|((name, gateway), own)| {
+            let asked = gateway.spec.addresses.iter().flatten();
+            let asked = asked.filter_map(|address| address.value.as_deref()?.parse().ok());
+            (name, asked.chain([own]).collect())
+        })
+        .collect()
 }
 
 // === impl Translated ===
@@ -131,7 +175,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("input.yaml");
         std::fs::write(&file, text).unwrap();
-        translate(&[file], u64::MAX, Settings::default()).validity()
+        translate(&[file], u64::MAX, Settings::default(), DefaultAddresses::Shared).validity()
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use portcullis_control::offline::translate;
+use portcullis_control::offline::{DefaultAddresses, translate};
 use portcullis_gateway::Settings;
 use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, Reading, explain};
 use portcullis_model::Snapshot;
@@ -18,7 +18,7 @@ fn shop() -> Arc<Snapshot> {
 
 fn snapshot(manifests: &str) -> Arc<Snapshot> {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(manifests);
-    translate(&[manifests], u64::MAX, Settings::default()).outcome.snapshot
+    translate(&[manifests], u64::MAX, Settings::default(), DefaultAddresses::Shared).outcome.snapshot
 }
 
 const READING: Reading = Reading {
