@@ -39,7 +39,8 @@ pub enum Unavailable {
     )]
     ForeignDirectory { path: PathBuf, owner: u32 },
     #[error(
-        "other users may write to the directory {path}, and change what is pinned in it: chmod it to 0700"
+        "other users may write to the directory {path}, and change what is pinned in it or below: take that right \
+         away (chmod go-w), or choose another --pin-dir"
     )]
     OpenDirectory { path: PathBuf },
     #[error("cannot tell the network namespace: is /proc mounted? ({0})")]

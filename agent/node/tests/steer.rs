@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -305,10 +305,53 @@ fn only_the_agents_user_may_look_at_its_pins() {
 
         let refused = || Datapath::open(&options(pin_dir)).err().map(|error| error.to_string());
         std::fs::set_permissions(pin_dir, Permissions::from_mode(0o777)).unwrap();
-        assert!(refused().unwrap().contains("chmod it to 0700"), "{:?}", refused());
+        assert!(refused().unwrap().contains("chmod go-w"), "{:?}", refused());
         std::fs::set_permissions(pin_dir, Permissions::from_mode(0o700)).unwrap();
         chown(&directory, Some(65534), None).unwrap();
         assert!(refused().unwrap().contains("belongs to user 65534"), "{:?}", refused());
+    });
+}
+
+#[test]
+fn a_directory_that_others_could_replace_is_refused() {
+    isolated(|pin_dir| {
+        let above = pin_dir.with_file_name("above");
+        std::fs::create_dir(&above).unwrap();
+        let below = above.join("portcullis");
+        close(open(&options(&below)));
+
+        let refused = |pin_dir: &Path| Datapath::open(&options(pin_dir)).err().unwrap().to_string();
+        let says = |said: String, what: &str| {
+            assert!(said.contains(&above.display().to_string()) && said.contains(what), "{said}");
+        };
+        let allow = |mode| std::fs::set_permissions(&above, Permissions::from_mode(mode)).unwrap();
+        allow(0o777);
+        says(refused(&below), "other users may write");
+        says(refused(&above.join("none").join("portcullis")), "other users may write");
+        assert!(!above.join("none").exists(), "nothing is made there");
+        allow(0o1777);
+        close(open(&options(&below)));
+        allow(0o755);
+        chown(&above, Some(65534), None).unwrap();
+        says(refused(&below), "belongs to user 65534");
+    });
+}
+
+#[test]
+fn a_link_is_as_good_as_the_directory_it_leads_to() {
+    isolated(|pin_dir| {
+        let datapath = open(&options(pin_dir));
+        let link = pin_dir.with_file_name("link");
+        symlink(pin_dir, &link).unwrap();
+        let refused = || Datapath::open(&options(&link)).err().unwrap().to_string();
+        let in_use = refused();
+        assert!(in_use.contains("another agent") && in_use.contains("--pin-dir"), "{in_use}");
+        close(datapath);
+        close(open(&options(&link)));
+        assert_eq!(pin_directories(pin_dir).len(), 1);
+
+        lchown(&link, Some(65534), None).unwrap();
+        assert!(refused().contains("belongs to user 65534"), "{}", refused());
     });
 }
 

@@ -58,12 +58,11 @@ impl Pins {
     /// usual place if the machine has none.
     pub(crate) fn open(base: &Path, fit: impl Fn(&Pins) -> bool) -> Result<Found, Unavailable> {
         ensure_bpffs(base)?;
+        let base = &resolve(base)?;
         let mut others = Self::of_all_versions(base)?;
         others.iter_mut().try_for_each(Self::lock)?;
         let version = base.join(format!("v{ABI_VERSION}"));
-        for directory in [base, &version].into_iter().filter(|directory| directory.exists()) {
-            check_owner(directory)?;
-        }
+        version.ancestors().filter(|directory| directory.exists()).try_for_each(check_owner)?;
         let adopted = others.iter().position(|pins| pins.directory.parent() == Some(&version) && fit(pins));
         let ours = match adopted {
             Some(found) => others.swap_remove(found),
@@ -177,11 +176,25 @@ fn namespace() -> Result<String, Unavailable> {
     Ok(format!("net-{}", namespace.st_ino))
 }
 
+/// The directory that the path stands for; symbolic links are followed here only.
+fn resolve(base: &Path) -> Result<PathBuf, Unavailable> {
+    let failed = |source| Unavailable::PinDirectory { path: base.to_owned(), source };
+    let base = std::path::absolute(base).map_err(failed)?;
+    let there = base.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/"));
+    there.ancestors().try_for_each(check_owner)?;
+    let resolved = fs::canonicalize(there).map_err(failed)?;
+    let missing = base.strip_prefix(there).unwrap_or(Path::new(""));
+    // Without the slash that joining nothing leaves.
+    Ok(resolved.join(missing).components().collect())
+}
+
 /// Refuses a directory in which others than this user and root could put another one in place of
-/// what they find.
+/// what they find, and a link that is another user's.
 fn check_owner(directory: &Path) -> Result<(), Unavailable> {
     let (owner, mode) = owner_and_mode(directory)?;
-    if owner != geteuid().as_raw() && owner != 0 {
+    let link = fs::symlink_metadata(directory).map_or(owner, |link| link.uid());
+    let is_foreign = |owner: &u32| *owner != geteuid().as_raw() && *owner != 0;
+    if let Some(owner) = [owner, link].into_iter().find(is_foreign) {
         return Err(Unavailable::ForeignDirectory { path: directory.to_owned(), owner });
     }
     let (is_sticky, is_writable) = (mode & STICKY != 0, mode & WRITABLE_BY_OTHERS != 0);
@@ -205,7 +218,7 @@ fn close_to_others(directory: &Path) -> Result<(), Unavailable> {
 }
 
 fn owner_and_mode(directory: &Path) -> Result<(u32, u32), Unavailable> {
-    let metadata = fs::symlink_metadata(directory);
+    let metadata = fs::metadata(directory);
     let metadata =
         metadata.map_err(|source| Unavailable::PinDirectory { path: directory.to_owned(), source })?;
     Ok((metadata.uid(), metadata.mode()))
