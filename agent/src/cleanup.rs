@@ -9,7 +9,7 @@ use clap::Args;
 use portcullis_control::kube::connect_for_command;
 use portcullis_control::uninstall::{Installation, uninstall};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, MeshSettings};
-use portcullis_node::{Cleaned, Lock};
+use portcullis_node::{Beside, Cleaned, Lock};
 
 use crate::cluster::LEASE;
 use crate::output;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &CleanupArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // An agent goes on to serve with its kernel programs, VIPs and rules, and would not miss them.
-    let _alone = Lock::take(&args.pin_dir).context("nothing is removed beside a running agent")?;
+    let _alone = Lock::take(Beside::Nothing).context("nothing is removed beside a running agent")?;
     let mut cleaned = portcullis_node::clean(&args.pin_dir);
     forget(&mut cleaned, &args.state, None);
     cleaned.removed.iter().for_each(|what| output::text(&format!("removed {what}\n")));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use portcullis_gateway::infra::{HostPortGrant, HostPortRights, Pods, PortRange};
+use portcullis_node::Beside;
 use portcullis_node::vips::Host;
 
 use crate::cleanup::CleanupArgs;
@@ -68,8 +69,11 @@ pub(crate) struct RunArgs {
     /// uplinks]
     #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
     pub interface: Vec<String>,
-    /// Directory in which kernel programs and maps are pinned. One agent of each serves a network
-    /// namespace, with ordinary sockets too
+    /// Serve beside other agents of this network namespace. No address and port may be served by
+    /// both: their kernel programs know nothing of each other's
+    #[arg(long, env = "PORTCULLIS_BESIDE_OTHERS")]
+    pub beside_others: bool,
+    /// Directory in which kernel programs and maps are pinned
     #[arg(long, value_name = "DIR", default_value = portcullis_node::DEFAULT_PIN_DIR, env = "PORTCULLIS_PIN_DIR")]
     pub pin_dir: PathBuf,
     #[command(flatten)]
@@ -311,6 +315,10 @@ fn via_name(name: &str) -> Result<String, String> {
 // === impl RunArgs ===
 
 impl RunArgs {
+    pub(crate) fn beside(&self) -> Beside {
+        if self.beside_others { Beside::Agents } else { Beside::OtherUsers }
+    }
+
     pub(crate) fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_timeout)
     }

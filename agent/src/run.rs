@@ -33,7 +33,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     // Held until the process ends. Before these two nothing on the node is touched.
-    let _lock = Lock::take(&args.pin_dir)?;
+    let _lock = Lock::take(args.beside())?;
     let sockets = server::listen(&args.admin.path(), args.admin_port, &args.admin_host)?;
     let plane = Plane::start(args)?;
     tracing::info!("datapath: {}", plane.node.description());

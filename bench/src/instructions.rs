@@ -127,7 +127,13 @@ fn measure(binary: &Path) -> Result<Vec<Measured>> {
         pins: pin_directory("instructions"),
         datapath: Datapath::Userspace,
         interface: "none".to_owned(),
-        arguments: vec!["--cores".into(), "1".into(), "--log".into(), "warn".into()],
+        arguments: vec![
+            "--cores".into(),
+            "1".into(),
+            "--log".into(),
+            "warn".into(),
+            "--beside-others".into(),
+        ],
         through: Vec::new(),
     };
     println!("bench: starting {} under callgrind, with {} routes", binary.display(), site.routes);

@@ -141,7 +141,7 @@ impl Bench {
             pins: pin_directory(&format!("{PURPOSE}-{}", world.address)),
             datapath: self.datapath,
             interface: "none".to_owned(),
-            arguments: ["--log", "warn"].map(Into::into).to_vec(),
+            arguments: ["--log", "warn", "--beside-others"].map(Into::into).to_vec(),
             through: Vec::new(),
         };
         launch.spawn()

@@ -119,7 +119,8 @@ impl Demo {
             datapath: datapath.into(),
             // Loopback only: no interface of this machine is touched.
             interface: "none".to_owned(),
-            arguments: Vec::new(),
+            // The example's addresses are its own.
+            arguments: vec!["--beside-others".into()],
             through: Vec::new(),
         };
         Ok(Self { agent: launch.start()?, backends, files })

@@ -29,7 +29,7 @@ pub use aya_log::Level as LogLevel;
 pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Datapath, Options};
 pub use error::{Error, Refused, Unavailable};
-pub use lock::{Lock, Locked};
+pub use lock::{Beside, Lock, Locked};
 pub use netlink::reachable::reachable_addresses;
 pub use node::{Choice, Node, Settings, Spread, Tended};
 pub use plan::desired::{Desired, Sharing};

@@ -1,34 +1,46 @@
 //! The right to serve a network namespace, which one agent has at a time, with the kernel programs
-//! and with ordinary sockets. Taken before anything on the node is touched, so that an agent which
+//! and with ordinary sockets, whatever its pin directory: the programs of two agents know nothing
+//! of each other's frontends. Taken before anything on the node is touched, so that an agent which
 //! must not run costs the one that does nothing. It ends with its process, however that ends.
 //!
 //! The lock is the name of a unix socket in the abstract namespace, which belongs to the network
-//! namespace, as ports and addresses do: `@portcullis` and the pin directory. The kernel gives a
-//! name to one socket only, and takes it back with the last descriptor. Agents with pin directories
-//! of their own have locks of their own, and may serve side by side as long as their addresses or
-//! ports differ. The pin directory is locked besides, whatever path leads to
-//! it.
+//! namespace, as ports and addresses do: `@portcullis`. The kernel gives a name to one socket only,
+//! and takes it back with the last descriptor. As any user may have such a name, it counts only
+//! with a socket of root's or of the agent's own user. An agent that finds it with another user, or
+//! is to run beside others, has a name below it (`@portcullis/…`), and every agent looks for all of
+//! them once it has its own: of two that start at the same time, one at least sees the other.
 //!
 //! The socket listens, but nothing is accepted. That is where one agent will hand over to the next:
 //! the successor connects to the name, is checked by its credentials (`SO_PEERCRED`), and gets the
 //! listening sockets, those of the admin endpoints and this one itself as descriptors
 //! (`SCM_RIGHTS`). The lock is then held by both, and goes to the successor alone when its
-//! predecessor has drained and ended; at no time is it free. The locks of pin directories are
-//! descriptors, too, and go the same way.
+//! predecessor has drained and ended; at no time is it free. The locks of pin and status
+//! directories are descriptors, too, and go the same way.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::{Path, PathBuf};
 
-use crate::process::Process;
+use rustix::process::geteuid;
 
-const PREFIX: &[u8] = b"portcullis";
-/// `sun_path` of unix(7) has 108 bytes, the first of which is zero for an abstract name.
-const LONGEST_NAME: usize = 107;
+use crate::netlink::sockets;
+use crate::process::{Process, UnixSocket};
+
+const NAME: &str = "portcullis";
+/// A different one at each read.
+const RANDOM: &str = "/proc/sys/kernel/random/uuid";
+
+/// The others that hold the lock of this network namespace, and do not keep it from being taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// None: for what no process may be there to miss.
+    Nothing,
+    /// Processes of other users, which could otherwise keep agents from serving.
+    OtherUsers,
+    /// Agents, too.
+    Agents,
+}
 
 /// Held for as long as an agent runs.
 #[derive(Debug)]
@@ -40,102 +52,107 @@ pub struct Lock {
 #[derive(Debug, thiserror::Error)]
 pub enum Locked {
     #[error(
-        "another agent{} serves from this network namespace with the pin directory {pin_dir}: stop it first, or \
-         give this one a --pin-dir of its own, and other addresses or ports", Process::named(.holder)
+        "another agent{} serves from this network namespace: stop it first, or let this one serve other addresses \
+         and ports with --beside-others", Process::named(.holder)
     )]
-    ByAnother { pin_dir: PathBuf, holder: Option<Process> },
-    #[error("cannot lock this network namespace for the pin directory {pin_dir}: {source}")]
-    Failed { pin_dir: PathBuf, source: io::Error },
+    ByAnother { holder: Option<Process> },
+    #[error(
+        "user {user}{} has the name {name}, which is the lock of this network namespace: stop its process first",
+        Process::named(.holder)
+    )]
+    ByOtherUser { user: u32, name: String, holder: Option<Process> },
+    #[error("cannot lock this network namespace: {0}")]
+    Failed(#[from] io::Error),
+}
+
+/// A lock that another process has.
+struct Held {
+    socket: UnixSocket,
+    /// Not known where the kernel has no `UNIX_DIAG`.
+    user: Option<u32>,
 }
 
 impl Lock {
     /// # Errors
-    /// When another agent has it.
-    pub fn take(pin_dir: &Path) -> Result<Self, Locked> {
-        let failed = |source| Locked::Failed { pin_dir: pin_dir.to_owned(), source };
-        let name = name(&std::path::absolute(pin_dir).map_err(failed)?);
-        let address = SocketAddr::from_abstract_name(&name).map_err(failed)?;
-        match UnixListener::bind_addr(&address) {
-            Ok(_name) => {
-                warn_of_others(&name);
-                Ok(Self { _name })
+    /// When another has it that this one must not run beside.
+    pub fn take(beside: Beside) -> Result<Self, Locked> {
+        allow(&held()?, beside)?;
+        let lock = Self { _name: Self::bind(beside)? };
+        let own = lock.name()?;
+        let others: Vec<_> = held()?.into_iter().filter(|held| held.socket.name != own).collect();
+        allow(&others, beside)?;
+        others.iter().for_each(Held::warn);
+        Ok(lock)
+    }
+
+    fn bind(beside: Beside) -> Result<UnixListener, Locked> {
+        let bind = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
+        match bind(NAME) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                // Meanwhile.
+                allow(&held()?, beside)?;
+                Ok(bind(&format!("{NAME}/{}", fs::read_to_string(RANDOM)?.trim_end()))?)
             }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Locked::ByAnother {
-                pin_dir: pin_dir.to_owned(),
-                holder: Process::listening_on(&format!("@{}", String::from_utf8_lossy(&name))),
-            }),
-            Err(error) => Err(failed(error)),
+            bound => Ok(bound?),
         }
     }
-}
 
-/// The kernel programs of two agents do not see each other's frontends: of an address and port that
-/// both serve, the connections go to the agent that was first.
-fn warn_of_others(own: &[u8]) {
-    let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
-    for other in others(&table, &format!("@{}", String::from_utf8_lossy(own))) {
-        let holder = Process::listening_on(other);
-        tracing::warn!(
-            "another agent{} serves from this network namespace, with the lock {other}: no address and port may be \
-             served by both",
-            Process::named(&holder)
-        );
+    /// As the kernel lists it.
+    fn name(&self) -> io::Result<String> {
+        let address = self._name.local_addr()?;
+        let name = address.as_abstract_name().unwrap_or_default();
+        Ok(format!("@{}", String::from_utf8_lossy(name)))
     }
 }
 
-/// The locks of other agents, from proc_net(5): the last column is the name.
-fn others<'t>(table: &'t str, own: &str) -> BTreeSet<&'t str> {
-    let names = table.lines().filter_map(|line| line.split_whitespace().nth(7));
-    names.filter(|name| name.starts_with("@portcullis") && *name != own).collect()
+/// All locks of this network namespace.
+fn held() -> io::Result<Vec<Held>> {
+    let is_lock = |name: &str| {
+        name.strip_prefix('@')
+            .and_then(|name| name.strip_prefix(NAME))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let sockets = UnixSocket::all()?.into_iter().filter(|socket| is_lock(&socket.name));
+    Ok(sockets.map(|socket| Held { user: sockets::owner(socket.inode), socket }).collect())
 }
 
-/// Of a long directory the end, which is where directories differ.
-fn name(pin_dir: &Path) -> Vec<u8> {
-    // Without repeated and final slashes.
-    let pin_dir: PathBuf = pin_dir.components().collect();
-    let path = pin_dir.as_os_str().as_bytes();
-    let room = LONGEST_NAME - PREFIX.len();
-    [PREFIX, &path[path.len().saturating_sub(room)..]].concat()
+fn allow(others: &[Held], beside: Beside) -> Result<(), Locked> {
+    let refused = others.iter().find(|held| match beside {
+        Beside::Nothing => true,
+        Beside::OtherUsers => held.other_user().is_none(),
+        Beside::Agents => false,
+    });
+    let Some(held) = refused else { return Ok(()) };
+    let (holder, name) = (held.holder(), held.socket.name.clone());
+    Err(match held.other_user() {
+        Some(user) => Locked::ByOtherUser { user, name, holder },
+        None => Locked::ByAnother { holder },
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// === impl Held ===
 
-    #[test]
-    fn one_at_a_time_has_the_lock_of_a_pin_directory() {
-        let directory = tempfile::tempdir().unwrap();
-        let held = Lock::take(directory.path()).unwrap();
-        let refused = Lock::take(&directory.path().join(".")).unwrap_err().to_string();
-        let own = format!("process {} (", std::process::id());
-        assert!(refused.contains(&own) && refused.contains("stop it first"), "{refused}");
-        Lock::take(&directory.path().join("other")).unwrap();
-        drop(held);
-        Lock::take(directory.path()).unwrap();
+impl Held {
+    /// The user whose word is not taken for an agent's.
+    fn other_user(&self) -> Option<u32> {
+        self.user.filter(|user| *user != 0 && *user != geteuid().as_raw())
     }
 
-    #[test]
-    fn agents_with_other_pin_directories_are_seen() {
-        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
-            0000000000000000: 00000002 00000000 00010000 0001 01 17 @portcullis/sys/fs/bpf/portcullis\n\
-            0000000000000000: 00000002 00000000 00010000 0001 01 18 @portcullis/sys/fs/bpf/second\n\
-            0000000000000000: 00000002 00000000 00010000 0001 01 19 /run/portcullis/admin.sock\n\
-            0000000000000000: 00000003 00000000 00000000 0001 03 20\n";
-        let expected = BTreeSet::from(["@portcullis/sys/fs/bpf/second"]);
-        assert_eq!(others(table, "@portcullis/sys/fs/bpf/portcullis"), expected);
-
-        let directory = tempfile::tempdir().unwrap();
-        let _held = Lock::take(&directory.path().join("first")).unwrap();
-        let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
-        let first = format!("@portcullis{}", directory.path().join("first").display());
-        assert!(others(&table, "@portcullis/none").contains(&*first), "{table}");
+    fn holder(&self) -> Option<Process> {
+        Process::with_socket(self.socket.inode)
     }
 
-    #[test]
-    fn names_fit_and_keep_what_differs() {
-        let long = |end: &str| name(&Path::new("/").join("x".repeat(200)).join(end));
-        assert_eq!(long("a").len(), LONGEST_NAME);
-        assert_ne!(long("a"), long("b"));
-        assert_eq!(name(Path::new("/sys/fs/bpf/portcullis/")), b"portcullis/sys/fs/bpf/portcullis");
+    fn warn(&self) {
+        let (holder, name) = (Process::named(&self.holder()), &self.socket.name);
+        match self.other_user() {
+            Some(user) => tracing::warn!(
+                "user {user}{holder} has the name {name}, which is the lock of this network namespace: that keeps no \
+                 agent of root's from serving"
+            ),
+            None => tracing::warn!(
+                "another agent{holder} serves from this network namespace, with the lock {name}: no address and port \
+                 may be served by both"
+            ),
+        }
     }
 }

@@ -35,10 +35,20 @@ where
 
     /// Sends a change and waits for its acknowledgement.
     pub(crate) fn request(&mut self, message: M, flags: u16) -> io::Result<()> {
+        self.exchange(message, flags, drop)
+    }
+
+    /// Requests one thing, and takes what the kernel says of it.
+    pub(crate) fn get(&mut self, message: M, take: impl FnMut(M)) -> io::Result<()> {
+        self.exchange(message, 0, take)
+    }
+
+    fn exchange(&mut self, message: M, flags: u16, mut take: impl FnMut(M)) -> io::Result<()> {
         self.send(message, NLM_F_ACK | flags)?;
         loop {
             for payload in self.receive()? {
                 match payload {
+                    NetlinkPayload::InnerMessage(message) => take(message),
                     NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                     NetlinkPayload::Error(_) => return Ok(()),
                     _ => {}

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use rustix::fs::{major, minor};
@@ -15,13 +16,20 @@ pub struct Process {
     pub name: String,
 }
 
+/// A unix socket of this network namespace that has a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct UnixSocket {
+    /// In the abstract namespace it begins with `@`.
+    pub(crate) name: String,
+    pub(crate) inode: u64,
+}
+
 impl Process {
     /// The process that listens on a unix socket of this network namespace. A name in the abstract
     /// namespace begins with `@`.
     pub fn listening_on(socket: &str) -> Option<Self> {
-        let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
-        let inode = inode_of(&table, socket)?;
-        Self::all().find(|process| process.has_socket(inode))
+        let found = UnixSocket::all().ok()?.into_iter().find(|found| found.name == socket)?;
+        Self::with_socket(found.inode)
     }
 
     /// In the middle of a message `, process 1234 (name),` if it is known.
@@ -76,13 +84,18 @@ fn sockets(descriptors: &Path) -> impl Iterator<Item = u64> {
     })
 }
 
-/// From proc_net(5): the seventh column is the inode, the eighth the name.
-fn inode_of(table: &str, socket: &str) -> Option<u64> {
-    table.lines().find_map(|line| {
+impl UnixSocket {
+    pub(crate) fn all() -> io::Result<Vec<Self>> {
+        let table = fs::read_to_string("/proc/thread-self/net/unix")?;
+        Ok(table.lines().filter_map(Self::in_line).collect())
+    }
+
+    /// From proc_net(5): the seventh column is the inode, the eighth the name.
+    fn in_line(line: &str) -> Option<Self> {
         let mut columns = line.split_whitespace().skip(6);
         let inode = columns.next()?.parse().ok()?;
-        (columns.next() == Some(socket)).then_some(inode)
-    })
+        Some(Self { name: columns.next()?.to_owned(), inode })
+    }
 }
 
 /// From proc_locks(5): `1: FLOCK ADVISORY WRITE 4242 00:1f:77 0 EOF`.

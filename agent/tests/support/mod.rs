@@ -69,6 +69,7 @@ impl Agent {
             .arg(dir.path().join("admin.sock"))
             .arg("--pin-dir")
             .arg(dir.path().join("pins"))
+            .arg("--beside-others")
             .args(options)
             .stderr(log)
             .stdout(out)

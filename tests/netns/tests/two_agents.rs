@@ -2,6 +2,8 @@
 //! the first fails.
 #![cfg(test)]
 
+use std::os::unix::fs::symlink;
+
 use portcullis_netns_tests::Scenario;
 use portcullis_testbed::{Datapath, Launch};
 
@@ -23,16 +25,29 @@ fn refused_in_time(test: &str, datapath: Datapath) {
     let connections = scenario.request("https://shop.example.com/").with(&["-H", "Connection: close"]);
     let load = connections.repeat(scenario.file("load")).unwrap();
 
-    // With all the same arguments, and with an admin socket of its own.
-    for scratch in [launch.scratch.clone(), scenario.file("second")] {
-        let said = Launch { scratch, ..launch.clone() }.spawn().unwrap().refusal().unwrap();
+    // With all the same arguments, with an admin socket, and with a pin directory of its own.
+    let (scratch, pins) =
+        (scenario.file("second"), launch.pins.with_file_name(format!("portcullis-{test}-second")));
+    let apart = Launch { scratch: scratch.clone(), ..launch.clone() };
+    for second in [launch.clone(), apart.clone(), Launch { pins: pins.clone(), ..apart.clone() }] {
+        let said = second.spawn().unwrap().refusal().unwrap();
         assert!(said.contains(&pid) && said.contains("stop it first"), "{said}");
     }
-    // With a pin directory of its own as well, but the first one's admin socket.
-    let pins = launch.pins.with_file_name(format!("portcullis-{test}-second"));
-    let second = Launch { pins: pins.clone(), ..launch.clone() };
-    let said = second.spawn().unwrap().refusal().unwrap();
+    // Let run beside the first one, but with its admin socket, or its pin directory.
+    let beside = |second: &Launch| {
+        let arguments = [second.arguments.clone(), vec!["--beside-others".into()]].concat();
+        Launch { arguments, ..second.clone() }.spawn().unwrap().refusal().unwrap()
+    };
+    let said = beside(&Launch { pins: pins.clone(), ..launch.clone() });
     assert!(said.contains(&pid) && said.contains("--admin-socket"), "{said}");
+    if datapath == Datapath::Ebpf {
+        let said = beside(&apart);
+        assert!(said.contains(&pid) && said.contains("--pin-dir"), "{said}");
+        let alias = scenario.file("pins");
+        symlink(&launch.pins, &alias).unwrap();
+        let said = beside(&Launch { pins: alias, ..apart });
+        assert!(said.contains(&pid) && said.contains("--pin-dir"), "{said}");
+    }
     assert!(!pins.exists(), "nothing is made for an agent that does not run");
 
     let served = scenario.request("https://shop.example.com/").send().unwrap();
@@ -40,7 +55,7 @@ fn refused_in_time(test: &str, datapath: Datapath) {
     load.finish().unwrap();
 }
 
-/// Two agents with pin directories of their own may share a node, but no port.
+/// Two agents that are told to may share a node, but no port.
 #[test]
 fn ordinary_sockets_are_not_bound_beside_those_of_another_agent() {
     let scenario = Scenario::new("two-ports").unwrap();
@@ -49,7 +64,8 @@ fn ordinary_sockets_are_not_bound_beside_those_of_another_agent() {
     let connections = scenario.request("https://shop.example.com/").with(&["-H", "Connection: close"]);
     let load = connections.repeat(scenario.file("load")).unwrap();
     let (scratch, pins) = (scenario.file("second"), scenario.file("pins"));
-    let second = Launch { scratch, pins, ..launch }.spawn().unwrap();
+    let arguments = [launch.arguments.clone(), vec!["--beside-others".into()]].concat();
+    let second = Launch { scratch, pins, arguments, ..launch }.spawn().unwrap();
     let expected = format!("process {} (portcullis) listens on", first.pid());
     let said = || {
         let status = second.status("Gateway", "infra", "edge")?;

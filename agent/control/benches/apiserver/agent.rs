@@ -25,7 +25,7 @@ impl Agent {
         fs::create_dir_all(&directory).unwrap();
         let log = File::options().create(true).append(true).open(directory.join("log")).unwrap();
         let mut command = Command::new(&bench.agent);
-        command.args(["run", "--node-name", "bench", "--drain-timeout", "5"]);
+        command.args(["run", "--node-name", "bench", "--drain-timeout", "5", "--beside-others"]);
         command.args(["--kubeconfig", &std::env::var("KUBECONFIG").unwrap()]);
         command.args(["--namespace", &fixture.name, "--mesh-name", &fixture.name]);
         command.args(["--controller-name", &fixture.controller_name]);

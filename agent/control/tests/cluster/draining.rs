@@ -33,6 +33,8 @@ impl Shipped {
         let mut command = Command::new(binary);
         command.args(["run", "--datapath", "userspace", "--drain-timeout", "60", "--node-name", "first"]);
         command.args(["--namespace", &fixture.name, "--mesh-name", &fixture.name, "--daemon-set", "none"]);
+        // Those of other tests.
+        command.arg("--beside-others");
         command.args(["--controller-name", &fixture.controller_name]);
         // The backend is a process of the node's.
         command.args(["--endpoint-namespaces", &fixture.name]);

@@ -1,18 +1,26 @@
-//! TCP sockets of this network namespace through sock_diag(7), the interface behind `ss`: which
-//! addresses have open connections, and what listens. The kernel filters by state, so that a node
-//! with many connections lists only what is requested.
+//! Sockets of this network namespace through sock_diag(7), the interface behind `ss`: which
+//! addresses have open TCP connections, what listens, and whose a unix socket is. The kernel
+//! filters by state, so that a node with many connections lists only what is requested.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use netlink_packet_core::Nla as _;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 use netlink_packet_sock_diag::message::SockDiagMessage;
+use netlink_packet_sock_diag::unix::{self, ShowFlags, UnixRequest};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use crate::netlink::Connection;
+
+/// From linux/unix_diag.h, since Linux 5.3; the library has neither.
+const UDIAG_SHOW_UID: u32 = 0x40;
+const UNIX_DIAG_UID: u16 = 7;
+/// `INET_DIAG_NOCOOKIE`: the inode says which.
+const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
 /// A socket that accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +75,35 @@ pub(crate) fn listening() -> io::Result<Vec<Listening>> {
         });
     })?;
     Ok(sockets)
+}
+
+/// The user who made a unix socket: what the kernel knows, not what a process says. `None` where
+/// the kernel does not tell, or the socket is gone.
+pub(crate) fn owner(inode: u64) -> Option<u32> {
+    let request = UnixRequest {
+        state_flags: unix::StateFlags::empty(),
+        inode: inode.try_into().ok()?,
+        show_flags: ShowFlags::from_bits_retain(UDIAG_SHOW_UID),
+        cookie: ANY_COOKIE,
+    };
+    let mut owner = None;
+    let mut kernel = Connection::open(NETLINK_SOCK_DIAG).ok()?;
+    let told = kernel.get(SockDiagMessage::UnixRequest(request), |message| {
+        if let SockDiagMessage::UnixResponse(socket) = message {
+            owner = socket.nlas.iter().find_map(user);
+        }
+    });
+    told.ok().and(owner)
+}
+
+fn user(attribute: &unix::nlas::Nla) -> Option<u32> {
+    let unix::nlas::Nla::Other(attribute) = attribute else { return None };
+    let mut value = [0; size_of::<u32>()];
+    if attribute.kind() != UNIX_DIAG_UID || attribute.value_len() != value.len() {
+        return None;
+    }
+    attribute.emit_value(&mut value);
+    Some(u32::from_ne_bytes(value))
 }
 
 /// A dump lists the sockets of one family; those of the other come with a dump of its own.
