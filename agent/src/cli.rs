@@ -319,6 +319,14 @@ impl RunArgs {
         if self.beside_others { Beside::Agents } else { Beside::OtherUsers }
     }
 
+    /// Directory of the status files.
+    pub(crate) fn statuses(&self) -> PathBuf {
+        self.status_dir.clone().unwrap_or_else(|| match &self.config_dir {
+            Some(directory) => directory.join(".status"),
+            None => self.cluster.state.statuses(),
+        })
+    }
+
     pub(crate) fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_timeout)
     }

@@ -2,6 +2,7 @@
 //! and takes signals.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,7 +12,7 @@ use portcullis_control::source::built_in::{BUILT_IN, default_addresses};
 use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink};
 use portcullis_gateway::{EndpointRule, Settings, Translator};
-use portcullis_node::Lock;
+use portcullis_node::{Lock, Process};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::endpoints::Admin;
@@ -32,9 +33,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     panics::watch();
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
-    // Held until the process ends. Before these two nothing on the node is touched.
+    // Held until the process ends. Before these three nothing on the node is touched.
     let _lock = Lock::take(args.beside())?;
     let sockets = server::listen(&args.admin.path(), args.admin_port, &args.admin_host)?;
+    let statuses = status_files(&args.statuses())?;
     let plane = Plane::start(args)?;
     tracing::info!("datapath: {}", plane.node.description());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -43,7 +45,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the control runtime")?;
-    let successor = runtime.block_on(serve(args, plane, sockets))?;
+    let successor = runtime.block_on(serve(args, plane, sockets, statuses))?;
     // Whatever still writes to the node ends with it.
     drop(runtime);
     if successor == Successor::None {
@@ -60,10 +62,15 @@ enum Successor {
     None,
 }
 
-async fn serve(args: &RunArgs, plane: Plane, sockets: Sockets) -> Result<Successor> {
+async fn serve(
+    args: &RunArgs,
+    plane: Plane,
+    sockets: Sockets,
+    statuses: Option<FileStatuses>,
+) -> Result<Successor> {
     match &args.config_dir {
-        Some(directory) => serve_directory(args, directory, plane, sockets).await,
-        None => serve_cluster(args, plane, sockets).await,
+        Some(directory) => serve_directory(args, directory, plane, sockets, statuses).await,
+        None => serve_cluster(args, plane, sockets, statuses).await,
     }
 }
 
@@ -72,14 +79,13 @@ async fn serve_directory(
     directory: &Path,
     plane: Plane,
     sockets: Sockets,
+    statuses: Option<FileStatuses>,
 ) -> Result<Successor> {
     let source = DirSource::new(directory, args.limits.max_file_size()).with_built_in(BUILT_IN);
     let reread = source.reread();
-    let status_dir = args.status_dir.clone().unwrap_or_else(|| directory.join(".status"));
-    let sink = status_files(&status_dir);
-    let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), sink);
+    let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), statuses);
     let applier = applier.reached_at(node_addresses());
-    let admin = Admin { state: applier.state(), plane, status_dir, membership: None };
+    let admin = Admin { state: applier.state(), plane, status_dir: args.statuses(), membership: None };
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
@@ -90,16 +96,21 @@ async fn serve_directory(
 
 /// Statuses go to the API server if this agent leads, and always to files: those hold what this
 /// agent itself decided.
-async fn serve_cluster(args: &RunArgs, plane: Plane, sockets: Sockets) -> Result<Successor> {
+async fn serve_cluster(
+    args: &RunArgs,
+    plane: Plane,
+    sockets: Sockets,
+    files: Option<FileStatuses>,
+) -> Result<Successor> {
     let Cluster { source, api_server, statuses, membership, mut writers } =
         Cluster::start(&args.cluster, &args.controller_name).await?;
-    let status_dir = args.status_dir.clone().unwrap_or_else(|| args.cluster.state.statuses());
-    let sink = (statuses, status_files(&status_dir));
+    let sink = (statuses, files);
     let translator = Translator::new(Settings { api_server, ..settings(args) });
     let applier = Applier::new(source, translator, plane.clone(), sink);
     let applier =
         applier.observing(membership.provisioning.clone()).speaking_while(membership.leading.clone());
     writers.announce(applier.state());
+    let status_dir = args.statuses();
     let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
     let result = attend(admin, sockets, applier, hang_up, writers.resign()).await;
@@ -187,11 +198,23 @@ fn settings(args: &RunArgs) -> Settings {
     }
 }
 
-/// Traffic matters more than status files that cannot be written.
-fn status_files(directory: &Path) -> Option<FileStatuses> {
-    let files = FileStatuses::new(directory.to_owned()).inspect_err(|error| {
-        let directory = directory.display();
-        tracing::warn!(%directory, %error, "no status files: choose another place with --status-dir");
-    });
-    files.ok()
+/// Traffic matters more than status files that cannot be written; but two agents would write each
+/// their own to the same.
+fn status_files(directory: &Path) -> Result<Option<FileStatuses>> {
+    match FileStatuses::new(directory.to_owned()) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            let holder = Process::named(&Process::with_lock_on(directory));
+            let directory = directory.display();
+            bail!(
+                "another agent{holder} writes its statuses to {directory}: stop it first, or give this one a \
+                 --status-dir of its own"
+            )
+        }
+        Err(error) => {
+            let directory = directory.display();
+            tracing::warn!(%directory, %error, "no status files: choose another place with --status-dir");
+            Ok(None)
+        }
+        Ok(files) => Ok(Some(files)),
+    }
 }

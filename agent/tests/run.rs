@@ -98,6 +98,21 @@ fn nothing_is_cleaned_up_beside_a_running_agent() {
     assert_eq!(agent.http("any.example", "/"), from("blue"));
 }
 
+/// Each would remove the other's status files, and `status` show any of the two.
+#[test]
+fn two_agents_do_not_write_statuses_to_one_directory() {
+    let agent = Agent::start(&[("gateway.yaml", GATEWAY)]);
+    let mut second = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    second.args(["run", "--datapath", "userspace", "--beside-others"]);
+    second.arg("--config-dir").arg(agent.dir.path().join("conf"));
+    second.arg("--admin-socket").arg(agent.dir.path().join("second.sock"));
+    let output = second.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{said}");
+    let first = format!("process {} (portcullis)", agent.child.id());
+    assert!(said.contains(&first) && said.contains("--status-dir"), "{said}");
+}
+
 /// The kernel lets processes of a user share a port; half of the connections would go astray.
 #[test]
 fn a_port_is_given_up_to_another_process_that_shares_it() {

@@ -42,6 +42,11 @@ impl Process {
         Self::all().find(|process| process.has_socket(inode))
     }
 
+    /// As [`Process::with_lock`], of the file or directory at a path.
+    pub fn with_lock_on(path: &Path) -> Option<Self> {
+        Self::with_lock(&File::open(path).ok()?)
+    }
+
     /// The process that holds a lock of flock(2) on the file.
     pub(crate) fn with_lock(file: &File) -> Option<Self> {
         let stat = rustix::fs::fstat(file).ok()?;

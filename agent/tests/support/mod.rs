@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Agent {
     pub dir: TempDir,
     pub address: Ipv4Addr,
-    child: Child,
+    pub(crate) child: Child,
 }
 
 /// An answer, as far as tests look at it.

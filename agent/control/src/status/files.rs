@@ -3,7 +3,7 @@
 //! nothing else; it always writes the newest.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ const LONGEST: usize = 246;
 /// Dropping it waits until everything is written.
 pub struct FileStatuses {
     shared: Arc<Shared>,
+    /// The directory's lock; it ends with the process, however that ends.
+    _lock: File,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,15 +76,18 @@ pub fn remove_statuses(directory: &Path) -> io::Result<bool> {
 
 impl FileStatuses {
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be made; `WouldBlock` when another agent writes its statuses
+    /// there: each would take the other's away.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
+        let lock = File::open(&directory)?;
+        lock.try_lock()?;
         let shared = Arc::<Shared>::default();
         let worker = shared.clone();
         let thread = std::thread::Builder::new()
             .name("status-files".to_owned())
             .spawn(move || worker.run(&directory))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, _lock: lock, thread: Some(thread) })
     }
 }
 
@@ -298,6 +303,19 @@ mod tests {
         sink.write(&[(key("a"), None), (key("none"), None)].into());
         drop(sink);
         assert!(!file("a.yaml").exists() && file("c.yaml").exists());
+    }
+
+    #[test]
+    fn one_agent_writes_to_a_directory_whatever_path_leads_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, link) = (dir.path().join("status"), dir.path().join("link"));
+        let held = FileStatuses::new(directory.clone()).unwrap();
+        std::os::unix::fs::symlink(&directory, &link).unwrap();
+        for path in [directory, link.clone()] {
+            assert_eq!(FileStatuses::new(path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+        }
+        drop(held);
+        FileStatuses::new(link).unwrap();
     }
 
     #[test]
