@@ -68,6 +68,22 @@ async fn so_many_gateways_may_be_passed() {
     }
 }
 
+/// The code is that of gRPC's own mapping from HTTP; unlike `Unavailable` it is no reason to try
+/// again.
+#[tokio::test]
+async fn a_grpc_client_is_told_of_a_loop() {
+    let mut world = World::new();
+    let address = world.plain;
+    world.backend("echo", BackendProtocol::H2c, &[address]);
+    world.http("*", vec![rule().request_timeout(TIMEOUT)]);
+    world.apply().await;
+    let reply = world.send(Via::H2c, "POST /shop.Cart/Add\ncontent-type: application/grpc").await;
+    assert_eq!((reply.status.as_u16(), reply.header("grpc-status")), (200, Some("2")), "{reply:?}");
+    assert_eq!(reply.header("grpc-message"), Some("this request came here before"));
+    assert!(reply.body.is_empty() && reply.trailers.is_empty(), "the head says it all: {reply:?}");
+    assert_eq!(loops_found(&world).await, 1);
+}
+
 /// Or else the owner of the route could hide the loop.
 #[tokio::test]
 async fn filters_and_connection_options_leave_the_signature_alone() {

@@ -83,6 +83,7 @@ impl Reason {
         match self {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
             Self::Timeout => Some(GrpcCode::DeadlineExceeded),
+            Self::Loop => Some(GrpcCode::Unknown),
             Self::Rule
             | Self::NoEndpoint
             | Self::ConnectFailed
@@ -109,7 +110,6 @@ impl Reason {
             | Self::PathNul
             | Self::PathEncodedSlash
             | Self::PathDotParameter
-            | Self::Loop
             | Self::Misdirected
             | Self::ClientBody
             | Self::BodyTooLarge => None,
@@ -120,6 +120,8 @@ impl Reason {
 /// The numbers are gRPC's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrpcCode {
+    /// No reason to try again, other than `Unavailable`.
+    Unknown = 2,
     DeadlineExceeded = 4,
     Unimplemented = 12,
     Unavailable = 14,
