@@ -141,6 +141,9 @@ mod consent_tests;
 mod family_tests;
 
 #[cfg(test)]
+mod limits_tests;
+
+#[cfg(test)]
 mod print_tests;
 
 #[cfg(test)]
