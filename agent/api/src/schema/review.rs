@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Map, Value};
 
-use super::rules::Evaluator;
+use super::rules::Scope;
 use super::{ListType, Schema, Type};
 
 /// The result for an object. Violations refuse it; unknown fields were dropped.
@@ -46,7 +46,7 @@ impl Schema {
         review.visit(self, object, &root);
         // Rules are written for objects of the right shape and size.
         if review.violations.is_empty() {
-            review.evaluate(self, object, &root, &mut Evaluator::new());
+            review.evaluate(self, object, &root);
         }
         review
     }
@@ -76,10 +76,10 @@ impl Review {
         self.check_combinations(schema, value, at);
     }
 
-    fn evaluate(&mut self, schema: &Schema, value: &Value, at: &Path<'_>, evaluator: &mut Evaluator) {
+    fn evaluate(&mut self, schema: &Schema, value: &Value, at: &Path<'_>) {
         if !schema.rules.is_empty() {
-            evaluator.bind(schema, value);
-            for message in schema.rules.iter().filter_map(|rule| rule.broken_by_self(evaluator)) {
+            let scope = Scope::of(schema, value);
+            for message in schema.rules.iter().filter_map(|rule| rule.broken_by(&scope)) {
                 self.refuse(at, value, &message);
             }
         }
@@ -87,8 +87,8 @@ impl Review {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     match (schema.properties.get(name), &schema.additional_properties) {
-                        (Some(known), _) => self.evaluate(known, value, &at.field(name), evaluator),
-                        (None, Some(any)) => self.evaluate(any, value, &at.key(name), evaluator),
+                        (Some(known), _) => self.evaluate(known, value, &at.field(name)),
+                        (None, Some(any)) => self.evaluate(any, value, &at.key(name)),
                         (None, None) => {}
                     }
                 }
@@ -99,7 +99,7 @@ impl Review {
                     .iter()
                     .flat_map(|schema| items.iter().enumerate().map(move |it| (schema, it)))
                 {
-                    self.evaluate(item_schema, item, &at.index(index), evaluator);
+                    self.evaluate(item_schema, item, &at.index(index));
                 }
             }
             _ => {}

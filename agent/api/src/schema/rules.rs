@@ -5,10 +5,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 
+use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString};
+use cel::common::value::Val;
 use cel::extractors::This;
-use cel::objects::{Key, OptionalValue};
+use cel::objects::OptionalValue;
 use cel::{Context, Env, ExecutionError, Program};
 use regex::Regex;
 use serde::Deserialize;
@@ -26,17 +28,17 @@ pub(super) struct Rule {
     compiled: OnceLock<Option<Program>>,
 }
 
-/// Everything that rules may call; the node is added for each of them.
-pub(super) struct Evaluator(Context<'static, 'static>);
+/// A node as its rules see it: as `self`, beside everything that they may call.
+pub(super) struct Scope<'a>(Context<'a, 'a>);
 
 // === impl Rule ===
 
 impl Rule {
-    /// The message of the rule, if the node breaks it. One that cannot be compiled permits
-    /// everything; a test proves that all of the CRDs' can.
-    pub(super) fn broken_by_self(&self, evaluator: &Evaluator) -> Option<Cow<'_, str>> {
+    /// The message of the rule, if the node of the scope breaks it. One that cannot be compiled
+    /// permits everything; a test proves that all of the CRDs' can.
+    pub(super) fn broken_by(&self, scope: &Scope<'_>) -> Option<Cow<'_, str>> {
         let message = self.message.as_deref().unwrap_or(&self.rule);
-        match self.program()?.execute(&evaluator.0) {
+        match self.program()?.execute(&scope.0) {
             Ok(cel::Value::Bool(true)) => None,
             Ok(_) => Some(Cow::Borrowed(message)),
             Err(error) => Some(Cow::Owned(format!("{message} (the rule cannot be evaluated: {error})"))),
@@ -62,50 +64,48 @@ impl std::fmt::Debug for Rule {
     }
 }
 
-// === impl Evaluator ===
+// === impl Scope ===
 
-impl Evaluator {
-    pub(super) fn new() -> Self {
-        static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
-            let mut env = Env::stdlib();
-            // They can only fail for names that are taken; a test calls each of them.
-            let _ = cel::extensions::strings(&mut env);
-            Arc::new(env)
-        });
-        let mut context = Context::with_env(ENV.clone());
-        let _ = context.add_function("matches", |This(text): This<Arc<String>>, pattern: Arc<String>| {
-            matches(&text, &pattern)
-        });
-        let _ = context.add_function("duration", |text: Arc<String>| duration(&text));
-        let _ = context.add_function("isIP", |text: Arc<String>| text.parse::<IpAddr>().is_ok());
-        // `format.dns1123Subdomain().validate(text).hasValue()`: an optional list of errors.
-        context.add_variable_from_value("format", "format");
-        let _ = context.add_function("dns1123Subdomain", |This(format): This<Arc<String>>| format);
-        let _ = context.add_function("validate", |This(_): This<Arc<String>>, text: Arc<String>| {
-            let errors =
-                if is_subdomain(&text) { OptionalValue::none() } else { OptionalValue::of(text.into()) };
-            cel::Value::Opaque(Arc::new(errors))
-        });
-        Self(context)
+impl<'a> Scope<'a> {
+    pub(super) fn of(schema: &Schema, node: &'a Value) -> Self {
+        static FUNCTIONS: LazyLock<Context<'static, 'static>> = LazyLock::new(functions);
+        let functions: &'a Context<'a, 'a> = &FUNCTIONS;
+        let mut scope = functions.new_inner_scope();
+        scope.add_variable_as_val("self", value(schema, node));
+        Self(scope)
     }
+}
 
-    /// Makes the node what rules call `self`.
-    pub(super) fn bind(&mut self, schema: &Schema, node: &Value) {
-        self.0.add_variable_from_value("self", value(schema, node));
-    }
+/// Everything that rules may call. Adding something can only fail for a name that is taken; a test
+/// calls each of them.
+fn functions() -> Context<'static, 'static> {
+    let mut env = Env::stdlib();
+    let _ = cel::extensions::strings(&mut env);
+    let mut context = Context::with_env(Arc::new(env));
+    let _ = context.add_function("matches", |This(text): This<Arc<String>>, pattern: Arc<String>| {
+        matches(&text, &pattern)
+    });
+    let _ = context.add_function("duration", |text: Arc<String>| duration(&text));
+    let _ = context.add_function("isIP", |text: Arc<String>| text.parse::<IpAddr>().is_ok());
+    // `format.dns1123Subdomain().validate(text).hasValue()`: an optional list of errors.
+    context.add_variable_from_value("format", "format");
+    let _ = context.add_function("dns1123Subdomain", |This(format): This<Arc<String>>| format);
+    let _ = context.add_function("validate", |This(_): This<Arc<String>>, text: Arc<String>| {
+        let errors = if is_subdomain(&text) { OptionalValue::none() } else { OptionalValue::of(text.into()) };
+        cel::Value::Opaque(Arc::new(errors))
+    });
+    context
 }
 
 /// The patterns come from CRDs, never from objects: there are few.
 fn matches(text: &str, pattern: &str) -> Result<bool, ExecutionError> {
-    static PATTERNS: Mutex<Option<HashMap<String, Regex>>> = Mutex::new(None);
-    let mut known = PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    if let Some(regex) = known.get(pattern) {
+    static PATTERNS: LazyLock<RwLock<HashMap<String, Regex>>> = LazyLock::new(RwLock::default);
+    if let Some(regex) = PATTERNS.read().unwrap_or_else(PoisonError::into_inner).get(pattern) {
         return Ok(regex.is_match(text));
     }
     let regex = Regex::new(pattern).map_err(|error| ExecutionError::function_error("matches", error))?;
     let is_match = regex.is_match(text);
-    known.insert(pattern.to_owned(), regex);
+    PATTERNS.write().unwrap_or_else(PoisonError::into_inner).insert(pattern.to_owned(), regex);
     Ok(is_match)
 }
 
@@ -139,30 +139,30 @@ fn duration(text: &str) -> Result<i64, ExecutionError> {
 
 // === JSON to CEL ===
 
-fn value(schema: &Schema, json: &Value) -> cel::Value {
+/// Texts and names are borrowed: most rules read few of them.
+fn value<'a>(schema: &Schema, json: &'a Value) -> Box<dyn Val + 'a> {
     match json {
-        Value::Null => cel::Value::Null,
-        Value::Bool(bool) => (*bool).into(),
+        Value::Null => Box::new(CelNull),
+        Value::Bool(bool) => Box::new(CelBool::from(*bool)),
         Value::Number(number) => match number.as_i64() {
-            Some(integer) if schema.kind != Some(Type::Number) => integer.into(),
-            _ => number.as_f64().unwrap_or(f64::NAN).into(),
+            Some(integer) if schema.kind != Some(Type::Number) => Box::new(CelInt::from(integer)),
+            _ => Box::new(CelDouble::from(number.as_f64().unwrap_or(f64::NAN))),
         },
-        Value::String(text) => text.as_str().into(),
+        Value::String(text) => Box::new(CelString::from(text.as_str())),
         Value::Array(items) => {
             let none = Schema::default();
             let of_items = schema.items.as_deref().unwrap_or(&none);
-            cel::Value::List(Arc::new(items.iter().map(|item| value(of_items, item)).collect()))
+            Box::new(CelList::from(items.iter().map(|item| value(of_items, item)).collect::<Vec<_>>()))
         }
         Value::Object(fields) => {
             let none = Schema::default();
-            let mut map = HashMap::with_capacity(fields.len());
-            for (name, field) in fields {
+            let entry = |(name, field): (&'a String, &'a Value)| {
                 let known = schema.properties.get(name);
                 let of_field = known.or(schema.additional_properties.as_deref()).unwrap_or(&none);
                 let name = if known.is_some() { escaped(name) } else { Cow::Borrowed(name.as_str()) };
-                map.insert(Key::String(Arc::new(name.into_owned())), value(of_field, field));
-            }
-            cel::Value::Map(cel::objects::Map { map: Arc::new(map) })
+                (CelMapKey::String(CelString::from(name)), value(of_field, field))
+            };
+            Box::new(CelMap::from(fields.iter().map(entry).collect::<HashMap<_, _>>()))
         }
     }
 }
@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn everything_that_rules_call_is_there() {
-        let mut evaluator = Evaluator::new();
-        evaluator.bind(&Schema::default(), &serde_json::json!({"a": "x.example/y", "n": 3}));
+        let node = serde_json::json!({"a": "x.example/y", "n": 3});
+        let scope = Scope::of(&Schema::default(), &node);
         for rule in [
             "self.a.split('/')[0] == 'x.example' && self.a.substring(2) == 'example/y'",
             "self.a.matches(r\"\"\"^x\\.\"\"\") && !self.a.matches('^y')",
@@ -236,7 +236,7 @@ mod tests {
             "self.b == 1 || true",
         ] {
             let rule = Rule { rule: rule.to_owned(), message: None, compiled: OnceLock::new() };
-            assert_eq!(rule.broken_by_self(&evaluator), None, "{rule:?}");
+            assert_eq!(rule.broken_by(&scope), None, "{rule:?}");
         }
     }
 }
