@@ -12,10 +12,10 @@ use clap::{Args, ValueEnum};
 use portcullis_control::applier::{Provisioning, State};
 use portcullis_control::events::Announcer;
 use portcullis_control::infra::Generator;
-use portcullis_control::kube::{Client, api_server_addresses, connect};
+use portcullis_control::kube::{Client, api_server_addresses, connect_watched, follow_api_server};
 use portcullis_control::lease::{Elector, Timing};
 use portcullis_control::mesh::{Mesh, MeshState};
-use portcullis_control::source::{KubeSource, LastGood, SourceOptions};
+use portcullis_control::source::{KubeSource, LastGood, Reaching, SourceOptions};
 use portcullis_control::status::{StatusQueue, StatusWriter};
 use portcullis_control::succession::Succession;
 use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
@@ -97,8 +97,8 @@ enum ServiceTypeChoice {
 
 /// The control loop's ends in a cluster, and the tasks beside it.
 pub(crate) struct Cluster {
-    pub source: KubeSource,
-    /// The addresses by which the API server is reached.
+    pub source: Reaching<KubeSource>,
+    /// The addresses by which the API server is reached, as known at the start.
     pub api_server: BTreeSet<IpAddr>,
     pub statuses: Arc<StatusQueue>,
     pub membership: Membership,
@@ -159,8 +159,13 @@ impl ClusterArgs {
 
 impl Cluster {
     /// Does not wait for the API server.
-    pub(crate) async fn start(args: &ClusterArgs, controller_name: &str) -> Result<Self> {
-        let client = connect(args.kubeconfig.as_deref()).await.context("cannot use a cluster")?;
+    pub(crate) async fn start(
+        args: &ClusterArgs,
+        controller_name: &str,
+        drain_timeout: Duration,
+    ) -> Result<Self> {
+        let kubeconfig = args.kubeconfig.as_deref();
+        let (client, contact) = connect_watched(kubeconfig).await.context("cannot use a cluster")?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let queue = StatusQueue::new(controller_name);
         let options = SourceOptions {
@@ -173,7 +178,9 @@ impl Cluster {
             Some(_) => (Membership::reader(&queue), Writers::default()),
             None => start_writers(args, client, &namespace, &queue),
         };
-        let api_server = api_server_addresses(args.kubeconfig.as_deref()).await;
+        let api_server = api_server_addresses(kubeconfig).await;
+        let followed = follow_api_server(args.kubeconfig.clone(), api_server.clone());
+        let source = Reaching::new(source, contact, followed, drain_timeout);
         Ok(Self { source, api_server, statuses: queue, membership, writers })
     }
 }

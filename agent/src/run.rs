@@ -103,7 +103,7 @@ async fn serve_cluster(
     files: Option<FileStatuses>,
 ) -> Result<Successor> {
     let Cluster { source, api_server, statuses, membership, mut writers } =
-        Cluster::start(&args.cluster, &args.controller_name).await?;
+        Cluster::start(&args.cluster, &args.controller_name, args.drain_timeout()).await?;
     let sink = (statuses, files);
     let translator = Translator::new(Settings { api_server, ..settings(args) });
     let applier = Applier::new(source, translator, plane.clone(), sink);

@@ -17,7 +17,10 @@ mod outage;
 
 pub use ::kube::Client;
 pub(crate) use answer::{answered, code, is_unanswered, problem, watch_code, wording};
-pub use client::{ConnectError, api_server_addresses, connect, connect_for_command};
+pub use client::{
+    ConnectError, api_server_addresses, connect, connect_for_command, connect_watched, follow_api_server,
+};
+pub use outage::Contact;
 
 /// The field manager of everything we write.
 pub(crate) const FIELD_MANAGER: &str = portcullis_gateway::infra::MANAGER;

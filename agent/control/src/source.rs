@@ -8,6 +8,7 @@ pub mod document;
 mod kept_certificates;
 mod kube;
 pub mod problem;
+mod reaching;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -20,6 +21,7 @@ pub use self::kube::{KubeSource, LastGood, SourceOptions};
 pub use batch::Batch;
 pub use dir::{DirSource, MAX_FILE_SIZE};
 pub use problem::{Effect, Problem};
+pub use reaching::Reaching;
 
 /// One step of a source.
 #[derive(Clone, Debug, Default)]

@@ -28,11 +28,23 @@ pub enum Feedback {
     /// The addresses at which clients reach the node: published for Gateways that are served on
     /// all of its addresses.
     NodeAddresses(Vec<IpAddr>),
+    /// The addresses of the API server, and what may keep the agent from it.
+    ApiServer(ApiServer),
+}
+
+/// The API server as the agent reaches it, or does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiServer {
+    /// The addresses by which it is reached; no Gateway has them.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Published addresses that no Gateway has for the time being: there was no answer since they
+    /// were made local.
+    pub suspects: BTreeSet<IpAddr>,
 }
 
 /// No address.
 static UNASSIGNED: AssignedAddresses =
-    AssignedAddresses { all: Vec::new(), balanced: None, published: Vec::new() };
+    AssignedAddresses { all: Vec::new(), cluster: Vec::new(), balanced: None, published: Vec::new() };
 
 /// The newest observations, and the Gateways that they concern.
 #[derive(Debug, Default)]
@@ -53,6 +65,7 @@ pub(crate) struct Observations {
     recertified: BTreeSet<ObjectName>,
     /// Empty: not known.
     node_addresses: Vec<IpAddr>,
+    api_server: Option<ApiServer>,
 }
 
 // === impl Observations ===
@@ -74,6 +87,13 @@ impl Observations {
                     self.readdressed.extend(objects.gateways.keys().cloned());
                     self.node_addresses = now;
                 }
+            }
+            Feedback::ApiServer(now) => {
+                let before = self.api_server.take().unwrap_or_default().suspects;
+                let others: BTreeSet<_> = before.symmetric_difference(&now.suspects).copied().collect();
+                let concerned: Vec<_> = self.assigned_where(|it| others.contains(it)).cloned().collect();
+                self.readdressed.extend(concerned);
+                self.api_server = Some(now);
             }
             Feedback::Assigned(now) => {
                 if self.assigned.is_none() {
@@ -127,13 +147,24 @@ impl Observations {
         self.assigned.as_ref().map(|assigned| assigned.get(gateway).unwrap_or(&UNASSIGNED))
     }
 
-    /// The Gateways with a published address for which this holds.
-    pub(crate) fn published_where(
+    /// The Gateways with an assigned address for which this holds.
+    pub(crate) fn assigned_where(
         &self,
         holds: impl Fn(&IpAddr) -> bool,
     ) -> impl Iterator<Item = &ObjectName> {
         let assigned = self.assigned.iter().flatten();
-        assigned.filter(move |(_, it)| it.published.iter().any(&holds)).map(|(gateway, _)| gateway)
+        assigned.filter(move |(_, it)| it.all.iter().any(&holds)).map(|(gateway, _)| gateway)
+    }
+
+    /// The addresses by which the agent reaches the API server; `None` if nothing else is known
+    /// than at its start.
+    pub(crate) fn api_server(&self) -> Option<&BTreeSet<IpAddr>> {
+        self.api_server.as_ref().map(|known| &known.addresses)
+    }
+
+    /// True if a published address may keep the agent from its API server.
+    pub(crate) fn is_suspect(&self, address: &IpAddr) -> bool {
+        self.api_server.as_ref().is_some_and(|known| known.suspects.contains(address))
     }
 
     /// The addresses at which clients reach the node; none as long as they are not known.

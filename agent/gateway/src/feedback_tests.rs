@@ -219,3 +219,64 @@ fn a_gateway_on_all_addresses_publishes_those_that_clients_can_use() {
     assert_eq!(published(&changed(&mut translator, node(&["192.0.2.8"]))), ["192.0.2.8"]);
     assert_eq!(changed(&mut translator, node(&["192.0.2.8"])), BTreeMap::new());
 }
+
+/// A Gateway behind a load balancer, as the API server or what was kept of it has it.
+fn balanced() -> (Translator, impl Fn(&mut Translator, ApiServer) -> (Vec<String>, String)) {
+    let objects = [
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "c"},
+            "spec": {"controllerName": "portcullis.dev/gateway"}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "web", "namespace": "infra", "uid": "u"}, "spec": {"gatewayClassName": "c",
+                "listeners": [{"name": "own", "port": 80, "protocol": "HTTP"}]}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web-c", "namespace": "infra",
+            "labels": {"app.kubernetes.io/managed-by": "portcullis"},
+            "ownerReferences": [{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web",
+                "uid": "u", "controller": true}]},
+            "spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.7"], "ports": [{"port": 80}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}),
+    ];
+    let objects = objects.map(|manifest| Object::from_json(manifest).unwrap().unwrap());
+    let mut all = Objects::default();
+    for object in &objects {
+        all.apply(Change::Set(object.clone()));
+    }
+    let load_balancers = vec!["203.0.113.0/24".parse().unwrap()];
+    let mut translator = Translator::new(Settings { load_balancers, ..Settings::default() });
+    let assigned = [(gateway().name, AssignedAddresses::of(&gateway().name, &all))].into();
+    translator.observe(Feedback::Assigned(assigned));
+    translator.apply(objects.into_iter().map(Change::Set).collect());
+    let served = |translator: &mut Translator, api_server| {
+        translator.observe(Feedback::ApiServer(api_server));
+        let outcome = translator.apply(Vec::new());
+        let served = outcome.snapshot.frontends.keys().map(|it| it.address.to_string()).collect();
+        (served, programmed(&translator.status_of(&gateway()).unwrap().to_json()))
+    };
+    (translator, served)
+}
+
+#[test]
+fn no_gateway_has_an_address_that_is_the_api_servers_by_now() {
+    let (mut translator, served) = balanced();
+    let of =
+        |address: &str| ApiServer { addresses: [address.parse().unwrap()].into(), ..ApiServer::default() };
+    let (addresses, said) = served(&mut translator, of("203.0.113.7"));
+    assert_eq!(addresses, ["10.96.0.7"]);
+    assert!(said.contains("AddressNotUsable") && said.contains("it is the API server's"), "{said}");
+    // Not even its Service's: what was kept may be of another cluster.
+    let (addresses, said) = served(&mut translator, of("10.96.0.7"));
+    assert_eq!(addresses, ["203.0.113.7"]);
+    assert!(said.contains("address 10.96.0.7") && said.contains("it is the API server's"), "{said}");
+    let (addresses, _) = served(&mut translator, of("192.0.2.1"));
+    assert_eq!(addresses, ["10.96.0.7", "203.0.113.7"]);
+}
+
+#[test]
+fn published_addresses_that_may_keep_the_agent_from_its_api_server_are_not_served() {
+    let (mut translator, served) = balanced();
+    let suspects = ["203.0.113.7", "10.96.0.7"].map(|address| address.parse().unwrap()).into();
+    let (addresses, said) = served(&mut translator, ApiServer { suspects, ..ApiServer::default() });
+    assert_eq!(addresses, ["10.96.0.7"], "the cluster's own is nobody else's");
+    assert!(said.contains("AddressNotUsable") && said.contains("no answer from its API server"), "{said}");
+    let (addresses, _) = served(&mut translator, ApiServer::default());
+    assert_eq!(addresses, ["10.96.0.7", "203.0.113.7"]);
+}

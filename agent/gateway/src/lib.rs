@@ -26,7 +26,7 @@ pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use claims::Claims;
 pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
-pub use feedback::Feedback;
+pub use feedback::{ApiServer, Feedback};
 pub use grant::{Granted, Grants};
 pub use listener::{CertificateError, ParentKey, read_certificate};
 pub use parent::{ALLOWED_CHILDREN, ATTACH_TO};

@@ -157,7 +157,8 @@ impl Translator {
         let sources = listeners::Sources { objects, settings, observations: &self.observations };
         let judged = listeners.update(&changed, &recertified, sources);
         let attached = hierarchy.update(&changed, &judged, listeners, objects);
-        let owned = owners.update(&changed, objects);
+        let api_server = self.observations.api_server().unwrap_or(&settings.api_server);
+        let owned = owners.update(&changed, api_server, objects);
         let readdressed = self.observations.readdressed();
         let observations = &self.observations;
         let sources = gateways::Sources { listeners, hierarchy, owners, objects, settings, observations };
@@ -186,7 +187,7 @@ impl Translator {
         let rebuilt = tables.update(reattached, &turned, routes, conflicts);
         let sources = ports::Sources { listeners, hierarchy, gateways, tables };
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
-        let sources = frontends::Sources { gateways, ports, objects, settings };
+        let sources = frontends::Sources { gateways, ports, owners, objects, settings };
         let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
         let changes =
             backends::Changes { objects: &changed, services: &services, owners: &owned, frontends: &claimed };

@@ -8,13 +8,17 @@ use std::time::Duration;
 use kube::client::ClientBuilder;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tower::ServiceExt;
 use tower::layer::layer_fn;
 
-use super::outage::Outage;
+use super::outage::{Contact, Outage};
 
 /// Bookmarks come about once a minute: a watch that is silent for longer than this is dead.
 const SILENCE: Duration = Duration::from_secs(80);
+/// Interval at which the API server's name is resolved again.
+const LOOK_UP: Duration = Duration::from_secs(30);
 /// Time that the API server's name has to be resolved.
 const RESOLUTION: Duration = Duration::from_secs(2);
 
@@ -35,6 +39,16 @@ pub enum ConnectError {
 /// # Errors
 /// When the address of the API server is nowhere to be found, or cannot be read.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
+    Ok(connect_watched(kubeconfig).await?.0)
+}
+
+/// The same, with what becomes of the client's requests.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_watched(
+    kubeconfig: Option<&Path>,
+) -> Result<(Client, watch::Receiver<Contact>), ConnectError> {
     let mut config = config(kubeconfig).await?;
     // The client's own attempts take minutes, of which the log would have nothing.
     config.default_retry = false;
@@ -47,22 +61,52 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
 /// # Errors
 /// As [`connect`].
 pub async fn connect_for_command(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    client(config(kubeconfig).await?)
+    Ok(client(config(kubeconfig).await?)?.0)
 }
 
-/// The addresses by which [`connect`] reaches the API server, and those of the servers that are
-/// asked for its name. Without an answer to that, or a configuration, none.
+/// The addresses by which [`connect`] reaches the API server, those of the proxy on the way, if
+/// there is one, and those of the servers that are asked for their names. Without an answer to
+/// that, or a configuration, none.
 pub async fn api_server_addresses(kubeconfig: Option<&Path>) -> BTreeSet<IpAddr> {
     let Ok(config) = config(kubeconfig).await else { return BTreeSet::new() };
-    let host = config.cluster_url.host().unwrap_or_default();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(address) = host.parse() {
-        return BTreeSet::from([address]);
+    let mut addresses = BTreeSet::new();
+    for url in std::iter::once(&config.cluster_url).chain(&config.proxy_url) {
+        let host = url.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = host.parse() {
+            addresses.insert(address);
+            continue;
+        }
+        let resolved = tokio::time::timeout(RESOLUTION, tokio::net::lookup_host((host, 0))).await;
+        addresses.extend(resolved.ok().and_then(Result::ok).into_iter().flatten().map(|it| it.ip()));
+        addresses.extend(name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()));
     }
-    let resolved = tokio::time::timeout(RESOLUTION, tokio::net::lookup_host((host, 0))).await;
-    let resolved = resolved.ok().and_then(Result::ok);
-    let addresses = resolved.into_iter().flatten().map(|address| address.ip());
-    addresses.chain(name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())).collect()
+    addresses
+}
+
+/// The same, followed as long as there is a receiver: names come to stand for other addresses, and
+/// at the start they may stand for none. An address that was known once stays. Must be called
+/// within the runtime.
+pub fn follow_api_server(
+    kubeconfig: Option<PathBuf>,
+    known: BTreeSet<IpAddr>,
+) -> watch::Receiver<BTreeSet<IpAddr>> {
+    let (sender, receiver) = watch::channel(known);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = sender.closed() => return,
+                () = tokio::time::sleep(LOOK_UP) => {}
+            }
+            let now = api_server_addresses(kubeconfig.as_deref()).await;
+            sender.send_if_modified(|known| {
+                let before = known.len();
+                known.extend(now);
+                known.len() > before
+            });
+        }
+    });
+    receiver
 }
 
 /// From resolv.conf(5).
@@ -82,17 +126,21 @@ async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     Ok(config)
 }
 
-fn client(config: Config) -> Result<Client, ConnectError> {
+fn client(config: Config) -> Result<(Client, watch::Receiver<Contact>), ConnectError> {
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
     let outage = Outage::default();
     let noted = layer_fn(|requests| {
         let outage = outage.clone();
-        ServiceExt::map_result(requests, move |ended| {
-            outage.note(&ended);
-            ended
+        ServiceExt::map_future(requests, move |answer| {
+            let (outage, made) = (outage.clone(), Instant::now());
+            async move {
+                let ended = answer.await;
+                outage.note(made, &ended);
+                ended
+            }
         })
     });
-    Ok(builder.with_layer(&noted).build())
+    Ok((builder.with_layer(&noted).build(), outage.contact()))
 }
 
 async fn read(path: &Path) -> Result<Config, ConnectError> {

@@ -1,11 +1,13 @@
-//! The absence of the API server, for the log: a line when nothing that was asked of it has been
-//! answered for a while, and one when it answers again. Everything shares a connection, so that it
-//! is said once, and not by each of those who wait for an answer.
+//! The absence of the API server: a line in the log when nothing that was asked of it has been
+//! answered for a while, and one when it answers again; and for those who look for the reason,
+//! since when it is. Everything shares a connection, so that it is said once, and not by each of
+//! those who wait for an answer.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::problem;
@@ -16,14 +18,19 @@ const LASTING: Duration = Duration::from_secs(2);
 /// The error of a request, as the client has it.
 pub(super) type RequestError = Box<dyn Error + Send + Sync>;
 
-#[derive(Clone, Debug, Default)]
-pub(super) struct Outage(Arc<Mutex<State>>);
+/// The requests of an agent so far, answered or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contact {
+    /// The time at which the newest request that has an answer was made.
+    pub answered: Option<Instant>,
+    /// The time at which the first one since that has none ended.
+    pub silent_since: Option<Instant>,
+}
 
-#[derive(Debug, Default)]
-struct State {
-    /// The first request since the last answer that got none.
-    since: Option<Instant>,
-    is_logged: bool,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outage {
+    is_logged: Arc<Mutex<bool>>,
+    contact: watch::Sender<Contact>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,10 +50,14 @@ enum Turn {
 // === impl Outage ===
 
 impl Outage {
-    /// Takes note of how a request ended.
-    pub(super) fn note<T>(&self, ended: &Result<T, RequestError>) {
+    pub(super) fn contact(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
+    }
+
+    /// Takes note of how a request ended that was made at this time.
+    pub(super) fn note<T>(&self, made: Instant, ended: &Result<T, RequestError>) {
         let answer = if ended.is_ok() { Answer::Given } else { Answer::Missing };
-        match (self.turn(answer), ended) {
+        match (self.turn(made, answer), ended) {
             (Turn::Begins, Err(error)) => tracing::warn!(
                 "the API server does not answer: {}; what is served stays as it is, and nothing is written until it does",
                 problem(&**error)
@@ -56,17 +67,21 @@ impl Outage {
         }
     }
 
-    fn turn(&self, answer: Answer) -> Turn {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn turn(&self, made: Instant, answer: Answer) -> Turn {
+        let mut is_logged = self.is_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let Contact { answered, silent_since } = *self.contact.borrow();
         if answer == Answer::Given {
-            let State { is_logged, .. } = std::mem::take(&mut *state);
-            return if is_logged { Turn::Ends } else { Turn::None };
+            self.contact.send_replace(Contact { answered: answered.max(Some(made)), silent_since: None });
+            return if std::mem::take(&mut *is_logged) { Turn::Ends } else { Turn::None };
         }
-        let since = *state.since.get_or_insert_with(Instant::now);
-        if state.is_logged || since.elapsed() < LASTING {
+        let since = silent_since.unwrap_or_else(Instant::now);
+        if silent_since.is_none() {
+            self.contact.send_replace(Contact { answered, silent_since: Some(since) });
+        }
+        if *is_logged || since.elapsed() < LASTING {
             return Turn::None;
         }
-        state.is_logged = true;
+        *is_logged = true;
         Turn::Begins
     }
 }
@@ -78,14 +93,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_is_said_once_however_many_ask_and_only_if_it_lasts() {
         let outage = Outage::default();
-        assert_eq!(outage.turn(Answer::Missing), Turn::None);
+        assert_eq!(outage.turn(Instant::now(), Answer::Missing), Turn::None);
         tokio::time::advance(LASTING / 2).await;
-        assert_eq!(outage.turn(Answer::Given), Turn::None, "it was only started again");
-        assert_eq!(outage.turn(Answer::Missing), Turn::None);
+        assert_eq!(outage.turn(Instant::now(), Answer::Given), Turn::None, "it was only started again");
+        assert_eq!(outage.turn(Instant::now(), Answer::Missing), Turn::None);
         tokio::time::advance(LASTING).await;
-        let turns: Vec<_> =
-            (0..15).map(|_| outage.turn(Answer::Missing)).filter(|turn| *turn != Turn::None).collect();
+        let turns: Vec<_> = (0..15)
+            .map(|_| outage.turn(Instant::now(), Answer::Missing))
+            .filter(|turn| *turn != Turn::None)
+            .collect();
         assert_eq!(turns, [Turn::Begins]);
-        assert_eq!((outage.turn(Answer::Given), outage.turn(Answer::Given)), (Turn::Ends, Turn::None));
+        assert_eq!(
+            (outage.turn(Instant::now(), Answer::Given), outage.turn(Instant::now(), Answer::Given)),
+            (Turn::Ends, Turn::None)
+        );
     }
 }

@@ -150,3 +150,55 @@ async fn what_cannot_be_read_in_time_is_as_it_was_kept() {
     let (rest, ()) = tokio::join!(source.next(), answer);
     assert!(matches!(&*rest.changes, [Change::Delete(key)] if key.kind == Kind::Secret) && rest.is_complete);
 }
+
+/// Whatever a hostile writer of `services/status` had published before the API server went away.
+#[tokio::test]
+async fn no_address_of_the_cluster_is_served_again_from_what_was_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let published = [
+        "192.0.2.1",
+        "10.96.0.1",
+        "192.0.2.2",
+        "192.0.2.11",
+        "10.244.1.9",
+        "10.96.0.80",
+        "8.8.8.8",
+        "203.0.113.7",
+    ];
+    let mut manifests = manifests();
+    manifests[1]["spec"]["listeners"] = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    manifests[2]["spec"]["type"] = "LoadBalancer".into();
+    manifests[2]["status"] = json!({"loadBalancer": {"ingress": published.map(|ip| json!({"ip": ip}))}});
+    let service = |namespace: &str, name: &str, address: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"clusterIPs": [address], "ports": [{"port": 443}]}})
+    };
+    manifests.extend([
+        service("default", "kubernetes", "10.96.0.1"),
+        service("shop", "cart", "10.96.0.80"),
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "kubernetes",
+            "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.2"]}], "ports": [{"port": 6443}]}),
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "one"}, "spec": {"podCIDRs": ["10.244.1.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.11"}]}}),
+    ]);
+    let lines: Vec<_> = manifests.iter().map(Value::to_string).collect();
+    std::fs::write(dir.path().join("last-good"), lines.join("\n")).unwrap();
+
+    // It never answers.
+    let server = ApiServer::start().await;
+    let last_good = Some(LastGood::new(dir.path().join("last-good")));
+    let options = SourceOptions { only: None, last_good, wait: Duration::from_millis(10) };
+    let queue = StatusQueue::new("portcullis.dev/gateway");
+    let mut source = KubeSource::new(server.client().await, queue, options);
+    let load_balancers = ["10.0.0.0/8", "192.0.2.0/24", "203.0.113.0/24"];
+    let load_balancers = load_balancers.map(|range| range.parse().unwrap()).into();
+    let api_server = ["192.0.2.1".parse().unwrap()].into();
+    let settings = Settings { load_balancers, api_server, ..Settings::default() };
+    let mut translator = Translator::new(settings);
+    let update = source.next().await;
+    update.observed.into_iter().for_each(|feedback| translator.observe(feedback));
+    let outcome = translator.apply(update.changes);
+    let served: BTreeSet<_> = outcome.snapshot.frontends.keys().map(|it| it.address.to_string()).collect();
+    assert_eq!(served, ["10.96.0.7", "203.0.113.7"].map(str::to_owned).into());
+}

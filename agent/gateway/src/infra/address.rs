@@ -16,6 +16,8 @@ use super::object::{is_generated, owner_of};
 pub struct AssignedAddresses {
     /// Of a load balancer, if it gave any, and the cluster's.
     pub(crate) all: Vec<IpAddr>,
+    /// The cluster's own.
+    pub(crate) cluster: Vec<IpAddr>,
     /// The places where a load balancer lets traffic in, none as long as it has given nothing;
     /// `None` without a load balancer.
     pub(crate) balanced: Option<Vec<Ingress>>,
@@ -53,16 +55,25 @@ impl AssignedAddresses {
         });
         service.map_or_else(Self::default, |service| Self {
             all: addresses(service),
+            cluster: cluster_addresses(service).collect(),
             balanced: is_balanced(service).then(|| ingress(service)),
             published: published(service),
         })
     }
 }
 
+impl AssignedAddresses {
+    /// Those that a writer of the Service's status published, and that are made local on nodes.
+    pub fn published(&self) -> &[IpAddr] {
+        &self.published
+    }
+}
+
 /// Without a load balancer.
 impl FromIterator<IpAddr> for AssignedAddresses {
     fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
-        Self { all: addresses.into_iter().collect(), ..Self::default() }
+        let cluster: Vec<_> = addresses.into_iter().collect();
+        Self { all: cluster.clone(), cluster, ..Self::default() }
     }
 }
 

@@ -70,8 +70,8 @@ impl Addresses {
         };
         let all = chosen.into_iter().flat_map(|chosen| &chosen.all).copied();
         let others: Vec<IpAddr> = all.filter(|address| !asks_for(address)).collect();
-        let published = assigned.into_iter().flat_map(|assigned| &assigned.published);
-        let foreign = published.filter_map(|address| Some((*address, foreign(address)?))).collect();
+        let given = assigned.into_iter().flat_map(|it| it.published.iter().chain(&it.cluster));
+        let foreign = given.filter_map(|address| Some((*address, foreign(address)?))).collect();
         let mut draft = Draft { assigned, foreign, ..Draft::default() };
         if others.is_empty() {
             let default = requests.is_empty().then_some(Request::Any);

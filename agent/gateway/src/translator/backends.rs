@@ -246,9 +246,6 @@ impl Sources<'_> {
         if is_special(address) {
             return Some("loopback, link-local or otherwise no pod's");
         }
-        if self.settings.api_server.contains(address) {
-            return Some("the API server's");
-        }
         let owner = self.owners.of(address).and_then(|owner| match owner {
             Owner::ApiServer => Some("the API server's"),
             Owner::Service(_) => Some("a Service's"),

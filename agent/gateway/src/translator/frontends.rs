@@ -11,6 +11,7 @@ use portcullis_model::{FrontendKey, ObjectName, PortKey};
 
 use super::changes::ChangedObjects;
 use super::gateways::{ChangedGateways, Gateways, MergedGateway};
+use super::owners::Owners;
 use super::ports::{ChangedPorts, Ports};
 use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode, Parameters};
@@ -48,6 +49,7 @@ pub(super) struct ChangedFrontends {
 pub(super) struct Sources<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) ports: &'s Ports,
+    pub(super) owners: &'s Owners,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
 }
@@ -204,7 +206,8 @@ impl Sources<'_> {
         let (otherwise, mut own): (BTreeSet<_>, BTreeSet<_>) = usable
             .partition(|address: &IpAddr| parent::is_delivered_otherwise(address, service, self.objects));
         if !otherwise.is_empty() {
-            own.extend(infra::cluster_addresses(service));
+            let cluster = infra::cluster_addresses(service);
+            own.extend(cluster.filter(|address| !self.owners.is_api_servers(address)));
         }
         own
     }

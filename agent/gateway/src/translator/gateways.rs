@@ -24,6 +24,10 @@ use crate::protocol::Protocol;
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::{Fault, Reason, Settings};
 
+const API_SERVERS: &str = "it is the API server's";
+const SUSPECT: &str = "the agent has had no answer from its API server since it was made local: it is tried again from time \
+    to time; make sure that the address is the load balancer's to give";
+
 #[derive(Debug, Default)]
 pub(super) struct Gateways {
     merged: BTreeMap<ObjectName, MergedGateway>,
@@ -125,7 +129,7 @@ impl Gateways {
         sources: Sources<'_>,
     ) -> ChangedGateways {
         if !owned.is_empty() {
-            let concerned = sources.observations.published_where(|address| owned.concerns(address));
+            let concerned = sources.observations.assigned_where(|address| owned.concerns(address));
             readdressed.extend(concerned.cloned());
         }
         for key in &attached.moved {
@@ -192,10 +196,15 @@ impl Gateways {
         sources: Sources<'_>,
         changed: &mut ChangedGateways,
     ) {
-        let Sources { observations, settings, .. } = sources;
-        let foreign = |address: &IpAddr| foreign(address, sources);
-        let addresses = Addresses::of(gateway, observations.assigned(name), settings, foreign)
-            .reached_at(observations.node_addresses());
+        let Sources { observations, owners, settings, .. } = sources;
+        let assigned = observations.assigned(name);
+        let foreign = |address: &IpAddr| match assigned.is_some_and(|it| it.cluster.contains(address)) {
+            // The API server allocates them; but what was kept may be another cluster's.
+            true => owners.is_api_servers(address).then(|| API_SERVERS.to_owned()),
+            false => foreign(address, sources),
+        };
+        let addresses =
+            Addresses::of(gateway, assigned, settings, foreign).reached_at(observations.node_addresses());
         let parameters = Parameters::of(gateway, sources.objects, &settings.generated);
         let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
         let parameters = parameters.unwrap_or_default();
@@ -278,33 +287,30 @@ impl Gateways {
 /// The reason why an address that was published for a Gateway's Service is not made local. Right to
 /// write a status is no right to an address: on every node it would take what it belongs to away.
 fn foreign(address: &IpAddr, sources: Sources<'_>) -> Option<String> {
-    let Sources { owners, settings, .. } = sources;
+    let Sources { owners, settings, observations, .. } = sources;
     // Traffic to these arrives by other means, and they are local to none but their node.
     if owners.is_node(address) {
         return None;
     }
-    if settings.api_server.contains(address) {
-        return Some("it is the API server's".to_owned());
-    }
     let owner = owners.of(address).map(|owner| match owner {
-        Owner::ApiServer => "the API server's",
-        Owner::Service(_) => "another Service's",
-        Owner::Node => "a node's",
-        Owner::Pods => "in the range of a node's pods",
+        Owner::ApiServer => API_SERVERS,
+        Owner::Service(_) => "it is another Service's",
+        Owner::Node => "it is a node's",
+        Owner::Pods => "it is in the range of a node's pods",
     });
     if let Some(owner) = owner {
-        return Some(format!("it is {owner}"));
+        return Some(owner.to_owned());
     }
     if is_special(address) {
         return Some("no address of its kind can be a load balancer's".to_owned());
     }
-    let is_allowed = settings.load_balancers.iter().any(|range| range.contains(address));
-    (!is_allowed).then(|| {
-        format!(
+    if !settings.load_balancers.iter().any(|range| range.contains(address)) {
+        return Some(format!(
             "the agents' operator has not allowed it for load balancers: that is done with --load-balancer-addresses \
              {address}, or a range that has it"
-        )
-    })
+        ));
+    }
+    observations.is_suspect(address).then(|| SUSPECT.to_owned())
 }
 
 fn affected(

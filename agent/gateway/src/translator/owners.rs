@@ -23,6 +23,8 @@ pub(super) struct Owners {
     addresses: BTreeMap<ObjectKey, BTreeSet<IpAddr>>,
     /// By node, the addresses of its pods.
     pods: BTreeMap<ObjectName, Vec<AddressRange>>,
+    /// Those by which this agent reaches the API server.
+    api_server: BTreeSet<IpAddr>,
 }
 
 /// The owner of an address.
@@ -43,8 +45,15 @@ pub(super) struct ChangedOwners {
 // === impl Owners ===
 
 impl Owners {
-    pub(super) fn update(&mut self, changed: &ChangedObjects, objects: &Objects) -> ChangedOwners {
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        api_server: &BTreeSet<IpAddr>,
+        objects: &Objects,
+    ) -> ChangedOwners {
         let mut now_changed = ChangedOwners::default();
+        now_changed.addresses.extend(self.api_server.symmetric_difference(api_server));
+        self.api_server.clone_from(api_server);
         for kind in [Kind::Service, Kind::Node, Kind::EndpointSlice] {
             for name in changed.of(kind) {
                 let key = ObjectKey { kind, name: name.clone() };
@@ -72,6 +81,9 @@ impl Owners {
 
     /// The owner of an address, the first of several.
     pub(super) fn of(&self, address: &IpAddr) -> Option<Owner<'_>> {
+        if self.api_server.contains(address) {
+            return Some(Owner::ApiServer);
+        }
         let mut owners = self.by_address.of(address).map(|key| match key.kind {
             Kind::Service => Owner::Service(&key.name),
             Kind::Node => Owner::Node,
@@ -79,6 +91,13 @@ impl Owners {
         });
         let is_pods = || self.pods.values().flatten().any(|range| range.contains(address));
         owners.next().or_else(|| is_pods().then_some(Owner::Pods))
+    }
+
+    /// True if the agent would lose its API server with the address.
+    pub(super) fn is_api_servers(&self, address: &IpAddr) -> bool {
+        let is_its_service = |key: &ObjectKey| (&*key.name.namespace, &*key.name.name) == API_SERVER;
+        self.api_server.contains(address)
+            || self.by_address.of(address).any(|key| key.kind == Kind::EndpointSlice || is_its_service(key))
     }
 
     pub(super) fn is_node(&self, address: &IpAddr) -> bool {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis_api::{Change, Kind, Object, ObjectKey, Objects};
 use portcullis_gateway::infra::{AssignedAddresses, DesiredObjects, GeneratedKind, generated_name};
 use portcullis_gateway::{
-    AgentRole, Fault, Feedback, Outcome, Reason, Settings, Translator, dump_status, read_certificate,
+    AgentRole, ApiServer, Fault, Feedback, Outcome, Reason, Settings, Translator, dump_status,
+    read_certificate,
 };
 use portcullis_inspect::dump_snapshot;
 use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, ParentKind, PortKey, Unserved};
@@ -103,7 +104,7 @@ impl Followed {
 #[derive(Default)]
 struct Observed {
     assigned: Assigned,
-    others: [Option<Feedback>; 4],
+    others: [Option<Feedback>; 5],
 }
 
 impl Observed {
@@ -114,6 +115,7 @@ impl Observed {
             Feedback::Unprovisioned(_) => self.others[1] = Some(feedback),
             Feedback::KeptCertificates(_) => self.others[2] = Some(feedback),
             Feedback::NodeAddresses(_) => self.others[3] = Some(feedback),
+            Feedback::ApiServer(_) => self.others[4] = Some(feedback),
         }
     }
 }
@@ -177,11 +179,12 @@ fn change() -> impl Strategy<Value = Change> {
 fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
     any::<u64>().prop_map(|seed| {
         let mut dice = Dice(seed);
-        match dice.roll(7) {
+        match dice.roll(8) {
             0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
             2 => vec![Feedback::Unserved(unserved(&mut dice))],
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
             4 => vec![Feedback::KeptCertificates(kept_certificates(&mut dice))],
+            5 => vec![Feedback::ApiServer(api_server(&mut dice))],
             _ => Vec::new(),
         }
     })
@@ -219,6 +222,12 @@ fn published(gateway: &ObjectName, addresses: &[&str]) -> AssignedAddresses {
         objects.apply(Change::Set(support::object(manifest)));
     }
     AssignedAddresses::of(gateway, &objects)
+}
+
+/// Of the addresses that Gateways are given, and of those of endpoints.
+fn api_server(dice: &mut Dice) -> ApiServer {
+    let mut some = |count| (0..dice.roll(count)).map(|_| dice.pick(&ADDRESSES).parse().unwrap()).collect();
+    ApiServer { addresses: some(3), suspects: some(3) }
 }
 
 fn unserved(dice: &mut Dice) -> Unserved {
