@@ -15,3 +15,4 @@ pub(crate) mod socket;
 pub(crate) mod stats;
 pub(crate) mod task;
 pub(crate) mod trailers;
+pub(crate) mod upload_progress;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portcullis_model::{BackendProtocol, ObjectName, SlowClients};
-use portcullis_proxy::{ExceededLimit, MinimumRate, Settings};
+use portcullis_proxy::{ExceededLimit, MinimumRate, Reason, Settings};
 use support::origin::Origin;
 use support::rules::rule;
 use support::via::{Client, Via};
@@ -233,4 +233,101 @@ async fn the_most_unread_goes_first_when_buffers_are_used_up() {
     let last = closed().await;
     assert!((STALLED / 4..STALLED).contains(&last), "{last} of {STALLED} are closed");
     assert_eq!(world.send(Via::H2c, "GET /").await.status, 200);
+}
+
+const POST: u8 = 0x83;
+/// Fields of HPACK's static table (RFC 7541, appendix A).
+const CONTENT_LENGTH: u8 = 28;
+const CONTENT_TYPE: u8 = 31;
+
+/// The beginning of an HTTP/2 connection with one request, `begun` of whose body has come.
+fn http2_upload(host: &str, fields: &[(u8, &str)], begun: &[u8]) -> Vec<u8> {
+    let mut head = vec![POST, 0x86, 0x84, 0x41, u8::try_from(host.len()).unwrap()];
+    head.extend(host.as_bytes());
+    for (index, value) in fields {
+        head.extend([0x0f, index - 15, u8::try_from(value.len()).unwrap()]);
+        head.extend(value.as_bytes());
+    }
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    for (kind, flags, stream, payload) in [(4, 0, 0, &[][..]), (1, 4, 1, &head), (0, 0, 1, begun)] {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        bytes.extend([&length[1..], &[kind, flags], &u32::to_be_bytes(stream), payload].concat());
+    }
+    bytes
+}
+
+/// Its connection may have other requests, and be another proxy's.
+#[tokio::test]
+async fn an_http2_body_that_does_not_come_as_announced_goes_alone() {
+    for (protocol, origin) in
+        [(BackendProtocol::Http1, Origin::http1().await), (BackendProtocol::H2c, Origin::h2c().await)]
+    {
+        let mut world = world(origin.address, RATE).await;
+        world.backend("echo", protocol, &[origin.address]);
+        world.apply().await;
+        let mut stream = connect(world.plain).await;
+        stream.write_all(&http2_upload("a", &[(CONTENT_LENGTH, "1000")], b"the beginning")).await.unwrap();
+        eventually("the body is too slow", async || {
+            closed_for(&world, ExceededLimit::MinimumRate).await == 1
+        })
+        .await;
+        eventually("the client is told", async || {
+            world.proxy.stats().await.answers.get(&Reason::BodyTooSlow) == Some(&1)
+        })
+        .await;
+        // Another request, GET /, on the same connection.
+        stream.write_all(&[0, 0, 6, 1, 5, 0, 0, 0, 3, 0x82, 0x86, 0x84, 0x41, 1, b'a']).await.unwrap();
+        let mut received = Vec::new();
+        while !received.windows(5).any(|head| head == [1, 4, 0, 0, 0]) || !ends_stream(&received, 3) {
+            let mut piece = [0; 4096];
+            let count = timeout(LONG, stream.read(&mut piece)).await.expect("no answer").unwrap();
+            assert!(count > 0, "{protocol:?}: the connection was closed");
+            received.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+/// True if these frames have the last one of a stream.
+fn ends_stream(mut frames: &[u8], stream: u32) -> bool {
+    while let Some((head, rest)) = frames.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        if matches!(head[3], 0 | 1) && head[4] & 1 == 1 && head[5..] == stream.to_be_bytes() {
+            return true;
+        }
+        frames = rest.get(length..).unwrap_or_default();
+    }
+    false
+}
+
+/// All at once, as above.
+#[tokio::test]
+async fn http2_bodies_that_may_take_any_time_stay() {
+    let origin = Origin::http1().await;
+    let mut world = world(origin.address, RATE).await;
+    let rules = [rule().host("kept.test").slow_clients(SlowClients::Keep), rule()];
+    world.listeners[0].rules = rules.to_vec();
+    world.apply().await;
+    let grpc = [(CONTENT_TYPE, "application/grpc"), (CONTENT_LENGTH, "1000")];
+    let mut streams = Vec::new();
+    for upload in [
+        http2_upload("a", &[], b"no length"),
+        http2_upload("kept.test", &[(CONTENT_LENGTH, "1000")], b"a rule that holds clients to no rate"),
+        http2_upload("a", &grpc, b"a message"),
+        // All of it has come, and the end of the stream has not.
+        http2_upload("a", &[(CONTENT_LENGTH, "3")], b"abc"),
+    ] {
+        let mut stream = connect(world.plain).await;
+        stream.write_all(&upload).await.unwrap();
+        streams.push(stream);
+    }
+    // Sends faster than it has to.
+    let mut sender = connect(world.plain).await;
+    sender.write_all(&http2_upload("a", &[(CONTENT_LENGTH, "1000000")], b"x")).await.unwrap();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < LONG {
+        sender.write_all(&[&[0, 1, 0, 0, 0, 0, 0, 0, 1][..], &[b'x'; 256]].concat()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(closed_for(&world, ExceededLimit::MinimumRate).await, 0);
+    assert_eq!(world.proxy.stats().await.answers, std::collections::BTreeMap::new());
 }

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
@@ -20,7 +20,7 @@ use portcullis_model::{Limits, ObjectName};
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
-use crate::client::progress::{Awaited, Progress};
+use crate::client::progress::{Awaited, Owed, Progress};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
@@ -28,6 +28,7 @@ use crate::core::log_limit::LogLimit;
 use crate::core::settings::MinimumRate;
 use crate::core::snapshot::Current;
 use crate::core::stats::ExceededLimit;
+use crate::core::upload_progress::UploadProgress;
 
 /// Unread bytes of a connection from which on each response has one piece at most.
 const MUCH: usize = 8 << 10;
@@ -53,12 +54,19 @@ pub(crate) struct Client {
     stalled_since: Cell<u32>,
     /// Of a client that keeps something from going on.
     pace: Cell<Option<Pace>>,
+    /// Bodies of HTTP/2 requests that have to come at the minimum rate; some may be over.
+    uploads: RefCell<Vec<WatchedUpload>>,
     /// Time since which there have been bytes that it does not read, plus one.
     holding_since: Cell<u32>,
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
     /// Response bodies that wait until the socket has taken what there is to write.
     blocked: RefCell<Vec<Waker>>,
+}
+
+struct WatchedUpload {
+    progress: Weak<UploadProgress>,
+    pace: Option<Pace>,
 }
 
 /// The time that a client may do nothing when it is its turn, and the limit that sets it.
@@ -136,6 +144,7 @@ impl Client {
             idle_limit,
             stalled_since: Cell::new(0),
             pace: Cell::default(),
+            uploads: RefCell::default(),
             holding_since: Cell::new(0),
             phase: Cell::new(Phase::Serve),
             waker: RefCell::default(),
@@ -155,6 +164,11 @@ impl Client {
     /// Of its Gateway, in requests that are sent on.
     pub(crate) fn pseudonym(&self) -> &HeaderValue {
         self.permit.pseudonym()
+    }
+
+    /// Holds the body of an HTTP/2 request to the minimum rate.
+    pub(crate) fn watch_upload(&self, progress: &Rc<UploadProgress>) {
+        self.uploads.borrow_mut().push(WatchedUpload { progress: Rc::downgrade(progress), pace: None });
     }
 
     /// True if its listener, or what its port has for one, is gone.
@@ -220,6 +234,29 @@ impl Client {
             self.abort(ExceededLimit::MinimumRate);
         } else if self.progress.idle_age().is_some_and(|age| age > self.idle_limit.ticks) {
             self.set_phase(Phase::Finish);
+        }
+        self.sweep_uploads(pacing);
+    }
+
+    /// Breaks off the bodies that come too slowly. The connection stays, which may have other
+    /// requests, and be another proxy's.
+    fn sweep_uploads(&self, pacing: Option<Pacing>) {
+        let mut uploads = self.uploads.borrow_mut();
+        uploads.retain_mut(|upload| {
+            let Some(progress) = upload.progress.upgrade() else { return false };
+            let (Some(pacing), Some(received)) = (pacing, progress.owed()) else {
+                upload.pace = None;
+                return true;
+            };
+            upload.pace = Pace::look(upload.pace, (Owed::Request, received), pacing);
+            if upload.pace.is_none() {
+                self.permit.refused(ExceededLimit::MinimumRate);
+                progress.end();
+            }
+            upload.pace.is_some()
+        });
+        if uploads.is_empty() && uploads.capacity() > 0 {
+            uploads.shrink_to_fit();
         }
     }
 
@@ -413,6 +450,10 @@ impl Exchange {
             self.is_unhurried = true;
             self.client.progress.begin_unhurried();
         }
+    }
+
+    pub(crate) fn may_take_any_time(&self) -> bool {
+        self.is_unhurried
     }
 
     /// The bytes, which count as unread until the HTTP library drops them.

@@ -71,7 +71,8 @@ impl Reason {
             | Self::ResponseCoding
             | Self::Timeout
             | Self::ClientBody
-            | Self::BodyTooLarge => false,
+            | Self::BodyTooLarge
+            | Self::BodyTooSlow => false,
         }
     }
 
@@ -112,7 +113,8 @@ impl Reason {
             | Self::PathDotParameter
             | Self::Misdirected
             | Self::ClientBody
-            | Self::BodyTooLarge => None,
+            | Self::BodyTooLarge
+            | Self::BodyTooSlow => None,
         }
     }
 }
@@ -176,6 +178,8 @@ reasons! {
     /// Of more bytes than the Gateway allows; if the length is not declared, found while the
     /// request was being forwarded.
     BodyTooLarge = PAYLOAD_TOO_LARGE "body_too_large" "the request body is too large",
+    /// Of HTTP/2, where a slow body does not end its connection.
+    BodyTooSlow = REQUEST_TIMEOUT "body_too_slow" "the request body comes too slowly",
 }
 
 #[cfg(test)]

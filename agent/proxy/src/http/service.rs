@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::Request;
+use http::{Request, Version};
 use hyper::body::Incoming;
 use portcullis_model::SlowClients;
 
@@ -44,7 +44,7 @@ impl Service {
         &self,
         client: &Rc<Client>,
         mut exchange: Exchange,
-        outgoing: Box<Outgoing>,
+        mut outgoing: Box<Outgoing>,
     ) -> Response {
         let current = self.snapshot.load();
         let request = self.router.route(&current, client, &outgoing.parts);
@@ -56,6 +56,13 @@ impl Service {
             && plan.rule.timeouts.slow_clients == SlowClients::Keep
         {
             exchange.take_any_time();
+        }
+        // An HTTP/1 connection has one body at a time, and is watched as a whole.
+        if outgoing.parts.version == Version::HTTP_2
+            && !exchange.may_take_any_time()
+            && let Some(upload) = outgoing.upload.track()
+        {
+            client.watch_upload(&upload);
         }
         let forwarded = match &request.decision {
             Decision::Forward(plan) => {

@@ -34,6 +34,8 @@ pub(crate) enum AttemptError {
     Client,
     #[error("the client's request body is larger than the Gateway's limits.bodyBytes")]
     TooLarge,
+    #[error("the client's request body comes more slowly than --minimum-rate")]
+    TooSlow,
 }
 
 pub(crate) type UpstreamResponse = (http::Response<Incoming>, Lease);
@@ -75,6 +77,7 @@ pub(crate) async fn send(
                 failure = match fault.as_ref().and_then(SharedFault::get) {
                     Some(BodyFault::Malformed) => AttemptError::Client,
                     Some(BodyFault::TooLarge) => AttemptError::TooLarge,
+                    Some(BodyFault::TooSlow) => AttemptError::TooSlow,
                     None if error.is_parse_too_large() => AttemptError::ResponseTooLarge(endpoint.address),
                     None => AttemptError::Broken(endpoint.address, error),
                 };
@@ -151,6 +154,7 @@ impl AttemptError {
         match self {
             Self::Client => Reason::ClientBody,
             Self::TooLarge => Reason::BodyTooLarge,
+            Self::TooSlow => Reason::BodyTooSlow,
             Self::NoEndpoint => Reason::NoEndpoint,
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,

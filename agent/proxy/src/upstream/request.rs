@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use portcullis_model::Limits;
 
 use crate::core::trailers::restrict_trailers;
+use crate::core::upload_progress::UploadProgress;
 
 /// A request on its way from a client to a backend.
 pub(crate) struct Outgoing {
@@ -31,6 +32,8 @@ pub(crate) enum Upload {
         fault: SharedFault,
         /// Names that trailers must not have because filters decide about them.
         edited: Vec<HeaderName>,
+        /// Of a body that has to come at the minimum rate.
+        progress: Option<Rc<UploadProgress>>,
     },
 }
 
@@ -43,6 +46,7 @@ pub(crate) enum BodyFault {
     /// Or broke off.
     Malformed,
     TooLarge,
+    TooSlow,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,8 @@ pub(crate) enum UploadError {
     Client(#[from] hyper::Error),
     #[error("the request body is larger than its Gateway allows")]
     TooLarge,
+    #[error("the request body comes more slowly than --minimum-rate")]
+    TooSlow,
 }
 
 // === impl Outgoing ===
@@ -84,6 +90,7 @@ impl Upload {
             left: limit.unwrap_or(u64::MAX),
             fault: SharedFault::default(),
             edited: vec![],
+            progress: None,
         }
     }
 
@@ -92,6 +99,13 @@ impl Upload {
         if let Self::Client { edited, .. } = self {
             *edited = names();
         }
+    }
+
+    /// Keeps record of the progress from now on, if the length of the body was announced.
+    pub(crate) fn track(&mut self) -> Option<Rc<UploadProgress>> {
+        let Self::Client { incoming, progress, .. } = self else { return None };
+        incoming.size_hint().exact()?;
+        Some(progress.get_or_insert_default().clone())
     }
 
     /// True if the declared length of the body exceeds the limit.
@@ -118,20 +132,36 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self::Client { incoming, left, fault, edited } = &mut *self else { return Poll::Ready(None) };
-        let Some(frame) = ready!(Pin::new(incoming).poll_frame(cx)) else { return Poll::Ready(None) };
-        let frame = frame.map_err(UploadError::from).and_then(|mut frame| {
+        let Self::Client { incoming, left, fault, edited, progress } = &mut *self else {
+            return Poll::Ready(None);
+        };
+        let polled = match progress {
+            Some(progress) if progress.is_too_slow() => Poll::Ready(Some(Err(UploadError::TooSlow))),
+            _ => Pin::new(&mut *incoming).poll_frame(cx).map_err(UploadError::from),
+        };
+        if polled.is_pending()
+            && let Some(progress) = progress
+            && incoming.size_hint().lower() > 0
+        {
+            progress.wait(cx.waker());
+        }
+        let Some(frame) = ready!(polled) else { return Poll::Ready(None) };
+        let frame = frame.and_then(|mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
                 restrict_trailers(trailers, edited);
             }
-            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-            *left = left.checked_sub(bytes).ok_or(UploadError::TooLarge)?;
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            if let Some(progress) = progress {
+                progress.received(bytes);
+            }
+            *left = left.checked_sub(bytes as u64).ok_or(UploadError::TooLarge)?;
             Ok(frame)
         });
         if let Err(error) = &frame {
             fault.0.set(Some(match error {
                 UploadError::Client(_) => BodyFault::Malformed,
                 UploadError::TooLarge => BodyFault::TooLarge,
+                UploadError::TooSlow => BodyFault::TooSlow,
             }));
         }
         Poll::Ready(Some(frame))
