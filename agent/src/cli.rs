@@ -102,9 +102,9 @@ pub(crate) struct RunArgs {
     /// uncompressed to requests that have it]
     #[arg(long, value_name = "NAME", value_parser = via_name, env = "PORTCULLIS_VIA")]
     pub via: Option<String>,
-    /// Memory for responses that clients do not read, in MiB: when there is more, those are closed
-    /// that have had the most for longest [default: a quarter of the control group's limit, or of
-    /// the machine]
+    /// Memory for bodies that clients do not read or backends do not take, in MiB: when there is
+    /// more, those clients are closed that hold the most for longest [default: a quarter of the
+    /// control group's limit, or of the machine]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20), env = "PORTCULLIS_BUFFERS")]
     pub buffers: Option<u64>,
     /// Bytes a second at which a client has to send the body that it announced, and to read what

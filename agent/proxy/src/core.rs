@@ -15,4 +15,5 @@ pub(crate) mod socket;
 pub(crate) mod stats;
 pub(crate) mod task;
 pub(crate) mod trailers;
+pub(crate) mod untaken;
 pub(crate) mod upload_progress;

@@ -85,7 +85,7 @@ enum Phase {
 }
 
 pub(crate) struct Clients {
-    /// Bytes that responses may hold which clients of this core do not read.
+    /// Bytes that bodies may hold which clients of this core do not read, or backends do not take.
     buffers: usize,
     pacing: Option<Pacing>,
     closed_for_buffers: LogLimit,
@@ -276,7 +276,8 @@ impl Client {
         owed.is_some() && pace.is_none()
     }
 
-    /// Bytes in memory that the client does not read, and the ticks for which there have been any.
+    /// Bytes in memory that the client does not read or backends do not take of it, and the ticks
+    /// for which there have been any.
     fn held(&self) -> (usize, u32) {
         let held = self.progress.held();
         let since = match self.holding_since.get() {
@@ -409,8 +410,9 @@ impl Clients {
                     gateway = %client.gateway(),
                     listener = listener.map(tracing::field::display),
                     local = %client.local,
-                    "clients do not read {holding} bytes of responses, more than this core's share of --buffers: \
-                     those are closed that have the most unread for longest; this one had {held} bytes for {} s",
+                    "bodies that clients do not read or backends do not take hold {holding} bytes, more than this \
+                     core's share of --buffers: those clients are closed that hold the most for longest; this one held \
+                     {held} bytes for {} s",
                     ticks / clock::PER_SECOND
                 );
             }

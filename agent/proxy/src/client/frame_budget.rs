@@ -7,6 +7,7 @@ use crate::core::clock;
 
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
+const DATA: u8 = 0;
 const PRIORITY: u8 = 2;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -36,6 +37,8 @@ pub(crate) struct FrameBudget {
     begun: bool,
     /// Bytes to pass over before the next frame head.
     skip: usize,
+    /// Bytes of DATA among those that were passed over lately.
+    data: usize,
     head: [u8; HEAD],
     filled: usize,
 }
@@ -49,7 +52,8 @@ pub(crate) struct Flood;
 impl Default for FrameBudget {
     fn default() -> Self {
         let (since, head) = (clock::now(), [0; HEAD]);
-        Self { control: BURST, resets: RESETS, since, begun: false, skip: PREFACE, head, filled: 0 }
+        let (control, resets) = (BURST, RESETS);
+        Self { control, resets, since, begun: false, skip: PREFACE, data: 0, head, filled: 0 }
     }
 }
 
@@ -58,6 +62,9 @@ impl FrameBudget {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
+            if self.begun && self.head[3] == DATA {
+                self.data += skipped;
+            }
             bytes = &bytes[skipped..];
             let taken = (HEAD - self.filled).min(bytes.len());
             self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
@@ -73,6 +80,11 @@ impl FrameBudget {
     /// True once the preface and the head of a frame have come.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Bytes of DATA that came since they were last taken.
+    pub(crate) fn take_data(&mut self) -> usize {
+        std::mem::take(&mut self.data)
     }
 
     /// At least [`BIG_WRITE`] bytes went to the client.
@@ -124,6 +136,17 @@ mod tests {
             assert_eq!(bytes.chunks(size).try_for_each(|piece| budget.follow(piece)), Ok(()), "by {size}");
             assert_eq!(budget.follow(&frame(0, 10)), Ok(()));
             assert_eq!(budget.follow(&frame(SETTINGS, 0)), Err(Flood));
+        }
+    }
+
+    #[test]
+    fn data_is_counted_however_it_is_cut() {
+        let frames = [frame(0, 300), frame(PING, 8), frame(0, 5), frame(1, 70)].concat();
+        for size in [1, 5, 17, 1000] {
+            let mut budget = FrameBudget::default();
+            assert_eq!(budget.follow(&[0; PREFACE]), Ok(()));
+            assert_eq!(frames.chunks(size).try_for_each(|piece| budget.follow(piece)), Ok(()));
+            assert_eq!((budget.take_data(), budget.take_data()), (305, 0), "by {size}");
         }
     }
 

@@ -3,10 +3,12 @@
 //! [`Clients`](crate::client::clients::Clients) looks at now and then, so that no connection holds
 //! a timer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
 use crate::core::clock;
+use crate::core::untaken::Untaken;
 
 /// Bytes of memory that a response takes besides those that were read: the HTTP library's buffers
 /// for the connection to its backend.
@@ -33,6 +35,8 @@ pub(crate) struct Progress {
     written: AtomicU64,
     /// Bytes of responses that were read from backends and are yet to be written.
     unread: AtomicUsize,
+    /// Bytes of requests that backends are yet to take.
+    pub untaken: Arc<Untaken>,
     /// Exchanges that may take any time, and whether bytes of one may still be on their way.
     unhurried: AtomicU32,
     unhurried_lately: AtomicBool,
@@ -78,6 +82,7 @@ impl Progress {
             received: 0.into(),
             written: 0.into(),
             unread: 0.into(),
+            untaken: Arc::default(),
             unhurried: 0.into(),
             unhurried_lately: false.into(),
             write_blocked: false.into(),
@@ -207,13 +212,14 @@ impl Progress {
     }
 
     /// Bytes of memory that are in use because the client does not read, of its own responses and
-    /// of those that backends have sent ahead.
+    /// of those that backends have sent ahead, and because backends do not take what it sent.
     pub(crate) fn held(&self) -> usize {
         let [_, _, client] = &self.exchanges;
-        match self.unread() {
+        let responses = match self.unread() {
             0 => 0,
             unread => unread + client.load(Relaxed) as usize * READ_AHEAD,
-        }
+        };
+        responses + self.untaken.bytes()
     }
 
     /// The direction in which the client has to go on at the minimum rate, with the bytes that went

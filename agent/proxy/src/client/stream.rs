@@ -59,7 +59,11 @@ impl CheckedStream {
     fn inspect(&mut self, bytes: &mut [u8]) -> usize {
         match &mut self.check {
             ProtocolCheck::Http1(framing) => {
+                let was_in_body = framing.in_body();
                 let verdict = framing.follow(bytes);
+                if was_in_body || framing.in_body() {
+                    self.progress.untaken.came(bytes.len());
+                }
                 if framing.in_head() {
                     self.progress.head_is_due();
                 } else {
@@ -82,6 +86,7 @@ impl CheckedStream {
             ProtocolCheck::Http2(budget) => {
                 budget.earn(self.progress.take_completed());
                 let verdict = budget.follow(bytes);
+                self.progress.untaken.came(budget.take_data());
                 if budget.has_begun() {
                     self.progress.head_is_complete();
                 } else {

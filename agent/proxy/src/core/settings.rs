@@ -23,7 +23,7 @@ pub struct Settings {
     pub trusted_hops: usize,
     /// The agent's name in `Via` of requests; without one it sends none.
     pub via: Option<Box<str>>,
-    /// Bytes of all buffers together, for responses that clients do not read.
+    /// Bytes of all buffers together, for bodies that clients do not read or backends do not take.
     pub buffers: u64,
     pub minimum_rate: MinimumRate,
     /// Descriptors of the process from which on no client is taken in, so that there are some left

@@ -29,7 +29,7 @@ pub enum ExceededLimit {
     IdleTimeout,
     /// The client did not take its responses.
     Http2IdleTimeout,
-    /// Of the agent, for all buffers: the client had the most unread for longest.
+    /// Of the agent, for all buffers: the client held the most for longest.
     Buffers,
     /// Of the agent: the client sent or read too slowly.
     MinimumRate,

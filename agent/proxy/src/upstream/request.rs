@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use hyper::body::Incoming;
 use portcullis_model::Limits;
 
 use crate::core::trailers::restrict_trailers;
+use crate::core::untaken::{TakenBody, Untaken};
 use crate::core::upload_progress::UploadProgress;
 
 /// A request on its way from a client to a backend.
@@ -29,6 +31,7 @@ pub(crate) enum Upload {
         incoming: Incoming,
         /// Bytes that may still come.
         left: u64,
+        taken: TakenBody,
         fault: SharedFault,
         /// Names that trailers must not have because filters decide about them.
         edited: Vec<HeaderName>,
@@ -62,8 +65,9 @@ pub(crate) enum UploadError {
 // === impl Outgoing ===
 
 impl Outgoing {
-    pub(crate) fn new(request: Request<Incoming>, limits: &Limits) -> Box<Self> {
-        request.map(|body| Upload::new(body, limits.body_bytes)).into()
+    /// Of a client whose connection counts what backends are yet to take.
+    pub(crate) fn new(request: Request<Incoming>, limits: &Limits, untaken: &Arc<Untaken>) -> Box<Self> {
+        request.map(|body| Upload::new(body, limits.body_bytes, untaken)).into()
     }
 
     pub(crate) fn into_request(self) -> Request<Upload> {
@@ -81,13 +85,14 @@ impl From<Request<Upload>> for Box<Outgoing> {
 // === impl Upload ===
 
 impl Upload {
-    pub(crate) fn new(incoming: Incoming, limit: Option<u64>) -> Self {
+    pub(crate) fn new(incoming: Incoming, limit: Option<u64>, untaken: &Arc<Untaken>) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
         Self::Client {
             incoming,
             left: limit.unwrap_or(u64::MAX),
+            taken: TakenBody::begin(untaken),
             fault: SharedFault::default(),
             edited: vec![],
             progress: None,
@@ -132,7 +137,7 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self::Client { incoming, left, fault, edited, progress } = &mut *self else {
+        let Self::Client { incoming, left, taken, fault, edited, progress } = &mut *self else {
             return Poll::Ready(None);
         };
         let polled = match progress {
@@ -151,6 +156,7 @@ impl Body for Upload {
                 restrict_trailers(trailers, edited);
             }
             let bytes = frame.data_ref().map_or(0, Bytes::len);
+            taken.take(bytes);
             if let Some(progress) = progress {
                 progress.received(bytes);
             }
