@@ -8,25 +8,49 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Bytes. No limit that can be read: as many as an address space has.
 pub(crate) fn limit() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_memory(&text));
-    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| group(&text));
-    let of_groups = group.and_then(|group| smallest(Path::new(CGROUPS), &group));
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let of_groups = Hierarchy::of(&groups).and_then(|hierarchy| hierarchy.limit(Path::new(CGROUPS)));
     [machine, of_groups].into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
-/// The smallest limit of a group (version 2) and those that it is in; each holds for it.
-fn smallest(root: &Path, group: &Path) -> Option<u64> {
-    let limits = group.ancestors().filter_map(|group| {
-        let limit = fs::read_to_string(root.join(group).join("memory.max")).ok()?;
-        // `max` where there is none.
-        limit.trim().parse().ok()
-    });
-    limits.min()
+/// The groups by which the kernel limits memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Hierarchy {
+    /// Below [`CGROUPS`]: empty in version 2, which has one for all resources.
+    root: &'static str,
+    /// The process's, without `/` at its beginning.
+    group: PathBuf,
+    /// The name of the file that has the limit.
+    file: &'static str,
 }
 
-/// The path below [`CGROUPS`], without `/` at its beginning.
-fn group(text: &str) -> Option<PathBuf> {
-    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(path.into())
+impl Hierarchy {
+    /// Reads `/proc/self/cgroup`. Where there are both versions, memory belongs to the first.
+    fn of(groups: &str) -> Option<Self> {
+        let group = |line: &str| line.splitn(3, ':').nth(2).map(|path| path.trim_start_matches('/').into());
+        let controls =
+            |line: &str| line.split(':').nth(1).unwrap_or_default().split(',').any(|it| it == "memory");
+        let (first, second) =
+            (groups.lines().find(|line| controls(line)), groups.lines().find(|line| line.starts_with("0::")));
+        match (first, second) {
+            (Some(line), _) => {
+                Some(Self { root: "memory", group: group(line)?, file: "memory.limit_in_bytes" })
+            }
+            (None, Some(line)) => Some(Self { root: "", group: group(line)?, file: "memory.max" }),
+            (None, None) => None,
+        }
+    }
+
+    /// The smallest limit of the group and those that it is in; each holds for it.
+    fn limit(&self, groups: &Path) -> Option<u64> {
+        let root = groups.join(self.root);
+        let limits = self.group.ancestors().filter_map(|group| {
+            let limit = fs::read_to_string(root.join(group).join(self.file)).ok()?;
+            // Version 2 says `max` where there is none; version 1 has a number beyond any memory.
+            limit.trim().parse().ok()
+        });
+        limits.min()
+    }
 }
 
 fn machine_memory(text: &str) -> Option<u64> {
@@ -46,17 +70,20 @@ mod tests {
         fs::write(root.join("kubepods/memory.max"), "8000\n").unwrap();
         fs::write(root.join("kubepods/pod1/memory.max"), "5000\n").unwrap();
         fs::write(root.join("kubepods/pod1/agent/memory.max"), "max\n").unwrap();
-        let limit = |group| smallest(&root, Path::new(group));
-        assert_eq!(limit("kubepods/pod1/agent"), Some(5000));
-        assert_eq!(limit("kubepods"), Some(8000));
-        assert_eq!(limit(""), None);
+        let limit = |groups| Hierarchy::of(groups).and_then(|hierarchy| hierarchy.limit(&root));
+        assert_eq!(limit("1:name=x:/y\n0::/kubepods/pod1/agent\n"), Some(5000));
+        assert_eq!(limit("0::/kubepods\n"), Some(8000));
+        assert_eq!(limit("0::/\n"), None);
+        fs::create_dir_all(root.join("memory/kubepods/pod1")).unwrap();
+        fs::write(root.join("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
+        fs::write(root.join("memory/kubepods/pod1/memory.limit_in_bytes"), "6000\n").unwrap();
+        assert_eq!(limit("4:hugetlb,memory:/kubepods/pod1\n1:cpu:/\n0::/kubepods\n"), Some(6000));
+        assert_eq!(limit("4:memory:/elsewhere\n"), Some(9_223_372_036_854_771_712));
         fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
-    fn group_and_machine_are_read() {
-        assert_eq!(group("1:name=x:/y\n0::/kubepods/pod1\n"), Some("kubepods/pod1".into()));
-        assert_eq!(group("0::/\n"), Some("".into()));
+    fn the_memory_of_the_machine_is_read() {
         assert_eq!(machine_memory("MemTotal:       16000 kB\nMemFree: 1 kB\n"), Some(16_384_000));
     }
 }
