@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use portcullis_api::{Change, Object};
+use portcullis_api::{Change, Object, Objects};
 use portcullis_gateway::delegate::Names;
 use portcullis_gateway::infra::{self, AssignedAddresses};
-use portcullis_gateway::{Feedback, Outcome, Settings, Status, Translator};
+use portcullis_gateway::{Feedback, Grants, Outcome, Settings, Status, Translator};
 use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 
@@ -119,15 +119,20 @@ impl Translated {
     /// The routes that delegation makes, and the grants they need when they are applied in place of
     /// parents and children.
     pub fn ephemeral(&self) -> Vec<Value> {
-        let objects = self.batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref());
-        let mut names = Names::new(objects.map(Object::key));
+        let read = self.batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref());
+        let mut names = Names::new(read.clone().map(Object::key));
+        let mut objects = Objects::default();
+        for object in read {
+            objects.apply(Change::Set(object.clone()));
+        }
+        let grants = Grants::new(&objects);
         let families: Vec<_> = self.outcome.ephemeral.values().flatten().collect();
         let mut printed = Vec::new();
         for family in &families {
-            printed.extend(family.objects(&mut names));
+            printed.extend(family.objects(&mut names, grants));
         }
         for family in &families {
-            printed.extend(family.grants(&mut names));
+            printed.extend(family.grants(&mut names, grants));
         }
         printed
     }

@@ -37,6 +37,7 @@ pub use table::table_entries;
 pub(crate) use draft::{Draft, DraftMatch};
 pub(crate) use kind::{carried_by, drafts, failure, parse_draft, print_draft};
 pub(crate) use pattern::compiling_once;
+pub(crate) use resolve::not_permitted;
 
 /// A route as far as it can be understood without looking at any other object.
 #[derive(Clone, Debug)]

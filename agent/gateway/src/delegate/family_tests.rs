@@ -5,21 +5,23 @@ use std::collections::BTreeMap;
 
 use http::Method;
 use k8s_openapi::api::core::v1::Service;
-use portcullis_api::Object;
+use portcullis_api::{Change, Object, Objects};
 use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, RouteTable};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::route::{Resolver, parse, resolve, table_entries};
-use crate::{ConditionType, Fault, Reason};
+use crate::{ConditionType, Fault, Grants, Reason};
 
-/// Every Service exists; references across namespaces are as `grants` says.
+/// Every Service exists, and is referred to across namespaces as the objects allow; children are as
+/// `children` says.
 pub(super) struct World {
-    grants: Granting,
+    children: Granting,
+    pub(super) objects: Objects,
     service: Service,
 }
 
-/// The references across namespaces that ReferenceGrants allow.
+/// The children of other namespaces that ReferenceGrants allow to list.
 #[derive(PartialEq)]
 pub(super) enum Granting {
     All,
@@ -27,9 +29,23 @@ pub(super) enum Granting {
 }
 
 impl World {
-    pub(super) fn new(grants: Granting) -> Self {
+    pub(super) fn new(children: Granting) -> Self {
         let service = json!({"metadata": {"name": "any"}, "spec": {"ports": [{"port": 80}]}});
-        Self { grants, service: serde_json::from_value(service).unwrap() }
+        let service = serde_json::from_value(service).unwrap();
+        Self { children, objects: Objects::default(), service }
+    }
+
+    /// HTTPRoutes of a namespace may refer to all Services of another.
+    pub(super) fn granting(mut self, pairs: &[(&str, &str)]) -> Self {
+        for (from, to) in pairs {
+            let from =
+                json!([{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": from}]);
+            let grant = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ReferenceGrant",
+                "metadata": {"namespace": to, "name": format!("from-{}", from[0]["namespace"].as_str().unwrap())},
+                "spec": {"from": from, "to": [{"group": "", "kind": "Service"}]}});
+            self.objects.apply(Change::Set(Object::from_json(grant).unwrap().unwrap()));
+        }
+        self
     }
 }
 
@@ -37,8 +53,9 @@ impl Resolver for World {
     fn service(&self, _: &ObjectName) -> Option<&Service> {
         Some(&self.service)
     }
-    fn permits(&self, _: Kind, namespace: &str, service: &ObjectName) -> bool {
-        self.grants == Granting::All || namespace == &*service.namespace
+    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
+        let grants = Grants::new(&self.objects);
+        grants.permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
     fn tls_policy<'r>(&'r self, _: &'r ObjectName, _: Option<&str>) -> Option<&'r ObjectName> {
         None
@@ -56,7 +73,7 @@ impl Surroundings for World {
         }
     }
     fn permits(&self, _: Kind, _: &str, _: &ObjectName) -> bool {
-        self.grants == Granting::All
+        self.children == Granting::All
     }
     fn version(&self, _: &str) -> u64 {
         0
@@ -152,6 +169,10 @@ pub(super) fn child_of(parent: &str, section: Option<&str>) -> Value {
     json!([reference])
 }
 
+pub(super) fn printed(family: &Family) -> Vec<Value> {
+    family.objects(&mut Names::default(), Grants::new(&Objects::default()))
+}
+
 pub(super) fn serve(family: &Family, path: &str) -> String {
     answer(&table(family.routes(), &World::new(Granting::None)), &get(path))
 }
@@ -186,14 +207,17 @@ fn a_family_is_flattened_in_order_with_its_sources() {
     let family = bind_all(&parent, &[cart]);
     assert_eq!(serve(&family, "/store/cart/1"), "shop/cart:80");
     assert_eq!(serve(&family, "/store"), "gw/site:80");
-    let objects = family.objects(&mut Names::default());
+    let objects = printed(&family);
     assert_eq!(objects.len(), 1);
     assert_eq!(objects[0]["spec"]["rules"][0]["backendRefs"][0]["namespace"], "shop");
     assert_eq!(
         objects[0]["metadata"]["annotations"][SOURCES_ANNOTATION],
         "rules[0]: HTTPRoute gw/parent rule 0 (store) > HTTPRoute shop/cart rule 0\nrules[1]: HTTPRoute gw/parent rule 1\n"
     );
-    assert_eq!(family.grants(&mut Names::default())[0]["metadata"]["namespace"], "shop");
+    assert_eq!(
+        family.grants(&mut Names::default(), Grants::new(&Objects::default()))[0]["metadata"]["namespace"],
+        "shop"
+    );
 }
 
 #[test]
@@ -205,7 +229,7 @@ fn a_rule_without_children_fails_and_never_falls_through() {
     let family = bind_all(&parent, &[]);
     assert_eq!(serve(&family, "/store/x"), "500");
     assert_eq!(serve(&family, "/x"), "gw/site:80");
-    let printed = family.objects(&mut Names::default()).into_iter().map(parsed).collect::<Vec<_>>();
+    let printed = printed(&family).into_iter().map(parsed).collect::<Vec<_>>();
     assert_eq!(answer(&table(&printed, &World::new(Granting::None)), &get("/store/x")), "500");
 }
 
@@ -229,7 +253,7 @@ fn a_failed_binding_changes_nothing_for_others() {
     );
     let alone = bind_all(&parent, std::slice::from_ref(&good));
     let family = bind_all(&parent, &[bad, good]);
-    assert_eq!(family.objects(&mut Names::default()), alone.objects(&mut Names::default()));
+    assert_eq!(printed(&family), printed(&alone));
     assert_eq!(serve(&family, "/store/good"), "shop/good:80");
     // All or nothing; what the broken child asks for is answered as if it were not there.
     for path in ["/store/fine", "/store/bad"] {
@@ -388,11 +412,7 @@ fn hostnames_narrow_from_parent_to_child_and_make_routes_of_their_own() {
     assert_eq!(ask("x.example.com"), "gw/site:80");
     assert_eq!(ask("www.example.net"), "404");
     assert_eq!(refusal(&family, "other").reason, Reason::HostnameMismatch);
-    let names: Vec<_> = family
-        .objects(&mut Names::default())
-        .iter()
-        .map(|object| object["metadata"]["name"].clone())
-        .collect();
+    let names: Vec<_> = printed(&family).iter().map(|object| object["metadata"]["name"].clone()).collect();
     assert_eq!(names, ["parent", "parent-e0001"]);
 }
 
@@ -426,7 +446,7 @@ fn an_invalid_rule_of_a_bound_child_fails_its_requests() {
         {"matches": prefix("/ok"), "backendRefs": to("ok")}]}),
     );
     let family = bind_all(&parent, &[child]);
-    let printed: Vec<_> = family.objects(&mut Names::default()).into_iter().map(parsed).collect();
+    let printed: Vec<_> = printed(&family).into_iter().map(parsed).collect();
     let printed = table(&printed, &World::new(Granting::None));
     for (path, expected) in
         [("/a/later", "500"), ("/a/ok", "gw/ok:80"), ("/a/other", "gw/site:80"), ("/ano-slash", "gw/site:80")]
@@ -483,7 +503,7 @@ fn what_is_known_is_taken_over() {
     let bind = |children: &[_], known| bind(&parent, children, &World::new(Granting::None), known);
     assert!(Arc::ptr_eq(&bind(&before, Some(&known)), &known));
     let again = bind(&now, Some(&known));
-    assert_eq!(again.objects(&mut Names::default()), bind(&now, None).objects(&mut Names::default()));
+    assert_eq!(printed(&again), printed(&bind(&now, None)));
     assert!(Arc::ptr_eq(&again.children[0], &known.children[0]));
     let different: Vec<_> = again.different_from(&known).map(|key| &*key.name.name).collect();
     assert_eq!(different, ["b", "b"], "as it was and as it is");

@@ -1,53 +1,62 @@
 //! The ephemeral route as objects to apply: HTTPRoutes (GRPCRoutes), and the ReferenceGrants that
-//! they need where a child's backends stay in the child's namespace.
+//! they need. A printed rule stands in the parent's namespace, where other rights hold than in its
+//! child's: what the child may refer to is granted, and what it may not leads nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
+use portcullis_model::ObjectName;
 use serde_json::{Map, Value, json};
 
+use super::assemble::Item;
 use super::{Ephemeral, Family, Names};
-use crate::route::{ParsedRoute, print_draft};
+use crate::Grants;
+use crate::route::{Draft, ParsedBackendRef, ParsedRoute, not_permitted, print_draft};
 
 /// By the CRD, of a ReferenceGrant.
 const TARGETS_OF_A_GRANT: usize = 16;
 
-/// Names the source of every rule, one line each.
+/// Names the source of every rule, one line each, and what of it is printed otherwise.
 pub const SOURCES_ANNOTATION: &str = "portcullis.dev/sources";
+
+/// Stands for a Service that the rule's author has no right to refer to: "When a HTTPBackendRef
+/// refers to an unknown or unsupported kind of resource", its share is answered with 500 in every
+/// namespace.
+const REFUSED_GROUP: &str = "portcullis.dev";
+const REFUSED_KIND: &str = "NotPermitted";
 
 // === impl Family ===
 
 impl Family {
     /// Routes that serve the same as the family when they are applied in its place. None for a
     /// parent that no Gateway accepts.
-    pub fn objects(&self, names: &mut Names) -> Vec<Value> {
+    pub fn objects(&self, names: &mut Names, grants: Grants<'_>) -> Vec<Value> {
         let parts = self.printed();
         let names = names.parts(&self.parent.key, parts.len());
-        parts.iter().zip(names).map(|(part, name)| part.object(&self.parent, &name)).collect()
+        parts.iter().zip(names).map(|(part, name)| part.object(&self.parent, &name, grants)).collect()
     }
 
-    /// Within the family a child refers to its own Services; a route of the parent's namespace
-    /// needs permission to.
-    pub fn grants(&self, names: &mut Names) -> Vec<Value> {
+    /// Permission for routes of the parent's namespace to refer to what the children may.
+    pub fn grants(&self, names: &mut Names, grants: Grants<'_>) -> Vec<Value> {
+        let kind = self.parent.key.kind;
         let own = &self.parent.key.name.namespace;
-        let backends =
-            self.printed().iter().flat_map(|part| &part.route.rules).flat_map(|rule| &rule.backend_refs);
-        // Where the child needs a grant itself, it is not ours to make one up.
-        let foreign = backends.filter(|to| to.owner != *own && to.owner == to.namespace);
+        let rules = self.printed().iter().flat_map(|part| &part.route.rules);
         let mut services = BTreeMap::<_, BTreeSet<_>>::new();
-        for to in foreign.filter(|to| Kind::of(&to.group, &to.kind) == Some(Kind::Service)) {
-            services.entry(&to.namespace).or_default().insert(&*to.name);
+        for to in rules.flat_map(|rule| &rule.backend_refs).filter(|to| is_service(to)) {
+            if may_refer(grants, kind, &to.owner, to) && !may_refer(grants, kind, own, to) {
+                services.entry(&to.namespace).or_default().insert(&*to.name);
+            }
         }
-        let mut grants = Vec::new();
+        let mut printed = Vec::new();
         for (namespace, services) in services {
             let services: Vec<_> = services.into_iter().collect();
             for services in services.chunks(TARGETS_OF_A_GRANT) {
                 let name = names.grant(&self.parent.key, namespace);
-                grants.push(grant(&self.parent.key, &name, namespace, services));
+                printed.push(grant(&self.parent.key, &name, namespace, services));
             }
         }
-        grants
+        printed
     }
 
     fn printed(&self) -> &[Arc<Ephemeral>] {
@@ -70,24 +79,32 @@ fn grant(parent: &ObjectKey, name: &str, namespace: &str, services: &[&str]) -> 
     })
 }
 
+fn is_service(to: &ParsedBackendRef) -> bool {
+    Kind::of(&to.group, &to.kind) == Some(Kind::Service)
+}
+
+fn may_refer(grants: Grants<'_>, kind: Kind, namespace: &str, to: &ParsedBackendRef) -> bool {
+    grants.permits(kind, namespace, Kind::Service, &to.namespace, &to.name)
+}
+
 // === impl Ephemeral ===
 
 impl Ephemeral {
-    fn object(&self, parent: &ParsedRoute, name: &str) -> Value {
+    fn object(&self, parent: &ParsedRoute, name: &str, grants: Grants<'_>) -> Value {
         let key = &self.route.key;
         json!({
             "apiVersion": key.kind.api_version(),
             "kind": key.kind.as_str(),
-            "metadata": self.metadata(parent, name),
-            "spec": self.spec(parent),
+            "metadata": self.metadata(parent, name, grants),
+            "spec": self.spec(parent, grants),
         })
     }
 
-    fn metadata(&self, parent: &ParsedRoute, name: &str) -> Value {
+    fn metadata(&self, parent: &ParsedRoute, name: &str, grants: Grants<'_>) -> Value {
         let mut metadata = json!({
             "name": name,
             "namespace": &*parent.key.name.namespace,
-            "annotations": {SOURCES_ANNOTATION: self.sources()},
+            "annotations": {SOURCES_ANNOTATION: self.sources(grants)},
         });
         // Age decides between routes with equal matches.
         if let (Some(created), Some(fields)) =
@@ -98,16 +115,22 @@ impl Ephemeral {
         metadata
     }
 
-    fn sources(&self) -> String {
+    fn sources(&self, grants: Grants<'_>) -> String {
+        let kind = self.route.key.kind;
         let mut lines = String::new();
         for (at, item) in self.items.iter().enumerate() {
             let further: String = item.further.iter().map(|id| format!(" + {id}")).collect();
             lines += &format!("rules[{at}]: {}{further}\n", item.rule.id);
+            for (backend, to) in item.refused(kind, grants) {
+                let service = ObjectName::new(to.namespace.clone(), to.name.clone());
+                let why = not_permitted(kind, &to.owner, &service).message;
+                lines += &format!("rules[{at}].backendRefs[{backend}]: leads nowhere, since {why}\n");
+            }
         }
         lines
     }
 
-    fn spec(&self, parent: &ParsedRoute) -> Value {
+    fn spec(&self, parent: &ParsedRoute, grants: Grants<'_>) -> Value {
         let mut spec = Map::new();
         let parent_refs = self.route.parent_refs.iter();
         let written = parent.parent_refs.iter().enumerate();
@@ -122,8 +145,33 @@ impl Ephemeral {
             spec.insert("hostnames".to_owned(), json!(hostnames));
         }
         let kind = self.route.key.kind;
-        let rules = self.items.iter().map(|item| print_draft(kind, &item.draft)).collect();
+        let rules = self.items.iter().map(|item| print_draft(kind, &item.printed(kind, grants))).collect();
         spec.insert("rules".to_owned(), rules);
         Value::Object(spec)
+    }
+}
+
+// === impl Item ===
+
+impl Item {
+    fn printed(&self, kind: Kind, grants: Grants<'_>) -> Draft {
+        let mut draft = self.draft.clone();
+        for (at, _) in self.refused(kind, grants) {
+            if let Some(reference) = draft.backend_refs.get_mut(at) {
+                reference.group = Some(REFUSED_GROUP.to_owned());
+                reference.kind = Some(REFUSED_KIND.to_owned());
+            }
+        }
+        draft
+    }
+
+    /// The Services that its author has no right to refer to, by position.
+    fn refused<'i>(
+        &'i self,
+        kind: Kind,
+        grants: Grants<'i>,
+    ) -> impl Iterator<Item = (usize, &'i ParsedBackendRef)> {
+        let backends = self.rule.backend_refs.iter().enumerate().filter(|(_, to)| is_service(to));
+        backends.filter(move |(_, to)| !may_refer(grants, kind, &to.owner, to))
     }
 }

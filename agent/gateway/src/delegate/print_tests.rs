@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use portcullis_api::admission::{Admission, admit};
+use portcullis_api::{Change, Objects};
 use portcullis_model::RouteTable;
 use serde_json::{Value, json};
 
@@ -11,27 +12,32 @@ use super::family_tests::{
     Get, Granting, World, answer, bind_all, child_of, get, open, parsed, prefix, refusal, route, table, to,
 };
 use super::*;
-use crate::Reason;
+use crate::{Grants, Reason};
 
-/// The printed routes as an API server takes them.
-pub(super) fn applied(family: &Family, taken: &[&str]) -> Vec<Arc<ParsedRoute>> {
-    let mut names = names(taken);
-    let routes = family.objects(&mut names);
+/// The printed routes as an API server takes them, and the world with the printed grants.
+pub(super) fn applied(family: &Family, taken: &[&str], mut world: World) -> (Vec<Arc<ParsedRoute>>, World) {
+    let (mut names, grants) = (names(taken), Grants::new(&world.objects));
+    let objects = family.objects(&mut names, grants).into_iter().chain(family.grants(&mut names, grants));
     let (mut seen, mut applied) = (BTreeSet::new(), Vec::new());
-    for object in routes.into_iter().chain(family.grants(&mut names)) {
+    for object in objects.collect::<Vec<_>>() {
         let key = format!("{} {}", object["kind"], object["metadata"]);
         assert!(seen.insert(key), "{} twice", object["metadata"]);
         match admit(object) {
             Admission::Admitted { object, unknown_fields } => {
                 assert!(unknown_fields.is_empty(), "{unknown_fields:?}");
                 applied.extend(crate::route::parse(&object).map(Arc::new));
+                world.objects.apply(Change::Set(object));
             }
             other => panic!("{other:?}"),
         }
     }
     // No Gateway accepts such a route.
     applied.retain(|route| route.refusal().is_none());
-    applied
+    (applied, world)
+}
+
+fn applied_alone(family: &Family) -> Vec<Arc<ParsedRoute>> {
+    applied(family, &[], World::new(Granting::None)).0
 }
 
 fn names(taken: &[&str]) -> Names {
@@ -43,7 +49,7 @@ fn names(taken: &[&str]) -> Names {
 }
 
 fn printed_names(family: &Family, taken: &[&str]) -> Vec<String> {
-    let objects = family.objects(&mut names(taken));
+    let objects = family.objects(&mut names(taken), Grants::new(&Objects::default()));
     objects.iter().map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -84,8 +90,7 @@ fn hostnames_that_one_route_cannot_have_go_to_several() {
             "rules": [{"backendRefs": to("child")}]}),
     );
     let family = bind_all(&parent, &[child]);
-    let world = World::new(Granting::All);
-    let printed = applied(&family, &[]);
+    let (printed, world) = applied(&family, &[], World::new(Granting::None));
     let lengths: Vec<_> = printed.iter().map(|route| route.hostnames.len()).collect();
     assert_eq!(lengths, [16, 14, 16]);
     let hosts = ["x0.com", "x14.com", "y0.org", "y14.org", "z.org", "z.com"];
@@ -109,7 +114,7 @@ fn more_header_actions_than_a_filter_can_have_are_a_conflict() {
         route(&format!("gw/{name}"), json!({"parentRefs": child_of("gw/parent", None), "rules": [rule]}))
     };
     let family = bind_all(&parent, &[child("fits", 6), child("over", 7)]);
-    applied(&family, &[]);
+    applied_alone(&family);
     assert_eq!(refusal(&family, "over").reason, Reason::Conflicted);
     assert!(
         refusal(&family, "over").message.contains("at most 16 headers"),
@@ -136,7 +141,7 @@ fn more_filters_than_a_rule_can_have_are_a_conflict() {
         "rules": [{"filters": extensions(8), "backendRefs": to("b")}]}),
     );
     let family = bind_all(&parent, &[child]);
-    applied(&family, &[]);
+    applied_alone(&family);
     assert_eq!(refusal(&family, "c").reason, Reason::Conflicted);
 }
 
@@ -156,8 +161,8 @@ fn an_invalid_rule_is_printed_as_one_that_fails() {
         json!({"parentRefs": child_of("gw/parent", None), "hostnames": ["www.example.com"],
         "rules": [{"backendRefs": to("child")}]}),
     );
-    let (family, world) = (bind_all(&parent, &[child]), World::new(Granting::All));
-    let (served, printed) = (table(family.routes(), &world), table(&applied(&family, &[]), &world));
+    let (family, world) = (bind_all(&parent, &[child]), World::new(Granting::None));
+    let (served, printed) = (table(family.routes(), &world), table(&applied_alone(&family), &world));
     assert_eq!(answer(&printed, &get("/b")), "500");
     same_answers(&served, &printed, &["/", "/a", "/b", "/("].map(get));
 }
@@ -169,7 +174,7 @@ fn nothing_is_printed_for_a_parent_that_is_not_accepted() {
         "gw/parent",
         json!({"parentRefs": [{"name": "edge"}], "rules": [{"matches": invalid, "allowedRoutes": {}}]}),
     );
-    assert!(bind_all(&parent, &[]).objects(&mut Names::default()).is_empty());
+    assert!(applied_alone(&bind_all(&parent, &[])).is_empty());
 }
 
 #[test]
@@ -186,7 +191,7 @@ fn parts_have_names_of_their_own() {
     let names = printed_names(&family, &[&format!("gw/{longest}")]);
     assert!(names.iter().all(|name| name.len() <= 253 && *name != longest), "{names:?}");
     assert!(names.is_sorted() && names[0] != names[1], "{names:?}");
-    applied(&family, &[]);
+    applied_alone(&family);
 }
 
 /// "The whole counts as one route of the parent's age and name" (docs/delegation.md): no other
@@ -200,9 +205,9 @@ fn no_other_route_comes_between_parts() {
             json!({"parentRefs": [{"name": "edge"}], "hostnames": ["b.com"],
             "rules": [{"matches": prefix("/a"), "backendRefs": to("other")}]}),
         );
-        let world = World::new(Granting::All);
         let served: Vec<_> = family.routes().cloned().chain([other.clone()]).collect();
-        let printed: Vec<_> = applied(&family, &[name]).into_iter().chain([other]).collect();
+        let (printed, world) = applied(&family, &[name], World::new(Granting::None));
+        let printed: Vec<_> = printed.into_iter().chain([other]).collect();
         let request = Get { host: "b.com", ..get("/a") };
         assert_eq!(answer(&table(&served, &world), &request), expected, "{name}");
         assert_eq!(answer(&table(&printed, &world), &request), expected, "{name}, printed");
@@ -229,7 +234,10 @@ fn grants_have_names_of_their_own() {
         family(&format!("infra/{}", "w".repeat(253)), "HTTPRoute"),
     ];
     let mut names = names(&["ReferenceGrant shop/infra-a-web"]);
-    let grants: Vec<_> = families.iter().flat_map(|family| family.grants(&mut names)).collect();
+    let (objects, mut grants) = (Objects::default(), Vec::new());
+    for family in &families {
+        grants.extend(family.grants(&mut names, Grants::new(&objects)));
+    }
     let names: Vec<_> = grants.iter().map(|grant| grant["metadata"]["name"].as_str().unwrap()).collect();
     assert_eq!(names[..3], ["infra-a-web-2", "infra-a-web-3", "infra-a-web-4"]);
     assert_eq!(names[3].len(), 253);
@@ -246,8 +254,53 @@ fn a_grant_names_no_more_services_than_it_can() {
     let rules = json!([{"matches": prefix("/a"), "backendRefs": backends}, {"backendRefs": to("last")}]);
     let child = route("shop/c", json!({"parentRefs": child_of("gw/parent", None), "rules": rules}));
     let family = bind_all(&parent, &[child]);
-    let grants = family.grants(&mut Names::default());
+    let grants = family.grants(&mut Names::default(), Grants::new(&Objects::default()));
     let lengths: Vec<_> = grants.iter().map(|grant| grant["spec"]["to"].as_array().unwrap().len()).collect();
     assert_eq!(lengths, [16, 1]);
-    applied(&family, &[]);
+    applied_alone(&family);
+}
+
+/// In the parent's namespace, where the route is printed, a child's reference would have rights
+/// that the child has not, and lack those that it has.
+#[test]
+fn what_a_child_may_not_refer_to_is_not_printed_as_what_the_parent_may() {
+    let backends = |names: &[&str]| {
+        let references = names.iter().map(|name| {
+            let (namespace, name) = name.split_once('/').unwrap();
+            json!({"namespace": namespace, "name": name, "port": 80})
+        });
+        references.collect::<Value>()
+    };
+    let rule = |path: &str, names: &[&str]| json!({"matches": prefix(path), "backendRefs": backends(names)});
+    let parent = route(
+        "gw/parent",
+        json!({"parentRefs": [{"name": "edge"}], "rules": [
+            {"matches": prefix("/s"), "allowedRoutes": open()}, rule("/own", &["shop/cart"])]}),
+    );
+    let spec = |rules: Value| json!({"parentRefs": child_of("gw/parent", None), "rules": rules});
+    let rules = [
+        rule("/parents", &["gw/web"]),
+        rule("/third", &["third/db"]),
+        rule("/some", &["gw/web", "shop/cart"]),
+        rule("/other", &["other/db"]),
+    ];
+    let child = route("shop/c", spec(json!(rules)));
+    // What is printed for this one must not help the other to a right.
+    let twin = route("twin/c", spec(json!([rule("/twin", &["other/db"]), rule("/cart", &["shop/cart"])])));
+    let family = bind_all(&parent, &[child, twin]);
+    let granting = || World::new(Granting::None).granting(&[("gw", "third"), ("shop", "other")]);
+    let (printed, world) = applied(&family, &[], granting());
+    let (served, printed) = (table(family.routes(), &granting()), table(&printed, &world));
+    for (path, expected) in [
+        ("/s/parents", "500"),
+        ("/s/third", "500"),
+        ("/s/some", "500"),
+        ("/s/other", "other/db:80"),
+        ("/s/twin", "500"),
+        ("/s/cart", "500"),
+        ("/own", "500"),
+    ] {
+        assert_eq!(answer(&served, &get(path)), expected, "{path}");
+        assert_eq!(answer(&printed, &get(path)), expected, "{path}, printed");
+    }
 }

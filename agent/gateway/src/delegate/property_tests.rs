@@ -6,11 +6,14 @@ use portcullis_model::{Action, BackendTarget, RouteTable};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::family_tests::{Get, Granting, World, answer, parsed, route, table};
+use super::family_tests::{Get, Granting, World, answer, parsed, printed, route, table};
 use super::print_tests::applied;
 use super::*;
 
 const PATHS: [&str; 4] = ["/", "/a", "/b", "/a/b"];
+const NAMESPACES: [&str; 3] = ["gw", "shop", "third"];
+/// Those that references need which change their rights by being printed.
+const GRANTS: [(&str, &str); 4] = [("shop", "gw"), ("gw", "shop"), ("shop", "third"), ("gw", "third")];
 const HOSTS: [&str; 4] = ["*.example.com", "www.example.com", "api.example.com", "other.net"];
 /// Together with those of [`MANY_OTHERS`] they match more names than a route can have.
 const MANY: [&str; 13] = [
@@ -53,7 +56,8 @@ struct Rule {
     matches: Vec<Match>,
     filters: Vec<&'static str>,
     timeout: Option<&'static str>,
-    backends: Vec<Weighted>,
+    /// With the namespace if it is written.
+    backends: Vec<(Weighted, Option<&'static str>)>,
     /// In place of the backends.
     delegation: Option<Delegating>,
 }
@@ -111,6 +115,7 @@ fn rule(
     delegates: bool,
 ) -> impl Strategy<Value = Rule> {
     let timeout = prop::option::weighted(0.2, prop::sample::select(vec!["0s", "1s", "1m"]));
+    let namespace = prop::option::weighted(0.4, prop::sample::select(NAMESPACES.to_vec()));
     let some_filters = prop_oneof![
         2 => Just(Vec::new()),
         1 => prop::collection::vec(prop::sample::select(filters), 1..3),
@@ -119,7 +124,7 @@ fn rule(
         prop::collection::vec(matched(types), 0..3),
         some_filters,
         timeout,
-        prop::collection::vec(weighted(filters), 0..3),
+        prop::collection::vec((weighted(filters), namespace), 0..3),
         prop::option::weighted(0.7, delegating(filters)),
     )
         .prop_map(move |(matches, filters, timeout, backends, delegation)| Rule {
@@ -261,8 +266,10 @@ fn rule_json(rule: &Rule, name: String, backend: &str) -> Value {
         None if rule.backends.is_empty() => {}
         None => {
             let references = rule.backends.iter().enumerate();
-            let references = references.map(|(at, weighted)| {
-                backend_json(json!({"name": format!("{backend}-{at}"), "port": 80}), *weighted)
+            let references = references.map(|(at, (weighted, namespace))| {
+                let reference =
+                    json!({"name": format!("{backend}-{at}"), "namespace": namespace, "port": 80});
+                backend_json(reference, *weighted)
             });
             value["backendRefs"] = references.collect();
         }
@@ -411,17 +418,21 @@ proptest! {
         parent in random(TYPES, FILTERS, true),
         children in prop::collection::vec(random(TYPES, FILTERS, false), 0..5),
         requests in prop::collection::vec(request(), 1..12),
+        grants in prop::sample::subsequence(GRANTS.to_vec(), 0..=GRANTS.len()),
     ) {
         let (family, without) = (family(&parent, &children), valid_family(&parent, &children));
-        prop_assert_eq!(family.objects(&mut Names::default()), without.objects(&mut Names::default()));
+        prop_assert_eq!(printed(&family), printed(&without));
         if family.parent.refusal().is_some() {
             return Ok(());
         }
-        let (world, other) = (World::new(Granting::All), neighbour(parent.created));
-        let with_other = |routes: Vec<Arc<ParsedRoute>>| table(routes.iter().chain([&other]), &world);
-        let printed = with_other(applied(&family, &["gw/parent-a"]));
-        let served = with_other(family.routes().cloned().collect());
-        let others = with_other(without.routes().cloned().collect());
+        let world = || World::new(Granting::All).granting(&grants);
+        let other = neighbour(parent.created);
+        let with_other =
+            |routes: Vec<Arc<ParsedRoute>>, world: &World| table(routes.iter().chain([&other]), world);
+        let (printed, granted) = applied(&family, &["gw/parent-a"], world());
+        let printed = with_other(printed, &granted);
+        let served = with_other(family.routes().cloned().collect(), &world());
+        let others = with_other(without.routes().cloned().collect(), &world());
         for request in &requests {
             let request = request.get();
             let fares = [&served, &printed, &others].map(|table| fare(table, &request));

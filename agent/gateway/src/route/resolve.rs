@@ -166,7 +166,7 @@ fn unknown_kind(reference: &ParsedBackendRef) -> Fault {
     Fault::unresolved(Reason::InvalidKind, message)
 }
 
-fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Fault {
+pub(crate) fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Fault {
     let message = format!(
         "a ReferenceGrant in namespace {} has to allow {kind}s of namespace {namespace} to refer to Service {}",
         to.namespace, to.name

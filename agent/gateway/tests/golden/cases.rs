@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis_api::{Change, Object, Objects};
+use portcullis_api::{Change, Objects};
 use portcullis_gateway::delegate::Names;
 use portcullis_gateway::infra::{AssignedAddresses, Generated, generated_for};
-use portcullis_gateway::{Feedback, Outcome, Translator, dump_status};
+use portcullis_gateway::{Feedback, Grants, Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
 use serde_json::{Map, Value, json};
 
@@ -46,11 +46,11 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
 }
 
 fn check(case: &Path, bless: bool) -> Vec<String> {
-    let (outcome, names) = translate(case);
+    let (outcome, objects) = translate(case);
     let mut files =
         vec![("snapshot.yaml", dump_snapshot(&outcome.snapshot)), ("status.yaml", statuses(&outcome))];
     if !outcome.ephemeral.is_empty() {
-        files.push(("ephemeral.yaml", ephemeral(&outcome, names)));
+        files.push(("ephemeral.yaml", ephemeral(&outcome, &objects)));
     }
     if let Some(infra) = infra(&outcome) {
         files.push(("infra.yaml", infra));
@@ -61,27 +61,26 @@ fn check(case: &Path, bless: bool) -> Vec<String> {
         .collect()
 }
 
-/// With the names of the case's objects.
-fn translate(case: &Path) -> (Outcome, Names) {
+/// With the case's objects.
+fn translate(case: &Path) -> (Outcome, Objects) {
     let input = fs::read_to_string(case.join("in.yaml")).unwrap();
     let mut translator = Translator::new(crate::support::settings());
     translator.apply(crate::support::base().into_iter().map(Change::Set).collect());
     let read = crate::support::read(&input);
-    assigned(&read).into_iter().for_each(|feedback| translator.observe(feedback));
-    let names = Names::new(read.iter().map(Object::key));
-    (translator.apply(read.into_iter().map(Change::Set).collect()), names)
+    let mut objects = Objects::default();
+    for object in &read {
+        objects.apply(Change::Set(object.clone()));
+    }
+    assigned(&objects).into_iter().for_each(|feedback| translator.observe(feedback));
+    (translator.apply(read.into_iter().map(Change::Set).collect()), objects)
 }
 
 /// The observation that the source makes of Gateways with a Service; `None` if there is none.
-fn assigned(read: &[Object]) -> Option<Feedback> {
-    let mut objects = Objects::default();
-    for object in read {
-        objects.apply(Change::Set(object.clone()));
-    }
+fn assigned(objects: &Objects) -> Option<Feedback> {
     let gateways = objects.services.values().filter_map(|service| generated_for(service));
     let assigned: BTreeMap<_, _> = gateways
         .map(|gateway| {
-            let addresses = AssignedAddresses::of(&gateway, &objects);
+            let addresses = AssignedAddresses::of(&gateway, objects);
             (gateway, addresses)
         })
         .collect();
@@ -108,13 +107,15 @@ fn infra(outcome: &Outcome) -> Option<Value> {
     (!desired.is_empty()).then_some(desired.into())
 }
 
-fn ephemeral(outcome: &Outcome, mut names: Names) -> Value {
+fn ephemeral(outcome: &Outcome, objects: &Objects) -> Value {
+    let mut names = Names::new(objects.iter().map(|object| object.key()));
+    let grants = Grants::new(objects);
     let mut printed = Map::new();
     for (key, family) in &outcome.ephemeral {
         let mut objects = Vec::new();
         if let Some(family) = family {
-            objects.extend(family.objects(&mut names));
-            objects.extend(family.grants(&mut names));
+            objects.extend(family.objects(&mut names, grants));
+            objects.extend(family.grants(&mut names, grants));
         }
         printed.insert(key.to_string(), objects.into());
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use portcullis_api::{Change, Object, Objects};
 use portcullis_gateway::delegate::Names;
-use portcullis_gateway::{Outcome, Translator, dump_status};
+use portcullis_gateway::{Grants, Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -142,7 +142,8 @@ impl Latest {
         for (key, family) in &outcome.ephemeral {
             match family {
                 Some(family) => {
-                    self.ephemeral.insert(key.to_string(), family.objects(&mut Names::default()).into())
+                    let objects = family.objects(&mut Names::default(), Grants::new(&Objects::default()));
+                    self.ephemeral.insert(key.to_string(), objects.into())
                 }
                 None => self.ephemeral.remove(&key.to_string()),
             };
