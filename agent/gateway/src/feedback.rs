@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use portcullis_api::Objects;
+use portcullis_api::{Kind, Objects};
 use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, Snapshot, Unserved};
 
 use crate::Fault;
@@ -25,6 +25,9 @@ pub enum Feedback {
     /// By Secret that holds none that can be served any more, the certificate that it held last.
     /// They are remembered by those who read Secrets, for as long as they may.
     KeptCertificates(BTreeMap<ObjectName, Certificate>),
+    /// The kinds of which nothing could be read so far: there may be objects, and nothing is known
+    /// of them.
+    Unread(BTreeSet<Kind>),
     /// The addresses at which clients reach the node: published for Gateways that are served on
     /// all of its addresses.
     NodeAddresses(Vec<IpAddr>),
@@ -63,6 +66,7 @@ pub(crate) struct Observations {
     certificates: BTreeMap<ObjectName, Certificate>,
     /// Secrets of which another certificate is kept since [`Self::recertified`].
     recertified: BTreeSet<ObjectName>,
+    unread: BTreeSet<Kind>,
     /// Empty: not known.
     node_addresses: Vec<IpAddr>,
     api_server: Option<ApiServer>,
@@ -82,6 +86,7 @@ impl Observations {
                 self.recertified.extend(different(&self.certificates, &now));
                 self.certificates = now;
             }
+            Feedback::Unread(now) => self.unread = now,
             Feedback::NodeAddresses(now) => {
                 if self.node_addresses != now {
                     self.readdressed.extend(objects.gateways.keys().cloned());
@@ -165,6 +170,11 @@ impl Observations {
     /// True if a published address may keep the agent from its API server.
     pub(crate) fn is_suspect(&self, address: &IpAddr) -> bool {
         self.api_server.as_ref().is_some_and(|known| known.suspects.contains(address))
+    }
+
+    /// True if there may be objects of the kind of which nothing is known.
+    pub(crate) fn is_unread(&self, kind: Kind) -> bool {
+        self.unread.contains(&kind)
     }
 
     /// The addresses at which clients reach the node; none as long as they are not known.

@@ -280,3 +280,42 @@ fn published_addresses_that_may_keep_the_agent_from_its_api_server_are_not_serve
     let (addresses, _) = served(&mut translator, ApiServer::default());
     assert_eq!(addresses, ["10.96.0.7", "203.0.113.7"]);
 }
+
+/// Plaintext is not for a Service that may have a policy.
+#[test]
+fn services_are_not_spoken_to_while_policies_cannot_be_read() {
+    let (mut translator, _) = translator(&[80]);
+    let objects = [
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "app", "namespace": "infra"},
+            "spec": {"ports": [{"port": 80}]}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": "r", "namespace": "infra"},
+            "spec": {"parentRefs": [{"name": "web"}],
+                "rules": [{"backendRefs": [{"name": "app", "port": 80}]}]}}),
+    ];
+    let set = |manifest: &Value| Change::Set(Object::from_json(manifest.clone()).unwrap().unwrap());
+    translator.apply(objects.iter().map(set).collect());
+    let route = ObjectKey::new(Kind::HttpRoute, ObjectName::new("infra", "r"));
+    let resolved = |translator: &Translator| {
+        let status = translator.status_of(&route).unwrap().to_json();
+        let conditions = status["parents"][0]["conditions"].as_array().unwrap().clone();
+        conditions.into_iter().find(|condition| condition["type"] == "ResolvedRefs").unwrap()
+    };
+    assert_eq!(resolved(&translator)["status"], "True");
+    assert_eq!(translator.snapshot().backends.len(), 1);
+
+    let turned = changed(&mut translator, Feedback::Unread([Kind::BackendTlsPolicy].into()));
+    assert_eq!(turned.keys().collect::<Vec<_>>(), [&route]);
+    assert_eq!(translator.snapshot().backends.len(), 0);
+    let condition = resolved(&translator);
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("False"), &json!("UnsupportedProtocol"))
+    );
+    let message = condition["message"].as_str().unwrap();
+    assert!(message.starts_with("rule 0: the agents cannot read BackendTLSPolicies"), "{message}");
+
+    assert_eq!(changed(&mut translator, Feedback::Unread(BTreeSet::new())).len(), 1);
+    assert_eq!(resolved(&translator)["status"], "True");
+    assert_eq!(translator.snapshot().backends.len(), 1);
+}

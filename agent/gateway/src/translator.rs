@@ -166,7 +166,7 @@ impl Translator {
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
-        let targeted = policies.update(&changed, objects);
+        let targeted = policies.update(&changed, objects, observations);
         let parents = Parents { listeners, hierarchy, gateways, objects, policies };
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
-use portcullis_api::{Change, Kind, Object, ObjectKey, Objects, Readers, Reading, StatusUse};
+use portcullis_api::{Change, Kind, Object, ObjectKey, Objects, Readers, Reading, Role, StatusUse};
 use portcullis_gateway::infra::{self, AssignedAddresses};
 use portcullis_gateway::{ChangedNeeds, Feedback};
 use portcullis_model::ObjectName;
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::kube::backoff::sleep_until;
 use crate::kube::manifest::{key_of, strip, version_of};
-use crate::source::{Source, Update};
+use crate::source::{Effect, Problem, Source, Update};
 use crate::status::{Observed, StatusQueue};
 use fetch::{Answer, Fetched, Fetcher};
 use last_good::Written;
@@ -80,6 +80,10 @@ pub struct KubeSource {
     are_needs_known: bool,
     /// There was an update that was complete.
     is_complete: bool,
+    /// The last good configuration was used: it has what may not be read as it was.
+    is_remembered: bool,
+    /// The kinds that may not be read, as of the last update.
+    denied: BTreeSet<Kind>,
     /// Ends the watches with the source.
     _watches: JoinSet<()>,
 }
@@ -126,6 +130,8 @@ impl KubeSource {
             phase: Phase::Reading(Instant::now() + options.wait),
             are_needs_known: false,
             is_complete: false,
+            is_remembered: false,
+            denied: BTreeSet::new(),
             _watches: watches,
         }
     }
@@ -150,12 +156,15 @@ impl KubeSource {
             }
             Phase::Current => {}
         }
-        if let Some(last_good) = &mut self.last_good {
-            last_good.changed();
-        }
         let is_complete = self.becomes_complete();
         self.is_complete |= is_complete;
-        Some(Update { is_complete, ..self.take_pending() })
+        let update = Update { is_complete, ..self.take_pending() };
+        // A later agent is not to serve a configuration that lacks the policies there may be.
+        let is_whole = self.unread().all(|kind| kind.role() != Role::Policy);
+        if let Some(last_good) = self.last_good.as_mut().filter(|_| is_whole) {
+            last_good.changed();
+        }
+        Some(update)
     }
 
     /// Only translation knows what has to be read besides.
@@ -171,7 +180,37 @@ impl KubeSource {
 
     fn take_pending(&mut self) -> Update {
         let changes = std::mem::take(&mut self.pending).into_values().collect();
-        Update { changes, observed: vec![self.assigned()], ..Update::default() }
+        let mut observed = vec![self.assigned()];
+        let mut problems = None;
+        if self.are_others_denied() {
+            self.denied = self.listings.denied().collect();
+            problems = Some(self.denied.iter().map(|kind| self.not_read(*kind)).collect());
+            observed.push(Feedback::Unread(self.unread().collect()));
+        }
+        Update { changes, observed, problems, ..Update::default() }
+    }
+
+    fn are_others_denied(&self) -> bool {
+        !self.listings.denied().eq(self.denied.iter().copied())
+    }
+
+    /// The kinds of which nothing is known, not even how it was.
+    fn unread(&self) -> impl Iterator<Item = Kind> {
+        self.denied.iter().copied().filter(|_| !self.is_remembered)
+    }
+
+    fn not_read(&self, kind: Kind) -> Problem {
+        let effect = match (kind, kind.role()) {
+            _ if self.is_remembered => "what was kept of it is served",
+            (_, Role::Policy) => "requests for Services that one may be about are answered with an error",
+            (Kind::Namespace, _) => "to selectors, namespaces have no labels but their names",
+            (Kind::Node, _) => "addresses of nodes are not kept from tenants",
+            _ => "what there is of it is not served",
+        };
+        let message =
+            format!("it may not be listed; {effect}: give the agents the rights of the chart's ClusterRole");
+        let file = "API server".into();
+        Problem { file, line: None, object: Some(kind.to_string()), message, effect: Effect::Warning }
     }
 
     /// The addresses that the cluster assigned to Gateways' Services are the Gateways'.
@@ -198,7 +237,7 @@ impl KubeSource {
             Phase::Following(_) => {
                 self.fetcher.is_settled() && (self.are_needs_known || self.may_change_needs())
             }
-            Phase::Current => !self.pending.is_empty() || self.becomes_complete(),
+            Phase::Current => !self.pending.is_empty() || self.becomes_complete() || self.are_others_denied(),
         }
     }
 
@@ -371,6 +410,7 @@ impl KubeSource {
             self.remembered = Some(Update { changes: kept, ..Update::default() });
             return;
         }
+        self.is_remembered = true;
         let known = std::mem::take(&mut self.objects);
         for change in &kept {
             self.objects.apply(change.clone());

@@ -29,8 +29,15 @@ fn secret() -> Value {
         "data": {"tls.crt": "MQ=="}})
 }
 
-/// Answers discovery and lists, keeps watches waiting, and hands on what is asked for one by one.
-fn serve(mut server: ApiServer) -> UnboundedReceiver<Asked> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Policies {
+    Listed,
+    Denied,
+}
+
+/// Answers discovery and lists, but not of BackendTLSPolicies if these are denied, keeps watches
+/// waiting, and hands on what is asked for one by one.
+fn serve(mut server: ApiServer, policies: Policies) -> UnboundedReceiver<Asked> {
     let (to, one_by_one) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut watches = Vec::new();
@@ -38,7 +45,8 @@ fn serve(mut server: ApiServer) -> UnboundedReceiver<Asked> {
             let asked = server.asked().await;
             let path = asked.path.split('?').next().unwrap_or_default().to_owned();
             let of_group = |kind: &&Kind| path.ends_with(&kind.api_version());
-            if asked.path.contains("watch=true") {
+            let is_denied = policies == Policies::Denied && path.ends_with(Kind::BackendTlsPolicy.resource());
+            if asked.path.contains("watch=true") || is_denied {
                 watches.push(asked);
             } else if path.contains("/namespaces/") {
                 let _ = to.send(asked);
@@ -60,10 +68,17 @@ fn serve(mut server: ApiServer) -> UnboundedReceiver<Asked> {
 }
 
 async fn start(last_good: Option<LastGood>) -> (KubeSource, UnboundedReceiver<Asked>) {
+    start_with(last_good, Policies::Listed).await
+}
+
+async fn start_with(
+    last_good: Option<LastGood>,
+    policies: Policies,
+) -> (KubeSource, UnboundedReceiver<Asked>) {
     let server = ApiServer::start().await;
     let client = server.client().await;
     let options = SourceOptions { only: None, last_good, wait: Duration::from_millis(500) };
-    (KubeSource::new(client, StatusQueue::new("portcullis.dev/gateway"), options), serve(server))
+    (KubeSource::new(client, StatusQueue::new("portcullis.dev/gateway"), options), serve(server, policies))
 }
 
 /// Tells the source what the objects of an update need.
@@ -201,4 +216,60 @@ async fn no_address_of_the_cluster_is_served_again_from_what_was_kept() {
     let outcome = translator.apply(update.changes);
     let served: BTreeSet<_> = outcome.snapshot.frontends.keys().map(|it| it.address.to_string()).collect();
     assert_eq!(served, ["10.96.0.7", "203.0.113.7"].map(str::to_owned).into());
+}
+
+/// There may be some: a Service may have to be spoken to in TLS.
+#[tokio::test]
+async fn policies_that_may_not_be_read_are_told_until_they_are() {
+    let (mut source, mut one_by_one) = start_with(None, Policies::Denied).await;
+    let policy = Kind::BackendTlsPolicy;
+    source.take(Delta::Denied(policy));
+    let draft = source.next().await;
+    assert!(draft.is_draft);
+    assert_eq!(draft.observed[1], Feedback::Unread([policy].into()));
+    let problems: Vec<_> = draft.problems.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(
+        problems,
+        [
+            "API server: BackendTLSPolicy: it may not be listed; requests for Services that one may be about are answered \
+          with an error: give the agents the rights of the chart's ClusterRole"
+        ]
+    );
+    translate(&mut source, &draft);
+    let answer = async { one_by_one.recv().await.unwrap().answer(200, secret()) };
+    let (rest, ()) = tokio::join!(source.next(), answer);
+    assert!(rest.observed.len() == 1 && rest.problems.is_none(), "that is known: {rest:?}");
+
+    source.take(Delta::Begin(policy));
+    source.take(Delta::Done(policy));
+    let read = source.next().await;
+    assert_eq!(read.observed[1], Feedback::Unread(BTreeSet::new()));
+    assert_eq!(read.problems, Some(Vec::new()));
+}
+
+#[tokio::test]
+async fn policies_that_may_not_be_read_are_as_they_were_kept_and_others_are_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("last-good");
+    let (mut source, _one_by_one) = start_with(Some(LastGood::new(path.clone())), Policies::Denied).await;
+    source.take(Delta::Denied(Kind::BackendTlsPolicy));
+    translate_empty(&mut source).await;
+    assert!(source.last_good.as_ref().unwrap().due().is_none(), "it lacks policies");
+
+    let class = &manifests()[0];
+    std::fs::write(&path, format!("{class}\n")).unwrap();
+    let (mut source, _one_by_one) = start_with(Some(LastGood::new(path)), Policies::Denied).await;
+    source.take(Delta::Denied(Kind::BackendTlsPolicy));
+    assert_eq!(keys(&source.next().await), ["GatewayClass c"]);
+    let draft = source.next().await;
+    assert_eq!(draft.observed[1], Feedback::Unread(BTreeSet::new()));
+    let problems: Vec<_> = draft.problems.iter().flatten().map(ToString::to_string).collect();
+    assert!(problems[0].contains("what was kept of it is served"), "{problems:?}");
+}
+
+/// Goes on to the first update that is served.
+async fn translate_empty(source: &mut KubeSource) {
+    assert!(source.next().await.is_draft);
+    source.need_only(BTreeSet::new());
+    assert!(!source.next().await.is_draft);
 }

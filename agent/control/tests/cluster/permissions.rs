@@ -208,6 +208,36 @@ async fn a_kind_that_may_not_be_read_does_not_stop_the_others() {
     fixture.remove().await;
 }
 
+/// There may be one for the Service: it must not be spoken to in plaintext.
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn policies_that_may_not_be_read_are_not_taken_for_none() {
+    let fixture = Fixture::new().await;
+    let of_cluster = without(rules("ClusterRole"), "backendtlspolicies", &["get", "list", "watch"]);
+    let account = account::with_rules(&fixture, of_cluster, rules("Role")).await;
+    fixture.create("Service", "app", json!({"spec": {"ports": [{"port": 80}]}})).await;
+    fixture.gateway("web", json!({})).await;
+    let rule = json!({"backendRefs": [{"name": "app", "port": 80}]});
+    fixture
+        .create("HTTPRoute", "r", json!({"spec": {"parentRefs": [{"name": "web"}], "rules": [rule]}}))
+        .await;
+    let agent = Agent::start(&account, "a");
+    let resolved =
+        |route: &Value| condition(&route["status"]["parents"][0], "ResolvedRefs")["status"].clone();
+    fixture.until("HTTPRoute", "r", |route| resolved(route) == "False").await;
+    let state = agent.state.borrow().clone();
+    assert!(dump_snapshot(&state.snapshot).to_string().contains("cannot read BackendTLSPolicies"));
+    assert!(
+        state.problems.iter().any(|problem| problem.to_string().contains("BackendTLSPolicy: it may not"))
+    );
+
+    account::set_rules(&fixture, rules("ClusterRole")).await;
+    fixture.until("HTTPRoute", "r", |route| resolved(route) == "True").await;
+    assert!(agent.state.borrow().problems.is_empty());
+    drop(agent);
+    fixture.remove().await;
+}
+
 /// These rules without these verbs on this resource.
 fn without(mut rules: Value, resource: &str, verbs: &[&str]) -> Value {
     let mut left = Vec::new();

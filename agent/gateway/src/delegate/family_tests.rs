@@ -10,6 +10,7 @@ use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, Rou
 use serde_json::{Value, json};
 
 use super::*;
+use crate::policy::backend_tls::BackendTls;
 use crate::route::{Resolver, parse, resolve, table_entries};
 use crate::{ConditionType, Fault, Grants, Reason};
 
@@ -57,8 +58,8 @@ impl Resolver for World {
         let grants = Grants::new(&self.objects);
         grants.permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
-    fn tls_policy<'r>(&'r self, _: &'r ObjectName, _: Option<&str>) -> Option<&'r ObjectName> {
-        None
+    fn backend_tls<'r>(&'r self, _: &'r ObjectName, _: Option<&str>) -> BackendTls<'r> {
+        BackendTls::NotAsked
     }
 }
 

@@ -16,6 +16,17 @@ pub(crate) struct Target {
     pub(crate) section: Option<Box<str>>,
 }
 
+/// The say of policies on a port of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendTls<'p> {
+    /// No policy is about it.
+    NotAsked,
+    /// It has to be spoken to in TLS, by this policy first of all.
+    Asked(&'p ObjectName),
+    /// Policies cannot be read, so that there may be one.
+    Unknown,
+}
+
 /// The Services that a policy names, which are of its own namespace. Other kinds of backends are
 /// none that a route of ours could be forwarded to.
 pub(crate) fn targets(name: &ObjectName, policy: &BackendTlsPolicy) -> Box<[Target]> {
@@ -39,6 +50,16 @@ pub(crate) fn unserved(policy: &ObjectName, service: &ObjectName, port: u16, rea
     let message = format!(
         "{policy} wants TLS to Service {service} port {port}, which is not supported yet; requests for it are \
          answered with an error, and not sent in plaintext"
+    );
+    Fault::unresolved(Reason::UnsupportedProtocol, message)
+}
+
+/// The fault of a reference to a port of which it is not known whether it has to be spoken to in
+/// TLS.
+pub(crate) fn unknown(service: &ObjectName, port: u16) -> Fault {
+    let message = format!(
+        "the agents cannot read BackendTLSPolicies, and one may want TLS to Service {service} port {port}; requests          for it are answered with an error, and not sent in plaintext: give the agents the rights of the chart's \
+         ClusterRole"
     );
     Fault::unresolved(Reason::UnsupportedProtocol, message)
 }

@@ -12,7 +12,7 @@ use portcullis_model::{
 
 use super::reference::ParsedBackendRef;
 use super::{BackendUse, ParsedRoute, ParsedRule, kind};
-use crate::policy::backend_tls;
+use crate::policy::backend_tls::{self, BackendTls};
 use crate::{Fault, Reason};
 
 /// The objects that references are looked up in.
@@ -21,8 +21,8 @@ pub trait Resolver {
     /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace,
     /// else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
-    /// The BackendTLSPolicy by which the port of that name has to be spoken to in TLS.
-    fn tls_policy<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> Option<&'r ObjectName>;
+    /// Tells whether the port of that name has to be spoken to in TLS.
+    fn backend_tls<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> BackendTls<'r>;
 }
 
 #[derive(Clone, Debug, Default)]
@@ -140,10 +140,10 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             Fault::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
         })?;
         let used = BackendUse::of(self.kind, name, service, port)?;
-        let policy = self.resolver.tls_policy(&used.service, used.port_name(service));
-        match policy {
-            Some(policy) => Err(backend_tls::unserved(policy, &used.service, port, &reference.owner)),
-            None => Ok(used),
+        match self.resolver.backend_tls(&used.service, used.port_name(service)) {
+            BackendTls::NotAsked => Ok(used),
+            BackendTls::Asked(by) => Err(backend_tls::unserved(by, &used.service, port, &reference.owner)),
+            BackendTls::Unknown => Err(backend_tls::unknown(&used.service, port)),
         }
     }
 

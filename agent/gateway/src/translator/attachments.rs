@@ -14,6 +14,7 @@ use super::listeners::Listeners;
 use super::policies::Policies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, attach, parent_key};
+use crate::policy::backend_tls::BackendTls;
 use crate::route::{ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
@@ -61,7 +62,7 @@ impl Resolver for Parents<'_> {
         Grants::new(self.objects).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
 
-    fn tls_policy<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> Option<&'r ObjectName> {
+    fn backend_tls<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> BackendTls<'r> {
         self.policies.tls_to(service, port)
     }
 }

@@ -8,26 +8,38 @@ use portcullis_model::ObjectName;
 
 use super::changes::ChangedObjects;
 use super::relation::Relation;
-use crate::policy::backend_tls::{self, Target};
+use crate::feedback::Observations;
+use crate::policy::backend_tls::{self, BackendTls, Target};
 
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     targets: BTreeMap<ObjectName, Box<[Target]>>,
     /// Policies by the Services that they target.
     by_service: Relation<ObjectName, ObjectName>,
+    /// True if there may be others, which cannot be read.
+    are_unread: bool,
 }
 
 /// The Services that other policies apply to than before.
 #[derive(Debug, Default)]
 pub(super) struct ChangedPolicies {
     pub(super) services: BTreeSet<ObjectName>,
+    /// Of all others it is known now, or not any more, whether policies apply to them.
+    pub(super) all: bool,
 }
 
 // === impl Policies ===
 
 impl Policies {
-    pub(super) fn update(&mut self, changed: &ChangedObjects, objects: &Objects) -> ChangedPolicies {
-        let mut now_changed = ChangedPolicies::default();
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        objects: &Objects,
+        observations: &Observations,
+    ) -> ChangedPolicies {
+        let are_unread = observations.is_unread(Kind::BackendTlsPolicy);
+        let all = std::mem::replace(&mut self.are_unread, are_unread) != are_unread;
+        let mut now_changed = ChangedPolicies { all, ..ChangedPolicies::default() };
         for name in changed.of(Kind::BackendTlsPolicy) {
             let policy = objects.backend_tls_policies.get(name);
             let now = policy.map(|policy| backend_tls::targets(name, policy)).unwrap_or_default();
@@ -49,16 +61,17 @@ impl Policies {
         self.by_service.of(service)
     }
 
-    /// The first policy by which a port of a Service has to be spoken to in TLS.
-    pub(super) fn tls_to<'p>(
-        &'p self,
-        service: &'p ObjectName,
-        port: Option<&str>,
-    ) -> Option<&'p ObjectName> {
-        self.on(service).find(|policy| {
+    /// Tells whether a port of a Service has to be spoken to in TLS.
+    pub(super) fn tls_to<'p>(&'p self, service: &'p ObjectName, port: Option<&str>) -> BackendTls<'p> {
+        let asking = self.on(service).find(|policy| {
             let targets = self.targets.get(*policy).map(|it| &**it).unwrap_or_default();
             targets.iter().any(|target| target.service == *service && target.covers(port))
-        })
+        });
+        match asking {
+            Some(policy) => BackendTls::Asked(policy),
+            None if self.are_unread => BackendTls::Unknown,
+            None => BackendTls::NotAsked,
+        }
     }
 
     /// The Services that a policy targets; none if there is no such policy.

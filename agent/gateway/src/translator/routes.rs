@@ -153,7 +153,10 @@ impl Routes {
 
     /// The routes that refer to Services with other policies.
     pub(super) fn targeted(&mut self, policies: &ChangedPolicies) -> BTreeSet<ObjectKey> {
-        self.references += policies.services.len() as u64;
+        self.references += policies.services.len() as u64 + u64::from(policies.all);
+        if policies.all {
+            return self.states.keys().cloned().collect();
+        }
         policies.services.iter().flat_map(|service| self.by_service.of(service)).cloned().collect()
     }
 

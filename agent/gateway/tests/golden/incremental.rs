@@ -104,7 +104,7 @@ impl Followed {
 #[derive(Default)]
 struct Observed {
     assigned: Assigned,
-    others: [Option<Feedback>; 5],
+    others: [Option<Feedback>; 6],
 }
 
 impl Observed {
@@ -116,6 +116,7 @@ impl Observed {
             Feedback::KeptCertificates(_) => self.others[2] = Some(feedback),
             Feedback::NodeAddresses(_) => self.others[3] = Some(feedback),
             Feedback::ApiServer(_) => self.others[4] = Some(feedback),
+            Feedback::Unread(_) => self.others[5] = Some(feedback),
         }
     }
 }
@@ -179,12 +180,14 @@ fn change() -> impl Strategy<Value = Change> {
 fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
     any::<u64>().prop_map(|seed| {
         let mut dice = Dice(seed);
-        match dice.roll(8) {
+        match dice.roll(10) {
             0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
             2 => vec![Feedback::Unserved(unserved(&mut dice))],
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
             4 => vec![Feedback::KeptCertificates(kept_certificates(&mut dice))],
             5 => vec![Feedback::ApiServer(api_server(&mut dice))],
+            6 => vec![Feedback::Unread([Kind::BackendTlsPolicy].into())],
+            7 => vec![Feedback::Unread(BTreeSet::new())],
             _ => Vec::new(),
         }
     })

@@ -46,6 +46,11 @@ impl Listings {
         self.0.values().all(|listing| listing.is_read() || listing.is_denied())
     }
 
+    /// The kinds that may not be read.
+    pub(super) fn denied(&self) -> impl Iterator<Item = Kind> {
+        self.0.iter().filter(|(_, listing)| listing.is_denied()).map(|(kind, _)| *kind)
+    }
+
     pub(super) fn read(&self) -> impl Iterator<Item = Kind> {
         self.0.iter().filter(|(_, listing)| listing.is_read()).map(|(kind, _)| *kind)
     }
