@@ -110,6 +110,8 @@ names! {
         ParentNotFound,
         PartiallyAttached,
         Supported,
+        // Policies
+        TargetNotFound,
         // Any
         /// Accepted, but for fields that are without effect. The specification has no reason for
         /// it.

@@ -2,6 +2,7 @@
 //! supported yet, so such a backend is not spoken to at all: what a policy keeps from being read on
 //! the way must not be sent in plaintext. Nothing here knows who refers to the Services.
 
+use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_api::types::backendtlspolicies::BackendTlsPolicy;
 use portcullis_model::ObjectName;
@@ -62,6 +63,26 @@ pub(crate) fn unknown(service: &ObjectName, port: u16) -> Fault {
          ClusterRole"
     );
     Fault::unresolved(Reason::UnsupportedProtocol, message)
+}
+
+/// The fault of a target that is not there; `service` is the one of its name.
+pub(crate) fn missing(target: &Target, service: Option<&Service>) -> Option<Fault> {
+    let name = &target.service;
+    let Some(service) = service else {
+        let message = format!("targetRefs: Service {name} does not exist");
+        return Some(Fault::not_accepted(Reason::TargetNotFound, message));
+    };
+    let section = target.section.as_deref()?;
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    let names: Vec<_> = ports.filter_map(|port| port.name.as_deref()).collect();
+    let there = match names.as_slice() {
+        [] => "its port has no name: leave sectionName out".to_owned(),
+        names => format!("there are {}", names.join(", ")),
+    };
+    let message = format!(
+        "targetRefs: Service {name} has no port named {section}, so that the policy is without effect on it; {there}"
+    );
+    (!names.contains(&section)).then(|| Fault::not_accepted(Reason::TargetNotFound, message))
 }
 
 /// The fault that the policy's own status reports.

@@ -64,8 +64,8 @@ impl Policies {
     /// Tells whether a port of a Service has to be spoken to in TLS.
     pub(super) fn tls_to<'p>(&'p self, service: &'p ObjectName, port: Option<&str>) -> BackendTls<'p> {
         let asking = self.on(service).find(|policy| {
-            let targets = self.targets.get(*policy).map(|it| &**it).unwrap_or_default();
-            targets.iter().any(|target| target.service == *service && target.covers(port))
+            let mut targets = self.targets(policy).iter();
+            targets.any(|target| target.service == *service && target.covers(port))
         });
         match asking {
             Some(policy) => BackendTls::Asked(policy),
@@ -74,9 +74,14 @@ impl Policies {
         }
     }
 
+    /// The Services, or their ports, that a policy names; none if there is no such policy.
+    pub(super) fn targets(&self, policy: &ObjectName) -> &[Target] {
+        self.targets.get(policy).map(|it| &**it).unwrap_or_default()
+    }
+
     /// The Services that a policy targets; none if there is no such policy.
     pub(super) fn services(&self, policy: &ObjectName) -> BTreeSet<ObjectName> {
-        self.targets.get(policy).map(|targets| services(targets)).unwrap_or_default()
+        services(self.targets(policy))
     }
 }
 

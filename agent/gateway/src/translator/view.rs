@@ -379,10 +379,21 @@ impl<'s> View<'s> {
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
         }
         let controller = &self.settings.controller_name;
-        let fault = backend_tls::unsupported();
+        let fault = self.policy_fault(name)?;
         let status =
             policy_status(generation(&policy.metadata), &fault, gateways.iter().copied(), controller);
         (!gateways.is_empty()).then_some(Status::Policy(status))
+    }
+
+    fn policy_fault(self, name: &ObjectName) -> Option<Fault> {
+        let targets = self.policies.targets(name);
+        let missing = targets.iter().filter_map(|target| {
+            let service = self.objects.services.get(&target.service);
+            backend_tls::missing(target, service.map(|service| &**service))
+        });
+        let missing: Vec<_> = missing.collect();
+        let unsupported = (missing.len() < targets.len()).then(backend_tls::unsupported);
+        Fault::summary(unsupported.into_iter().chain(missing))
     }
 
     /// True if the route has permission, or is a parent with a child that has. Strangers must not
