@@ -125,6 +125,12 @@ impl ParsedRoute {
         Some(ParentReference { namespace, ..reference.clone() })
     }
 
+    /// The index of a parentRef that a status repeats; behind all others, if the route has no such.
+    pub(crate) fn position_of(&self, written: &ParentReference) -> usize {
+        let count = self.parent_refs.len();
+        (0..count).find(|index| self.as_written(*index).as_ref() == Some(written)).unwrap_or(count)
+    }
+
     fn rule_faults(&self) -> Option<Fault> {
         Fault::summary(self.rules.iter().flat_map(|rule| {
             rule.faults

@@ -155,15 +155,19 @@ fn items(
     (items, childless)
 }
 
-/// Children that are bound and take no request: for each of their matches there is a rule before
-/// theirs with the same conditions and hostnames.
+/// Children that are bound and take no request: for each of their matches and hostnames there is a
+/// rule before theirs with the same conditions. A name that is more specific has requests of its
+/// own.
 fn shadowed(items: &[Arc<Item>]) -> BTreeSet<&ObjectName> {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeMap::<_, HashSet<_>>::new();
     let (mut taking, mut bound) = (BTreeSet::new(), BTreeSet::new());
     for item in items {
         let mut takes = false;
         for matched in &item.draft.matches {
-            takes |= seen.insert((&item.hostnames, matched.canonical()));
+            let taken = seen.entry(matched.canonical()).or_default();
+            let known = taken.len();
+            taken.extend(&*item.hostnames);
+            takes |= taken.len() > known;
         }
         let sources = std::iter::once(&item.rule.id).chain(&item.further);
         for source in sources.filter(|source| source.parent.is_some()) {

@@ -125,6 +125,27 @@ fn a_child_that_takes_no_request_is_told() {
     assert!(attached.message.contains("none of its rules takes a request"), "{}", attached.message);
 }
 
+#[test]
+fn a_child_takes_no_request_if_others_have_each_of_its_hostnames() {
+    let parent = parent(json!([{"matches": prefix("/s"), "allowedRoutes": {}}]));
+    let child = |name: &str, hostnames: &[&str]| {
+        let spec = json!({"parentRefs": child_of("gw/parent", None), "hostnames": hostnames,
+            "rules": [{"matches": prefix("/a"), "backendRefs": to(name)}]});
+        route(&format!("gw/{name}"), spec)
+    };
+    let children = [
+        child("a", &["a.com", "b.com"]),
+        child("b", &["b.com"]),
+        child("c", &["*.com"]),
+        child("d", &["c.com"]),
+        child("e", &["a.com", "c.com"]),
+        child("f", &["a.com", "*.com", "f.com"]),
+    ];
+    let family = bind_all(&parent, &children);
+    let hints: Vec<_> = family.children.iter().map(|child| child.hints.len()).collect();
+    assert_eq!(hints, [0, 1, 0, 0, 1, 0], "a name that is more specific has requests of its own");
+}
+
 /// A GRPCRoute without rules takes no requests; it would count as bound for nothing.
 #[test]
 fn a_child_without_rules_does_not_attach() {

@@ -123,6 +123,14 @@ fn resolved_refs(conditions: &mut Conditions, unresolved: Option<&Fault>) {
     conditions.check_or(ConditionType::ResolvedRefs, unresolved, "All references are resolved.");
 }
 
+impl ChildReport {
+    /// True if the parent, of another namespace, does not admit the child at all.
+    pub fn is_strangers(&self, child: &ParsedRoute) -> bool {
+        let refusal = |reference: &ParentReference| not_admitted(child, reference);
+        self.attempts.iter().all(|attempt| attempt.result.as_ref() == Err(&refusal(&attempt.reference)))
+    }
+}
+
 // === a parent's conditions ===
 
 impl Family {

@@ -456,6 +456,10 @@ impl<'s> View<'s> {
         }
         status.parents.extend(self.parentless_entries(state));
         status.parents.extend(self.child_entries(key, state));
+        if state.parsed.parent_routes().next().is_some() {
+            // Another order would tell strangers which parents there are.
+            status.parents.sort_by_key(|entry| state.parsed.position_of(&entry.parent_ref));
+        }
         status
     }
 
@@ -477,8 +481,12 @@ impl<'s> View<'s> {
         parents.extend(self.parsed.listers(key).cloned());
         let mut entries = Vec::new();
         for (parent_key, parent) in parents.iter().filter_map(|key| Some((key, self.routes.get(key)?))) {
-            let Some(bound) = parent.family.as_ref().filter(|_| self.is_of_ours(parent)) else { continue };
+            let Some(bound) = parent.family.as_ref() else { continue };
             let Some(report) = bound.family.report(key) else { continue };
+            // A stranger must not be able to tell whose the parent is, if there is one.
+            if !self.is_of_ours(parent) && !report.is_strangers(&state.parsed) {
+                continue;
+            }
             let grandparents =
                 bound.grandparents_of(&state.parsed, &report.hostnames, &self.verdicts(parent_key, parent));
             let unresolved = state.unresolved.as_deref();
