@@ -21,6 +21,7 @@ use portcullis_api::types::gateways::Gateway;
 use portcullis_api::{GATEWAY_GROUP, created};
 use portcullis_model::{ObjectName, PortKey};
 
+pub(crate) use address::is_generated_by;
 pub use address::{AssignedAddresses, generated_for};
 pub(crate) use address::{Ingress, cluster_addresses};
 pub use diff::{Operation, diff, without_clashes};

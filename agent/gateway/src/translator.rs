@@ -69,8 +69,9 @@ pub struct Outcome {
     /// Objects that had a status of ours and have none any more: gone, or another controller's now.
     pub forgotten: BTreeSet<ObjectKey>,
     /// Gateways that had a status of ours and whose class does not exist any more, and ListenerSets
-    /// whose Gateway or its class does not, with the last word on them. Of those that never had one
-    /// nothing is said: they may be another controller's.
+    /// whose Gateway or its class does not, with the last word on them. An earlier agent's have a
+    /// Service that it generated. Of those that never had one nothing is said: they may be another
+    /// controller's.
     pub orphaned: BTreeMap<ObjectKey, Status>,
     /// Routes that delegation computed, if different from before, by the parent route they stand
     /// for. `None`: no longer.

@@ -4,11 +4,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use portcullis_api::Objects;
 use portcullis_model::ObjectName;
 
 use super::name::generated_name;
-use super::object::{is_generated, owner_of};
+use super::object::{is_generated, is_of_controller, owner_of};
 
 /// The addresses of a Gateway's Service. In a cluster these decide: else a tenant who may create a
 /// Gateway could take any address from its owner, on every node.
@@ -39,21 +40,29 @@ pub fn generated_for(service: &Service) -> Option<ObjectName> {
     Some(ObjectName::new(service.metadata.namespace.as_deref().unwrap_or("default"), owner.name.as_str()))
 }
 
+/// True if agents of this controller generated a Service for the Gateway, and it is still there.
+pub(crate) fn is_generated_by(controller_name: &str, gateway: &ObjectName, objects: &Objects) -> bool {
+    let service = service_of(gateway, objects);
+    service.is_some_and(|service| is_of_controller(&service.metadata, controller_name))
+}
+
+/// The Service that was generated for this very Gateway.
+fn service_of<'o>(gateway: &ObjectName, objects: &'o Objects) -> Option<&'o Service> {
+    let object = objects.gateways.get(gateway)?;
+    let service = generated_name(&gateway.name, &object.spec.gateway_class_name);
+    let service = objects.services.get(&ObjectName::new(gateway.namespace.clone(), service))?;
+    let is_owner = |owner: &OwnerReference| Some(&owner.uid) == object.metadata.uid.as_ref();
+    let is_its = is_generated(&service.metadata) && owner_of(&service.metadata).is_some_and(is_owner);
+    is_its.then_some(service)
+}
+
 // === impl AssignedAddresses ===
 
 impl AssignedAddresses {
     /// Those of a Gateway's Service. One that was not generated for this very Gateway gives it
     /// nothing.
     pub fn of(gateway: &ObjectName, objects: &Objects) -> Self {
-        let Some(object) = objects.gateways.get(gateway) else { return Self::default() };
-        let service = generated_name(&gateway.name, &object.spec.gateway_class_name);
-        let service = objects.services.get(&ObjectName::new(gateway.namespace.clone(), service));
-        let service = service.filter(|service| {
-            is_generated(&service.metadata)
-                && owner_of(&service.metadata)
-                    .is_some_and(|owner| Some(&owner.uid) == object.metadata.uid.as_ref())
-        });
-        service.map_or_else(Self::default, |service| Self {
+        service_of(gateway, objects).map_or_else(Self::default, |service| Self {
             all: addresses(service),
             cluster: cluster_addresses(service).collect(),
             balanced: is_balanced(service).then(|| ingress(service)),

@@ -147,9 +147,7 @@ impl Generated {
     }
 
     pub(super) fn is_of_controller(&self, controller_name: &str) -> bool {
-        let annotations = self.metadata.annotations.as_ref();
-        let controller = annotations.and_then(|annotations| annotations.get(CONTROLLER_ANNOTATION));
-        controller.is_some_and(|controller| controller == controller_name)
+        is_of_controller(&self.metadata, controller_name)
     }
 }
 
@@ -158,6 +156,12 @@ impl fmt::Display for Generated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name())
     }
+}
+
+pub(super) fn is_of_controller(metadata: &ObjectMeta, controller_name: &str) -> bool {
+    let annotations = metadata.annotations.as_ref();
+    let controller = annotations.and_then(|annotations| annotations.get(CONTROLLER_ANNOTATION));
+    controller.is_some_and(|controller| controller == controller_name)
 }
 
 pub(super) fn is_generated(metadata: &ObjectMeta) -> bool {

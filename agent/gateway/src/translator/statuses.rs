@@ -76,13 +76,15 @@ impl Statuses {
             if self.published.replace(key, &now) {
                 changed.statuses.insert(key.clone(), now);
             }
-        } else if !self.published.contains(key) {
-            // It never had a status of ours, so there is nothing to take back.
-        } else if let Some(last) = view.orphan_status(key) {
+            return;
+        }
+        // What never had a status of ours has none to be taken back.
+        let has_ours = self.published.contains(key);
+        if let Some(last) = view.orphan_status(key).filter(|_| has_ours || view.was_ours(key)) {
             if self.published.replace(key, &last) {
                 changed.orphaned.insert(key.clone(), last);
             }
-        } else {
+        } else if has_ours {
             self.published.remove(key);
             changed.forgotten.insert(key.clone());
         }

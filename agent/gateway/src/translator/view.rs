@@ -102,6 +102,20 @@ impl<'s> View<'s> {
         }
     }
 
+    /// True if a Gateway, or that of a ListenerSet, was an earlier agent's of this controller: what
+    /// was generated for it is still there.
+    pub(super) fn was_ours(self, key: &ObjectKey) -> bool {
+        let gateway = match key.kind {
+            Kind::ListenerSet => {
+                let set = ParentKey { kind: ParentKind::ListenerSet, name: key.name.clone() };
+                self.hierarchy.get(&set).and_then(|state| state.parent.as_ref())
+            }
+            _ => Some(&key.name),
+        };
+        let controller = &self.settings.controller_name;
+        gateway.is_some_and(|gateway| infra::is_generated_by(controller, gateway, self.objects))
+    }
+
     fn orphaned_set_status(self, name: &ObjectName) -> Option<Status> {
         let set = ParentKey { kind: ParentKind::ListenerSet, name: name.clone() };
         let parent = self.hierarchy.get(&set)?.parent.as_ref()?;
