@@ -135,7 +135,13 @@ impl ClusterArgs {
             ServiceTypeChoice::LoadBalancer => ServiceType::LoadBalancer,
         };
         let spec = self.dedicated_pod.clone().unwrap_or_default();
-        let pods = self.image.clone().map(|image| Pods { image, spec, ..pods });
+        let pods = self.image.clone().map(|image| Pods {
+            image,
+            spec,
+            endpoint_namespaces: self.endpoint_namespaces.clone(),
+            load_balancers: self.load_balancer_addresses.clone(),
+            ..pods
+        });
         Parameters { service_type, pods, ..Parameters::default() }
     }
 

@@ -288,7 +288,7 @@ kinds! { $
         Cluster, Other, read Whole by All, status Ignored, kept Disk;
     Node(Node) in nodes:
         "Node" "nodes" of CORE ["v1"],
-        Cluster, Other, read Whole by Nodes, status Read, kept Disk;
+        Cluster, Other, read Whole by All, status Read, kept Disk;
     Pod(Pod) in pods:
         "Pod" "pods" of CORE ["v1"],
         Namespaced, Other, read Alone by Nodes, status Read, kept Disk;

@@ -190,9 +190,14 @@ impl Translator {
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, owners, objects, settings };
         let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
-        let changes =
-            backends::Changes { objects: &changed, services: &services, owners: &owned, frontends: &claimed };
-        let sources = backends::Sources { uses: routes.backend_uses(), owners, objects, settings };
+        let changes = backends::Changes {
+            objects: &changed,
+            services: &services,
+            owners: &owned,
+            gateways: &merged,
+            frontends: &claimed,
+        };
+        let sources = backends::Sources { uses: routes.backend_uses(), owners, gateways, objects, settings };
         let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
         self.snapshot = next.finish();
 

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::limits;
 use super::syntax::{billionths, is_label_value, is_qualified_name};
 use crate::Fault;
+use crate::address_range::AddressRange;
 use crate::claims::Claims;
 
 /// The parameters of what serves a Gateway.
@@ -55,6 +56,10 @@ pub struct Pods {
     pub log_format: String,
     /// The time that connections may take to finish.
     pub drain_seconds: u64,
+    /// The rules for addresses, which are those of the agents: `--endpoint-namespaces` and
+    /// `--load-balancer-addresses`.
+    pub endpoint_namespaces: Vec<String>,
+    pub load_balancers: Vec<AddressRange>,
     /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
     /// ourselves has precedence.
     pub spec: Map<String, Value>,
@@ -107,7 +112,15 @@ impl Pods {
     /// With the defaults of everything else.
     pub fn new(image: impl Into<String>) -> Self {
         let (log, log_format) = ("info".to_owned(), "text".to_owned());
-        Self { image: image.into(), log, log_format, drain_seconds: 30, spec: Map::new() }
+        Self {
+            image: image.into(),
+            log,
+            log_format,
+            drain_seconds: 30,
+            endpoint_namespaces: Vec::new(),
+            load_balancers: Vec::new(),
+            spec: Map::new(),
+        }
     }
 }
 

@@ -86,8 +86,7 @@ fn pod_security() -> Value {
     })
 }
 
-/// Parameters are judged by the pod, too, so it has to know what they are judged by: the type of
-/// the Service.
+/// Parameters and addresses are judged by the pod, too, so it has to know what they are judged by.
 fn container(
     ports: &BTreeSet<PortKey>,
     parameters: &Parameters,
@@ -96,21 +95,27 @@ fn container(
     controller_name: &str,
 ) -> Value {
     let variable = |name: &str, value: &str| json!({"name": format!("PORTCULLIS_{name}"), "value": value});
+    let load_balancers: Vec<_> = pods.load_balancers.iter().map(ToString::to_string).collect();
+    let mut variables = vec![
+        variable("GATEWAY", gateway),
+        variable("CONTROLLER_NAME", controller_name),
+        variable("DATAPATH", "userspace"),
+        variable("IMAGE", &pods.image),
+        variable("SERVICE_TYPE", parameters.service_type.as_str()),
+        variable("LOG", &pods.log),
+        variable("LOG_FORMAT", &pods.log_format),
+        variable("DRAIN_TIMEOUT", &pods.drain_seconds.to_string()),
+        variable("ADMIN_SOCKET", &format!("{RUN}/admin.sock")),
+    ];
+    let lists =
+        [("ENDPOINT_NAMESPACES", &pods.endpoint_namespaces), ("LOAD_BALANCER_ADDRESSES", &load_balancers)];
+    let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
+    variables.extend(lists.map(|(name, values)| variable(name, &values.join(","))));
     json!({
         "name": "gateway",
         "image": pods.image,
         "args": ["run"],
-        "env": [
-            variable("GATEWAY", gateway),
-            variable("CONTROLLER_NAME", controller_name),
-            variable("DATAPATH", "userspace"),
-            variable("IMAGE", &pods.image),
-            variable("SERVICE_TYPE", parameters.service_type.as_str()),
-            variable("LOG", &pods.log),
-            variable("LOG_FORMAT", &pods.log_format),
-            variable("DRAIN_TIMEOUT", &pods.drain_seconds.to_string()),
-            variable("ADMIN_SOCKET", &format!("{RUN}/admin.sock")),
-        ],
+        "env": variables,
         "ports": ports.iter().map(container_port).collect::<Vec<_>>(),
         "readinessProbe": {
             "exec": {"command": ["/portcullis", "ready", "--admin-socket", format!("{RUN}/admin.sock")]},

@@ -12,12 +12,13 @@ use portcullis_model::{Backend, FrontendKey, L4Protocol, ObjectName, PortKey, Sn
 use super::changes::{ChangedObjects, service_of};
 use super::counts::Counts;
 use super::frontends::ChangedFrontends;
+use super::gateways::{ChangedGateways, Gateways};
 use super::owners::{ChangedOwners, Owner, Owners};
 use super::relation::Relation;
 use super::snapshot::NextSnapshot;
 use crate::address_range::is_special;
 use crate::route::{BackendUse, ProtocolSource, backend};
-use crate::{EndpointRule, Settings};
+use crate::{AgentRole, EndpointRule, Settings};
 
 /// Endpoints of a Service that one message names; others are counted.
 const IN_ONE_MESSAGE: usize = 8;
@@ -57,6 +58,7 @@ pub(super) struct Changes<'c> {
     /// Services of which another port came into use, or went out of use.
     pub(super) services: &'c BTreeSet<ObjectName>,
     pub(super) owners: &'c ChangedOwners,
+    pub(super) gateways: &'c ChangedGateways,
     pub(super) frontends: &'c ChangedFrontends,
 }
 
@@ -65,6 +67,7 @@ pub(super) struct Changes<'c> {
 pub(super) struct Sources<'s> {
     pub(super) uses: &'s Counts<BackendUse>,
     pub(super) owners: &'s Owners,
+    pub(super) gateways: &'s Gateways,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
 }
@@ -158,13 +161,17 @@ impl Backends {
         sources: Sources<'_>,
         snapshot: &Snapshot,
     ) -> BTreeSet<ObjectName> {
-        let Changes { owners, frontends, .. } = changes;
+        let Changes { owners, gateways, frontends, .. } = changes;
         if sources.settings.endpoints == EndpointRule::Any
-            || owners.is_empty() && frontends.addresses.is_empty()
+            || owners.is_empty() && gateways.addresses.is_empty() && frontends.addresses.is_empty()
         {
             return BTreeSet::new();
         }
-        let concerns = |address: &IpAddr| owners.concerns(address) || frontends.addresses.contains(address);
+        let concerns = |address: &IpAddr| {
+            owners.concerns(address)
+                || gateways.addresses.contains(address)
+                || frontends.addresses.contains(address)
+        };
         let uses = self.live.iter().filter(|used| {
             let backend = snapshot.backends.get(used.name().as_str());
             let endpoints = backend.into_iter().flat_map(|backend| &backend.endpoints);
@@ -204,7 +211,9 @@ impl Backends {
         let slices = slices.filter_map(|name| objects.endpoint_slices.get(name)).map(|slice| &**slice);
         backend(used, service, slices, |slice, endpoint, address| {
             let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
+            // Pods of Gateways have no right to read others: nothing is proved to them.
             if sources.owners.is_node(&address)
+                && sources.settings.role == AgentRole::Node
                 && let Some(pod) = named_pod(slice, endpoint)
             {
                 // The first is enough: pods of the host's network have their node for themselves.
@@ -252,7 +261,8 @@ impl Sources<'_> {
             Owner::Node => Some("a node's"),
             Owner::Pods => None,
         });
-        owner.or_else(|| is_frontend(address, snapshot).then_some("a Gateway's"))
+        let is_gateways = || self.gateways.have(address) || is_frontend(address, snapshot);
+        owner.or_else(|| is_gateways().then_some("a Gateway's"))
     }
 }
 
@@ -277,3 +287,7 @@ fn is_frontend(address: &IpAddr, snapshot: &Snapshot) -> bool {
 fn first_use(service: &ObjectName) -> BackendUse {
     BackendUse { service: service.clone(), port: PortKey::tcp(0), protocol: ProtocolSource::Service }
 }
+
+#[cfg(test)]
+#[path = "backends_tests.rs"]
+mod tests;

@@ -13,10 +13,11 @@ use super::changes::ChangedObjects;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
 use super::owners::{ChangedOwners, Owner, Owners};
+use super::relation::Relation;
 use crate::address_range::is_special;
 use crate::claims::Claims;
 use crate::feedback::Observations;
-use crate::infra::{self, Parameters};
+use crate::infra::{self, AssignedAddresses, Parameters};
 use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, ParentKey};
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
@@ -32,6 +33,8 @@ const SUSPECT: &str = "the agent has had no answer from its API server since it 
 pub(super) struct Gateways {
     merged: BTreeMap<ObjectName, MergedGateway>,
     listeners: BTreeMap<ParentKey, MergedListeners>,
+    /// By address, the Gateways that may be served on it, here or elsewhere.
+    by_address: Relation<IpAddr, ObjectName>,
     /// The last addresses of Gateways that were ours and exist still.
     left: BTreeMap<ObjectName, Vec<GatewayStatusAddresses>>,
 }
@@ -39,6 +42,8 @@ pub(super) struct Gateways {
 #[derive(Debug, Default)]
 pub(super) struct MergedGateway {
     pub(super) addresses: Addresses,
+    /// Those that are the Gateway's alone.
+    own: BTreeSet<IpAddr>,
     /// The way it is provided, if it is accepted.
     pub(super) parameters: Parameters,
     /// The fault for which it is not accepted.
@@ -70,6 +75,8 @@ pub(super) struct ChangedGateways {
     pub(super) merged: BTreeSet<ObjectName>,
     /// Those with other addresses, or another answer to whether they are accepted.
     pub(super) whole: BTreeSet<ObjectName>,
+    /// The addresses that Gateways have now and had not, or the other way round.
+    pub(super) addresses: BTreeSet<IpAddr>,
     /// Those that are served with other limits, or another access log.
     pub(super) limits: BTreeSet<ObjectName>,
     /// The objects to whose listeners routes may have other claims.
@@ -105,6 +112,11 @@ impl Gateways {
     /// The addresses that a Gateway had when it was served last; none of one that is.
     pub(super) fn left(&self, name: &ObjectName) -> &[GatewayStatusAddresses] {
         self.left.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// True if an address is a Gateway's.
+    pub(super) fn have(&self, address: &IpAddr) -> bool {
+        self.by_address.of(address).next().is_some()
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
@@ -150,6 +162,7 @@ impl Gateways {
                 }
                 None => {
                     if let Some(merged) = self.merged.remove(&name) {
+                        self.replace_own(&name, &merged.own, &BTreeSet::new(), &mut now_changed);
                         self.left.insert(name.clone(), merged.addresses.status());
                     }
                     if gateway.is_none() {
@@ -208,7 +221,11 @@ impl Gateways {
         let parameters = Parameters::of(gateway, sources.objects, &settings.generated);
         let refusal = refusal(gateway, &addresses, parameters.as_ref().err());
         let parameters = parameters.unwrap_or_default();
+        let own = own_addresses(&addresses, assigned);
+        let before = self.merged.get(name).map(|merged| merged.own.clone()).unwrap_or_default();
+        self.replace_own(name, &before, &own, changed);
         let merged = self.merged.entry(name.clone()).or_default();
+        merged.own = own;
         if merged.parameters.served(name) != parameters.served(name) {
             changed.limits.insert(name.clone());
         }
@@ -220,6 +237,17 @@ impl Gateways {
             changed.whole.insert(name.clone());
         }
         (merged.addresses, merged.refusal, merged.parameters) = (addresses, refusal, parameters);
+    }
+
+    fn replace_own(
+        &mut self,
+        gateway: &ObjectName,
+        before: &BTreeSet<IpAddr>,
+        now: &BTreeSet<IpAddr>,
+        changed: &mut ChangedGateways,
+    ) {
+        changed.addresses.extend(before.symmetric_difference(now));
+        self.by_address.update(gateway, before, now);
     }
 
     /// Adds an object's listeners to the merged list.
@@ -282,6 +310,15 @@ impl Gateways {
             changed.overlaps.insert(key.clone());
         }
     }
+}
+
+/// The addresses that no other may have. One that a proxy has, or a node, may be published by any
+/// writer of the Service's status.
+fn own_addresses(addresses: &Addresses, assigned: Option<&AssignedAddresses>) -> BTreeSet<IpAddr> {
+    let is_judged = |address: &&IpAddr| {
+        assigned.is_none_or(|it| it.published.contains(address) || it.cluster.contains(address))
+    };
+    addresses.usable.iter().filter(is_judged).copied().collect()
 }
 
 /// The reason why an address that was published for a Gateway's Service is not made local. Right to

@@ -1,0 +1,103 @@
+use portcullis_api::{Change, Object, Objects};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::infra::{AssignedAddresses, Parameters, Pods};
+use crate::{AgentRole, Feedback, Outcome, Translator};
+
+fn object(manifest: Value) -> Object {
+    Object::from_json(manifest).unwrap().unwrap()
+}
+
+fn gateway(name: &str, parameters: Value) -> Value {
+    json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": name, "namespace": "edge", "uid": name},
+        "spec": {"gatewayClassName": "c", "infrastructure": parameters,
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}})
+}
+
+fn service(name: &str, address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "edge"},
+        "spec": {"clusterIPs": [address], "ports": [{"port": 80}]}})
+}
+
+/// A Gateway with pods of its own, a route to endpoints with these addresses, a node, and another
+/// Gateway, which has the address 203.0.113.7 from a load balancer, on nodes.
+fn objects(addresses: &[&str]) -> Vec<Object> {
+    let dedicated =
+        json!({"parametersRef": {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "own"}});
+    let endpoints = addresses.iter().map(|address| {
+        json!({"addresses": [address], "targetRef": {"kind": "Pod", "name": "host", "namespace": "edge"}})
+    });
+    let mut balanced = service("shared-c", "10.96.0.7");
+    balanced["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "portcullis"});
+    balanced["metadata"]["ownerReferences"] = json!([{"apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway", "name": "shared", "uid": "shared", "controller": true}]);
+    balanced["spec"]["type"] = json!("LoadBalancer");
+    let ingress = json!([{"ip": "203.0.113.7"}, {"ip": "10.244.0.8", "ipMode": "Proxy"}]);
+    balanced["status"] = json!({"loadBalancer": {"ingress": ingress}});
+    let manifests = [
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "c"},
+            "spec": {"controllerName": crate::CONTROLLER_NAME}}),
+        json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
+            "metadata": {"name": "own", "namespace": "edge"}, "spec": {"mode": "Dedicated"}}),
+        gateway("web", dedicated),
+        gateway("shared", Value::Null),
+        balanced,
+        service("shop", "10.96.0.9"),
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "shop",
+            "namespace": "edge", "labels": {"kubernetes.io/service-name": "shop"}}, "addressType": "IPv4",
+            "endpoints": endpoints.collect::<Vec<_>>(), "ports": [{"port": 8080}]}),
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "one"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.11"}]}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": "shop", "namespace": "edge"}, "spec": {"parentRefs": [{"name": "web"}],
+                "rules": [{"backendRefs": [{"name": "shop", "port": 80}]}]}}),
+    ];
+    manifests.map(object).into()
+}
+
+/// Of the pods of Gateway edge/web.
+fn translated(addresses: &[&str]) -> (Translator, Outcome) {
+    let pods = Some(Pods::new("example.org/portcullis:1"));
+    let settings = Settings {
+        generated: Parameters { pods, ..Parameters::default() },
+        load_balancers: vec!["203.0.113.0/24".parse().unwrap()],
+        api_server: ["198.51.100.1".parse().unwrap()].into(),
+        endpoints: EndpointRule::Foreign { allowed: ["trusted".to_owned()].into() },
+        role: AgentRole::Dedicated(ObjectName::new("edge", "web")),
+        ..Settings::default()
+    };
+    let objects = objects(addresses);
+    let mut all = Objects::default();
+    for object in &objects {
+        all.apply(Change::Set(object.clone()));
+    }
+    let shared = ObjectName::new("edge", "shared");
+    let mut translator = Translator::new(settings);
+    let assigned = AssignedAddresses::of(&shared, &all);
+    translator.observe(Feedback::Assigned([(shared, assigned)].into()));
+    let outcome = translator.apply(objects.into_iter().map(Change::Set).collect());
+    (translator, outcome)
+}
+
+fn served(snapshot: &Snapshot) -> BTreeSet<String> {
+    let endpoints = snapshot.backends.iter().flat_map(|(_, backend)| &backend.endpoints);
+    endpoints.map(|endpoint| endpoint.ip().to_string()).collect()
+}
+
+#[test]
+fn pods_of_a_gateway_forward_to_no_address_that_agents_do_not() {
+    let others =
+        ["192.0.2.11", "10.96.0.9", "10.96.0.7", "203.0.113.7", "198.51.100.1", "127.0.0.1", "169.254.1.1"];
+    let pods = ["10.244.0.8", "10.244.0.9"];
+    let (mut translator, outcome) = translated(&[&others[..], &pods].concat());
+    assert_eq!(served(&outcome.snapshot), pods.map(str::to_owned).into());
+    let pods_needed = outcome.needs.added.iter().filter(|key| key.kind == Kind::Pod);
+    assert_eq!(pods_needed.count(), 0, "they may not read pods");
+
+    // An address that is no Gateway's any more may be a pod's.
+    let shared = ObjectKey { kind: Kind::Gateway, name: ObjectName::new("edge", "shared") };
+    let outcome = translator.apply(vec![Change::Delete(shared)]);
+    assert!(served(&outcome.snapshot).contains("203.0.113.7"), "{:?}", served(&outcome.snapshot));
+}
