@@ -44,7 +44,8 @@ fn kind(crd: &Value) -> Result<Kind> {
     let mut occurrences = Vec::new();
     for (part, inner) in [("spec", ""), ("status", "Status")] {
         if properties[part].is_object() {
-            let shape = Shape::of(&properties[part]).with_context(|| format!("{} {part}", resource.kind))?;
+            let schema = as_old_as_served(crd, part, &properties[part]);
+            let shape = Shape::of(&schema).with_context(|| format!("{} {part}", resource.kind))?;
             let name = format!("{prefix}{}", part.to_upper_camel_case());
             collect(&shape, &name, &format!("{prefix}{inner}"), &mut occurrences);
         }
@@ -61,6 +62,21 @@ fn newest(crd: &Value) -> &Value {
     let versions = &crd["spec"]["versions"];
     let mut all = versions.as_array().into_iter().flatten();
     all.find(|version| version["name"] == "v1").unwrap_or(&versions[0])
+}
+
+/// The schema without the requirements that an older version does not have: an object of that
+/// version is served as the newest one, and has not got what it did not need.
+fn as_old_as_served(crd: &Value, part: &str, schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    let versions = crd["spec"]["versions"].as_array().into_iter().flatten();
+    for version in versions.filter(|version| version["served"] == true) {
+        let required = &version["schema"]["openAPIV3Schema"]["properties"][part]["required"];
+        let required: Vec<_> = required.as_array().into_iter().flatten().collect();
+        if let Some(all) = schema["required"].as_array_mut() {
+            all.retain(|field| required.contains(&field));
+        }
+    }
+    schema
 }
 
 fn collect(shape: &Shape, name: &str, prefix: &str, occurrences: &mut Vec<Occurrence>) {

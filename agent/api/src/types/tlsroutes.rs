@@ -19,7 +19,8 @@ use super::shared::{ParentReference, RouteStatus, StreamRouteRule};
 #[kube(derive = "PartialEq")]
 #[kube(derive = "Default")]
 pub struct TlsRouteSpec {
-    pub hostnames: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostnames: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "parentRefs")]
     pub parent_refs: Option<Vec<ParentReference>>,
     pub rules: Vec<StreamRouteRule>,
