@@ -48,6 +48,7 @@ const STEPS: &[Step] = &[
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
     Step { name: "instructions", run: |_| instructions(), fatal: false },
+    Step { name: "check files", run: |_| check_files(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
     Step { name: "cluster build", run: cluster::build, fatal: true },
     Step { name: "cluster test", run: cluster::test, fatal: false },
@@ -114,6 +115,12 @@ fn auditing_early() -> Result<()> {
 /// Fails if a request costs more than recorded, whatever else this machine does meanwhile.
 fn instructions() -> Result<()> {
     command::run(pass_on::BENCH.command().args(["instructions", "--check"]))
+}
+
+/// Runs `check` over the Gateway API's own files, which Go fetches.
+fn check_files() -> Result<()> {
+    let mut check = pass_on::CONFORMANCE.command();
+    command::run(check.args(["check-files", "--binary"]).arg(build::debug_program()))
 }
 
 fn format() -> Result<()> {

@@ -2,6 +2,7 @@
 //! agent on the test cluster.
 
 mod agent;
+mod files;
 mod outcome;
 mod profile;
 mod report;
@@ -16,6 +17,7 @@ use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
 use self::agent::Agent;
+use self::files::FilesArgs;
 use self::outcome::Outcome;
 use self::report::Reports;
 use self::suite::Objects;
@@ -26,9 +28,12 @@ const GATEWAY_CLASS: &str = "tests/cluster/conformance/gatewayclass.yaml";
 #[derive(clap::Parser)]
 #[command(
     name = "cargo xtask conformance",
-    about = "Run the official Gateway API conformance suite on the test cluster"
+    about = "Run the official Gateway API conformance suite on the test cluster",
+    args_conflicts_with_subcommands = true
 )]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// A conformance profile; may be given more than once [default: GATEWAY-HTTP]
     #[arg(long, value_parser = profile::names())]
     profile: Vec<String>,
@@ -65,6 +70,13 @@ struct Args {
     suite: Vec<String>,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Compare what `portcullis check` says of the Gateway API's examples and the suite's manifests
+    /// with docs/conformance/files.md
+    CheckFiles(FilesArgs),
+}
+
 /// The gateway that is tested.
 enum Gateway {
     /// The chart's DaemonSet, with this agent in its image.
@@ -77,7 +89,11 @@ enum Gateway {
 
 fn main() -> Result<()> {
     portcullis_test_cluster::enter_if_asked()?;
-    run(&Args::parse())
+    let args = Args::parse();
+    match &args.command {
+        Some(Command::CheckFiles(of_files)) => files::run(of_files),
+        None => run(&args),
+    }
 }
 
 fn run(args: &Args) -> Result<()> {
