@@ -48,6 +48,8 @@ enum Part {
     Outage,
     /// The leader is killed
     Leadership,
+    /// Hostile tenants beside good ones
+    Tenants,
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
@@ -89,6 +91,7 @@ impl Part {
             Self::Secrets => "secrets",
             Self::Outage => "outage",
             Self::Leadership => "leadership",
+            Self::Tenants => "tenants",
         }
     }
 }

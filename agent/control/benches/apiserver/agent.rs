@@ -29,6 +29,8 @@ impl Agent {
         command.args(["--kubeconfig", &std::env::var("KUBECONFIG").unwrap()]);
         command.args(["--namespace", &fixture.name, "--mesh-name", &fixture.name]);
         command.args(["--controller-name", &fixture.controller_name]);
+        // The backend is a process of the node's.
+        command.args(["--endpoint-namespaces", &fixture.name]);
         command.args(["--admin-port", &ADMIN_PORT.to_string()]);
         command.arg("--admin-socket").arg(directory.join("admin.sock"));
         command.arg("--pin-dir").arg(pins(fixture)).arg("--state-dir").arg(&directory);

@@ -12,6 +12,7 @@ mod load;
 mod outage;
 mod secrets;
 mod site;
+mod tenants;
 mod writes;
 
 #[expect(dead_code, reason = "the tests use all of it")]
@@ -20,6 +21,8 @@ mod fixture;
 #[expect(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/cluster/agent.rs"]
 mod in_process;
+#[path = "../../tests/cluster/siege/mod.rs"]
+mod siege;
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -44,6 +47,7 @@ async fn main() -> Result<(), String> {
         "secrets" => secrets::measure(&bench).await,
         "outage" => outage::measure(&bench).await,
         "leadership" => leadership::measure(&bench).await,
+        "tenants" => tenants::measure(&bench).await,
         part => return Err(format!("there is no part {part}")),
     }
     Ok(())

@@ -1,8 +1,6 @@
 //! The agent as it is shipped, told to stop while a client waits for an answer.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use portcullis_control::lease::{Elector, Timing};
@@ -13,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::agent::{Agent, LEASE, until};
 use crate::fixture::{DEADLINE, Fixture, condition};
+use crate::shipped::Shipped;
 use crate::statuses::{entry_of, foreign};
 
 /// Of the test cluster's only node, see docs/test-cluster.md.
@@ -20,56 +19,6 @@ const NODE: &str = "10.250.0.1";
 
 fn is_programmed(gateway: &Value) -> bool {
     condition(&gateway["status"], "Programmed")["status"] == "True"
-}
-
-/// Killed when dropped. As its DaemonSet does not exist, it takes everything with it when it ends.
-struct Shipped(Child);
-
-impl Shipped {
-    fn start(fixture: &Fixture, directory: &Path) -> Self {
-        let binary = std::env::current_exe().unwrap().parent().unwrap().with_file_name("portcullis");
-        assert!(binary.exists(), "{} is missing: cargo build -p portcullis", binary.display());
-        let log = std::fs::File::create(directory.join("log")).unwrap();
-        let mut command = Command::new(binary);
-        command.args(["run", "--datapath", "userspace", "--drain-timeout", "60", "--node-name", "first"]);
-        command.args(["--namespace", &fixture.name, "--mesh-name", &fixture.name, "--daemon-set", "none"]);
-        // Those of other tests.
-        command.arg("--beside-others");
-        command.args(["--controller-name", &fixture.controller_name]);
-        // The backend is a process of the node's.
-        command.args(["--endpoint-namespaces", &fixture.name]);
-        command.arg("--kubeconfig").arg(std::env::var_os("KUBECONFIG").unwrap());
-        command.arg("--admin-socket").arg(directory.join("admin.sock"));
-        command.arg("--pin-dir").arg(directory.join("pins")).arg("--state-dir").arg(directory);
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Self(command.spawn().unwrap())
-    }
-
-    fn terminate(&self) {
-        assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
-    }
-
-    fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().unwrap()
-    }
-
-    async fn await_end(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            if let Some(status) = self.ended() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-impl Drop for Shipped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A backend that answers one request, when it is told to.

@@ -72,6 +72,38 @@ impl Fixture {
         other
     }
 
+    /// One more namespace, with labels, in which the same is done.
+    pub(crate) async fn another_namespace(&self, suffix: &str, labels: Value) -> Self {
+        let mut metadata = json!({"name": format!("{}-{suffix}", self.name), "labels": labels});
+        metadata["labels"][LABEL] = "".into();
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        Api::all(self.client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+        self.named(&namespace.name_any())
+    }
+
+    /// The same in a namespace that is there.
+    pub(crate) fn named(&self, namespace: &str) -> Self {
+        Self {
+            client: self.client.clone(),
+            name: namespace.to_owned(),
+            controller_name: self.controller_name.clone(),
+        }
+    }
+
+    pub(crate) async fn remove_namespaces(&self, names: &[String], limit: Duration) {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        for name in names {
+            let _ = namespaces.delete(name, &DeleteParams::default()).await;
+        }
+        let deadline = Instant::now() + limit;
+        for name in names {
+            while namespaces.get_opt(name).await.unwrap().is_some() {
+                assert!(Instant::now() < deadline, "namespace {name} does not go");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
     pub(crate) fn api(&self, kind: &str) -> Api<DynamicObject> {
         let resource = resource(kind);
         match kind {

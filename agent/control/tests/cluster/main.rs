@@ -16,6 +16,8 @@ mod fixture;
 mod history;
 mod logs;
 mod process;
+mod shipped;
+mod siege;
 mod wire;
 
 mod dedicated;
@@ -31,3 +33,4 @@ mod provisioned;
 mod rivals;
 mod sources;
 mod statuses;
+mod tenants;
