@@ -20,6 +20,7 @@ mod restart;
 mod sample;
 mod scale;
 mod site;
+mod stalled;
 mod start;
 mod workload;
 
@@ -55,6 +56,8 @@ enum Benchmark {
     Restart(restart::Args),
     /// Thousands of tenants: memory, start, and the time until an edit is visible
     Scale(scale::Args),
+    /// Clients that stop in the middle, hundreds of them: memory, and what others see
+    Stalled(stalled::Args),
 }
 
 fn main() -> Result<()> {
@@ -68,6 +71,7 @@ fn main() -> Result<()> {
         Benchmark::Start(args) => start::run(&args),
         Benchmark::Restart(args) => restart::run(&args),
         Benchmark::Scale(args) => scale::run(&args),
+        Benchmark::Stalled(args) => stalled::run(&args),
     }
 }
 

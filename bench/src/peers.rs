@@ -18,6 +18,7 @@ use portcullis_testbed::{Agent, until};
 use super::process::{PROXY_CPU, Process, has_ended};
 use super::site::{HTTP_PORT, ONE, Site};
 
+pub(super) use haproxy::Haproxy;
 pub(super) use portcullis::{Build, Portcullis, config_directory};
 
 /// The suite that all of them are held to.
@@ -60,7 +61,7 @@ pub(super) fn all(agent: Portcullis, chosen: &[String]) -> Result<Vec<Box<dyn Pe
     let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(agent)];
     for name in chosen {
         peers.push(match name.as_str() {
-            "haproxy" => Box::new(haproxy::Haproxy),
+            "haproxy" => Box::new(Haproxy { connections: 4000 }),
             "nginx" => Box::new(nginx::Nginx),
             "envoy" => Box::new(envoy::Envoy::install()?),
             other => bail!("no peer is called {other:?}"),

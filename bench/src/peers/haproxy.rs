@@ -13,7 +13,10 @@ use crate::site::{HTTP_PORT, HTTPS_PORT, MANY, Site};
 
 const CONFIG: &str = "haproxy.cfg";
 
-pub(super) struct Haproxy;
+pub(crate) struct Haproxy {
+    /// As many as it has room for, on both sides.
+    pub(crate) connections: u64,
+}
 
 impl Peer for Haproxy {
     fn name(&self) -> &'static str {
@@ -44,7 +47,11 @@ impl Haproxy {
     fn config(&self, site: &Site, map: &Path) -> Result<String> {
         let (address, backend, port) = (self.address(), backend::ADDRESS, backend::PORT);
         let mut text = String::new();
-        writeln!(text, "global\n  nbthread 1\n  maxconn 4000\n  ssl-default-bind-ciphersuites {SUITE}")?;
+        let connections = self.connections;
+        writeln!(
+            text,
+            "global\n  nbthread 1\n  maxconn {connections}\n  ssl-default-bind-ciphersuites {SUITE}"
+        )?;
         writeln!(
             text,
             "defaults\n  mode http\n  timeout client 60s\n  timeout server 60s\n  timeout connect 5s"
