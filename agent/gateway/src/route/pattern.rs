@@ -1,5 +1,6 @@
 //! Regular expressions of users: RE2-like syntax without look-around and back-references, matched
 //! in linear time, anchored at both ends, and limited in compiled size: each, and all of a route.
+//! As in RE2, `\d`, `\w` and `\s` know ASCII only: with all of Unicode, `\w{8}` takes 470 KB.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -80,7 +81,7 @@ pub(crate) fn text(pattern: &str) -> Result<Regex, Fault> {
     once(
         pattern,
         |compiled| (&mut compiled.text, &mut compiled.budget),
-        |bytes| compile(&anchored(pattern), bytes),
+        |bytes| compile(&anchored(&in_ascii(pattern)), bytes),
     )
 }
 
@@ -89,7 +90,8 @@ pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Fault> {
         pattern,
         |compiled| (&mut compiled.octets, &mut compiled.budget),
         |bytes| {
-            bytes::RegexBuilder::new(&anchored(pattern)).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
+            let pattern = anchored(&in_ascii(pattern));
+            bytes::RegexBuilder::new(&pattern).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
         },
     )
 }
@@ -98,7 +100,10 @@ pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Fault> {
 pub(crate) fn check(pattern: &str) -> Result<(), Fault> {
     match used_up() {
         Some(refusal) => Err(refusal),
-        None => compile(pattern, PROGRAM_BYTES).map(drop).map_err(|error| refusal(pattern, &error)),
+        None => {
+            let compiled = compile(&in_ascii(pattern), PROGRAM_BYTES);
+            compiled.map(drop).map_err(|error| refusal(pattern, &error))
+        }
     }
 }
 
@@ -172,6 +177,29 @@ fn anchored(pattern: &str) -> String {
     format!("^(?:{pattern})$")
 }
 
+/// With Perl's classes as sets of ASCII characters, which may stand in brackets, too. Their
+/// complements hold all other characters.
+fn in_ascii(pattern: &str) -> String {
+    let mut written = String::with_capacity(pattern.len());
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        if character != '\\' {
+            written.push(character);
+            continue;
+        }
+        match characters.next() {
+            Some('d') => written.push_str("[0-9]"),
+            Some('D') => written.push_str("[^0-9]"),
+            Some('w') => written.push_str("[0-9A-Za-z_]"),
+            Some('W') => written.push_str("[^0-9A-Za-z_]"),
+            Some('s') => written.push_str(r"[\t\n\v\f\r\x20]"),
+            Some('S') => written.push_str(r"[^\t\n\v\f\r\x20]"),
+            other => written.extend(std::iter::once('\\').chain(other)),
+        }
+    }
+    written
+}
+
 fn compile(pattern: &str, bytes: usize) -> Result<Regex, regex::Error> {
     RegexBuilder::new(pattern).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
 }
@@ -203,6 +231,44 @@ mod tests {
         assert!(regex.is_match("/a") && regex.is_match("/bbb"));
         assert!(!regex.is_match("/ab") && !regex.is_match("x/a"));
         assert!(octets("v[0-9]").unwrap().is_match(b"v2") && !octets("v[0-9]").unwrap().is_match(b"v22"));
+    }
+
+    #[test]
+    fn classes_are_those_of_ascii() {
+        for (pattern, matching, others) in [
+            (r"\d+", "42", ["4a", "٤"]),
+            (r"\w+", "a_1", ["a-1", "é"]),
+            (r"[\w.-]+", "a-1.b", ["a b", "é"]),
+            (r"[^\d/]+", "aé", ["1", "a/b"]),
+            (r"\D\W\S", "aéb", ["a1b", "1-b"]),
+            (r"a\sb", "a\tb", ["a\u{a0}b", "ab"]),
+            (r"(?x) a \s b", "a b", ["a", "ab"]),
+            (r"\\d\.\p{L}", r"\d.é", [r"\1.é", "1.a"]),
+        ] {
+            let (text, octets) = (text(pattern).unwrap(), octets(pattern).unwrap());
+            assert!(text.is_match(matching) && octets.is_match(matching.as_bytes()), "{pattern}");
+            for other in others {
+                let matches = text.is_match(other) || octets.is_match(other.as_bytes());
+                assert!(!matches, "{pattern} {other}");
+            }
+        }
+        assert!(text(r"\").is_err() && text(r"[\d").is_err());
+    }
+
+    /// With classes of all of Unicode, 32 of these were more than a route may have.
+    #[test]
+    fn a_route_may_have_as_many_ordinary_expressions_as_it_has_room_for() {
+        let ordinary = |at: usize| match at % 4 {
+            0 => format!(r"/v{at}/users/\d+"),
+            1 => format!(r"/v{at}/[\w.-]+/items/\w+"),
+            2 => format!(r"/{at}/\d{{4}}-\d{{2}}-\d{{2}}/\S+"),
+            _ => format!(r"(?i)/{at}/[\w-]{{8}}-[\w-]{{4}}/.*\.(png|jpe?g)"),
+        };
+        let all = compiling_once(|| (0..1000).take_while(|at| text(&ordinary(*at)).is_ok()).count());
+        assert_eq!(all, ROUTE_BYTES / LEAST_BYTES);
+        let unicode = |at: usize| format!(r"/v{at}/\p{{Letter}}{{2}}");
+        let few = compiling_once(|| (0..1000).take_while(|at| text(&unicode(*at)).is_ok()).count());
+        assert_eq!(few, 32, "hostile ones stay bounded");
     }
 
     #[test]
