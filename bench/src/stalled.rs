@@ -1,7 +1,7 @@
 //! `cargo xtask bench stalled`: clients that hold what others need. They ask and do not read, over
-//! HTTP/1 or on a hundred streams of HTTP/2, or send a body a byte at a time. Each proxy serves them
-//! in a control group of its own. Measured is what such a connection costs, what becomes of the
-//! proxy, and what others see meanwhile.
+//! HTTP/1 or on a hundred streams of HTTP/2, or send a body a byte at a time. Each proxy serves
+//! them in a control group of its own. Measured is what such a connection costs, what becomes of
+//! the proxy, and what others see meanwhile.
 
 mod memory_group;
 mod others;
@@ -132,7 +132,7 @@ fn measure(proxy: &dyn Peer, kind: Kind, site: &Site, directory: &Path, args: &A
     })
 }
 
-/// nginx, with a file that is longer than anybody reads, and a place that waits for a whole body.
+/// nginx, with a file that is longer than any client reads, and a place that waits for a whole body.
 fn start_backend(scratch: &Path, descriptors: u64) -> Result<Process> {
     let files = scratch.join("files");
     fs::create_dir(&files)?;
