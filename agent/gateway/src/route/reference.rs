@@ -54,7 +54,7 @@ impl ParsedBackendRef {
         namespace: &Arc<str>,
         faults: &mut Vec<Fault>,
     ) -> Vec<Self> {
-        let mut parsed = Vec::new();
+        let mut parsed = Vec::with_capacity(references.len());
         for (at, reference) in references.iter().enumerate() {
             let mut found = Vec::new();
             let backend = Self::parse(reference, namespace, &mut found);
@@ -125,9 +125,8 @@ impl Delegation {
         backend_refs: &mut Vec<ParsedBackendRef>,
         faults: &mut Vec<Fault>,
     ) -> Option<Self> {
-        let (children, backends): (Vec<_>, Vec<_>) =
-            std::mem::take(backend_refs).into_iter().partition(|reference| reference.is_route(kind));
-        *backend_refs = backends;
+        // In place: most rules name backends only, and there are tens of thousands of rules.
+        let children: Vec<_> = backend_refs.extract_if(.., |reference| reference.is_route(kind)).collect();
         // What children bring gets the filters, and fails its part; here the rule's owner is told.
         faults.extend(children.iter().filter_map(|child| child.fault.clone()));
         if allowed.is_some() && !(children.is_empty() && backend_refs.is_empty()) {
