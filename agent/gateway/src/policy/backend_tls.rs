@@ -59,8 +59,9 @@ pub(crate) fn unserved(policy: &ObjectName, service: &ObjectName, port: u16, rea
 /// TLS.
 pub(crate) fn unknown(service: &ObjectName, port: u16) -> Fault {
     let message = format!(
-        "the agents cannot read BackendTLSPolicies, and one may want TLS to Service {service} port {port}; requests          for it are answered with an error, and not sent in plaintext: give the agents the rights of the chart's \
-         ClusterRole"
+        "the agents cannot read BackendTLSPolicies, and one may want TLS to Service {service} port {port}; requests \
+         for it are answered with an error, and not sent in plaintext: give the agents the rights of the \
+         chart's ClusterRole"
     );
     Fault::unresolved(Reason::UnsupportedProtocol, message)
 }
