@@ -132,7 +132,8 @@ fn measure(proxy: &dyn Peer, kind: Kind, site: &Site, directory: &Path, args: &A
     })
 }
 
-/// nginx, with a file that is longer than any client reads, and a place that waits for a whole body.
+/// nginx, with a file that is longer than any client reads, and a place that waits for a whole
+/// body.
 fn start_backend(scratch: &Path, descriptors: u64) -> Result<Process> {
     let files = scratch.join("files");
     fs::create_dir(&files)?;
