@@ -166,6 +166,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         };
         self.is_draft = update.is_draft;
         if self.is_draft {
+            self.note_problems(update.problems);
             return self.hand_out(outcome);
         }
         let translated = started.elapsed();
