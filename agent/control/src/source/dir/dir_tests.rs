@@ -262,6 +262,24 @@ async fn directories_that_cannot_be_read_are_problems() {
     assert_eq!(problem_texts(&dir, &soon(&mut source).await), [""; 0]);
 }
 
+/// `/`, `/dev` and `/proc/self/fd`: the rest is served at once, and later edits, too.
+#[tokio::test]
+async fn links_that_lead_all_over_the_system_hold_nothing_up() {
+    let dir = tempfile::tempdir().unwrap();
+    for (link, to) in [("a-root", "/"), ("b-dev", "/dev"), ("c-fd", "/proc/self/fd")] {
+        symlink(to, dir.path().join(link)).unwrap();
+    }
+    fs::write(dir.path().join("d.yaml"), service("s", 1)).unwrap();
+    let mut source = DirSource::new(dir.path(), MAX_FILE_SIZE);
+    let update = soon(&mut source).await;
+    assert_eq!(describe(&update), ["s:[1]"]);
+    let problems = problem_texts(&dir, &update);
+    let of_kernel = "c-fd: is on a file system of the kernel (proc): ";
+    assert!(problems.iter().any(|problem| problem.starts_with(of_kernel)), "{problems:?}");
+    fs::write(dir.path().join("d.yaml"), service("s", 2)).unwrap();
+    assert_eq!(describe(&soon(&mut source).await), ["s:[2]"]);
+}
+
 #[tokio::test]
 async fn a_root_that_is_gone_takes_nothing_with_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,8 +9,24 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// A link to `/` is a mistake that should not read the whole file system.
 const MAX_DEPTH: usize = 16;
+
+/// Files and directories that a link to a directory may lead to. A link to `/` is a mistake that
+/// should not read the whole file system, or keep the rest of the configuration waiting for it.
+const MAX_LINKED: usize = 20_000;
+
+/// File systems of the kernel, by `statfs(2)`: nothing there is configuration, and listing some of
+/// them never ends, because it changes them.
+const OF_KERNEL: [(&str, u32); 8] = [
+    ("proc", 0x9fa0),
+    ("sysfs", 0x6265_6572),
+    ("devpts", 0x1cd1),
+    ("cgroup", 0x27_e0eb),
+    ("cgroup2", 0x6367_7270),
+    ("debugfs", 0x6462_6720),
+    ("tracefs", 0x7472_6163),
+    ("bpf", 0xcafe_4a11),
+];
 
 /// The attributes that tell two states of a file apart without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +51,27 @@ pub(crate) struct Listing {
     pub files: BTreeMap<PathBuf, Option<Stamp>>,
     /// Every directory that holds files or directories that count, the root included.
     pub directories: BTreeMap<PathBuf, DirectoryId>,
-    /// Directories that could not be read.
+    /// Directories that could not be read, or lead too far.
     pub failures: BTreeMap<PathBuf, ListError>,
-    /// Directories that have been visited. Each counts once, whatever links lead to it.
+}
+
+/// A directory to visit.
+#[derive(Debug)]
+struct Due {
+    path: PathBuf,
+    depth: usize,
+}
+
+/// A walk of one directory and those below it, links left for later.
+struct Walk<'a> {
+    /// Directories that have been visited before. Each counts once, whatever links lead to it.
+    seen_before: &'a BTreeSet<DirectoryId>,
     seen: BTreeSet<DirectoryId>,
-    /// Directories to visit, and their depth. Links to directories come last, so that a directory
-    /// counts under its own path if it has one.
-    due: VecDeque<(PathBuf, usize)>,
-    links: VecDeque<(PathBuf, usize)>,
+    found: Listing,
+    due: VecDeque<Due>,
+    links: Vec<Due>,
+    /// Files and directories that it may still look at.
+    allowed: usize,
 }
 
 /// The reason why nothing is known of a directory's contents.
@@ -52,6 +81,12 @@ pub(crate) enum ListError {
     Io(io::Error),
     #[error("is over {MAX_DEPTH} directories deep: move it up, or remove the link that leads here")]
     TooDeep,
+    #[error(
+        "links to more than {MAX_LINKED} files and directories: link to the directory with the manifests alone"
+    )]
+    TooMuch,
+    #[error("is on a file system of the kernel ({0}): remove the link or the mount that leads there")]
+    OfKernel(&'static str),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -82,16 +117,29 @@ pub(crate) fn is_hidden(path: &Path) -> bool {
 }
 
 /// All files that count below `root`, symbolic links followed. A single file is a listing of its
-/// own.
+/// own. Links to directories come last, one by one, so that a directory counts under its own path
+/// if it has one, and that a link which leads too far takes nothing from the others.
 pub(crate) fn list(root: &Path) -> Listing {
+    list_within(root, MAX_LINKED)
+}
+
+fn list_within(root: &Path, max_linked: usize) -> Listing {
     let mut listing = Listing::default();
-    listing.due.push_back((root.to_owned(), 0));
-    while let Some((path, depth)) = listing.due.pop_front().or_else(|| listing.links.pop_front()) {
-        match listing.visit(&path, depth) {
-            // It went away meanwhile. The root may be a mount that comes back.
-            Err(ListError::Io(error)) if error.kind() == io::ErrorKind::NotFound && depth > 0 => {}
+    let mut seen = BTreeSet::new();
+    let mut roots = VecDeque::from([Due { path: root.to_owned(), depth: 0 }]);
+    while let Some(root) = roots.pop_front() {
+        let (path, allowed) = (root.path.clone(), if root.depth == 0 { usize::MAX } else { max_linked });
+        let mut walk = Walk::new(root, &seen, allowed);
+        match walk.finish() {
+            Ok(()) => {
+                let Walk { found, links, seen: visited, .. } = walk;
+                seen.extend(visited);
+                roots.extend(links);
+                listing.files.extend(found.files);
+                listing.directories.extend(found.directories);
+                listing.failures.extend(found.failures);
+            }
             Err(error) => drop(listing.failures.insert(path, error)),
-            Ok(()) => {}
         }
     }
     listing
@@ -161,43 +209,90 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-// === impl Listing ===
+// === impl Walk ===
 
-impl Listing {
+impl<'a> Walk<'a> {
+    fn new(root: Due, seen_before: &'a BTreeSet<DirectoryId>, allowed: usize) -> Self {
+        Self {
+            seen_before,
+            seen: BTreeSet::new(),
+            found: Listing::default(),
+            due: VecDeque::from([root]),
+            links: Vec::new(),
+            allowed,
+        }
+    }
+
+    /// Visits everything.
+    ///
+    /// # Errors
+    /// When that is more than it may look at.
+    fn finish(&mut self) -> Result<(), ListError> {
+        while let Some(Due { path, depth }) = self.due.pop_front() {
+            match self.visit(&path, depth) {
+                Err(error @ ListError::TooMuch) => return Err(error),
+                // It went away meanwhile. The root may be a mount that comes back.
+                Err(ListError::Io(error)) if error.kind() == io::ErrorKind::NotFound && depth > 0 => {}
+                Err(error) => drop(self.found.failures.insert(path, error)),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
     fn visit(&mut self, path: &Path, depth: usize) -> Result<(), ListError> {
         let id = DirectoryId::of(&fs::metadata(path)?);
-        if !self.seen.insert(id) {
+        if self.seen_before.contains(&id) || !self.seen.insert(id) {
             return Ok(());
         }
         if depth >= MAX_DEPTH {
             return Err(ListError::TooDeep);
         }
-        let entries = fs::read_dir(path)?;
-        self.directories.insert(path.to_owned(), id);
-        let mut entries: Vec<_> = entries.flatten().filter(|entry| !is_hidden(&entry.path())).collect();
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let path = entry.path();
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => {
-                    let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-                    let queue = if is_link { &mut self.links } else { &mut self.due };
-                    queue.push_back((path, depth + 1));
-                }
-                Ok(metadata) if is_manifest(&path) => {
-                    self.files.insert(path, Some(Stamp::of(&metadata)));
-                }
-                // A link to nowhere, or a file that vanished meanwhile: nothing to list.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(_) if is_manifest(&path) => drop(self.files.insert(path, None)),
-                // Perhaps a directory with manifests.
-                Err(error) if !entry.file_type().is_ok_and(|kind| kind.is_file()) => {
-                    self.failures.insert(path, ListError::Io(error));
-                }
-                _ => {}
+        ensure_not_of_kernel(path)?;
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(path)?.flatten() {
+            self.allowed = self.allowed.checked_sub(1).ok_or(ListError::TooMuch)?;
+            if !is_hidden(&entry.path()) {
+                entries.push(entry);
             }
         }
+        self.found.directories.insert(path.to_owned(), id);
+        entries.sort_by_key(fs::DirEntry::file_name);
+        entries.iter().for_each(|entry| self.entry(entry, depth));
         Ok(())
+    }
+
+    fn entry(&mut self, entry: &fs::DirEntry, depth: usize) {
+        let path = entry.path();
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => {
+                let due = Due { path, depth: depth + 1 };
+                if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                    self.links.push(due);
+                } else {
+                    self.due.push_back(due);
+                }
+            }
+            Ok(metadata) if is_manifest(&path) => {
+                self.found.files.insert(path, Some(Stamp::of(&metadata)));
+            }
+            // A link to nowhere, or a file that vanished meanwhile: nothing to list.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) if is_manifest(&path) => drop(self.found.files.insert(path, None)),
+            // Perhaps a directory with manifests.
+            Err(error) if !entry.file_type().is_ok_and(|kind| kind.is_file()) => {
+                self.found.failures.insert(path, ListError::Io(error));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn ensure_not_of_kernel(path: &Path) -> Result<(), ListError> {
+    let magic = rustix::fs::statfs(path).map_err(io::Error::from)?.f_type as u32;
+    match OF_KERNEL.iter().find(|(_, of_kernel)| *of_kernel == magic) {
+        Some((name, _)) => Err(ListError::OfKernel(name)),
+        None => Ok(()),
     }
 }
 
@@ -285,6 +380,45 @@ mod tests {
         assert_eq!(files, [&root.join("elsewhere/b.yaml"), &root.join("team/a.yaml")]);
         assert_eq!(listing.directories.len(), 3);
         assert_eq!(Vec::from_iter(listing.failures.keys()), [&root.join("self")]);
+    }
+
+    /// It neither hides what other links lead to, nor counts in part.
+    #[test]
+    fn a_link_that_leads_too_far_is_left_out_as_a_whole() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = dir.path();
+        fs::create_dir(elsewhere.path().join("good")).unwrap();
+        for file in ["a", "b", "c", "d", "good/e"] {
+            fs::write(elsewhere.path().join(file).with_extension("yaml"), "").unwrap();
+        }
+        symlink(elsewhere.path(), root.join("everything")).unwrap();
+        symlink(elsewhere.path().join("good"), root.join("good")).unwrap();
+        for own in 0..9 {
+            fs::write(root.join(format!("{own}.yaml")), "").unwrap();
+        }
+        let listing = list_within(root, 5);
+        assert_eq!(listing.files.len(), 10);
+        assert!(listing.files.contains_key(&root.join("good/e.yaml")));
+        let failures = listing.failures.iter().map(|(path, error)| (path, error.to_string()));
+        let too_much =
+            "links to more than 20000 files and directories: link to the directory with the manifests alone";
+        assert_eq!(Vec::from_iter(failures), [(&root.join("everything"), too_much.to_owned())]);
+        assert_eq!(Vec::from_iter(listing.directories.keys()), [root, &root.join("good")]);
+    }
+
+    #[test]
+    fn file_systems_of_the_kernel_hold_no_manifests() {
+        let dir = tempfile::tempdir().unwrap();
+        symlink("/proc/self/fd", dir.path().join("fd")).unwrap();
+        symlink("/proc", dir.path().join("proc")).unwrap();
+        let listing = list(dir.path());
+        assert_eq!(Vec::from_iter(listing.directories.keys()), [dir.path()]);
+        for name in ["fd", "proc"] {
+            let says = listing.failures[&dir.path().join(name)].to_string();
+            let expected =
+                "is on a file system of the kernel (proc): remove the link or the mount that leads there";
+            assert_eq!(says, expected);
+        }
     }
 
     #[test]
