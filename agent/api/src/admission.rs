@@ -4,8 +4,9 @@
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
-use crate::name::is_label;
-use crate::schema::{Review, Schema, Schemas, Violation};
+use crate::built_in;
+use crate::name::{is_label, is_label_value, is_qualified_name};
+use crate::schema::{QUOTE_WORDS, Review, Schema, Schemas, Violation};
 use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
 
 pub use crate::name::is_subdomain;
@@ -61,14 +62,77 @@ pub fn admit(mut manifest: Value) -> Admission {
         Ok(schema) => schema,
         Err(reason) => return refused(vec![reason]),
     };
-    let review = schema.map(|schema| schema.review(&mut manifest)).unwrap_or_default();
+    let mut review = schema.map(|schema| schema.review(&mut manifest)).unwrap_or_default();
+    review_metadata(&mut manifest, &mut review);
+    if identity.kind == Kind::ConfigMap {
+        fill_nulls(manifest.get_mut("data"));
+    }
     if !review.violations.is_empty() {
         return refused(review.violations.iter().map(Violation::to_string).collect());
     }
     match Object::from_json(manifest) {
-        Ok(Some(object)) => admitted(object, review),
+        Ok(Some(object)) => match built_in::refusals(&object) {
+            reasons if reasons.is_empty() => admitted(object, review),
+            reasons => refused(reasons),
+        },
         Ok(None) => Admission::Ignored(identity.to_string()),
-        Err(error) => refused(vec![without_name(&error.to_string(), &identity.key)]),
+        Err(error) => refused(vec![in_plain_words(&error.to_string(), &identity.key)]),
+    }
+}
+
+/// The fields of `metadata` (`ObjectMeta`); no schema has them.
+const METADATA: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// Metadata is the same for all kinds.
+fn review_metadata(manifest: &mut Value, review: &mut Review) {
+    let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let unknown = metadata.keys().filter(|field| !METADATA.contains(&field.as_str()));
+    review.unknown_fields.extend(unknown.map(|field| format!("metadata.{field}")));
+    let mut refuse = |field: &str, text: &str, rule: &str| {
+        let message = format!("Invalid value: {text:?}: {rule}");
+        review.violations.push(Violation { path: format!("metadata.{field}"), message });
+    };
+    for field in ["labels", "annotations"] {
+        fill_nulls(metadata.get_mut(field));
+        for (name, value) in metadata.get(field).and_then(Value::as_object).into_iter().flatten() {
+            if !is_qualified_name(name) {
+                refuse(field, name, "must be a name like team or example.com/team");
+            }
+            let text = value.as_str().filter(|value| field == "labels" && !is_label_value(value));
+            if let Some(text) = text {
+                let rule = "must be letters, digits, '-', '_' and '.', at most 63, with a letter or digit at both ends";
+                refuse(&format!("labels[{name}]"), text, rule);
+            }
+        }
+    }
+    let finalizers = metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten();
+    for finalizer in finalizers.filter_map(Value::as_str).filter(|finalizer| !is_qualified_name(finalizer)) {
+        refuse("finalizers", finalizer, "must be a name like example.com/name");
+    }
+}
+
+/// Of a text without a value, an API server makes an empty one.
+fn fill_nulls(texts: Option<&mut Value>) {
+    for text in texts.and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        if text.is_null() {
+            *text = "".into();
+        }
     }
 }
 
@@ -148,8 +212,10 @@ fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
 }
 
 /// The typed parser's errors name the object, too; the caller says it once.
-fn without_name(message: &str, key: &ObjectKey) -> String {
-    message.strip_prefix(&format!("{key}: ")).unwrap_or(message).to_owned()
+fn in_plain_words(message: &str, key: &ObjectKey) -> String {
+    let message = message.strip_prefix(&format!("{key}: ")).unwrap_or(message);
+    let is_word = message.contains("invalid type: boolean") && message.contains("expected a string");
+    format!("{message}{}", if is_word { QUOTE_WORDS } else { "" })
 }
 
 fn anonymous(object: &str, reason: &str) -> Refusal {
@@ -227,6 +293,34 @@ mod tests {
         ] {
             assert_eq!(refusal(manifest), (object.to_owned(), vec![reason.to_owned()]));
         }
+    }
+
+    #[test]
+    fn metadata_is_checked_for_every_kind() {
+        let map = |metadata: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+        let good = map(
+            json!({"name": "m", "labels": {"example.com/a": null}, "annotations": {"a": "b c"}, "typo": 1}),
+        );
+        let Admission::Admitted { object: Object::ConfigMap(admitted), unknown_fields } = admit(good) else {
+            panic!("not admitted")
+        };
+        assert_eq!(unknown_fields, ["metadata.typo"]);
+        assert_eq!(admitted.metadata.labels.as_ref().unwrap()["example.com/a"], "");
+        let bad = map(
+            json!({"name": "m", "labels": {"-a/b": "b c"}, "annotations": {"a b": ""}, "finalizers": ["f f"]}),
+        );
+        assert_eq!(
+            refusal(bad).1,
+            [
+                "metadata.labels: Invalid value: \"-a/b\": must be a name like team or example.com/team",
+                "metadata.labels[-a/b]: Invalid value: \"b c\": must be letters, digits, '-', '_' and '.', at most 63, with a letter or digit at both ends",
+                "metadata.annotations: Invalid value: \"a b\": must be a name like team or example.com/team",
+                "metadata.finalizers: Invalid value: \"f f\": must be a name like example.com/name",
+            ]
+        );
+        let word = map(json!({"name": "m", "labels": {"a": true}}));
+        let quoted = "metadata.labels.a: invalid type: boolean `true`, expected a string: quote it (yes, no, on, off, y and n are booleans, too)";
+        assert_eq!(refusal(word).1, [quoted]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! server for where there is none. It must not know the meaning of any object, and it does no I/O.
 
 pub mod admission;
+mod built_in;
 mod definition;
 mod name;
 mod node;

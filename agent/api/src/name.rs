@@ -14,3 +14,33 @@ fn is_label_text(label: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
 }
+
+/// `team` or `example.com/team`: names of labels, annotations and finalizers.
+pub(crate) fn is_qualified_name(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// Empty, or letters, digits, `-`, `_` and `.` with a letter or digit at both ends.
+pub(crate) fn is_label_value(value: &str) -> bool {
+    let is_end = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
+    let bytes = value.as_bytes();
+    bytes.len() <= 63
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && is_end(bytes.first())
+        && is_end(bytes.last())
+}
+
+/// Keys of ConfigMaps and Secrets.
+pub(crate) fn is_config_key(key: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !key.is_empty() && key.len() <= 253 && key.bytes().all(allowed) && !matches!(key, "." | "..")
+}
+
+/// Names of ports, as IANA registers them.
+pub(crate) fn is_port_name(name: &str) -> bool {
+    name.len() <= 15
+        && is_label_text(name)
+        && !name.contains("--")
+        && name.bytes().any(|b| b.is_ascii_lowercase())
+}

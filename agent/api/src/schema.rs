@@ -11,6 +11,7 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub(crate) use review::QUOTE_WORDS;
 pub use review::{Review, Violation};
 use rules::Rule;
 

@@ -1,6 +1,6 @@
 //! Label selectors: matching labels, and the text form that `kubectl` takes.
 
-use crate::name::is_subdomain;
+use crate::name::{is_label_value, is_qualified_name};
 use crate::types::shared::{LabelSelector, LabelSelectorRequirement};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -124,22 +124,6 @@ impl LabelSelectorRequirement {
     fn has_values(&self) -> bool {
         self.values.as_ref().is_some_and(|values| !values.is_empty())
     }
-}
-
-/// `team`, `example.com/team`: a name of at most 63 characters, and before it a DNS subdomain.
-fn is_qualified_name(key: &str) -> bool {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
-}
-
-/// Empty, or letters, digits, `-`, `_` and `.` with a letter or digit at both ends.
-fn is_label_value(value: &str) -> bool {
-    let is_end = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
-    let bytes = value.as_bytes();
-    bytes.len() <= 63
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        && is_end(bytes.first())
-        && is_end(bytes.last())
 }
 
 fn not_a_key(key: &str) -> String {

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 use super::rules::Scope;
 use super::{ListType, Schema, Type};
 
+/// Advice where a boolean stands for a string: in YAML, these words need quotes.
+pub(crate) const QUOTE_WORDS: &str = ": quote it (yes, no, on, off, y and n are booleans, too)";
+
 /// The result for an object. Violations refuse it; unknown fields were dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Review {
@@ -63,7 +66,9 @@ impl Schema {
 impl Review {
     fn visit(&mut self, schema: &Schema, value: &mut Value, at: &Path<'_>) {
         if !is_of_type(schema, value) {
-            return self.refuse(at, value, &format!("must be of type {}", type_name(schema)));
+            let is_word = value.is_boolean() && schema.kind == Some(Type::String);
+            let advice = if is_word { QUOTE_WORDS } else { "" };
+            return self.refuse(at, value, &format!("must be of type {}{advice}", type_name(schema)));
         }
         match value {
             Value::Object(fields) => self.visit_object(schema, fields, at),

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use portcullis_api::admission::{Admission, admit};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_saphyr::UserMessageFormatter;
 
@@ -44,6 +45,27 @@ pub fn split(text: &str) -> Vec<Document<'_>> {
     }
     documents.push(Document { line: first_line, text: &text[start..] });
     documents.retain(|document| document.text.lines().any(has_content));
+    documents.into_iter().flat_map(json_stream).collect()
+}
+
+/// The JSON values of a document that is nothing but several of them, as `kubectl` reads them; else
+/// the document as it is.
+fn json_stream(document: Document<'_>) -> Vec<Document<'_>> {
+    let Document { line, text } = document;
+    if !text.trim_start().starts_with('{') {
+        return vec![document];
+    }
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let (mut documents, mut start, mut first_line) = (Vec::new(), 0, line);
+    while let Some(value) = values.next() {
+        if value.is_err() {
+            return vec![document];
+        }
+        let value = &text[start..values.byte_offset()];
+        documents.push(Document { line: first_line, text: value });
+        first_line += value.matches('\n').count();
+        start = values.byte_offset();
+    }
     documents
 }
 
@@ -77,8 +99,12 @@ fn parse(text: &str) -> Result<Value, SyntaxError> {
     let mut tries = MOST_PARSED / text.len().max(1);
     loop {
         let error = match parse_strictly(&text) {
+            Ok(mut value) => {
+                shorten_numbers(&mut value);
+                return Ok(value);
+            }
             Err(error) if error.message.contains(QUOTED_AT_PARENTS_INDENT) && tries > 0 => error,
-            result => return result,
+            Err(error) => return Err(error),
         };
         let Some(indented) = with_indent(&text, error.line) else { return Err(error) };
         text = Cow::Owned(indented);
@@ -86,13 +112,37 @@ fn parse(text: &str) -> Result<Value, SyntaxError> {
     }
 }
 
-/// Comments are no data, however many of them there are.
+/// Comments are no data, however many of them there are. Scalars mean what they mean to kubectl,
+/// whose YAML is 1.1: `yes` is a boolean, `0100` is 64.
 fn parse_strictly(text: &str) -> Result<Value, SyntaxError> {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false, emit_comments: false };
+    let options = serde_saphyr::options! {
+        strict_booleans: false,
+        legacy_octal_numbers: true,
+        with_snippet: false,
+        emit_comments: false,
+    };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| SyntaxError {
         line: error.location().map_or(0, |location| location.line().saturating_sub(1) as usize),
         message: plain(&error),
     })
+}
+
+/// Writes `1.0` and `1e3` as the integers that they are, as kubectl does on the way from YAML to
+/// JSON.
+fn shorten_numbers(value: &mut Value) {
+    /// Up to here, every integer has a floating point number of its own.
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64().unwrap_or(f64::NAN);
+            if float.fract() == 0.0 && float.abs() <= EXACT {
+                *number = (float as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(shorten_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(shorten_numbers),
+        _ => {}
+    }
 }
 
 /// The parser's words for a line of a quoted scalar that is not indented more than its parent. YAML
@@ -143,12 +193,16 @@ fn has_content(line: &str) -> bool {
 fn plain(error: &serde_saphyr::Error) -> String {
     let text = error.render_with_formatter(&UserMessageFormatter);
     let line = text.lines().next().unwrap_or_default();
-    line.split_once(" at line ").map_or(line, |(message, _)| message).trim().to_owned()
+    let message = line.split_once(" at line ").map_or(line, |(message, _)| message).trim();
+    let twice =
+        message.strip_prefix("duplicate mapping key: ").and_then(|key| key.strip_suffix(" not allowed here"));
+    twice.map_or(message.to_owned(), |key| format!("the key {key:?} is there twice: remove one of them"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn documents_know_their_lines() {
@@ -172,6 +226,9 @@ mod tests {
         let error = read("a: 1\nb: [1\nc: 2\n").unwrap_err();
         assert!(error.line >= 1, "{error:?}");
         assert!(!error.message.is_empty());
+        let twice = read("a: 1\nb: {c: 1, c: 2}\n").unwrap_err();
+        let message = "the key \"c\" is there twice: remove one of them".to_owned();
+        assert_eq!(twice, SyntaxError { line: 1, message });
     }
 
     #[test]
@@ -203,8 +260,52 @@ mod tests {
     }
 
     #[test]
-    fn words_stay_words() {
-        let Value::Object(map) = parse("a: yes\nb: n\nc: true\nd: 1.0\ne: 0x10").unwrap() else { panic!() };
-        assert_eq!((&map["a"], &map["b"], &map["c"]), (&"yes".into(), &"n".into(), &true.into()));
+    fn scalars_mean_what_they_mean_to_kubectl() {
+        for (text, expected) in [
+            ("yes", json!(true)),
+            ("n", json!(false)),
+            ("Off", json!(false)),
+            ("\"yes\"", json!("yes")),
+            ("!!str yes", json!("yes")),
+            ("yesterday", json!("yesterday")),
+            ("0100", json!(64)),
+            ("0o100", json!(64)),
+            ("0190", json!(190)),
+            ("0x50", json!(80)),
+            ("0b101", json!(5)),
+            ("8_0", json!(80)),
+            ("+80", json!(80)),
+            ("1:20", json!("1:20")),
+            ("1.0", json!(1)),
+            ("1e3", json!(1000)),
+            ("-1.0", json!(-1)),
+            ("1.5", json!(1.5)),
+            ("1e30", json!(1e30)),
+            ("'1.0'", json!("1.0")),
+            ("2024-01-01", json!("2024-01-01")),
+            ("v1.0", json!("v1.0")),
+            ("10.0.0.1", json!("10.0.0.1")),
+            ("~", json!(null)),
+        ] {
+            assert_eq!(parse(&format!("a: [{text}]")).unwrap()["a"][0], expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn json_values_may_follow_each_other() {
+        let text = "{\"a\": 1}\n{\n  \"b\": 2.0\n}{\"c\": \"}{\"}\n\n---\n{\"d\": 4}\n--- {e: 5}\n";
+        let documents: Vec<_> = split(text).iter().map(|d| (d.line, parse(d.text).unwrap())).collect();
+        let expected = [
+            (1, json!({"a": 1})),
+            (1, json!({"b": 2})),
+            (4, json!({"c": "}{"})),
+            (6, json!({"d": 4})),
+            (8, json!({"e": 5})),
+        ];
+        assert_eq!(documents, expected);
+        // What is only nearly JSON may be YAML.
+        assert_eq!(split("{a: 1}\n").len(), 1);
+        assert_eq!(parse("{\"a\": 1,}\n").unwrap(), json!({"a": 1}));
+        assert!(read("{\"a\": 1}\n{\"b\"\n").is_err());
     }
 }

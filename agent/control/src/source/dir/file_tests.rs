@@ -1,6 +1,7 @@
 use super::*;
 
-const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n";
+const HEAD: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n";
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {clusterIP: None}\n";
 const BROKEN: &str = "a: [\n";
 
 fn read(before: &File, text: &str) -> File {
@@ -44,8 +45,8 @@ fn a_broken_document_keeps_what_the_file_lacks_now() {
 
 #[test]
 fn a_refused_object_keeps_its_last_good_version() {
-    let port = |port: u32| format!("{SERVICE}spec: {{ports: [{{port: {port}}}]}}\n");
-    let refused = format!("{SERVICE}spec: {{ports: [{{port: x}}]}}\n");
+    let port = |port: u32| format!("{HEAD}spec: {{ports: [{{port: {port}}}]}}\n");
+    let refused = format!("{HEAD}spec: {{ports: [{{port: x}}]}}\n");
     let first = read(&File::default(), &refused);
     assert_eq!(first.objects.len(), 0);
     assert!(problems(&first)[0].ends_with("; it is not served"), "{:?}", problems(&first));
@@ -58,11 +59,11 @@ fn a_refused_object_keeps_its_last_good_version() {
 
 #[test]
 fn the_first_of_two_definitions_in_a_file_wins() {
-    let file = read(&File::default(), &format!("{SERVICE}---\n{SERVICE}spec: {{type: ClusterIP}}\n"));
+    let file = read(&File::default(), &format!("{SERVICE}---\n{SERVICE}"));
     assert_eq!(
         problems(&file),
         [
-            "a.yaml:5: Service default/s: is defined in line 1 of this file already; this definition is ignored"
+            "a.yaml:6: Service default/s: is defined in line 1 of this file already; this definition is ignored"
         ]
     );
 }
