@@ -13,5 +13,5 @@ pub use declare::ParentKey;
 
 pub(crate) use attach::{RouteAttachment, attach, parent_key};
 pub(crate) use declare::{Certificates, ClientCertificate, Declared, Held, Listener, ListenerKey};
-pub(crate) use hosts::Hosts;
+pub(crate) use hosts::{Hosts, NamespacedHosts};
 pub(crate) use merge::{Acceptance, Merge};

@@ -20,7 +20,7 @@ use crate::{Fault, Reason};
 
 pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, GatewayView, child_status, classless_status, gateway_status};
-pub(crate) use listener::{ListenerView, Overlap};
+pub(crate) use listener::{ListenerView, Names, Overlap};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use policy::policy_status;
 pub(crate) use route::{ParentVerdict, route_status};

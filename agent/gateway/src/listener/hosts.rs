@@ -1,6 +1,7 @@
 //! Host patterns that share something: a listener, or a port.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::quality::RandomState;
 use portcullis_model::HostPattern;
@@ -62,6 +63,47 @@ impl<'h> Hosts<'h> {
     }
 }
 
+/// Wildcards by the namespaces that have them. Answers whether a pattern takes names out of another
+/// namespace's, at a cost that does not grow with their number.
+#[derive(Default)]
+pub(crate) struct NamespacedHosts<'h> {
+    /// By the domain below which the names are; `None`: any.
+    wide: HashMap<Option<&'h str>, Owner<'h>, RandomState>,
+}
+
+enum Owner<'h> {
+    One(&'h str),
+    Several,
+}
+
+impl<'h> NamespacedHosts<'h> {
+    pub(crate) fn add(&mut self, pattern: &'h HostPattern, namespace: &'h str) {
+        let domain: Option<&'h str> = match pattern {
+            HostPattern::Exact(_) => return,
+            HostPattern::Wildcard(domain) => Some(domain),
+            HostPattern::Any => None,
+        };
+        match self.wide.entry(domain) {
+            Entry::Occupied(mut owner) if !matches!(owner.get(), Owner::One(own) if *own == namespace) => {
+                owner.insert(Owner::Several);
+            }
+            Entry::Occupied(_) => {}
+            Entry::Vacant(owner) => drop(owner.insert(Owner::One(namespace))),
+        }
+    }
+
+    /// Tells whether all names of the pattern, and more, are another namespace's, too.
+    pub(crate) fn cover(&self, pattern: &HostPattern, namespace: &str) -> bool {
+        let name: &str = match pattern {
+            HostPattern::Exact(name) => name,
+            HostPattern::Wildcard(domain) => domain,
+            HostPattern::Any => return false,
+        };
+        let owners = parents_of(name).map(Some).chain([None]).filter_map(|domain| self.wide.get(&domain));
+        owners.into_iter().any(|owner| !matches!(owner, Owner::One(own) if *own == namespace))
+    }
+}
+
 /// `a.b.c` gives `b.c`, `c`.
 fn parents_of(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(name.split_once('.'), |(_, parent)| parent.split_once('.'))
@@ -86,5 +128,24 @@ mod tests {
                 assert_eq!(hosts.overlap_another(other), intersect && one != other, "{one} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn names_are_taken_from_other_namespaces_only() {
+        let pattern = |text: &str| HostPattern::parse(text).unwrap();
+        let (wide, narrow, name) = (pattern("*.b"), pattern("*.a.b"), pattern("x.a.b"));
+        let mut hosts = NamespacedHosts::default();
+        hosts.add(&wide, "one");
+        hosts.add(&name, "one");
+        let covered = |hosts: &NamespacedHosts<'_>, namespace| {
+            [&wide, &narrow, &name, &pattern("b")].map(|pattern| hosts.cover(pattern, namespace))
+        };
+        assert_eq!(covered(&hosts, "one"), [false; 4]);
+        assert_eq!(covered(&hosts, "two"), [false, true, true, false]);
+        hosts.add(&wide, "two");
+        assert_eq!(covered(&hosts, "two"), [false, true, true, false]);
+        hosts.add(&HostPattern::Any, "two");
+        assert_eq!(covered(&hosts, "one"), [true; 4]);
+        assert!(!hosts.cover(&HostPattern::Any, "one"));
     }
 }

@@ -19,6 +19,15 @@ pub(crate) struct ListenerView<'a> {
     /// Frontends at which the data plane does not serve it, one line for each.
     pub(crate) unserved: Vec<String>,
     pub(crate) overlap: Overlap,
+    pub(crate) names: Names,
+}
+
+/// The names of a listener's hostname, compared with those of earlier listeners of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    Own,
+    /// They are among those of another namespace's.
+    OthersToo,
 }
 
 /// Names that the listener has in common with another listener of the port, any tenant's.
@@ -66,7 +75,7 @@ impl ListenerView<'_> {
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
         let unresolved = Fault::summary(self.listener.unresolved.iter().cloned());
-        let good = foreign_options(self.listener);
+        let good = self.remarks();
         conditions.check_or(ConditionType::Accepted, self.acceptance.refusal(), good);
         conditions.check(ConditionType::Programmed, self.unprogrammed().as_ref());
         conditions.check(ConditionType::Conflicted, self.acceptance.conflict());
@@ -76,6 +85,30 @@ impl ListenerView<'_> {
             conditions.bad(ConditionType::OverlappingTLSConfig, &overlapping(self.listener));
         }
         conditions
+    }
+
+    /// Remarks on a listener that is accepted. Options of other implementations are no fault of one
+    /// that several of them are to serve.
+    fn remarks(&self) -> String {
+        let mut remarks = Vec::new();
+        let options = self.listener.foreign_options.join(", ");
+        if !options.is_empty() {
+            remarks.push(format!(
+                "tls.options without effect, because they are another implementation's: {options}"
+            ));
+        }
+        if self.names == Names::OthersToo {
+            remarks.push(format!(
+                "requests for {} come to this listener and not to an earlier one of another namespace, whose names \
+                 include it; claims in the Gateway's GatewayParameters can say whose they are",
+                self.listener.hostname
+            ));
+        }
+        if remarks.is_empty() {
+            ConditionType::Accepted.good_message().to_owned()
+        } else {
+            remarks.join("; ")
+        }
     }
 
     fn unprogrammed(&self) -> Option<Fault> {
@@ -89,15 +122,6 @@ impl ListenerView<'_> {
             }
         }
     }
-}
-
-/// Options of other implementations are no fault of a listener that several of them are to serve.
-fn foreign_options(listener: &Listener) -> String {
-    if listener.foreign_options.is_empty() {
-        return ConditionType::Accepted.good_message().to_owned();
-    }
-    let names = listener.foreign_options.join(", ");
-    format!("tls.options without effect, because they are another implementation's: {names}")
 }
 
 fn overlapping(listener: &Listener) -> Fault {

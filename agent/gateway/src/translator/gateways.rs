@@ -18,7 +18,7 @@ use crate::address_range::is_special;
 use crate::claims::Claims;
 use crate::feedback::Observations;
 use crate::infra::{self, AssignedAddresses, Parameters};
-use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, ParentKey};
+use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, NamespacedHosts, ParentKey};
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
 use crate::protocol::Protocol;
@@ -67,6 +67,8 @@ struct MergedListeners {
     acceptances: Vec<Acceptance>,
     /// Listeners with names that another listener of the port has, too.
     overlapping: Vec<Arc<str>>,
+    /// Listeners that take names out of an earlier one's of another namespace.
+    taking: Vec<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +85,7 @@ pub(super) struct ChangedGateways {
     pub(super) claims: BTreeSet<ParentKey>,
     /// The objects some of whose listeners are accepted, refused or in conflict now and were not.
     pub(super) acceptances: BTreeSet<ParentKey>,
-    /// The objects with other overlaps.
+    /// The objects with other overlaps, or other names taken from others.
     pub(super) overlaps: BTreeSet<ParentKey>,
 }
 
@@ -129,6 +131,10 @@ impl Gateways {
 
     pub(super) fn overlapping(&self, parent: &ParentKey) -> &[Arc<str>] {
         self.listeners.get(parent).map(|it| it.overlapping.as_slice()).unwrap_or_default()
+    }
+
+    pub(super) fn taking(&self, parent: &ParentKey) -> &[Arc<str>] {
+        self.listeners.get(parent).map(|it| it.taking.as_slice()).unwrap_or_default()
     }
 
     pub(super) fn update(
@@ -195,7 +201,8 @@ impl Gateways {
             summary.count(child, judged);
         }
         let members = std::iter::once(&own).chain(sources.hierarchy.children(name));
-        self.mark_overlaps(members, sources.listeners, changed);
+        self.mark_overlaps(members.clone(), sources.listeners, changed);
+        self.mark_taking(members, &claims, sources.listeners, changed);
         if let Some(merged) = self.merged.get_mut(name) {
             merged.summary = summary;
         }
@@ -282,6 +289,37 @@ impl Gateways {
             changed.acceptances.insert(key.clone());
         }
         judged
+    }
+
+    /// Names that a child has although an earlier object of another namespace has them, too, and
+    /// more: it takes their requests, and is told so unless the Gateway's owner said whose they
+    /// are. An object that comes later changes no status of those before it.
+    fn mark_taking<'k>(
+        &mut self,
+        members: impl Iterator<Item = &'k ParentKey>,
+        claims: &Claims,
+        listeners: &Listeners,
+        changed: &mut ChangedGateways,
+    ) {
+        let mut ports: BTreeMap<PortKey, NamespacedHosts<'_>> = BTreeMap::new();
+        for (key, declared) in members.filter_map(|key| Some((key, listeners.get(key)?))) {
+            let from = &*declared.key.name.namespace;
+            let takes = |listener: &&Listener| {
+                ports.get(&listener.port).is_some_and(|hosts| hosts.cover(&listener.hostname, from))
+            };
+            let now: Vec<_> = distinct(declared, self.acceptances(key))
+                .filter(takes)
+                .filter(|_| claims.is_anything())
+                .map(|listener| listener.name.clone())
+                .collect();
+            for listener in distinct(declared, self.acceptances(key)) {
+                ports.entry(listener.port).or_default().add(&listener.hostname, from);
+            }
+            if let Some(known) = self.listeners.get_mut(key).filter(|known| known.taking != now) {
+                known.taking = now;
+                changed.overlaps.insert(key.clone());
+            }
+        }
     }
 
     /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that
@@ -374,9 +412,13 @@ fn affected(
 /// The listeners of an object that have their names with TLS. One that lacks a certificate keeps
 /// overlapping others: what is wrong with it is not to be seen in their statuses.
 fn terminating<'d>(declared: &'d Declared, acceptances: &[Acceptance]) -> impl Iterator<Item = &'d Listener> {
+    distinct(declared, acceptances).filter(|listener| listener.protocol == Protocol::Https)
+}
+
+/// The listeners of an object that have their port and hostname for themselves.
+fn distinct<'d>(declared: &'d Declared, acceptances: &[Acceptance]) -> impl Iterator<Item = &'d Listener> {
     let listeners = declared.listeners.iter().zip(acceptances);
-    let distinct = listeners.filter(|(_, acceptance)| acceptance.is_distinct()).map(|(listener, _)| listener);
-    distinct.filter(|listener| listener.protocol == Protocol::Https)
+    listeners.filter(|(_, acceptance)| acceptance.is_distinct()).map(|(listener, _)| listener)
 }
 
 /// The validity of an object's listeners.

@@ -32,7 +32,7 @@ use crate::parent::{self, AllowedChildren};
 use crate::policy::backend_tls;
 use crate::status::summary::parent_name;
 use crate::status::{
-    ChildView, GatewayView, ListenerView, Overlap, ParentVerdict, SetView, Status, child_status,
+    ChildView, GatewayView, ListenerView, Names, Overlap, ParentVerdict, SetView, Status, child_status,
     class_status, classless_status, gateway_status, policy_status, route_status, set_status,
 };
 use crate::{Fault, Grants, Reason, Settings, infra};
@@ -255,6 +255,7 @@ impl<'s> View<'s> {
         let mut views = Vec::with_capacity(declared.listeners.len());
         for (listener, acceptance) in declared.listeners.iter().zip(self.gateways.acceptances(key)) {
             let overlaps = self.gateways.overlapping(key).contains(&listener.name);
+            let takes = self.gateways.taking(key).contains(&listener.name);
             views.push(ListenerView {
                 listener,
                 acceptance,
@@ -262,6 +263,7 @@ impl<'s> View<'s> {
                 hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
                 unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
                 overlap: if overlaps { Overlap::Some } else { Overlap::None },
+                names: if takes { Names::OthersToo } else { Names::Own },
             });
         }
         views
