@@ -40,7 +40,7 @@ pub enum ValueMatch {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    pub id: RuleId,
+    pub id: Arc<RuleId>,
     pub filters: Vec<Filter>,
     pub action: Action,
     pub timeouts: Timeouts,

@@ -141,7 +141,7 @@ fn entry(index: usize, backend: &BackendName) -> Entry {
     let target = BackendTarget::Known(backend.clone());
     let split = Split::new(vec![WeightedBackend { weight: 1, target, filters: Vec::new() }]).unwrap();
     let rule = Rule {
-        id: RuleId { kind: "HTTPRoute", route, index: 0, name: None, parent: None },
+        id: Arc::new(RuleId { kind: "HTTPRoute", route, index: 0, name: None, parent: None }),
         filters: Vec::new(),
         action: Action::Forward(split),
         timeouts: Timeouts::default(),

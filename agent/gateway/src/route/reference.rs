@@ -23,7 +23,7 @@ pub struct ParsedBackendRef {
     pub filters: RuleFilters,
     /// A filter that leads nowhere: "requests that would have been processed by that filter MUST
     /// receive a HTTP error response", and those are the backend's share.
-    pub fault: Option<Fault>,
+    pub fault: Option<Box<Fault>>,
 }
 
 /// The routes that may supply a rule's backends.
@@ -61,7 +61,7 @@ impl ParsedBackendRef {
             let found = found.into_iter().map(|fault| fault.within(&format!("backendRefs[{at}]")));
             let (unacceptable, unresolved): (Vec<_>, Vec<_>) = found.partition(Fault::is_unacceptable);
             faults.extend(unacceptable);
-            parsed.push(Self { fault: Fault::summary(unresolved), ..backend });
+            parsed.push(Self { fault: Fault::summary(unresolved).map(Box::new), ..backend });
         }
         parsed
     }
@@ -128,7 +128,7 @@ impl Delegation {
         // In place: most rules name backends only, and there are tens of thousands of rules.
         let children: Vec<_> = backend_refs.extract_if(.., |reference| reference.is_route(kind)).collect();
         // What children bring gets the filters, and fails its part; here the rule's owner is told.
-        faults.extend(children.iter().filter_map(|child| child.fault.clone()));
+        faults.extend(children.iter().filter_map(|child| child.fault.as_deref().cloned()));
         if allowed.is_some() && !(children.is_empty() && backend_refs.is_empty()) {
             faults.push(Fault::unsupported(
                 "a rule has either allowedRoutes or backendRefs, not both (GEP-1058)",

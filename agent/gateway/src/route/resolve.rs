@@ -77,7 +77,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         // Looked up for an invalid rule, too: its broken references are worth reporting.
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
         let compiled = Rule {
-            id: rule.id.as_ref().clone(),
+            id: rule.id.clone(),
             filters: rule.filters.filters.clone(),
             action: self.action(rule, backends),
             timeouts: rule.timeouts,
@@ -118,7 +118,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
     fn target(&mut self, reference: &ParsedBackendRef) -> Result<BackendUse, Fault> {
         if let Some(fault) = &reference.fault {
-            return Err(fault.clone());
+            return Err(fault.as_ref().clone());
         }
         if Kind::of(&reference.group, &reference.kind) != Some(Kind::Service) {
             return Err(unknown_kind(reference));

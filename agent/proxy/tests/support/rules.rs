@@ -145,8 +145,12 @@ fn entry(spec: &RuleSpec, index: usize) -> Entry {
     let route = Arc::new(ObjectName::new("test", "route"));
     let origin = RouteOrigin { created: 0, name: route.clone() };
     let id = RuleId { kind: "HTTPRoute", route, index, name: None, parent: None };
-    let rule =
-        Rule { id, filters: spec.filters.clone(), action: spec.action.clone(), timeouts: spec.timeouts };
+    let rule = Rule {
+        id: id.into(),
+        filters: spec.filters.clone(),
+        action: spec.action.clone(),
+        timeouts: spec.timeouts,
+    };
     Entry {
         precedence: Precedence::of(&spec.matches, &origin, index, 0),
         matches: Arc::new(spec.matches.clone()),
