@@ -14,6 +14,8 @@ mod incremental;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod random;
+#[cfg(test)]
 mod stories;
 #[cfg(test)]
 mod support;

@@ -1,0 +1,165 @@
+//! Statuses of routes.
+
+use std::collections::BTreeSet;
+
+use portcullis_api::types::shared::{ParentReference, RouteParentStatus, RouteStatus};
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
+use serde_json::json;
+
+use super::View;
+use crate::conditions::make_partial;
+use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
+use crate::status::summary::parent_name;
+use crate::status::{ParentVerdict, route_status};
+use crate::translator::attachments::Parents;
+use crate::translator::parsed::{parent_route, parents_of};
+use crate::translator::routes::RouteState;
+use crate::{Fault, Reason};
+
+/// By the CRD, of a route's status.
+const MOST_PARENTS: usize = 32;
+
+/// The kind of object that a parentRef of a route names.
+enum Named {
+    SameKind,
+    OtherRoute,
+    Other,
+}
+
+impl<'s> View<'s> {
+    /// The verdicts on a route, conflicts with other kinds included.
+    fn verdicts(self, key: &ObjectKey, state: &RouteState) -> Vec<ParentVerdict> {
+        let View { listeners, hierarchy, gateways, objects, policies, .. } = self;
+        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
+        self.conflicts.verdicts(key, state, parents)
+    }
+
+    pub(super) fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
+        let mut status = self.whole_route_status(key, state);
+        status.parents.truncate(MOST_PARENTS);
+        status
+    }
+
+    /// The parents of a route that its status has no room for: it has 32 parentRefs at most, but
+    /// parent routes may name it on their own.
+    pub(super) fn parents_left_out(self, key: &ObjectKey) -> Option<String> {
+        let state = self.routes.get(key)?;
+        if state.parsed.parent_refs.len() + self.parsed.listers(key).count() <= MOST_PARENTS {
+            return None;
+        }
+        let entries = self.whole_route_status(key, state).parents;
+        let left_out = entries.iter().skip(MOST_PARENTS).map(|entry| parent_name(&json!(entry.parent_ref)));
+        let left_out: Vec<_> = left_out.collect();
+        let words = format!(
+            "status.parents has room for {MOST_PARENTS} entries, these have none: {}",
+            left_out.join(", ")
+        );
+        (!left_out.is_empty()).then_some(words)
+    }
+
+    /// With an entry for every parent.
+    fn whole_route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
+        let verdicts = self.verdicts(key, state);
+        let controller = &self.settings.controller_name;
+        let refused = self.refused_endpoints(state);
+        let unresolved = Fault::summary(state.unresolved.as_deref().cloned().into_iter().chain(refused));
+        let mut status = route_status(&state.parsed, unresolved.as_ref(), &verdicts, controller);
+        if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
+            for (entry, grandparent) in status.parents.iter_mut().zip(&bound.grandparents) {
+                entry.conditions.extend(bound.family.parent_conditions(|child| {
+                    grandparent.refusal(&verdicts).is_some() || grandparent.takes(&child.hostnames)
+                }));
+            }
+        }
+        status.parents.extend(self.parentless_entries(state));
+        status.parents.extend(self.child_entries(key, state));
+        if state.parsed.parent_routes().next().is_some() {
+            // Another order would tell strangers which parents there are.
+            status.parents.sort_by_key(|entry| state.parsed.position_of(&entry.parent_ref));
+        }
+        status
+    }
+
+    /// The endpoints of a route's Services that are no backends.
+    fn refused_endpoints(self, state: &RouteState) -> impl Iterator<Item = Fault> {
+        state.references.services.iter().filter_map(move |service| {
+            let message = format!(
+                "endpoints of Service {service} are not used: {}; point its EndpointSlices at pods, or have the \
+                 agents' operator allow those of namespace {} with --endpoint-namespaces",
+                self.backends.refused_of(service)?,
+                service.namespace
+            );
+            Some(Fault::unresolved(Reason::RefNotPermitted, message))
+        })
+    }
+
+    fn child_entries(self, key: &ObjectKey, state: &RouteState) -> Vec<RouteParentStatus> {
+        let mut parents = parents_of(&state.parsed);
+        parents.extend(self.parsed.listers(key).cloned());
+        let mut entries = Vec::new();
+        for (parent_key, parent) in parents.iter().filter_map(|key| Some((key, self.routes.get(key)?))) {
+            let Some(bound) = parent.family.as_ref() else { continue };
+            let Some(report) = bound.family.report(key) else { continue };
+            // A stranger must not be able to tell whose the parent is, if there is one.
+            if !self.is_of_ours(parent) && !report.is_strangers(&state.parsed) {
+                continue;
+            }
+            let grandparents =
+                bound.grandparents_of(&state.parsed, &report.hostnames, &self.verdicts(parent_key, parent));
+            let unresolved = state.unresolved.as_deref();
+            entries.extend(report.entries(&self.settings.controller_name, &grandparents, unresolved));
+        }
+        if let Some(ignored) = Fault::ignored(&state.parsed.ignored) {
+            entries.iter_mut().for_each(|entry| make_partial(&mut entry.conditions, &ignored));
+        }
+        entries
+    }
+
+    /// ParentRefs to routes that do not exist, or are of another kind.
+    fn parentless_entries(self, state: &RouteState) -> Vec<RouteParentStatus> {
+        let child = &*state.parsed;
+        let kind = child.key.kind;
+        let mut entries = Vec::new();
+        for (index, reference) in child.parent_refs.iter().enumerate() {
+            let is_missing =
+                parent_route(kind, reference).is_none_or(|parent| self.parsed.get(&parent).is_none());
+            let conditions = match Named::by(reference, kind) {
+                Named::OtherRoute => foreign_parent_conditions(child, reference),
+                Named::SameKind if is_missing => {
+                    missing_parent_conditions(child, reference, state.unresolved.as_deref())
+                }
+                _ => continue,
+            };
+            let Some(parent_ref) = child.as_written(index) else { continue };
+            entries.push(RouteParentStatus {
+                controller_name: self.settings.controller_name.clone(),
+                parent_ref,
+                conditions,
+                grandparents: None,
+            });
+        }
+        entries
+    }
+
+    /// True if a parent is attached to one of our Gateways: by itself, or as the child that it
+    /// cannot be at the same time.
+    fn is_of_ours(self, parent: &RouteState) -> bool {
+        let above: BTreeSet<_> = parents_of(&parent.parsed);
+        let mut above = above.iter().filter_map(|above| self.routes.get(above));
+        !parent.verdicts.is_empty() || above.any(|above| !above.verdicts.is_empty())
+    }
+}
+
+// === impl Named ===
+
+impl Named {
+    fn by(reference: &ParentReference, own: Kind) -> Self {
+        let kind = reference.kind.as_deref().filter(|_| reference.group.as_deref() == Some(GATEWAY_GROUP));
+        match kind {
+            Some(kind) if kind == own.as_str() => Self::SameKind,
+            // Those that we do not know, too: the API names all kinds of routes so.
+            Some(kind) if kind.ends_with("Route") => Self::OtherRoute,
+            _ => Self::Other,
+        }
+    }
+}

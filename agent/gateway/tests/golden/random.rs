@@ -1,0 +1,410 @@
+//! Random objects, changes of them, and observations of what became of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_api::{Change, Kind, Object, Objects};
+use portcullis_gateway::infra::{AssignedAddresses, generated_name};
+use portcullis_gateway::{ApiServer, Fault, Feedback, Reason, read_certificate};
+use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, ParentKind, PortKey, Unserved};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::support;
+
+const NAMESPACES: [&str; 3] = ["infra", "a", "b"];
+/// A Gateway that gets more attention than others, so that what it takes several objects for
+/// happens at all.
+const MOST_CHANGED: (&str, &str) = ("infra", "one");
+pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.9", "192.0.2.10"];
+const HOSTNAMES: [&str; 4] = ["a.example", "*.a.example", "b.example", "x.a.example"];
+
+pub(crate) type Assigned = BTreeMap<ObjectName, AssignedAddresses>;
+
+pub(crate) fn change() -> impl Strategy<Value = Change> {
+    (any::<prop::sample::Selector>(), 0..8u8, any::<u64>()).prop_map(|(selector, fate, seed)| {
+        let object = object(selector.select(0..KINDS), &mut Dice(seed));
+        // Services are often deleted: most have addresses that nothing uses.
+        let is_deleted = fate == 0 || fate < 4 && object.kind() == Kind::Service;
+        if is_deleted { Change::Delete(object.key()) } else { Change::Set(object) }
+    })
+}
+
+/// Observations of earlier outcomes, most of the time none.
+pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
+    any::<u64>().prop_map(|seed| {
+        let mut dice = Dice(seed);
+        match dice.roll(10) {
+            0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
+            2 => vec![Feedback::Unserved(unserved(&mut dice))],
+            3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
+            4 => vec![Feedback::KeptCertificates(kept_certificates(&mut dice))],
+            5 => vec![Feedback::ApiServer(api_server(&mut dice))],
+            6 => vec![Feedback::Unread([Kind::BackendTlsPolicy].into())],
+            7 => vec![Feedback::Unread(BTreeSet::new())],
+            _ => Vec::new(),
+        }
+    })
+}
+
+/// Of all Gateways, for those of which nothing was observed have no address.
+fn assigned(dice: &mut Dice) -> Assigned {
+    let names = NAMESPACES.into_iter().flat_map(|namespace| ["one", "two"].map(|name| (namespace, name)));
+    let mut addresses = |name: &ObjectName| {
+        let count = [0, 1, 1, 2][dice.roll(4) as usize];
+        match dice.roll(2) {
+            0 => ADDRESSES.iter().take(count).map(|address| address.parse().unwrap()).collect(),
+            _ => published(name, &ADDRESSES[..count]),
+        }
+    };
+    let names = names.map(|(namespace, name)| ObjectName::new(namespace, name));
+    names.map(|name| (name.clone(), addresses(&name))).collect()
+}
+
+/// Of a load balancer.
+fn published(gateway: &ObjectName, addresses: &[&str]) -> AssignedAddresses {
+    let metadata = |name: &str| json!({"name": name, "namespace": gateway.namespace});
+    let mut service = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": metadata(&generated_name(&gateway.name, "portcullis")), "spec": {"type": "LoadBalancer"}});
+    let ingress = addresses.iter().map(|address| json!({"ip": address}));
+    service["status"] = json!({"loadBalancer": {"ingress": ingress.collect::<Vec<_>>()}});
+    service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "portcullis"});
+    service["metadata"]["ownerReferences"] = json!([{"apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway", "name": gateway.name, "uid": "u", "controller": true}]);
+    let mut object = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": metadata(&gateway.name), "spec": {"gatewayClassName": "portcullis", "listeners": []}});
+    object["metadata"]["uid"] = json!("u");
+    let mut objects = Objects::default();
+    for manifest in [service, object] {
+        objects.apply(Change::Set(support::object(manifest)));
+    }
+    AssignedAddresses::of(gateway, &objects)
+}
+
+/// Of the addresses that Gateways are given, and of those of endpoints.
+fn api_server(dice: &mut Dice) -> ApiServer {
+    let mut some = |count| (0..dice.roll(count)).map(|_| dice.pick(&ADDRESSES).parse().unwrap()).collect();
+    ApiServer { addresses: some(3), suspects: some(3) }
+}
+
+fn unserved(dice: &mut Dice) -> Unserved {
+    let mut unserved = Unserved::default();
+    for _ in 0..dice.roll(3) {
+        let address = dice.pick(&["192.0.2.1", "192.0.2.9"]).parse().unwrap();
+        let frontend = FrontendKey::new(address, PortKey::tcp(dice.pick(&[80, 443])));
+        let why = "in use".to_owned();
+        if dice.roll(2) == 0 {
+            unserved.frontends.insert(frontend, why);
+            continue;
+        }
+        let gateway = gateway_name(dice);
+        let (kind, parent) = match dice.roll(2) {
+            0 => (ParentKind::Gateway, gateway.clone()),
+            _ => (ParentKind::ListenerSet, ObjectName::new(dice.pick(&NAMESPACES), dice.pick(&["s", "t"]))),
+        };
+        let name = dice.pick(&["l0", "l1"]).into();
+        unserved.listeners.insert((frontend, ListenerId { gateway, kind, parent, name }), why);
+    }
+    unserved
+}
+
+fn unprovisioned(dice: &mut Dice) -> BTreeMap<ObjectName, Fault> {
+    let fault =
+        |dice: &mut Dice| Fault::not_programmed(Reason::Pending, dice.pick(&["no pod", "no Service"]));
+    (0..dice.roll(3)).map(|_| (gateway_name(dice), fault(dice))).collect()
+}
+
+fn kept_certificates(dice: &mut Dice) -> BTreeMap<ObjectName, Certificate> {
+    let secrets = (0..dice.roll(4)).map(|_| support::object(secret(dice.pick(&NAMESPACES), dice)));
+    let certificate = |object: Object| match object {
+        Object::Secret(secret) => {
+            Some((Object::Secret(secret.clone()).key().name, read_certificate(&secret).ok()?))
+        }
+        _ => None,
+    };
+    secrets.filter_map(certificate).collect()
+}
+
+fn gateway_name(dice: &mut Dice) -> ObjectName {
+    ObjectName::new(dice.pick(&NAMESPACES), dice.pick(&["one", "two"]))
+}
+
+/// Numbers from a seed (SplitMix64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::try_from(self.roll(from.len() as u64)).unwrap()]
+    }
+
+    fn maybe(&mut self, value: impl FnOnce(&mut Self) -> Value) -> Value {
+        if self.roll(2) == 0 { Value::Null } else { value(self) }
+    }
+}
+
+/// The number of sides of [`object`]'s dice.
+pub(crate) const KINDS: u8 = 15;
+
+pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
+    let namespace = dice.pick(&NAMESPACES);
+    let manifest = match kind {
+        0 | 1 => gateway(namespace, dice),
+        2 | 3 => listener_set(namespace, dice),
+        4..=7 => route(namespace, dice),
+        8 => secret(namespace, dice),
+        9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice, pod])(namespace, dice),
+        10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy])(namespace, dice),
+        11 | 12 => generated_service(namespace, dice),
+        13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
+        _ => dice.pick(&[node as fn(&mut Dice) -> Value, definition])(dice),
+    };
+    support::object(without_nulls(manifest))
+}
+
+fn gateway(namespace: &str, dice: &mut Dice) -> Value {
+    let (namespace, name) = dice.pick(&[(namespace, "one"), (namespace, "two"), MOST_CHANGED]);
+    let infrastructure = match dice.roll(5) {
+        2 => json!({"parametersRef": {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "p"}}),
+        0 => json!({"allowedChildren": {"namespaces": from(dice)}}),
+        1 => json!({"attachTo": {"name": dice.pick(&["one", "two"]), "namespace": dice.pick(&NAMESPACES)}}),
+        _ => Value::Null,
+    };
+    let addresses = match dice.roll(6) {
+        0 => json!([{"value": "192.0.2.9"}]),
+        1 => json!([{"type": "Hostname", "value": "x.example"}]),
+        _ => Value::Null,
+    };
+    let spec = json!({
+        "gatewayClassName": dice.pick(&["portcullis", "portcullis", "second"]),
+        "infrastructure": infrastructure,
+        "addresses": addresses,
+        "allowedListeners": {"namespaces": from(dice)},
+        "listeners": listeners(dice),
+        "tls": tls(dice),
+    });
+    let mut gateway =
+        manifest("gateway.networking.k8s.io/v1", "Gateway", namespace, name, dice, json!({"spec": spec}));
+    gateway["metadata"]["uid"] = json!(format!("{namespace}-{name}"));
+    gateway
+}
+
+fn tls(dice: &mut Dice) -> Value {
+    let mut reference = |kind: &str, name: &str| {
+        json!({"group": "", "kind": kind, "name": name,
+            "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))})
+    };
+    let backend = json!({"clientCertificateRef": reference("Secret", "c")});
+    let authority = reference("ConfigMap", "ca");
+    let frontend = json!({"default": {"validation": {"caCertificateRefs": [authority]}}});
+    match dice.roll(6) {
+        0 => json!({"backend": backend}),
+        1 => json!({"backend": backend, "frontend": frontend}),
+        _ => Value::Null,
+    }
+}
+
+fn listener_set(namespace: &str, dice: &mut Dice) -> Value {
+    let name = dice.pick(&["s", "t"]);
+    let parent = json!({"name": dice.pick(&["one", "two"]), "namespace": dice.pick(&NAMESPACES)});
+    let spec = json!({"parentRef": parent, "listeners": listeners(dice)});
+    manifest("gateway.networking.k8s.io/v1", "ListenerSet", namespace, name, dice, json!({"spec": spec}))
+}
+
+fn listeners(dice: &mut Dice) -> Value {
+    let count = dice.pick(&[0, 1, 1, 2]);
+    (0..count).map(|at| listener(at, dice)).collect()
+}
+
+fn listener(at: u64, dice: &mut Dice) -> Value {
+    let protocol = dice.pick(&["HTTP", "HTTP", "HTTPS", "TCP"]);
+    let reference = json!({"name": dice.pick(&["c", "d"]), "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
+    json!({
+        "name": format!("l{at}"),
+        "port": dice.pick(&[80, 443]),
+        "protocol": protocol,
+        "hostname": dice.maybe(|dice| json!(dice.pick(&HOSTNAMES))),
+        "tls": if protocol == "HTTPS" { json!({"certificateRefs": [reference]}) } else { Value::Null },
+        "allowedRoutes": dice.maybe(|dice| json!({"namespaces": from(dice)})),
+    })
+}
+
+fn from(dice: &mut Dice) -> Value {
+    match dice.pick(&["All", "All", "Same", "None", "Selector"]) {
+        "Selector" => {
+            json!({"from": "Selector", "selector": {"matchLabels": {"team": dice.pick(&["x", "y"])}}})
+        }
+        from => json!({"from": from}),
+    }
+}
+
+fn route(namespace: &str, dice: &mut Dice) -> Value {
+    let name = dice.pick(&["r", "q"]);
+    let parents: Vec<_> = (0..=dice.roll(2)).map(|_| parent_ref(dice)).collect();
+    let backend = json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
+    let kind = dice.pick(&["HTTPRoute", "HTTPRoute", "GRPCRoute"]);
+    let matched = match kind {
+        "GRPCRoute" => json!({"method": {"service": dice.pick(&["x.Y", "x.Z"])}}),
+        _ => json!({"path": {"type": "PathPrefix", "value": dice.pick(&["/", "/x"])}}),
+    };
+    let spec = json!({
+        "parentRefs": parents,
+        "hostnames": dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
+        "rules": [{"matches": [matched], "backendRefs": [backend]}],
+    });
+    manifest("gateway.networking.k8s.io/v1", kind, namespace, name, dice, json!({"spec": spec}))
+}
+
+fn parent_ref(dice: &mut Dice) -> Value {
+    let set = dice.roll(2) == 0;
+    json!({
+        "kind": if set { "ListenerSet" } else { "Gateway" },
+        "name": if set { dice.pick(&["s", "t"]) } else { dice.pick(&["one", "two"]) },
+        "namespace": dice.pick(&NAMESPACES),
+        "sectionName": dice.maybe(|dice| json!(dice.pick(&["l0", "l1"]))),
+    })
+}
+
+fn secret(namespace: &str, dice: &mut Dice) -> Value {
+    let name = dice.pick(&["c", "d"]);
+    let (certificate, key) =
+        (dice.pick(&["file:a.crt", "file:b.crt"]), dice.pick(&["file:a.key", "file:b.key"]));
+    let r#type = dice.pick(&["kubernetes.io/tls", "kubernetes.io/tls", "Opaque"]);
+    let data = json!({"type": r#type, "stringData": {"tls.crt": certificate, "tls.key": key}});
+    manifest("v1", "Secret", namespace, name, dice, data)
+}
+
+fn service(namespace: &str, dice: &mut Dice) -> Value {
+    let name = dice.pick(&["v", "w"]);
+    let addresses = dice.maybe(|dice| json!([dice.pick(&ADDRESSES)]));
+    let spec = json!({"ports": [{"port": dice.pick(&[80, 80, 81])}], "clusterIPs": addresses});
+    manifest("v1", "Service", namespace, name, dice, json!({"spec": spec}))
+}
+
+/// The Service of a Gateway, most of the time; or another one of that name.
+fn generated_service(namespace: &str, dice: &mut Dice) -> Value {
+    let (namespace, gateway) = dice.pick(&[(namespace, "one"), (namespace, "two"), MOST_CHANGED]);
+    let name = generated_name(gateway, dice.pick(&["portcullis", "portcullis", "portcullis", "second"]));
+    let ingress = json!({"ip": dice.pick(&ADDRESSES), "ipMode": dice.pick(&["VIP", "Proxy", "Proxy"])});
+    let content = json!({
+        "spec": {"type": "LoadBalancer", "clusterIPs": [dice.pick(&["10.96.0.1", "10.96.0.2"])]},
+        "status": {"loadBalancer": {"ingress": [ingress]}},
+    });
+    let mut service = manifest("v1", "Service", namespace, &name, dice, content);
+    service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "portcullis"});
+    if dice.roll(4) != 0 {
+        service["metadata"]["ownerReferences"] = json!([{"apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway", "name": gateway, "uid": format!("{namespace}-{gateway}"), "controller": true}]);
+    }
+    service
+}
+
+fn node(dice: &mut Dice) -> Value {
+    let addresses = json!([{"address": dice.pick(&ADDRESSES)}]);
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": dice.pick(&["n", "m"])},
+        "spec": {"podCIDR": dice.maybe(|dice| json!(format!("{}/32", dice.pick(&ADDRESSES))))},
+        "status": {"addresses": addresses}})
+}
+
+fn definition(dice: &mut Dice) -> Value {
+    let version = dice.pick(&["v1.7.0", "v1.7.0", "v0.1.0"]);
+    let name = dice.pick(&["gateways", "httproutes"]);
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{name}.gateway.networking.k8s.io"),
+            "annotations": {"gateway.networking.k8s.io/bundle-version": version}}})
+}
+
+fn slice(namespace: &str, dice: &mut Dice) -> Value {
+    let (name, service) = (dice.pick(&["v-1", "v-2"]), dice.pick(&["v", "w"]));
+    let of_others = ["192.0.2.1", ADDRESSES[0], ADDRESSES[1], "10.96.0.1"];
+    let address = match dice.roll(2) {
+        0 => dice.pick(&of_others).to_owned(),
+        _ => format!("10.0.0.{}", dice.roll(5)),
+    };
+    let pod = dice.maybe(|_| json!({"kind": "Pod", "name": "p"}));
+    let endpoint = json!({"addresses": [address], "targetRef": pod});
+    let endpoints = json!({"addressType": "IPv4", "ports": [{"port": 8080}], "endpoints": [endpoint]});
+    let mut slice = manifest("discovery.k8s.io/v1", "EndpointSlice", namespace, name, dice, endpoints);
+    slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": service});
+    slice
+}
+
+fn pod(namespace: &str, dice: &mut Dice) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace},
+        "spec": {"hostNetwork": dice.roll(4) != 0}, "status": {"podIPs": [{"ip": dice.pick(&ADDRESSES)}]}})
+}
+
+fn grant(namespace: &str, dice: &mut Dice) -> Value {
+    let from = json!({"group": "gateway.networking.k8s.io", "kind": dice.pick(&["Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute"]),
+        "namespace": dice.pick(&NAMESPACES)});
+    let spec = json!({"from": [from], "to": [{"group": "", "kind": dice.pick(&["Secret", "Service", "ConfigMap"])}]});
+    manifest("gateway.networking.k8s.io/v1", "ReferenceGrant", namespace, "g", dice, json!({"spec": spec}))
+}
+
+fn policy(namespace: &str, dice: &mut Dice) -> Value {
+    let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
+        "sectionName": dice.maybe(|_| json!("none"))});
+    let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
+    let content = json!({"spec": {"targetRefs": [target], "validation": validation}});
+    let name = dice.pick(&["p", "q"]);
+    manifest("gateway.networking.k8s.io/v1", "BackendTLSPolicy", namespace, name, dice, content)
+}
+
+fn labels(namespace: &str, dice: &mut Dice) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {"team": dice.pick(&["x", "y"])}}})
+}
+
+fn class(_: &str, dice: &mut Dice) -> Value {
+    let controller = dice.pick(&["portcullis.dev/gateway", "portcullis.dev/gateway", "example.com/other"]);
+    let parameters = dice.maybe(|dice| {
+        json!({"group": "portcullis.dev", "kind": "GatewayParameters", "name": "p", "namespace": dice.pick(&NAMESPACES)})
+    });
+    json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+        "metadata": {"name": dice.pick(&["portcullis", "second"])},
+        "spec": {"controllerName": controller, "parametersRef": parameters}})
+}
+
+fn claims(dice: &mut Dice) -> Value {
+    let selectors = [json!({}), json!({"matchLabels": {"team": "x"}}), json!({"matchLabels": {"team": "y"}})];
+    let claim = |dice: &mut Dice| {
+        json!({"namespaces": selectors[dice.roll(3) as usize], "hostnames": dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
+            "ports": dice.maybe(|dice| json!([dice.pick(&[80, 443])])), "listeners": dice.maybe(|dice| json!(dice.roll(2)))})
+    };
+    (0..dice.roll(3)).map(|_| claim(dice)).collect()
+}
+
+fn parameters(namespace: &str, dice: &mut Dice) -> Value {
+    let limits = json!({"connections": dice.maybe(|dice| json!(dice.roll(3)))});
+    json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": {"limits": limits, "claims": dice.maybe(claims), "accessLog": dice.maybe(|dice| json!({"enabled": dice.roll(2) == 0})), "hostPorts": dice.maybe(|_| json!(true)),
+            "mode": dice.maybe(|_| json!("Dedicated"))}})
+}
+
+fn manifest(version: &str, kind: &str, namespace: &str, name: &str, dice: &mut Dice, rest: Value) -> Value {
+    let mut manifest = rest;
+    let created = format!("2026-01-01T00:00:0{}Z", dice.roll(3));
+    manifest["apiVersion"] = json!(version);
+    manifest["kind"] = json!(kind);
+    manifest["metadata"] = json!({"name": name, "namespace": namespace, "creationTimestamp": created,
+        "generation": dice.roll(3)});
+    manifest
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name, without_nulls(value)))
+            .collect(),
+        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
