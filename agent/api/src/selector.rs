@@ -41,6 +41,12 @@ impl LabelSelector {
                 .all(|requirement| requirement.holds(label(&requirement.key)))
     }
 
+    /// The labels that it has requirements on.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let expressions = self.match_expressions.iter().flatten().map(|requirement| &requirement.key);
+        self.match_labels.iter().flatten().map(|(key, _)| key).chain(expressions).map(String::as_str)
+    }
+
     /// Checks names, values and operators as the API server does; one that is not valid selects
     /// nothing.
     ///

@@ -21,8 +21,9 @@ pub enum NamespaceRule {
     Selector(LabelSelector),
 }
 
-/// The labels of all namespaces. A namespace without an object (there need not be one in a
-/// directory of files) has its name as its only label.
+/// The labels of all namespaces. Of a namespace without an object (there need not be one in a
+/// directory of files, and in a cluster it may not be readable) only the name is known, and
+/// requirements on other labels are not met, be it that they are not there.
 #[derive(Clone, Copy, Debug)]
 pub struct Namespaces<'o> {
     by_name: &'o BTreeMap<ObjectName, Arc<Namespace>>,
@@ -78,6 +79,9 @@ impl<'o> Namespaces<'o> {
     fn match_labels(&self, namespace: &str, selector: &LabelSelector) -> bool {
         let object = self.by_name.get(&ObjectName::new("", namespace));
         let labels = object.and_then(|object| object.metadata.labels.as_ref());
+        if object.is_none() && selector.keys().any(|key| key != NAME_LABEL) {
+            return false;
+        }
         selector.matches(|key| {
             let written = labels.and_then(|labels| labels.get(key)).map(String::as_str);
             written.or_else(|| (key == NAME_LABEL).then_some(namespace))
@@ -95,6 +99,16 @@ mod tests {
         let rule = NamespaceRule::Selector(LabelSelector::parse("kubernetes.io/metadata.name=shop").unwrap());
         assert!(rule.admits("infra", "shop", Namespaces::new(&objects)));
         assert!(!rule.admits("infra", "blog", Namespaces::new(&objects)));
+        for (selector, admits) in [
+            ("", true),
+            ("kubernetes.io/metadata.name!=blog", true),
+            ("team!=a", false),
+            ("!team", false),
+            ("team", false),
+        ] {
+            let rule = NamespaceRule::Selector(LabelSelector::parse(selector).unwrap_or_default());
+            assert_eq!(rule.admits("infra", "shop", Namespaces::new(&objects)), admits, "{selector}");
+        }
     }
 
     #[test]
