@@ -2,6 +2,7 @@
 //! proxy behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::{EarlyAnswer, Reading};
 use portcullis_model::{FrontendKey, Snapshot, Unserved};
 use portcullis_node::{
-    Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended, reachable_addresses,
+    Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended, own_addresses,
+    reachable_addresses,
 };
 use portcullis_proxy::{MinimumRate, Proxy, Reason, SocketMode, Stats};
 use tokio::sync::{Notify, watch};
@@ -138,12 +140,27 @@ fn add<K: Ord>(reasons: &mut BTreeMap<K, String>, key: K, why: String) {
 /// The addresses at which clients reach the node, followed as long as there is a receiver. Must be
 /// called within the runtime.
 pub(crate) fn node_addresses() -> watch::Receiver<Vec<IpAddr>> {
-    let (sender, receiver) = watch::channel(reachable_addresses().unwrap_or_default());
-    tokio::spawn(follow_addresses(sender));
+    followed(reachable_addresses().unwrap_or_default(), reachable_addresses)
+}
+
+/// The addresses of the network that the agent forwards from, followed likewise.
+///
+/// # Errors
+/// When the kernel does not list them: tenants might reach them as backends.
+pub(crate) fn forwarding_addresses() -> anyhow::Result<watch::Receiver<Vec<IpAddr>>> {
+    let now = own_addresses().context("cannot list the addresses of this network namespace")?;
+    Ok(followed(now, own_addresses))
+}
+
+type ListAddresses = fn() -> io::Result<Vec<IpAddr>>;
+
+fn followed(now: Vec<IpAddr>, list: ListAddresses) -> watch::Receiver<Vec<IpAddr>> {
+    let (sender, receiver) = watch::channel(now);
+    tokio::spawn(follow_addresses(sender, list));
     receiver
 }
 
-async fn follow_addresses(known: watch::Sender<Vec<IpAddr>>) {
+async fn follow_addresses(known: watch::Sender<Vec<IpAddr>>, list: ListAddresses) {
     let mut ticks = tokio::time::interval(ADDRESSES_INTERVAL);
     loop {
         tokio::select! {
@@ -151,7 +168,7 @@ async fn follow_addresses(known: watch::Sender<Vec<IpAddr>>) {
             _ = ticks.tick() => {}
         }
         // Those that cannot be listed are as they were.
-        if let Ok(now) = reachable_addresses() {
+        if let Ok(now) = list() {
             known.send_if_modified(|addresses| {
                 let is_another = *addresses != now;
                 *addresses = now;

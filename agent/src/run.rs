@@ -21,7 +21,7 @@ use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
 use crate::panics;
-use crate::plane::{Plane, node_addresses};
+use crate::plane::{Plane, forwarding_addresses, node_addresses};
 use crate::telemetry;
 
 /// Control work is light and must never wait for itself: admin requests are answered while a large
@@ -109,6 +109,7 @@ async fn serve_cluster(
     let applier = Applier::new(source, translator, plane.clone(), sink);
     let applier =
         applier.observing(membership.provisioning.clone()).speaking_while(membership.leading.clone());
+    let applier = applier.forwarding_from(forwarding_addresses()?);
     writers.announce(applier.state());
     let status_dir = args.statuses();
     let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };

@@ -76,6 +76,8 @@ pub struct Applier<S, T, D, W> {
     provisioning: Option<watch::Receiver<Provisioning>>,
     /// Without a cluster, the addresses at which clients reach the node.
     node_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
+    /// In a cluster, the addresses of the network that the agent forwards from.
+    own_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
     /// The source has handed on everything; the sink learns of it with the next outcome.
@@ -98,6 +100,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             state: watch::Sender::default(),
             provisioning: None,
             node_addresses: None,
+            own_addresses: None,
             is_from_scratch: true,
             is_complete: false,
             is_provisioned: false,
@@ -127,6 +130,14 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         Self { node_addresses: Some(addresses), ..self }
     }
 
+    /// Keeps these addresses of the agent's own network from the backends.
+    #[must_use]
+    pub fn forwarding_from(mut self, mut addresses: watch::Receiver<Vec<IpAddr>>) -> Self {
+        let own = addresses.borrow_and_update().iter().copied().collect();
+        self.translator.observe(Feedback::OwnAddresses(own));
+        Self { own_addresses: Some(addresses), ..self }
+    }
+
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
@@ -147,6 +158,10 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                 () = self.data_plane.disturbed() => self.retry().await,
                 provisioning = changed(&mut self.provisioning) => self.take_provisioning(provisioning),
                 addresses = changed(&mut self.node_addresses) => self.observe(Feedback::NodeAddresses(addresses)),
+                own = changed(&mut self.own_addresses), if !self.is_draft => {
+                    let own = Feedback::OwnAddresses(own.into_iter().collect());
+                    self.step(Update { observed: vec![own], ..Update::default() }).await;
+                }
                 () = self.reporter.reported() => {}
             }
         }

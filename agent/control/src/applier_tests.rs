@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use portcullis_api::{Change, Kind, Object};
 use portcullis_gateway::infra::DesiredObjects;
-use portcullis_gateway::{ChangedNeeds, Outcome, Reason, Settings, Translator};
+use portcullis_gateway::{ChangedNeeds, EndpointRule, Outcome, Reason, Settings, Translator};
 use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -409,4 +409,43 @@ async fn listeners_that_are_refused_for_good_are_not_asked_for_again() {
     tokio::time::sleep(RETRY * 12).await;
     assert!(!state.borrow().refused.listeners.is_empty());
     assert_eq!(*asked.0.lock().unwrap(), 1);
+}
+
+/// A bridge that comes up while the agent runs: no other object says that it is the node's.
+#[tokio::test(start_paused = true)]
+async fn addresses_of_the_agents_own_network_are_no_backends_from_when_it_has_them() {
+    let objects = [
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "app"}, "spec": {"ports": [{"port": 80}]}}),
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "app-1", "labels": {"kubernetes.io/service-name": "app"}},
+            "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.244.0.1", "10.244.0.8"]}]}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "r"},
+            "spec": {"parentRefs": [{"name": "g"}], "rules": [{"backendRefs": [{"name": "app", "port": 80}]}]}}),
+    ];
+    let in_default = |mut manifest: Value| {
+        manifest["metadata"]["namespace"] = "default".into();
+        set(manifest)
+    };
+    let mut changes = vec![class(), gateway("g", "192.0.2.1")];
+    changes.extend(objects.map(in_default));
+    let endpoints = EndpointRule::Foreign { allowed: BTreeSet::new() };
+    let translator = Translator::new(Settings { endpoints, ..Settings::default() });
+    let updates = [Update { changes, is_complete: true, ..Update::default() }];
+    let source = Scripted(updates.into());
+    let (bridge, own) = watch::channel(Vec::new());
+    let mut applier =
+        Applier::new(source, translator, Reluctant::default(), Recorded::default()).forwarding_from(own);
+    let mut state = applier.state();
+    tokio::spawn(async move { applier.run().await });
+    let mut served = async |count: usize| {
+        let are_served = |state: &State| {
+            state.snapshot.backends.iter().map(|(_, it)| it.endpoints.len()).sum::<usize>() == count
+        };
+        state.wait_for(are_served).await.unwrap();
+    };
+    served(2).await;
+    bridge.send_replace(vec!["10.244.0.1".parse().unwrap()]);
+    served(1).await;
+    bridge.send_replace(Vec::new());
+    served(2).await;
 }

@@ -31,6 +31,9 @@ pub enum Feedback {
     /// The addresses at which clients reach the node: published for Gateways that are served on
     /// all of its addresses.
     NodeAddresses(Vec<IpAddr>),
+    /// The addresses of the agent's network namespace, those of Gateways left out: no object that
+    /// the agent reads need list them.
+    OwnAddresses(BTreeSet<IpAddr>),
     /// The addresses of the API server, and what may keep the agent from it.
     ApiServer(ApiServer),
 }
@@ -69,6 +72,7 @@ pub(crate) struct Observations {
     unread: BTreeSet<Kind>,
     /// Empty: not known.
     node_addresses: Vec<IpAddr>,
+    own_addresses: BTreeSet<IpAddr>,
     api_server: Option<ApiServer>,
 }
 
@@ -93,6 +97,7 @@ impl Observations {
                     self.node_addresses = now;
                 }
             }
+            Feedback::OwnAddresses(now) => self.own_addresses = now,
             Feedback::ApiServer(now) => {
                 let before = self.api_server.take().unwrap_or_default().suspects;
                 let others: BTreeSet<_> = before.symmetric_difference(&now.suspects).copied().collect();
@@ -180,6 +185,11 @@ impl Observations {
     /// The addresses at which clients reach the node; none as long as they are not known.
     pub(crate) fn node_addresses(&self) -> &[IpAddr] {
         &self.node_addresses
+    }
+
+    /// The addresses of the agent's network namespace, as far as they are known.
+    pub(crate) fn own_addresses(&self) -> &BTreeSet<IpAddr> {
+        &self.own_addresses
     }
 
     /// Assigns what is not served to Gateways. Returns those of which something else is known than

@@ -158,8 +158,7 @@ impl Translator {
         let sources = listeners::Sources { objects, settings, observations: &self.observations };
         let judged = listeners.update(&changed, &recertified, sources);
         let attached = hierarchy.update(&changed, &judged, listeners, objects);
-        let api_server = self.observations.api_server().unwrap_or(&settings.api_server);
-        let owned = owners.update(&changed, api_server, objects);
+        let owned = owners.update(&changed, objects, settings, &self.observations);
         let readdressed = self.observations.readdressed();
         let observations = &self.observations;
         let sources = gateways::Sources { listeners, hierarchy, owners, objects, settings, observations };

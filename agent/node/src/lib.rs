@@ -30,7 +30,7 @@ pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Datapath, Options};
 pub use error::{Error, Refused, Unavailable};
 pub use lock::{Beside, Lock, Locked};
-pub use netlink::reachable::reachable_addresses;
+pub use netlink::reachable::{own_addresses, reachable_addresses};
 pub use node::{Choice, Node, Settings, Spread, Tended};
 pub use plan::desired::{Desired, Sharing};
 pub use plan::table::Change;

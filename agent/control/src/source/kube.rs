@@ -159,8 +159,9 @@ impl KubeSource {
         let is_complete = self.becomes_complete();
         self.is_complete |= is_complete;
         let update = Update { is_complete, ..self.take_pending() };
-        // A later agent is not to serve a configuration that lacks the policies there may be.
-        let is_whole = self.unread().all(|kind| kind.role() != Role::Policy);
+        // A later agent is not to serve a configuration that lacks the policies there may be, or
+        // the nodes whose addresses are no backends.
+        let is_whole = self.unread().all(|kind| kind.role() != Role::Policy && kind != Kind::Node);
         if let Some(last_good) = self.last_good.as_mut().filter(|_| is_whole) {
             last_good.changed();
         }
@@ -203,8 +204,10 @@ impl KubeSource {
         let effect = match (kind, kind.role()) {
             _ if self.is_remembered => "what was kept of it is served",
             (_, Role::Policy) => "requests for Services that one may be about are answered with an error",
-            (Kind::Namespace, _) => "to selectors, namespaces have no labels but their names",
-            (Kind::Node, _) => "addresses of nodes are not kept from tenants",
+            (Kind::Namespace, _) => "selectors select namespaces by their names only",
+            (Kind::Node, _) => {
+                "no endpoint is used, because any may be a node's, but in namespaces of --endpoint-namespaces"
+            }
             _ => "what there is of it is not served",
         };
         let message =

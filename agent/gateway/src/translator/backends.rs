@@ -23,6 +23,9 @@ use crate::{AgentRole, EndpointRule, Settings};
 /// Endpoints of a Service that one message names; others are counted.
 const IN_ONE_MESSAGE: usize = 8;
 
+const PERHAPS_A_NODES: &str =
+    "perhaps a node's (the agents cannot read Nodes: give them the rights of the chart's ClusterRole)";
+
 #[derive(Debug, Default)]
 pub(super) struct Backends {
     slices_by_service: Relation<ObjectName, ObjectName>,
@@ -212,7 +215,7 @@ impl Backends {
         backend(used, service, slices, |slice, endpoint, address| {
             let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
             // Pods of Gateways have no right to read others: nothing is proved to them.
-            if sources.owners.is_node(&address)
+            if (sources.owners.is_node(&address) || sources.owners.is_own(&address))
                 && sources.settings.role == AgentRole::Node
                 && let Some(pod) = named_pod(slice, endpoint)
             {
@@ -262,7 +265,10 @@ impl Sources<'_> {
             Owner::Pods => None,
         });
         let is_gateways = || self.gateways.have(address) || is_frontend(address, snapshot);
-        owner.or_else(|| is_gateways().then_some("a Gateway's"))
+        owner
+            .or_else(|| is_gateways().then_some("a Gateway's"))
+            .or_else(|| self.owners.is_own(address).then_some("a node's"))
+            .or_else(|| self.owners.are_nodes_unread().then_some(PERHAPS_A_NODES))
     }
 }
 

@@ -101,3 +101,28 @@ fn pods_of_a_gateway_forward_to_no_address_that_agents_do_not() {
     let outcome = translator.apply(vec![Change::Delete(shared)]);
     assert!(served(&outcome.snapshot).contains("203.0.113.7"), "{:?}", served(&outcome.snapshot));
 }
+
+/// Bridges and further interfaces: no node's status lists their addresses.
+#[test]
+fn addresses_of_the_agents_own_network_are_no_backends() {
+    let (mut translator, outcome) = translated(&["10.244.0.1", "10.244.0.8"]);
+    assert_eq!(served(&outcome.snapshot).len(), 2);
+    translator.observe(Feedback::OwnAddresses(["10.244.0.1".parse().unwrap()].into()));
+    let outcome = translator.apply(Vec::new());
+    assert_eq!(served(&outcome.snapshot), ["10.244.0.8".to_owned()].into());
+    translator.observe(Feedback::OwnAddresses(BTreeSet::new()));
+    assert_eq!(served(&translator.apply(Vec::new()).snapshot).len(), 2);
+}
+
+#[test]
+fn no_endpoint_is_a_backend_while_nodes_cannot_be_read() {
+    let (mut translator, _) = translated(&["10.244.0.8"]);
+    translator.observe(Feedback::Unread([Kind::Node].into()));
+    let outcome = translator.apply(Vec::new());
+    assert_eq!(served(&outcome.snapshot), BTreeSet::new());
+    let route = outcome.statuses.iter().find(|(key, _)| key.kind == Kind::HttpRoute);
+    let status = route.map(|(_, status)| status.to_json().to_string()).unwrap_or_default();
+    assert!(status.contains("10.244.0.8 is perhaps a node's (the agents cannot read Nodes"), "{status}");
+    translator.observe(Feedback::Unread(BTreeSet::new()));
+    assert_eq!(served(&translator.apply(Vec::new()).snapshot).len(), 1);
+}

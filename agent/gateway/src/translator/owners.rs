@@ -11,7 +11,9 @@ use portcullis_model::ObjectName;
 
 use super::changes::{ChangedObjects, service_of};
 use super::relation::Relation;
+use crate::Settings;
 use crate::address_range::AddressRange;
+use crate::feedback::Observations;
 use crate::infra::cluster_addresses;
 
 /// The Service of the API server, in namespace `default`.
@@ -25,6 +27,10 @@ pub(super) struct Owners {
     pods: BTreeMap<ObjectName, Vec<AddressRange>>,
     /// Those by which this agent reaches the API server.
     api_server: BTreeSet<IpAddr>,
+    /// Those of the network that this agent forwards from.
+    own: BTreeSet<IpAddr>,
+    /// True if there may be nodes of which nothing is known.
+    are_nodes_unread: bool,
 }
 
 /// The owner of an address.
@@ -40,6 +46,8 @@ pub(super) enum Owner<'o> {
 pub(super) struct ChangedOwners {
     addresses: BTreeSet<IpAddr>,
     pods: Vec<AddressRange>,
+    /// Any address may be a node's, or may not any more.
+    all: bool,
 }
 
 // === impl Owners ===
@@ -48,12 +56,20 @@ impl Owners {
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
-        api_server: &BTreeSet<IpAddr>,
         objects: &Objects,
+        settings: &Settings,
+        observations: &Observations,
     ) -> ChangedOwners {
+        let api_server = observations.api_server().unwrap_or(&settings.api_server);
+        let own = observations.own_addresses();
+        let are_nodes_unread = observations.is_unread(Kind::Node);
         let mut now_changed = ChangedOwners::default();
         now_changed.addresses.extend(self.api_server.symmetric_difference(api_server));
+        now_changed.addresses.extend(self.own.symmetric_difference(own));
+        now_changed.all = self.are_nodes_unread != are_nodes_unread;
         self.api_server.clone_from(api_server);
+        self.own.clone_from(own);
+        self.are_nodes_unread = are_nodes_unread;
         for kind in [Kind::Service, Kind::Node, Kind::EndpointSlice] {
             for name in changed.of(kind) {
                 let key = ObjectKey { kind, name: name.clone() };
@@ -103,18 +119,29 @@ impl Owners {
     pub(super) fn is_node(&self, address: &IpAddr) -> bool {
         self.by_address.of(address).any(|key| key.kind == Kind::Node)
     }
+
+    /// True if this agent's own network has the address, be it listed anywhere or not: that of a
+    /// bridge, or of a second interface.
+    pub(super) fn is_own(&self, address: &IpAddr) -> bool {
+        self.own.contains(address)
+    }
+
+    /// True if any address may be a node's, because no node can be read.
+    pub(super) fn are_nodes_unread(&self) -> bool {
+        self.are_nodes_unread
+    }
 }
 
 // === impl ChangedOwners ===
 
 impl ChangedOwners {
     pub(super) fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.pods.is_empty()
+        self.addresses.is_empty() && self.pods.is_empty() && !self.all
     }
 
     /// True if the address has another owner now, or none any more.
     pub(super) fn concerns(&self, address: &IpAddr) -> bool {
-        self.addresses.contains(address) || self.pods.iter().any(|range| range.contains(address))
+        self.all || self.addresses.contains(address) || self.pods.iter().any(|range| range.contains(address))
     }
 }
 

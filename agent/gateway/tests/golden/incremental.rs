@@ -95,7 +95,7 @@ impl Followed {
 #[derive(Default)]
 struct Observed {
     assigned: Assigned,
-    others: [Option<Feedback>; 6],
+    others: [Option<Feedback>; 7],
 }
 
 impl Observed {
@@ -108,6 +108,7 @@ impl Observed {
             Feedback::NodeAddresses(_) => self.others[3] = Some(feedback),
             Feedback::ApiServer(_) => self.others[4] = Some(feedback),
             Feedback::Unread(_) => self.others[5] = Some(feedback),
+            Feedback::OwnAddresses(_) => self.others[6] = Some(feedback),
         }
     }
 }

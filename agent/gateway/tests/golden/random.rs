@@ -1,6 +1,7 @@
 //! Random objects, changes of them, and observations of what became of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use portcullis_api::{Change, Kind, Object, Objects};
 use portcullis_gateway::infra::{AssignedAddresses, generated_name};
@@ -39,8 +40,9 @@ pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
             4 => vec![Feedback::KeptCertificates(kept_certificates(&mut dice))],
             5 => vec![Feedback::ApiServer(api_server(&mut dice))],
-            6 => vec![Feedback::Unread([Kind::BackendTlsPolicy].into())],
+            6 => vec![Feedback::Unread([Kind::BackendTlsPolicy, Kind::Node].into())],
             7 => vec![Feedback::Unread(BTreeSet::new())],
+            8 => vec![Feedback::OwnAddresses(own_addresses(&mut dice))],
             _ => Vec::new(),
         }
     })
@@ -84,6 +86,10 @@ fn published(gateway: &ObjectName, addresses: &[&str]) -> AssignedAddresses {
 fn api_server(dice: &mut Dice) -> ApiServer {
     let mut some = |count| (0..dice.roll(count)).map(|_| dice.pick(&ADDRESSES).parse().unwrap()).collect();
     ApiServer { addresses: some(3), suspects: some(3) }
+}
+
+fn own_addresses(dice: &mut Dice) -> BTreeSet<IpAddr> {
+    (0..dice.roll(3)).map(|_| IpAddr::from([10, 0, 0, dice.roll(5) as u8])).collect()
 }
 
 fn unserved(dice: &mut Dice) -> Unserved {

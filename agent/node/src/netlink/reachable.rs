@@ -1,6 +1,8 @@
-//! The addresses at which clients reach this network namespace: what an operator may be told where
-//! a Gateway is served on all of them.
+//! The addresses of this network namespace: those at which clients reach it, for an operator to be
+//! told where a Gateway is served on all of them, and all that are no Gateway's, for none of them
+//! to be a tenant's backend.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
@@ -17,6 +19,29 @@ use super::addresses::local_address;
 /// # Errors
 /// When the kernel does not list them.
 pub fn reachable_addresses() -> io::Result<Vec<IpAddr>> {
+    messages().map(|messages| reachable(&messages))
+}
+
+/// All addresses of this thread's network namespace, in order, without those that agents added, and
+/// those that every network namespace may have (loopback, link-local).
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let messages = messages()?;
+    let local = messages.iter().filter_map(local_address).filter(|local| !local.ours);
+    let addresses: BTreeSet<_> = local.map(|local| local.address).filter(|it| !is_everywhere(it)).collect();
+    Ok(addresses.into_iter().collect())
+}
+
+fn is_everywhere(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_loopback() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_loopback() || address.is_unicast_link_local(),
+    }
+}
+
+fn messages() -> io::Result<Vec<AddressMessage>> {
     let mut connection: Connection<RouteNetlinkMessage> = Connection::open(NETLINK_ROUTE)?;
     let mut messages = Vec::new();
     connection.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
@@ -24,7 +49,7 @@ pub fn reachable_addresses() -> io::Result<Vec<IpAddr>> {
             messages.push(message);
         }
     })?;
-    Ok(reachable(&messages))
+    Ok(messages)
 }
 
 fn reachable(messages: &[AddressMessage]) -> Vec<IpAddr> {

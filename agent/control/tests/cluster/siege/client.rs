@@ -2,7 +2,7 @@
 //! ones; backends that say whose they are; and what a hostile tenant's own clients get.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::deeds::{self, Scene};
 use super::platform::{Sites, at};
+use super::pod;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads that ask, each on behalf of its share of the tenants.
@@ -199,8 +200,8 @@ fn ask_all(targets: &[Target], sites: &Sites, stop: &AtomicBool) -> Seen {
 }
 
 /// Answers as long as the process runs; returns its port.
-pub(super) fn backend(address: IpAddr, name: String) -> u16 {
-    let listener = TcpListener::bind((address, 0)).unwrap();
+pub(super) fn backend(name: String) -> u16 {
+    let listener = pod::listener();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {

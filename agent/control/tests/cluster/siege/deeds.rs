@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
+use super::Size;
 use super::good::host;
 use super::platform::{EDGE, GUARDED, PARENT, PARENT_HOST, RULE};
-use super::{POD, Size};
+use super::pod::{NODES_END, POD};
 
 /// The tenant's mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +38,14 @@ pub(super) struct Deed {
 }
 
 /// Endpoints that are no pods: by Service what it leads to; `EDGE` stands for the shared Gateway's
-/// address. The API server itself refuses the last two.
-pub(super) const FORBIDDEN: [(&str, &str); 6] = [
+/// address, `NODES-END` for one of the node's that its status does not list. The API server itself
+/// refuses the last two.
+pub(super) const FORBIDDEN: [(&str, &str); 7] = [
     ("kubelet", "10.250.0.1:10250"),
     ("api", "10.250.0.1:6443"),
     ("cluster-ip", "10.96.0.1:443"),
     ("vip", "EDGE:80"),
+    ("interface", "NODES-END:10250"),
     ("loopback", "127.0.0.1:10249"),
     ("link-local", "169.254.169.254:80"),
 ];
@@ -123,7 +126,7 @@ fn valid_route(scene: &Scene, name: &str) -> Deed {
 fn backends(scene: &Scene, intent: Intent) -> Objects {
     let mut objects = service("backend", POD, OWN_PORT);
     for (name, place) in FORBIDDEN {
-        let place = place.replace("EDGE", &scene.edge.to_string());
+        let place = place.replace("EDGE", &scene.edge.to_string()).replace("NODES-END", NODES_END);
         let (address, port) = place.rsplit_once(':').unwrap();
         let port = port.parse().unwrap();
         objects.extend(match intent {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::POD;
 use super::client::{Authority, Target, backend};
 use super::platform::{EDGE, GUARDED, PARENT, PARENT_HOST, ROLE, RULE, Sites, at};
+use super::pod::POD;
 use crate::fixture::{Fixture, condition};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ impl Tenant {
 
     /// It answers with the tenant's name.
     async fn create_backend(&self) {
-        let port = backend(POD.parse().unwrap(), self.name());
+        let port = backend(self.name());
         service(&self.fixture, "web", POD, port).await;
     }
 

@@ -161,7 +161,7 @@ impl Tenant {
     pub(super) async fn overreach(&self, platform: &Fixture, good: &[good::Tenant]) -> Writes {
         let mut writes = Writes::default();
         let victim = good.first().map(|tenant| self.fixture.named(&tenant.name()));
-        for address in ["8.8.8.8", "10.96.0.1", "10.250.0.1", super::POD] {
+        for address in ["8.8.8.8", "10.96.0.1", "10.250.0.1", super::pod::POD] {
             let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}});
             let api = self.fixture.api("Service");
             let patched =

@@ -7,10 +7,9 @@ mod deeds;
 mod good;
 mod hostile;
 mod platform;
+mod pod;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -25,9 +24,6 @@ pub(crate) use hostile::Writes;
 /// Objects that are made at once.
 const CONCURRENCY: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(180);
-
-/// An address that looks like a pod's: no object of the cluster has it.
-const POD: &str = "10.244.0.250";
 
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
@@ -68,7 +64,7 @@ pub(crate) struct Siege {
 impl Siege {
     /// Everything of the good tenants, served.
     pub(crate) async fn prepare(platform: Fixture, size: Size) -> Self {
-        add_address(POD);
+        pod::create();
         platform::create(&platform).await;
         let authority = client::Authority::new();
         let good = futures::stream::iter(0..size.good)
@@ -175,12 +171,4 @@ impl Siege {
         self.platform.remove_namespaces(&names, 2 * TIMEOUT).await;
         self.platform.remove().await;
     }
-}
-
-/// On the node, as a network plugin would for a pod; gone with the node.
-fn add_address(address: &str) {
-    let address: IpAddr = address.parse().unwrap();
-    let added =
-        Command::new("ip").args(["address", "replace", &format!("{address}/32"), "dev", "lo"]).status();
-    assert!(added.unwrap().success(), "cannot add {address}");
 }
