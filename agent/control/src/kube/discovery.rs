@@ -21,6 +21,21 @@ pub(crate) async fn served(client: &Client, kind: Kind) -> kube::Result<Option<A
     Ok(None)
 }
 
+/// Tells whether a kind that is not [`served`] is in a version whose schema we do not read.
+///
+/// # Errors
+/// As [`served`].
+pub(crate) async fn is_served_otherwise(client: &Client, kind: Kind) -> kube::Result<bool> {
+    let groups = client.list_api_groups().await?.groups;
+    let versions = groups.into_iter().filter(|group| group.name == kind.group()).flat_map(|it| it.versions);
+    for version in versions.filter(|it| !kind.versions().contains(&it.version.as_str())) {
+        if resource(client, kind.group(), &version.version, kind.as_str()).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// One kind of one version.
 ///
 /// # Errors

@@ -210,8 +210,15 @@ impl KubeSource {
             }
             _ => "what there is of it is not served",
         };
-        let message =
-            format!("it may not be listed; {effect}: give the agents the rights of the chart's ClusterRole");
+        let rights = "give the agents the rights of the chart's ClusterRole";
+        let message = match kind.role() {
+            Role::Policy => format!(
+                "it may not be listed, or is in none of the versions {}; {effect}: {rights}, or install the CRDs of a \
+                 supported release",
+                kind.versions().join(", ")
+            ),
+            _ => format!("it may not be listed; {effect}: {rights}"),
+        };
         let file = "API server".into();
         Problem { file, line: None, object: Some(kind.to_string()), message, effect: Effect::Warning }
     }

@@ -231,8 +231,9 @@ async fn policies_that_may_not_be_read_are_told_until_they_are() {
     assert_eq!(
         problems,
         [
-            "API server: BackendTLSPolicy: it may not be listed; requests for Services that one may be about are answered \
-          with an error: give the agents the rights of the chart's ClusterRole"
+            "API server: BackendTLSPolicy: it may not be listed, or is in none of the versions v1, v1alpha3; requests for \
+             Services that one may be about are answered with an error: give the agents the rights of the chart's \
+             ClusterRole, or install the CRDs of a supported release"
         ]
     );
     translate(&mut source, &draft);

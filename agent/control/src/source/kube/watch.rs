@@ -8,7 +8,7 @@ use kube::api::{Api, PartialObjectMeta};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event, ListSemantic};
 use kube::{Client, Resource};
-use portcullis_api::{Kind, ObjectKey, Reading};
+use portcullis_api::{Kind, ObjectKey, Reading, Role};
 use portcullis_model::ObjectName;
 use serde::Serialize;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::kube::backoff::{Backoff, jittered};
-use crate::kube::discovery::served;
+use crate::kube::discovery::{is_served_otherwise, served};
 use crate::kube::read_log::ReadLog;
 use crate::kube::{code, watch_code};
 
@@ -34,7 +34,7 @@ pub(super) enum Delta {
     /// A complete list follows; whatever is not in it is gone.
     Begin(Kind),
     Done(Kind),
-    /// We may not read the kind; the source should not wait for it.
+    /// We may not, or cannot, read the kind; the source should not wait for it.
     Denied(Kind),
     /// Nothing was read so far, and there is no answer.
     Unreachable,
@@ -91,8 +91,20 @@ impl KindWatch {
     }
 
     /// A kind that is not served has no objects. One that was served until now must be found
-    /// missing twice: an API server that is just starting may not know all of its kinds yet.
+    /// missing twice: an API server that is just starting may not know all of its kinds yet. Of a
+    /// policy in a version that we do not read there may be objects all the same.
     async fn not_served(&mut self) -> Result<(), Closed> {
+        if self.kind.role() == Role::Policy {
+            match is_served_otherwise(&self.client, self.kind).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.send(Delta::Denied(self.kind)).await?;
+                    tokio::time::sleep(jittered(RECHECK)).await;
+                    return Ok(());
+                }
+                Err(error) => return self.failed(&error, code(&error)).await,
+            }
+        }
         self.read_log.not_served();
         self.not_served += 1;
         if !self.is_known || self.not_served > 1 {
@@ -223,6 +235,32 @@ mod tests {
     use super::*;
     use crate::kube::fake::ApiServer;
     use serde_json::json;
+
+    /// CRDs of a release that we do not know.
+    #[tokio::test]
+    async fn policies_in_a_version_that_is_not_read_are_not_taken_for_none() {
+        let mut server = ApiServer::start().await;
+        let (to, mut deltas) = mpsc::channel(100);
+        let watch = tokio::spawn(watch(server.client().await, Kind::BackendTlsPolicy, to));
+        for version in Kind::BackendTlsPolicy.versions() {
+            let discovery = server.asked().await;
+            assert_eq!(discovery.path, format!("/apis/gateway.networking.k8s.io/{version}"));
+            discovery.answer_not_found();
+        }
+        let groups = server.asked().await;
+        assert_eq!(groups.path, "/apis");
+        let version = json!({"groupVersion": "gateway.networking.k8s.io/v2", "version": "v2"});
+        let group = json!({"name": "gateway.networking.k8s.io", "versions": [version]});
+        groups.answer(200, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}));
+        let discovery = server.asked().await;
+        assert_eq!(discovery.path, "/apis/gateway.networking.k8s.io/v2");
+        let policies = json!({"name": "backendtlspolicies", "singularName": "", "namespaced": true,
+            "kind": "BackendTLSPolicy", "verbs": []});
+        discovery
+            .answer(200, json!({"groupVersion": "gateway.networking.k8s.io/v2", "resources": [policies]}));
+        assert!(matches!(deltas.recv().await, Some(Delta::Denied(Kind::BackendTlsPolicy))));
+        watch.abort();
+    }
 
     #[tokio::test]
     async fn a_kind_that_is_served_and_cannot_be_found_is_asked_for_less_and_less() {
