@@ -49,7 +49,7 @@ impl Forwarder {
         let parts = &mut outgoing.parts;
         let switch = match outgoing.upload {
             Upload::Empty if plan.fields.has(KnownField::Upgrade) => upgrade::Pending::take(parts),
-            Upload::Empty | Upload::Client { .. } => None,
+            Upload::Empty | Upload::Client(_) => None,
         };
         let deadline = plan.deadline();
         if let Some(target) = plan.target(parts) {

@@ -135,7 +135,7 @@ fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
 /// HEAD for requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
-    if matches!(upload, Upload::Client { .. }) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+    if matches!(upload, Upload::Client(_)) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
         parts.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     let crumbs = parts.headers.get_all(header::COOKIE);

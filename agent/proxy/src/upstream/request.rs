@@ -24,20 +24,23 @@ pub(crate) struct Outgoing {
     pub upload: Upload,
 }
 
-/// Empty uploads are a case of their own: a request without body can be sent again.
+/// Empty uploads are a case of their own: a request without body can be sent again. The other is
+/// boxed, because the HTTP library keeps room for 32 requests for every connection to a backend.
 pub(crate) enum Upload {
     Empty,
-    Client {
-        incoming: Incoming,
-        /// Bytes that may still come.
-        left: u64,
-        taken: TakenBody,
-        fault: SharedFault,
-        /// Names that trailers must not have because filters decide about them.
-        edited: Vec<HeaderName>,
-        /// Of a body that has to come at the minimum rate.
-        progress: Option<Rc<UploadProgress>>,
-    },
+    Client(Box<ClientUpload>),
+}
+
+pub(crate) struct ClientUpload {
+    incoming: Incoming,
+    /// Bytes that may still come.
+    left: u64,
+    taken: TakenBody,
+    fault: SharedFault,
+    /// Names that trailers must not have because filters decide about them.
+    edited: Vec<HeaderName>,
+    /// Of a body that has to come at the minimum rate.
+    progress: Option<Rc<UploadProgress>>,
 }
 
 /// The fault of the client's body, if it has one; shared with the task that waits for the response.
@@ -89,42 +92,42 @@ impl Upload {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
-        Self::Client {
+        Self::Client(Box::new(ClientUpload {
             incoming,
             left: limit.unwrap_or(u64::MAX),
             taken: TakenBody::begin(untaken),
             fault: SharedFault::default(),
             edited: vec![],
             progress: None,
-        }
+        }))
     }
 
     /// Notes the names that trailers must not have, if there may be trailers.
     pub(crate) fn keep_out(&mut self, names: impl FnOnce() -> Vec<HeaderName>) {
-        if let Self::Client { edited, .. } = self {
-            *edited = names();
+        if let Self::Client(upload) = self {
+            upload.edited = names();
         }
     }
 
     /// Keeps record of the progress from now on, if the length of the body was announced.
     pub(crate) fn track(&mut self) -> Option<Rc<UploadProgress>> {
-        let Self::Client { incoming, progress, .. } = self else { return None };
-        incoming.size_hint().exact()?;
-        Some(progress.get_or_insert_default().clone())
+        let Self::Client(upload) = self else { return None };
+        upload.incoming.size_hint().exact()?;
+        Some(upload.progress.get_or_insert_default().clone())
     }
 
     /// True if the declared length of the body exceeds the limit.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
             Self::Empty => false,
-            Self::Client { incoming, left, .. } => incoming.size_hint().lower() > *left,
+            Self::Client(upload) => upload.incoming.size_hint().lower() > upload.left,
         }
     }
 
     pub(crate) fn fault(&self) -> Option<SharedFault> {
         match self {
             Self::Empty => None,
-            Self::Client { fault, .. } => Some(fault.clone()),
+            Self::Client(upload) => Some(upload.fault.clone()),
         }
     }
 }
@@ -137,9 +140,8 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self::Client { incoming, left, taken, fault, edited, progress } = &mut *self else {
-            return Poll::Ready(None);
-        };
+        let Self::Client(upload) = &mut *self else { return Poll::Ready(None) };
+        let ClientUpload { incoming, left, taken, fault, edited, progress } = &mut **upload;
         let polled = match progress {
             Some(progress) if progress.is_too_slow() => Poll::Ready(Some(Err(UploadError::TooSlow))),
             _ => Pin::new(&mut *incoming).poll_frame(cx).map_err(UploadError::from),
@@ -176,14 +178,14 @@ impl Body for Upload {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Client { incoming, .. } => incoming.is_end_stream(),
+            Self::Client(upload) => upload.incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Client { incoming, .. } => incoming.size_hint(),
+            Self::Client(upload) => upload.incoming.size_hint(),
         }
     }
 }
@@ -193,5 +195,16 @@ impl Body for Upload {
 impl SharedFault {
     pub(crate) fn get(&self) -> Option<BodyFault> {
         self.0.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_takes_little_room_in_the_queue_of_a_connection() {
+        let head = size_of::<Request<()>>();
+        assert!(size_of::<Request<Upload>>() <= head + size_of::<usize>());
     }
 }
