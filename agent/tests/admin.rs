@@ -24,7 +24,7 @@ spec:
 
 struct Admin {
     port: u16,
-    _agent: Agent,
+    agent: Agent,
 }
 
 impl Admin {
@@ -38,7 +38,7 @@ impl Admin {
             port = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
             port.is_some()
         });
-        Self { port: port.unwrap(), _agent: agent }
+        Self { port: port.unwrap(), agent }
     }
 
     fn connect(&self) -> TcpStream {
@@ -129,4 +129,35 @@ fn held_connections_keep_no_probe_out() {
     }
     let mut oldest = &held[0];
     assert_eq!(oldest.read(&mut [0]).unwrap_or(0), 0, "it gave its place away");
+}
+
+/// The agent finds the probe and more connections than it holds at once.
+#[test]
+fn a_probe_is_answered_whoever_comes_after_it() {
+    let admin = Admin::start();
+    admin.agent.signal("STOP");
+    let mut probe = admin.connect();
+    write!(probe, "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    // No more than the kernel keeps for a listener.
+    let _later: Vec<_> = (0..100).map(|_| admin.connect()).collect();
+    admin.agent.signal("CONT");
+    let mut answer = String::new();
+    let read = probe.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{read:?} {answer}");
+}
+
+#[test]
+fn an_answer_under_way_is_not_broken_off_for_connections_that_ask_nothing() {
+    let admin = Admin::start();
+    let mut asking = admin.connect();
+    write!(asking, "POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{").unwrap();
+    // Once it is answered the agent waits for the rest of the question.
+    assert!(admin.ask("GET", "/livez", "Host: localhost\r\n").starts_with("HTTP/1.1 200 "));
+    let later: Vec<_> = (0..200).map(|_| admin.connect()).collect();
+    let mut oldest = &later[0];
+    assert_eq!(oldest.read(&mut [0]).unwrap_or(0), 0, "it gave its place away");
+    write!(asking, "}}").unwrap();
+    let mut answer = [0; 12];
+    asking.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 400");
 }

@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{self, Poll};
 use std::time::Duration;
 
@@ -25,16 +26,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::admin::endpoints::{Admin, text};
 use crate::admin::hosts::Hosts;
 
 /// Largest body of a question, in bytes.
 const MAX_BODY: usize = 64 << 10;
-/// Connections of one socket. One more ends the oldest: nothing that holds connections keeps a
-/// probe out.
+/// Connections of one socket. One more ends the oldest that asks nothing: nothing that holds
+/// connections keeps a probe out.
 const MAX_CONNECTIONS: usize = 64;
+/// Time that a connection keeps its place for, however many come after it: a probe's request comes
+/// with it, and is answered at once.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// Answers that are made or sent at a time. Each may be about everything that is configured.
 const MAX_ANSWERS: usize = 8;
 /// Time for a head to come, and for a body.
@@ -60,10 +64,22 @@ struct Service {
     answers: Arc<Semaphore>,
 }
 
+/// A connection that is open.
+struct Held {
+    task: AbortHandle,
+    accepted: Instant,
+    /// A request of it is being answered.
+    is_answering: Arc<AtomicBool>,
+}
+
+/// Marks a connection as long as a request of it is being answered.
+struct Answering(Arc<AtomicBool>);
+
 /// The body of an answer, which counts as long as it is not sent.
 struct Counted {
     body: Full<Bytes>,
     _permit: Option<OwnedSemaphorePermit>,
+    _answering: Answering,
 }
 
 /// Removed when dropped.
@@ -165,16 +181,16 @@ impl Listener for TcpListener {
 /// the data plane.
 async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut open: VecDeque<Held> = VecDeque::new();
     loop {
         tokio::select! {
             stream = listener.next() => match stream {
                 Ok(stream) => {
-                    open.retain(|connection| !connection.is_finished());
-                    if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
-                        oldest.abort();
-                    }
-                    open.push_back(connections.spawn(connection(stream, service.clone())));
+                    make_room(&mut open).await;
+                    let is_answering = Arc::<AtomicBool>::default();
+                    let serving = connection(stream, service.clone(), is_answering.clone());
+                    let task = connections.spawn(serving);
+                    open.push_back(Held { task, accepted: Instant::now(), is_answering });
                 }
                 Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
             },
@@ -185,8 +201,33 @@ async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: watc
     connections.shutdown().await;
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, service: Arc<Service>) {
-    let answer = service_fn(|request| service.answer(request));
+/// Ends the oldest connection that asks nothing, or else the oldest, if there are too many; not
+/// before each has had its [`FIRST_LOOK`].
+async fn make_room(open: &mut VecDeque<Held>) {
+    loop {
+        open.retain(|held| !held.task.is_finished());
+        if open.len() < MAX_CONNECTIONS {
+            return;
+        }
+        let is_new = |held: &Held| held.accepted.elapsed() < FIRST_LOOK;
+        let idle = open.iter().position(|held| !is_new(held) && !held.is_answering.load(Relaxed));
+        match (idle, open.iter().find(|held| is_new(held))) {
+            (None, Some(new)) => sleep_until(new.accepted + FIRST_LOOK).await,
+            (idle, _) => {
+                if let Some(held) = open.remove(idle.unwrap_or_default()) {
+                    held.task.abort();
+                }
+            }
+        }
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: Arc<Service>,
+    is_answering: Arc<AtomicBool>,
+) {
+    let answer = service_fn(|request| service.answer(request, Answering::begin(&is_answering)));
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
     // A client that went away, or does not end.
@@ -196,39 +237,63 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, service: Arc<Se
 // === impl Service ===
 
 impl Service {
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Counted>, Infallible> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        answering: Answering,
+    ) -> Result<Response<Counted>, Infallible> {
         let (head, body) = request.into_parts();
         if let Some(refusal) = self.hosts.refusal(&head) {
-            return Ok(small(text(StatusCode::MISDIRECTED_REQUEST, refusal)));
+            return Ok(counted(text(StatusCode::MISDIRECTED_REQUEST, refusal), None, answering));
         }
         let body = match timeout(REQUEST_TIME, Limited::new(body, MAX_BODY).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(_)) => {
-                return Ok(small(text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n")));
+                let long = text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n");
+                return Ok(counted(long, None, answering));
             }
             Err(_) => {
                 let late = format!("the question did not come within {REQUEST_TIME:?}\n");
-                return Ok(small(text(StatusCode::REQUEST_TIMEOUT, late)));
+                return Ok(counted(text(StatusCode::REQUEST_TIMEOUT, late), None, answering));
             }
         };
         let request = Request::from_parts(head, body);
         // Probes never wait.
         if matches!(request.uri().path(), "/livez" | "/readyz") {
-            return Ok(small(self.admin.answer(request).await));
+            return Ok(counted(self.admin.answer(request).await, None, answering));
         }
         let permit = timeout(QUEUE_TIME, Arc::clone(&self.answers).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else {
             let busy = format!("{MAX_ANSWERS} other answers are being sent: ask again later\n");
-            return Ok(small(text(StatusCode::SERVICE_UNAVAILABLE, busy)));
+            return Ok(counted(text(StatusCode::SERVICE_UNAVAILABLE, busy), None, answering));
         };
         let answer = self.admin.answer(request).await;
-        Ok(answer.map(|body| Counted { body: body.into(), _permit: Some(permit) }))
+        Ok(counted(answer, Some(permit), answering))
     }
 }
 
-/// An answer that need not be counted.
-fn small(answer: Response<Bytes>) -> Response<Counted> {
-    answer.map(|body| Counted { body: body.into(), _permit: None })
+/// Small answers need no permit.
+fn counted(
+    answer: Response<Bytes>,
+    permit: Option<OwnedSemaphorePermit>,
+    answering: Answering,
+) -> Response<Counted> {
+    answer.map(|body| Counted { body: body.into(), _permit: permit, _answering: answering })
+}
+
+// === impl Answering ===
+
+impl Answering {
+    fn begin(is_answering: &Arc<AtomicBool>) -> Self {
+        is_answering.store(true, Relaxed);
+        Self(is_answering.clone())
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
 }
 
 impl Body for Counted {
