@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use socket2::{Domain, Socket, Type};
-use support::{Agent, Answer, HTTP, backend, eventually};
+use support::{Agent, Answer, HTTP, backend, backend_that_answers, eventually};
 
 const GATEWAY: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
@@ -296,6 +296,38 @@ fn parameters(spec: &str) -> String {
     format!(
         "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayParameters\nmetadata: {{name: strict, namespace: infra}}\nspec: {spec}\n"
     )
+}
+
+/// The client learns that the backend failed, and nothing of the limits; the operator, where and
+/// which.
+#[test]
+fn a_response_over_the_limits_is_told_with_listener_backend_and_limit() {
+    let field = |bytes: usize| format!("x: {}\r\n", "v".repeat(bytes));
+    let options = ["--max-response-header", "8", "--max-response-fields", "20"];
+    for (fields, limit) in [
+        (field(10 << 10), "a response head of more than 8 KiB (--max-response-header)"),
+        (field(1).repeat(21), "a response head of more than 20 fields (--max-response-fields)"),
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{fields}\r\n");
+        let port = backend_that_answers(answer);
+        let services = service("blue", port);
+        let manifests =
+            [("gateway.yaml", GATEWAY), ("services.yaml", &services), ("route.yaml", &route("blue"))];
+        let agent = Agent::start_with(&options, &manifests);
+        let answer = agent.http("any.example", "/");
+        assert_eq!(answer, Some(Answer { status: 502, body: "the backend failed\n".to_owned() }), "{limit}");
+        let log = agent.log();
+        let told: Vec<_> = log.lines().filter(|line| line.contains("502")).collect();
+        let [told] = told[..] else { panic!("{log}") };
+        for part in [
+            " WARN ",
+            "Gateway infra/web listener http",
+            "shop/blue:80",
+            &format!("127.0.0.1:{port} sent {limit}"),
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
 }
 
 #[test]

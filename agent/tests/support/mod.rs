@@ -197,6 +197,19 @@ fn serve(mut stream: TcpStream, name: &str) {
     }
 }
 
+/// A backend that answers with these bytes, whatever it is asked, and closes.
+pub(crate) fn backend_that_answers(answer: String) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
 /// Polls until the condition holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;

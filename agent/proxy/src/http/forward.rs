@@ -69,8 +69,9 @@ impl Forwarder {
         match sent {
             Ok(answered) => self.respond(client, plan, answered, deadline, switch),
             Err(error) => {
-                if matches!(error, AttemptError::ResponseTooLarge(_)) && self.too_large.is_due() {
-                    tracing::warn!(rule = %plan.rule.id, backend = %plan.name, "502: {error}");
+                if matches!(error, AttemptError::ResponseTooLarge(..)) && self.too_large.is_due() {
+                    let listener = passage.listener.map(tracing::field::display);
+                    tracing::warn!(listener, rule = %plan.rule.id, backend = %plan.name, "502: {error}");
                 }
                 Err(plan.failed(error.reason(), &error))
             }

@@ -4,7 +4,7 @@
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, header};
-use portcullis_model::{BackendName, Filter, Rule, WeightedBackend};
+use portcullis_model::{BackendName, Filter, ListenerId, Rule, WeightedBackend};
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
@@ -46,6 +46,8 @@ pub(crate) struct Passage<'r> {
     pub via: Option<&'r HeaderValue>,
     /// The id that the request has in the access log. `None`: it has none yet.
     pub request_id: Option<&'r HeaderValue>,
+    /// For the log.
+    pub listener: Option<&'r ListenerId>,
 }
 
 // === impl ForwardPlan ===

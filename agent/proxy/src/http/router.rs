@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
-use portcullis_model::ObjectName;
+use portcullis_model::{ListenerId, ObjectName};
 
 use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
@@ -52,6 +52,10 @@ impl Routed<'_> {
     pub(crate) fn is_grpc(&self) -> bool {
         self.grpc.is_some()
     }
+
+    fn listener_id(&self) -> Option<&ListenerId> {
+        self.listener.as_ref().map(|listener_state| &listener_state.listener.id)
+    }
 }
 
 // === impl Router ===
@@ -82,6 +86,7 @@ impl Router {
             trusted_hops: self.trusted_hops,
             via: self.via.as_ref().map(|via| via.received_by(request.version)),
             request_id: request.logged.as_ref().map(|(logged, _)| &logged.id),
+            listener: request.listener_id(),
         }
     }
 
@@ -124,9 +129,8 @@ impl Router {
     fn explain(&self, client: &Client, request: &Routed<'_>, reason: Reason, status: StatusCode) -> Answer {
         self.counters.answered(reason);
         if reason == Reason::Loop && self.looped.is_due() {
-            let listener = request.listener.as_ref().map(|listener_state| &listener_state.listener.id);
             tracing::warn!(
-                listener = listener.map(tracing::field::display),
+                listener = request.listener_id().map(tracing::field::display),
                 "508: Gateway {} got a request that it had sent on before; an endpoint of one of its backends leads \
                  back to it: look for a Service whose endpoints are the Gateway's own address",
                 client.gateway()
@@ -161,7 +165,7 @@ impl Router {
             client: client.peer,
             scheme: client.scheme(),
             gateway,
-            listener: request.listener.as_ref().map(|listener_state| &listener_state.listener.id),
+            listener: request.listener_id(),
             destination: Destination { endpoint, ..request.decision.destination() },
             status,
             reason,

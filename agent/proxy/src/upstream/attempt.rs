@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
-use crate::upstream::endpoint::{Freshness, Lease, SendFailure};
+use crate::upstream::endpoint::{Freshness, HeadLimit, Lease, SendFailure};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 
@@ -26,8 +26,8 @@ pub(crate) enum AttemptError {
     Connect(SocketAddr, io::Error),
     #[error("{0} gave no valid response: {1}")]
     Broken(SocketAddr, hyper::Error),
-    #[error("{0} sent a response head that is larger than --max-response-header or --max-response-fields")]
-    ResponseTooLarge(SocketAddr),
+    #[error("{0} sent a response head of {1}")]
+    ResponseTooLarge(SocketAddr, HeadLimit),
     #[error("the rule's time-out")]
     Timeout,
     #[error("the client's request body is malformed or broke off")]
@@ -72,14 +72,14 @@ pub(crate) async fn send(
         }
         match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
-            Err(SendFailure { error, unsent }) => {
+            Err(SendFailure { error, exceeded, unsent }) => {
                 let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
-                failure = match fault.as_ref().and_then(SharedFault::get) {
-                    Some(BodyFault::Malformed) => AttemptError::Client,
-                    Some(BodyFault::TooLarge) => AttemptError::TooLarge,
-                    Some(BodyFault::TooSlow) => AttemptError::TooSlow,
-                    None if error.is_parse_too_large() => AttemptError::ResponseTooLarge(endpoint.address),
-                    None => AttemptError::Broken(endpoint.address, error),
+                failure = match (fault.as_ref().and_then(SharedFault::get), exceeded) {
+                    (Some(BodyFault::Malformed), _) => AttemptError::Client,
+                    (Some(BodyFault::TooLarge), _) => AttemptError::TooLarge,
+                    (Some(BodyFault::TooSlow), _) => AttemptError::TooSlow,
+                    (None, Some(limit)) => AttemptError::ResponseTooLarge(endpoint.address, limit),
+                    (None, None) => AttemptError::Broken(endpoint.address, error),
                 };
                 let Some(again) = again else { return Err(failure) };
                 (outgoing, freshness) = (again, Freshness::New);
@@ -159,7 +159,7 @@ impl AttemptError {
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(..) => Reason::ConnectFailed,
-            Self::ResponseTooLarge(_) => Reason::ResponseTooLarge,
+            Self::ResponseTooLarge(..) => Reason::ResponseTooLarge,
             Self::Broken(..) => Reason::BackendBroken,
         }
     }

@@ -3,6 +3,7 @@
 //! the peer takes fewer requests at once than come.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -22,7 +23,7 @@ use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::multiplex::{Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Upload};
-use crate::upstream::small_reads::SmallReads;
+use crate::upstream::small_reads::{Answered, SmallReads};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -50,7 +51,7 @@ pub(crate) struct Endpoint {
 }
 
 struct Idle {
-    sender: http1::SendRequest<Upload>,
+    connection: Http1,
     /// By the core's clock.
     since: u32,
 }
@@ -68,8 +69,13 @@ pub(crate) struct Lease {
 }
 
 enum Kind {
-    Http1(http1::SendRequest<Upload>),
+    Http1(Http1),
     Http2(Stream),
+}
+
+struct Http1 {
+    sender: http1::SendRequest<Upload>,
+    answered: Answered,
 }
 
 struct InFlight(Rc<Endpoint>);
@@ -77,8 +83,17 @@ struct InFlight(Rc<Endpoint>);
 /// The reason why a request got no response head.
 pub(crate) struct SendFailure {
     pub error: hyper::Error,
+    /// The limit that the response's head exceeds, if that is the error.
+    pub exceeded: Option<HeadLimit>,
     /// The request, if nothing of it was sent.
     pub unsent: Option<Box<Outgoing>>,
+}
+
+/// A limit of response heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadLimit {
+    Bytes(usize),
+    Fields(usize),
 }
 
 /// The connections that will do.
@@ -126,8 +141,8 @@ impl Endpoint {
                 let mut idle = self.idle.borrow_mut();
                 // The youngest that is ready. One that is about to be (its response has been read,
                 // its task has not run since) is kept for later.
-                let ready = idle.iter().rposition(|it| it.sender.is_ready());
-                ready.map(|ready| Kind::Http1(idle.remove(ready).sender))
+                let ready = idle.iter().rposition(|it| it.connection.sender.is_ready());
+                ready.map(|ready| Kind::Http1(idle.remove(ready).connection))
             }
             BackendProtocol::H2c => self.stream().map(Kind::Http2),
         };
@@ -148,7 +163,9 @@ impl Endpoint {
     /// Drops connections that were idle for too long, or that the peer has closed.
     pub(crate) fn sweep(&self) {
         let limit = clock::ticks(self.settings.idle);
-        self.idle.borrow_mut().retain(|it| !it.sender.is_closed() && clock::now() - it.since <= limit);
+        self.idle
+            .borrow_mut()
+            .retain(|it| !it.connection.sender.is_closed() && clock::now() - it.since <= limit);
         let mut first = true;
         self.shared.borrow_mut().retain(|it| {
             let needed = !it.is_closed() && (first || !it.is_idle());
@@ -170,7 +187,7 @@ impl Endpoint {
     }
 
     /// The connection runs as a task of its own, so that reads from the backend are batched.
-    async fn handshake(&self, counters: &CoreCounters) -> io::Result<http1::SendRequest<Upload>> {
+    async fn handshake(&self, counters: &CoreCounters) -> io::Result<Http1> {
         let stream = self.dial(counters).await?;
         let mut builder = http1::Builder::new();
         builder.max_buf_size(self.settings.header_bytes.max(SMALLEST_BUFFER));
@@ -178,14 +195,15 @@ impl Endpoint {
         if self.settings.header_fields != USUAL_FIELDS {
             builder.max_headers(self.settings.header_fields);
         }
-        let (sender, connection) =
-            builder.handshake(TokioIo::new(SmallReads::new(stream))).await.map_err(io::Error::other)?;
+        let stream = SmallReads::new(stream);
+        let answered = stream.answered();
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "backend connection ended");
             }
         });
-        Ok(sender)
+        Ok(Http1 { sender, answered })
     }
 
     /// Requests that waited for a connection share its fate, so that none waits for a second one to
@@ -240,14 +258,16 @@ impl Connection {
         outgoing: Box<Outgoing>,
     ) -> Result<(Response<Incoming>, Lease), SendFailure> {
         let sent = match &mut self.lease.kind {
-            Kind::Http1(sender) => sender.try_send_request(outgoing.into_request()).await,
+            Kind::Http1(http1) => http1.sender.try_send_request(outgoing.into_request()).await,
             Kind::Http2(stream) => stream.send(outgoing.into_request()).await,
         };
         match sent {
             Ok(response) => Ok((response, self.lease)),
             Err(mut failure) => {
                 let unsent = failure.take_message().map(Box::from);
-                Err(SendFailure { unsent, error: failure.into_error() })
+                let error = failure.into_error();
+                let exceeded = if error.is_parse_too_large() { self.lease.exceeded() } else { None };
+                Err(SendFailure { unsent, exceeded, error })
             }
         }
     }
@@ -260,14 +280,33 @@ impl Lease {
         self.in_flight.0.address
     }
 
+    /// The limit that keeps the HTTP library from taking a head. It names none.
+    fn exceeded(&self) -> Option<HeadLimit> {
+        let Kind::Http1(http1) = &self.kind else { return None };
+        let Upstream { header_bytes, header_fields, .. } = self.in_flight.0.settings;
+        let is_large = http1.answered.bytes() >= header_bytes;
+        Some(if is_large { HeadLimit::Bytes(header_bytes) } else { HeadLimit::Fields(header_fields) })
+    }
+
     /// The response is complete: the connection may serve the next request.
     pub(crate) fn release(self) {
-        if let Self { kind: Kind::Http1(sender), in_flight } = self {
+        if let Self { kind: Kind::Http1(connection), in_flight } = self {
             let endpoint = &in_flight.0;
             let mut idle = endpoint.idle.borrow_mut();
-            if idle.len() < endpoint.settings.idle_connections && !sender.is_closed() {
-                idle.push(Idle { sender, since: clock::now() });
+            if idle.len() < endpoint.settings.idle_connections && !connection.sender.is_closed() {
+                idle.push(Idle { connection, since: clock::now() });
             }
+        }
+    }
+}
+
+// === impl HeadLimit ===
+
+impl fmt::Display for HeadLimit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(formatter, "more than {} KiB (--max-response-header)", bytes >> 10),
+            Self::Fields(fields) => write!(formatter, "more than {fields} fields (--max-response-fields)"),
         }
     }
 }

@@ -5,6 +5,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
@@ -22,13 +24,31 @@ pub(crate) struct SmallReads {
     stream: Take<TcpStream>,
     /// The bytes read since a piece was not full.
     streak: u64,
+    answered: Answered,
 }
+
+/// The bytes that came since the connection was last written to. Only its core touches them; they
+/// are atomic because the stream of an upgraded connection must be `Send`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answered(Arc<AtomicUsize>);
 
 // === impl SmallReads ===
 
 impl SmallReads {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream: stream.take(READ), streak: 0 }
+        Self { stream: stream.take(READ), streak: 0, answered: Answered::default() }
+    }
+
+    pub(crate) fn answered(&self) -> Answered {
+        self.answered.clone()
+    }
+}
+
+// === impl Answered ===
+
+impl Answered {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
     }
 }
 
@@ -47,7 +67,9 @@ impl AsyncRead for SmallReads {
             Pin::new(&mut self.stream).poll_read(cx, buffer)
         };
         if read.is_ready() {
-            let bytes = (buffer.filled().len() - before) as u64;
+            let bytes = buffer.filled().len() - before;
+            self.answered.0.store(self.answered.0.load(Relaxed).saturating_add(bytes), Relaxed);
+            let bytes = bytes as u64;
             self.streak = if bytes < READ { 0 } else { self.streak + bytes };
         }
         read
@@ -56,6 +78,7 @@ impl AsyncRead for SmallReads {
 
 impl AsyncWrite for SmallReads {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.answered.0.store(0, Relaxed);
         Pin::new(self.stream.get_mut()).poll_write(cx, bytes)
     }
 
@@ -64,6 +87,7 @@ impl AsyncWrite for SmallReads {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.answered.0.store(0, Relaxed);
         Pin::new(self.stream.get_mut()).poll_write_vectored(cx, parts)
     }
 
