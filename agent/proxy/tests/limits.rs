@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis_model::{BackendProtocol, Gateway, Limits, ObjectName};
-use portcullis_proxy::{ExceededLimit, GatewayStats};
+use portcullis_proxy::{ExceededLimit, GatewayStats, Settings};
 use support::origin::Origin;
 use support::rules::rule;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 fn gateway(name: &str, limits: Limits) -> Gateway {
     Gateway { limits, ..Gateway::new(ObjectName::new("test", name)) }
@@ -91,6 +91,47 @@ async fn target_and_fields_have_room_next_to_each_other() {
     for via in Via::ALL {
         assert_eq!(world.send(via, &request).await.status, 200, "{via:?}");
     }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A connection of HTTP/2 that makes so many requests, and the number that it may make at a time.
+async fn ask_at_once(world: &World, requests: u32) -> (TcpStream, u32) {
+    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat();
+    // GET, http, /, and the authority a.
+    let request = |n: u32| frame(1, 5, 2 * n + 1, &[0x82, 0x86, 0x84, 0x41, 1, b'a']);
+    bytes.extend((0..requests).flat_map(request));
+    let mut stream = TcpStream::connect(world.plain).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head[3..5], [4, 0], "SETTINGS come first");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).await.unwrap();
+    let streams = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).unwrap();
+    (stream, u32::from_be_bytes(streams[2..].try_into().unwrap()))
+}
+
+/// Two hundred connections with a hundred requests each once ended an agent with 256 MiB before any
+/// could be seen to stall.
+#[tokio::test]
+async fn connections_share_the_requests_that_there_is_memory_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Half for each core: 30 responses of 32 KiB.
+    let mut world = World::with(Settings { buffers: 2 * 30 * (32 << 10), ..Settings::default() });
+    world.backend("echo", BackendProtocol::Http1, &[silent.local_addr().unwrap()]);
+    world.http("*", vec![rule()]);
+    world.apply().await;
+    let (first, streams) = ask_at_once(&world, 20).await;
+    assert_eq!(streams, 30);
+    eventually("the next has what the first leaves", async || ask_at_once(&world, 0).await.1 == 10).await;
+    let (_second, _) = ask_at_once(&world, 10).await;
+    eventually("each has some", async || ask_at_once(&world, 0).await.1 == 8).await;
+    drop(first);
+    eventually("a client that goes gives its own back", async || ask_at_once(&world, 0).await.1 == 20).await;
 }
 
 #[tokio::test]

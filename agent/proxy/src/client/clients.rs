@@ -20,7 +20,7 @@ use portcullis_model::{Limits, ObjectName};
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
-use crate::client::progress::{Awaited, Owed, Progress};
+use crate::client::progress::{Awaited, Owed, Progress, READ_AHEAD};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
@@ -34,6 +34,8 @@ use crate::core::upload_progress::UploadProgress;
 const MUCH: usize = 8 << 10;
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
+/// Streams that an HTTP/2 connection may have at a time, however many others there are.
+const FEWEST_STREAMS: usize = 8;
 /// The time until requests of aborted connections must be over, and the pause between looks.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 const ABORT_POLL: Duration = Duration::from_millis(1);
@@ -50,6 +52,7 @@ pub(crate) struct Client {
     pub progress: Arc<Progress>,
     permit: ConnectionPermit,
     idle_limit: IdleLimit,
+    under_way: Rc<Cell<usize>>,
     /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
     stalled_since: Cell<u32>,
     /// Of a client that keeps something from going on.
@@ -88,6 +91,8 @@ pub(crate) struct Clients {
     /// Bytes that bodies may hold which clients of this core do not read, or backends do not take.
     buffers: usize,
     pacing: Option<Pacing>,
+    /// The number of requests that are being served.
+    under_way: Rc<Cell<usize>>,
     closed_for_buffers: LogLimit,
     open: RefCell<HashMap<u64, Open, RandomState>>,
     registered: Cell<u64>,
@@ -132,6 +137,7 @@ impl Client {
         tls: Option<Rc<ListenerState>>,
         permit: ConnectionPermit,
         idle_limit: IdleLimit,
+        clients: &Clients,
     ) -> Self {
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
@@ -142,6 +148,7 @@ impl Client {
             progress: Arc::new(Progress::new()),
             permit,
             idle_limit,
+            under_way: clients.under_way.clone(),
             stalled_since: Cell::new(0),
             pace: Cell::default(),
             uploads: RefCell::default(),
@@ -334,11 +341,19 @@ impl Clients {
         Self {
             buffers,
             pacing: Pacing::of(minimum_rate),
+            under_way: Rc::default(),
             closed_for_buffers: LogLimit::default(),
             open: RefCell::default(),
             registered: Cell::default(),
             closing: Cell::default(),
         }
+    }
+
+    /// Streams that one more HTTP/2 connection may have at a time: those of its Gateway, but no
+    /// more than there is memory for beside the requests under way.
+    pub(crate) fn streams(&self, limit: u32) -> u32 {
+        let room = (self.buffers / READ_AHEAD).saturating_sub(self.under_way.get()).max(FEWEST_STREAMS);
+        u32::try_from(room).map_or(limit, |room| room.min(limit))
     }
 
     /// A connection may have been withdrawn before it gets here: in the middle of its handshake.
@@ -443,6 +458,7 @@ impl Drop for Registered {
 impl Exchange {
     pub(crate) fn begin(client: &Rc<Client>) -> Self {
         client.progress.begin(Awaited::Response);
+        client.under_way.set(client.under_way.get() + 1);
         Self { client: client.clone(), awaited: Awaited::Response, is_unhurried: false, unread: None }
     }
 
@@ -499,6 +515,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.client.progress.end(self.awaited);
+        self.client.under_way.set(self.client.under_way.get() - 1);
         if self.is_unhurried {
             self.client.progress.end_unhurried();
         }

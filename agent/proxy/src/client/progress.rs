@@ -12,7 +12,7 @@ use crate::core::untaken::Untaken;
 
 /// Bytes of memory that a response takes besides those that were read: the HTTP library's buffers
 /// for the connection to its backend.
-const READ_AHEAD: usize = 32 << 10;
+pub(crate) const READ_AHEAD: usize = 32 << 10;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection
 /// must be `Send`.

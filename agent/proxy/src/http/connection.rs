@@ -51,7 +51,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
         Version::Http1 => (ProtocolCheck::Http1(Framing::default()), IdleLimit::http1(limits)),
         Version::Http2 => (ProtocolCheck::Http2(FrameBudget::default()), IdleLimit::http2(limits)),
     };
-    let client = Rc::new(Client::new(peer, local, tls, permit, idle_limit));
+    let client = Rc::new(Client::new(peer, local, tls, permit, idle_limit, clients));
     let limits = client.limits();
     let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
@@ -73,10 +73,11 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             })
         }
         Version::Http2 => {
+            let streams = clients.streams(limits.http2_streams);
             let write_buffer = WriteBuffer::new(stream);
             registered.set_write_buffer(write_buffer.share());
             let connection =
-                http2_builder(limits).serve_connection(TokioIo::new(write_buffer.share()), service);
+                http2_builder(limits, streams).serve_connection(TokioIo::new(write_buffer.share()), service);
             let connection = FlushAfterPoll::new(connection, write_buffer);
             client.drive(connection, |it| it.connection().graceful_shutdown()).await
         }
@@ -111,10 +112,10 @@ fn head_bytes(limits: &Limits) -> usize {
     limits.target_bytes as usize + limits.header_bytes as usize
 }
 
-fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
+fn http2_builder(limits: &Limits, streams: u32) -> http2::Builder<LocalExecutor> {
     let mut builder = http2::Builder::new(LocalExecutor);
     builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT);
-    builder.max_concurrent_streams(limits.http2_streams);
+    builder.max_concurrent_streams(streams);
     let fields = limits.header_fields * HTTP2_FIELD;
     builder
         .max_header_list_size(u32::try_from(head_bytes(limits)).unwrap_or(u32::MAX).saturating_add(fields));
