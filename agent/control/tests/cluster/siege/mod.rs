@@ -77,6 +77,9 @@ impl Siege {
         for tenant in &good {
             sites.await_served(tenant).await;
         }
+        // Ages are in whole seconds, and of two routes of one age the name decides: those of the
+        // other tenants, which are made next, are to be younger.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         Self { platform, good, hostile, sites, size }
     }
 
