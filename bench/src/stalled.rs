@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for proxy in proxies {
         text += &format!(", {} {}", proxy.name(), proxy.version()?);
     }
-    text += &format!("; {} stalled connections, {} MiB for each proxy.\n\n", args.connections, args.memory);
+    text += &format!(";\n{} stalled connections, {} MiB for each proxy.\n\n", args.connections, args.memory);
     text += "| stalled | | KiB each | RSS MB before | most | closed | OOM | others ok | p99 ms |\n";
     text += "|---|---|---|---|---|---|---|---|---|\n";
     for kind in Kind::ALL {
