@@ -1,7 +1,7 @@
 //! The data plane as the control side sees it: the node's addresses and kernel programs, and the
 //! proxy behind them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -11,10 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::{EarlyAnswer, Reading};
-use portcullis_model::{FrontendKey, Snapshot, Unserved};
+use portcullis_model::Snapshot;
 use portcullis_node::{
-    Choice, CoreSockets, Interfaces, KernelLog, Node, Refused, Spread, Tended, own_addresses,
-    reachable_addresses,
+    Choice, CoreSockets, Interfaces, KernelLog, Node, Tended, own_addresses, reachable_addresses,
 };
 use portcullis_proxy::{MinimumRate, Proxy, Reason, SocketMode, Stats};
 use tokio::sync::{Notify, watch};
@@ -74,67 +73,29 @@ impl Plane {
 
 impl DataPlane for Plane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
-        let Spread { frontends: spread, refused: unknown } = self.node.spread(snapshot.frontends.keys());
-        let snapshot = without(on_each(snapshot, &spread), &unknown);
+        let spread = self.node.spread(snapshot.frontends.keys());
+        let snapshot = match spread.is_empty() {
+            true => snapshot,
+            false => snapshot.with_frontends(|frontends| spread.on_each(frontends)),
+        };
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
         let unusable = self.node.prepare(&wanted);
-        let mut refused = self.proxy.apply(without(snapshot, &unusable)).await;
+        let usable = match unusable.is_empty() {
+            true => snapshot,
+            false => snapshot.with_frontends(|frontends| {
+                frontends.retain(|frontend, _| !unusable.contains_key(frontend));
+            }),
+        };
+        let mut refused = self.proxy.apply(usable).await;
         refused.frontends.extend(unusable);
         refused.frontends.extend(self.node.serve(wanted));
-        refused = of_all(refused, &spread);
-        refused.frontends.extend(unknown);
+        let refused = spread.gathered(refused);
         Acknowledgement { refused }
     }
 
     async fn disturbed(&mut self) {
         self.disturbed.notified().await;
     }
-}
-
-/// The snapshot with the frontends of each of the node's addresses instead of those of all.
-fn on_each(snapshot: Arc<Snapshot>, spread: &BTreeMap<FrontendKey, FrontendKey>) -> Arc<Snapshot> {
-    if spread.is_empty() {
-        return snapshot;
-    }
-    let mut served = Arc::unwrap_or_clone(snapshot);
-    let ports =
-        spread.iter().filter_map(|(of_one, of_all)| Some((*of_one, served.frontends.get(of_all)?.clone())));
-    let ports: Vec<_> = ports.collect();
-    for of_all in spread.values() {
-        served.frontends.remove(of_all);
-    }
-    for (of_one, port) in ports {
-        served.frontends.entry(of_one).or_insert(port);
-    }
-    Arc::new(served)
-}
-
-/// Refusals of frontends of one address each, as refusals of the frontends that the snapshot has.
-fn of_all(unserved: Unserved, spread: &BTreeMap<FrontendKey, FrontendKey>) -> Unserved {
-    let mut gathered = Unserved::default();
-    for (frontend, why) in unserved.frontends {
-        match spread.get(&frontend) {
-            None => add(&mut gathered.frontends, frontend, why),
-            Some(of_all) => add(&mut gathered.frontends, *of_all, format!("on {}: {why}", frontend.address)),
-        }
-    }
-    for ((frontend, listener), why) in unserved.listeners {
-        match spread.get(&frontend) {
-            None => add(&mut gathered.listeners, (frontend, listener), why),
-            Some(of_all) => {
-                add(&mut gathered.listeners, (*of_all, listener), format!("on {}: {why}", frontend.address));
-            }
-        }
-    }
-    gathered
-}
-
-fn add<K: Ord>(reasons: &mut BTreeMap<K, String>, key: K, why: String) {
-    let all = reasons.entry(key).or_default();
-    if !all.is_empty() {
-        all.push_str("; ");
-    }
-    all.push_str(&why);
 }
 
 /// The addresses at which clients reach the node, followed as long as there is a receiver. Must be
@@ -176,16 +137,6 @@ async fn follow_addresses(known: watch::Sender<Vec<IpAddr>>, list: ListAddresses
             });
         }
     }
-}
-
-/// The snapshot without the frontends that nothing may be bound to.
-fn without(snapshot: Arc<Snapshot>, frontends: &Refused) -> Arc<Snapshot> {
-    if frontends.is_empty() {
-        return snapshot;
-    }
-    let mut usable = Arc::unwrap_or_clone(snapshot);
-    usable.frontends.retain(|frontend, _| !frontends.contains_key(frontend));
-    Arc::new(usable)
 }
 
 /// Requests as the data plane reads them, by its own functions.

@@ -31,6 +31,8 @@ pub struct FrontendKey {
 // === impl L4Protocol ===
 
 impl L4Protocol {
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+
     /// As Kubernetes writes it: `TCP`, `UDP`.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -50,6 +52,9 @@ impl L4Protocol {
 // === impl PortKey ===
 
 impl PortKey {
+    /// Not after any other.
+    pub const FIRST: Self = Self { number: 0, protocol: L4Protocol::ALL[0] };
+
     pub const fn tcp(number: u16) -> Self {
         Self { number, protocol: L4Protocol::Tcp }
     }
@@ -72,6 +77,10 @@ impl FrontendKey {
     /// The frontend of a TCP socket with this local address.
     pub const fn tcp(local: SocketAddr) -> Self {
         Self { protocol: L4Protocol::Tcp, address: local.ip(), port: local.port() }
+    }
+
+    pub fn is_tcp(&self) -> bool {
+        self.protocol == L4Protocol::Tcp
     }
 
     pub const fn port_key(&self) -> PortKey {

@@ -14,3 +14,18 @@ pub struct Snapshot {
     /// By [`crate::BackendName`].
     pub backends: ShardMap<Arc<Backend>>,
 }
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// A copy with other frontends.
+    #[must_use]
+    pub fn with_frontends(
+        self: Arc<Self>,
+        edit: impl FnOnce(&mut BTreeMap<FrontendKey, Arc<Port>>),
+    ) -> Arc<Self> {
+        let mut edited = Arc::unwrap_or_clone(self);
+        edit(&mut edited.frontends);
+        Arc::new(edited)
+    }
+}

@@ -20,6 +20,21 @@ impl Unserved {
         self.frontends.is_empty() && self.listeners.is_empty()
     }
 
+    /// With other frontends and reasons. Reasons of frontends that then are the same are joined.
+    #[must_use]
+    pub fn map(self, replace: impl Fn(FrontendKey, String) -> (FrontendKey, String)) -> Self {
+        let mut mapped = Self::default();
+        for (frontend, why) in self.frontends {
+            let (frontend, why) = replace(frontend, why);
+            join(mapped.frontends.entry(frontend).or_default(), &why);
+        }
+        for ((frontend, listener), why) in self.listeners {
+            let (frontend, why) = replace(frontend, why);
+            join(mapped.listeners.entry((frontend, listener)).or_default(), &why);
+        }
+        mapped
+    }
+
     /// Adds what another part of the data plane does not serve.
     pub fn extend(&mut self, other: Self) {
         self.frontends.extend(other.frontends);
@@ -31,4 +46,11 @@ impl Unserved {
         let frontends = self.frontends.iter().map(|(frontend, why)| (frontend, why.as_str()));
         frontends.chain(self.listeners.iter().map(|((frontend, _), why)| (frontend, why.as_str())))
     }
+}
+
+fn join(reasons: &mut String, why: &str) {
+    if !reasons.is_empty() {
+        reasons.push_str("; ");
+    }
+    reasons.push_str(why);
 }

@@ -13,7 +13,7 @@ use portcullis_model::FrontendKey;
 use crate::process::Process;
 
 /// Frontends that are not served, and why.
-pub type Refused = BTreeMap<FrontendKey, String>;
+pub type RefusedFrontends = BTreeMap<FrontendKey, String>;
 
 /// The kernel datapath cannot be used on this node; the agent goes on with ordinary sockets.
 #[derive(Debug, thiserror::Error)]

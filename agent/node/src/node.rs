@@ -14,11 +14,12 @@ use portcullis_model::FrontendKey;
 
 use crate::cleanup::detach;
 use crate::datapath::{Datapath, Options};
-use crate::error::{Error, Refused, Unavailable};
+use crate::error::{Error, RefusedFrontends, Unavailable};
 use crate::ports::{self, Bound};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
+use crate::spread::Spread;
 use crate::steering::Steering;
 use crate::vips::addresses;
 use crate::vips::{Everywhere, Tracking, Vips};
@@ -68,15 +69,6 @@ struct Shared {
     frontends: BTreeSet<FrontendKey>,
     /// Those on which another process listened when they were last served.
     taken: BTreeSet<FrontendKey>,
-}
-
-/// The frontends of each of the node's addresses, for those of all of them.
-#[derive(Debug, Default)]
-pub struct Spread {
-    /// By frontend of an address, the one on all addresses that it stands for.
-    pub frontends: BTreeMap<FrontendKey, FrontendKey>,
-    /// Frontends on all addresses that cannot be served, because these are not known.
-    pub refused: Refused,
 }
 
 /// The state in which the recurring chores found the node.
@@ -180,32 +172,24 @@ impl Node {
     /// all that are local.
     pub fn spread<'f>(&self, wanted: impl Iterator<Item = &'f FrontendKey>) -> Spread {
         let everywhere: Vec<_> = wanted.filter(|frontend| frontend.address.is_unspecified()).collect();
-        let mut spread = Spread::default();
         if self.everywhere == Everywhere::All || everywhere.is_empty() {
             lock(&self.shared).addresses.clear();
-            return spread;
+            return Spread::default();
         }
-        let addresses = match addresses::outward() {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                let refused = everywhere.into_iter().map(|frontend| (*frontend, error.to_string()));
-                spread.refused = refused.collect();
-                return spread;
+        match addresses::outward() {
+            Ok(addresses) => {
+                let spread = Spread::over(&addresses, &everywhere);
+                lock(&self.shared).addresses = addresses;
+                spread
             }
-        };
-        for frontend in everywhere {
-            let same_family = addresses.iter().filter(|it| it.is_ipv4() == frontend.address.is_ipv4());
-            let of_each = same_family.map(|address| FrontendKey::new(*address, frontend.port_key()));
-            spread.frontends.extend(of_each.map(|of_one| (of_one, *frontend)));
+            Err(error) => Spread::refused(&everywhere, &error.to_string()),
         }
-        lock(&self.shared).addresses = addresses;
-        spread
     }
 
     /// Makes the frontends' addresses local; to be done before anything is bound to them. Returns
     /// the frontends to which nothing may be bound: those without address, and those on which
     /// another process listens.
-    pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>) -> Refused {
+    pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>) -> RefusedFrontends {
         let addresses = lock(&self.shared).addresses.clone();
         // The node's own are not ours to add, even if the node has lost one meanwhile.
         let own = wanted.iter().filter(|frontend| !addresses.contains(&frontend.address)).copied();
@@ -218,7 +202,7 @@ impl Node {
 
     /// The frontends on which another process listens: with kernel programs of those on shared
     /// addresses, without of all. Remembers what to look at again.
-    fn taken(&self, wanted: &BTreeSet<FrontendKey>) -> Refused {
+    fn taken(&self, wanted: &BTreeSet<FrontendKey>) -> RefusedFrontends {
         let mut shared = lock(&self.shared);
         let vips = lock(&self.vips);
         let is_shared = |address: &IpAddr| {
@@ -237,7 +221,7 @@ impl Node {
     /// Steers connections to these frontends, and to no others, once the proxy serves them; then
     /// takes away addresses that are not wanted any more. Returns the frontends that are not
     /// steered.
-    pub fn serve(&self, wanted: BTreeSet<FrontendKey>) -> Refused {
+    pub fn serve(&self, wanted: BTreeSet<FrontendKey>) -> RefusedFrontends {
         let now = Instant::now();
         let refused = match &self.steering {
             Some(steering) => {

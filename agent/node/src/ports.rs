@@ -8,18 +8,17 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_model::FrontendKey;
 
-use crate::error::Refused;
+use crate::error::RefusedFrontends;
 use crate::netlink::sockets::{self, Families, Listening};
 use crate::process::{self, Process};
 
 /// Those of the frontends on which another process listens, with what to do. To be asked about
 /// addresses that are not the Gateways' alone.
-pub(crate) fn taken<'f>(frontends: impl IntoIterator<Item = &'f FrontendKey>) -> Refused {
+pub(crate) fn taken<'f>(frontends: impl IntoIterator<Item = &'f FrontendKey>) -> RefusedFrontends {
     // UDP is not served yet; its sockets do not listen, and are listed in another way.
-    let is_checked = |frontend: &&FrontendKey| frontend.protocol == L4Protocol::Tcp;
-    let mut shared = frontends.into_iter().filter(is_checked).peekable();
+    let mut shared = frontends.into_iter().filter(|frontend| frontend.is_tcp()).peekable();
     if shared.peek().is_none() {
         return BTreeMap::new();
     }
@@ -64,7 +63,7 @@ pub(crate) struct Bound {
 impl Bound {
     /// Those of the frontends on which another process listens, with what to do; the log says whose
     /// they are. Where the kernel lists no sockets, bind(2) decides alone.
-    pub(crate) fn taken_by_others(&mut self, wanted: &BTreeSet<FrontendKey>) -> Refused {
+    pub(crate) fn taken_by_others(&mut self, wanted: &BTreeSet<FrontendKey>) -> RefusedFrontends {
         let holders = self.holders(wanted);
         for (_, socket) in holders.iter().filter(|(frontend, _)| !self.logged.contains(frontend)) {
             log_holder(socket);
@@ -81,7 +80,7 @@ impl Bound {
 
     /// The sockets of other processes that are in the way of frontends, the first for each.
     pub(crate) fn holders(&mut self, wanted: &BTreeSet<FrontendKey>) -> BTreeMap<FrontendKey, Listening> {
-        if !wanted.iter().any(|frontend| frontend.protocol == L4Protocol::Tcp) {
+        if !wanted.iter().any(FrontendKey::is_tcp) {
             return BTreeMap::new();
         }
         let listening = sockets::listening().unwrap_or_else(|error| {
@@ -92,7 +91,7 @@ impl Bound {
         // Reading one's own descriptors takes time with many connections.
         let now: LazyCell<BTreeSet<u64>> = LazyCell::new(|| process::own_sockets().collect());
         let mut holders = BTreeMap::new();
-        for frontend in wanted.iter().filter(|frontend| frontend.protocol == L4Protocol::Tcp) {
+        for frontend in wanted.iter().filter(|frontend| frontend.is_tcp()) {
             for socket in listening.iter().filter(|socket| conflicts(socket, frontend)) {
                 if self.own.contains(&socket.inode) {
                     continue;
@@ -141,6 +140,8 @@ fn conflicts(socket: &Listening, frontend: &FrontendKey) -> bool {
 #[cfg(test)]
 mod tests {
     use portcullis_model::PortKey;
+
+    use portcullis_model::L4Protocol;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use portcullis_model::FrontendKey;
 
 use crate::datapath::Datapath;
-use crate::error::Refused;
+use crate::error::RefusedFrontends;
 use crate::plan::desired::Desired;
 use crate::vips::Vips;
 
@@ -39,10 +39,10 @@ impl Steering {
     pub(crate) fn apply(
         &mut self,
         mut wanted: BTreeSet<FrontendKey>,
-        taken: Refused,
+        taken: RefusedFrontends,
         vips: &Vips,
         now: Instant,
-    ) -> Refused {
+    ) -> RefusedFrontends {
         let mut refused = taken;
         wanted.retain(|frontend| !refused.contains_key(frontend));
         let mut desired = Desired::new(wanted.iter().copied(), vips.sharing());
@@ -69,7 +69,7 @@ impl Steering {
         if self.closing.is_due(now) {
             // What is served is not refused, and a failed write is tried again with the next
             // snapshot.
-            self.apply(self.served.clone(), Refused::new(), vips, now);
+            self.apply(self.served.clone(), RefusedFrontends::new(), vips, now);
         }
     }
 }

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
 
-use crate::error::Refused;
+use crate::error::RefusedFrontends;
 use crate::netlink::sockets;
 use crate::notrack;
 use crate::plan::desired::Sharing;
-use addresses::{Changes, Problem, Unlisted};
+use addresses::{AddressError, Changes, Unlisted};
 
 /// Time between looks at whether addresses and rules are still what they should be.
 const COMPARISON_INTERVAL: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ impl Vips {
 
     /// Adds what is missing. Returns the frontends that have no address. Nothing happens while the
     /// addresses stay the same.
-    pub(crate) fn add(&mut self, frontends: &BTreeSet<FrontendKey>, now: Instant) -> Refused {
+    pub(crate) fn add(&mut self, frontends: &BTreeSet<FrontendKey>, now: Instant) -> RefusedFrontends {
         let addresses = frontends.iter().map(|frontend| frontend.address);
         let wanted: BTreeSet<_> = addresses.filter(|address| !address.is_unspecified()).collect();
         if self.local.as_ref() == Some(&wanted) {
@@ -185,8 +185,8 @@ impl Vips {
             .problems
             .iter()
             .filter_map(|problem| match problem {
-                Problem::Add { address, .. } => Some((*address, problem.to_string())),
-                Problem::Remove { .. } => None,
+                AddressError::Add { address, .. } => Some((*address, problem.to_string())),
+                AddressError::Remove { .. } => None,
             })
             .collect();
         wanted.retain(|address| !missing.contains_key(address));
@@ -275,7 +275,7 @@ mod tests {
     fn an_address_that_cannot_be_added_is_not_local() {
         let mut new = Vips::new(Tracking::On, Duration::ZERO, Instant::now());
         let address: IpAddr = "10.0.0.2".parse().unwrap();
-        let problem = Problem::Add { address, source: io::ErrorKind::PermissionDenied.into() };
+        let problem = AddressError::Add { address, source: io::ErrorKind::PermissionDenied.into() };
         let changes = Changes { problems: vec![problem], ..Changes::default() };
         let refused = new.take(vips(&["10.0.0.1", "10.0.0.2"]), changes, Instant::now());
         assert!(refused[&address].contains("10.0.0.2"), "{refused:?}");

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "most of it is on the node itself")]
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -111,13 +111,15 @@ fn host_ports_are_on_the_nodes_addresses_and_not_on_loopbacks() {
         // Of the node itself, as where routes to it are announced.
         support::ip("addr add 10.250.0.1/32 dev lo");
         let [v4, v6] = everywhere(7000);
-        let spread = node.spread([v4, v6, tcp("10.50.0.1:80")].iter()).frontends;
+        let mut wanted: BTreeMap<_, _> = [v4, v6, tcp("10.50.0.1:80")].map(|it| (it, it)).into();
+        node.spread(wanted.clone().keys()).on_each(&mut wanted);
+        assert_eq!(wanted.remove(&tcp("10.50.0.1:80")), Some(tcp("10.50.0.1:80")));
         let expected =
             [(tcp("10.99.0.1:7000"), v4), (tcp("10.250.0.1:7000"), v4), (tcp("[fd99::1]:7000"), v6)];
-        assert_eq!(spread, expected.into());
+        assert_eq!(wanted, expected.into());
 
         let kubelet = TcpListener::bind("127.0.0.1:7000").unwrap();
-        let frontends: BTreeSet<_> = spread.into_keys().collect();
+        let frontends: BTreeSet<_> = wanted.into_keys().collect();
         assert!(node.prepare(&frontends).is_empty() && node.serve(frontends).is_empty());
         for address in ["10.99.0.1:7000", "[fd99::1]:7000"] {
             let stream = client.connect(address.parse().unwrap()).unwrap();
