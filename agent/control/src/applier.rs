@@ -17,7 +17,7 @@ use portcullis_log::{CurrentProblems, Difference};
 use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
 use tokio::sync::watch;
 
-use crate::source::{KeptCertificates, Problem, Source, Update};
+use crate::source::{InputProblem, KeptCertificates, Source, Update};
 use crate::status::StatusSink;
 use reporter::StatusReporter;
 
@@ -56,7 +56,7 @@ pub struct State {
     /// Acknowledged by the data plane.
     pub snapshot: Arc<Snapshot>,
     pub refused: Unserved,
-    pub problems: Arc<[Problem]>,
+    pub problems: Arc<[InputProblem]>,
     /// Problems that translation found and no status can report.
     pub unreported: Arc<CurrentProblems<ObjectKey>>,
     /// Number of updates applied, and the time they took from the source to the data plane's
@@ -289,7 +289,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         });
     }
 
-    fn note_problems(&self, problems: Option<Vec<Problem>>) {
+    fn note_problems(&self, problems: Option<Vec<InputProblem>>) {
         if let Some(problems) = problems {
             self.state.send_modify(|state| state.problems = problems.into());
         }
@@ -318,7 +318,7 @@ async fn changed<T: Clone>(observed: &mut Option<watch::Receiver<T>>) -> T {
 }
 
 /// Each problem once, and once more when it is gone.
-fn log_difference(before: &[Problem], now: &[Problem]) {
+fn log_difference(before: &[InputProblem], now: &[InputProblem]) {
     let Difference { new, solved } = Difference::between(before, now);
     for problem in new {
         tracing::warn!("{problem}");

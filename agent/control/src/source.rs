@@ -5,9 +5,9 @@ pub mod batch;
 pub mod built_in;
 pub mod dir;
 pub mod document;
+pub mod input_problem;
 mod kept_certificates;
 mod kube;
-pub mod problem;
 mod reaching;
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub(crate) use self::kept_certificates::KeptCertificates;
 pub use self::kube::{KubeSource, LastGood, SourceOptions};
 pub use batch::Batch;
 pub use dir::{DirSource, MAX_FILE_SIZE};
-pub use problem::{Effect, Problem};
+pub use input_problem::{Effect, InputProblem};
 pub use reaching::Reaching;
 
 /// One step of a source.
@@ -30,7 +30,7 @@ pub struct Update {
     /// Observations of what the cluster gave, and of what it gave before, as of these changes.
     pub observed: Vec<Feedback>,
     /// Everything that is wrong now, when that changed.
-    pub problems: Option<Vec<Problem>>,
+    pub problems: Option<Vec<InputProblem>>,
     /// With this, updates have brought everything there is now. Before, it may have been a part, or
     /// what was remembered.
     pub is_complete: bool,

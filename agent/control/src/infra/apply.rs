@@ -32,7 +32,7 @@ use crate::status::StatusQueue;
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Gateways that could not get their objects, and why.
-type Refused = BTreeMap<ObjectName, Fault>;
+type UnprovisionedGateways = BTreeMap<ObjectName, Fault>;
 
 pub struct Generator {
     client: Client,
@@ -177,7 +177,7 @@ impl Generator {
     }
 
     /// For the Gateways' statuses, and for the log by them.
-    fn report(&self, refused: Refused) {
+    fn report(&self, refused: UnprovisionedGateways) {
         let refused = Some(refused);
         self.provisioning.send_if_modified(|before| {
             let is_another = *before != refused;
@@ -186,7 +186,11 @@ impl Generator {
         });
     }
 
-    fn with_unavailable(&self, mut refused: Refused, wanted: &[DesiredObjects]) -> Refused {
+    fn with_unavailable(
+        &self,
+        mut refused: UnprovisionedGateways,
+        wanted: &[DesiredObjects],
+    ) -> UnprovisionedGateways {
         for wanted in wanted {
             let Some(deployment) = wanted.object(GeneratedKind::Deployment) else { continue };
             let there = self.existing.get(deployment.kind, &deployment.name());

@@ -32,7 +32,7 @@ pub(crate) struct ReadLog {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     NotServed,
-    Answered(u16),
+    Status(u16),
     /// An answer that cannot be read, or that broke off.
     Broken,
 }
@@ -84,7 +84,7 @@ impl ReadLog {
             return;
         }
         let advice = match class {
-            Class::Answered(403) => "; give the agents the rights of the chart's ClusterRole",
+            Class::Status(403) => "; give the agents the rights of the chart's ClusterRole",
             _ => "",
         };
         let problem = problem();
@@ -100,13 +100,13 @@ impl ReadLog {
 
 impl Class {
     fn of(error: &(dyn Error + 'static)) -> Self {
-        answered(error).map_or(Self::Broken, |status| Self::Answered(status.code))
+        answered(error).map_or(Self::Broken, |status| Self::Status(status.code))
     }
 
     fn lasting(self) -> Duration {
         match self {
-            Self::Answered(429 | 500..) => OVERLOADED,
-            Self::NotServed | Self::Answered(_) | Self::Broken => LASTING,
+            Self::Status(429 | 500..) => OVERLOADED,
+            Self::NotServed | Self::Status(_) | Self::Broken => LASTING,
         }
     }
 }
@@ -130,11 +130,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_problem_is_logged_once_and_when_it_has_lasted() {
         let mut log = ReadLog::new("Gateway");
-        assert_eq!(lines(&mut log, &[Class::Answered(403)], 3).await, [0; 0]);
+        assert_eq!(lines(&mut log, &[Class::Status(403)], 3).await, [0; 0]);
         log.over();
-        assert_eq!(lines(&mut log, &[Class::Answered(403)], 90).await, [4]);
-        assert_eq!(lines(&mut log, &[Class::Broken, Class::Answered(403)], 9).await, [0], "something else");
+        assert_eq!(lines(&mut log, &[Class::Status(403)], 90).await, [4]);
+        assert_eq!(lines(&mut log, &[Class::Broken, Class::Status(403)], 9).await, [0], "something else");
         log.over();
-        assert_eq!(lines(&mut log, &[Class::Answered(503), Class::NotServed], 90).await, [4, 30]);
+        assert_eq!(lines(&mut log, &[Class::Status(503), Class::NotServed], 90).await, [4, 30]);
     }
 }

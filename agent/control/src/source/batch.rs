@@ -13,13 +13,13 @@ use serde_json::Value;
 
 use super::dir::disk;
 use super::document::{self, Document};
-use super::{Effect, Problem};
+use super::{Effect, InputProblem};
 
 /// Everything that was read.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub manifests: Vec<Manifest>,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<InputProblem>,
     /// Kinds that translation does not use: `apps/v1 Deployment`.
     pub ignored: BTreeSet<String>,
     /// The position of an object's first definition.
@@ -154,7 +154,7 @@ impl Batch {
         message: String,
         effect: Effect,
     ) {
-        self.problems.push(Problem { file: file.clone(), line, object, message, effect });
+        self.problems.push(InputProblem { file: file.clone(), line, object, message, effect });
     }
 }
 

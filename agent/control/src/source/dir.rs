@@ -24,7 +24,7 @@ use file::File;
 use touches::{Ready, Touch};
 use watch::{SharedTouches, Watch};
 
-use super::{Effect, Problem, Source, Update};
+use super::{Effect, InputProblem, Source, Update};
 
 /// Above this, a file is more likely a mistake than a configuration.
 pub const MAX_FILE_SIZE: u64 = 10 << 20;
@@ -57,7 +57,7 @@ struct Directory {
     unreadable: BTreeMap<PathBuf, String>,
     watch: Watch,
     hasher: RandomState,
-    problems: Vec<Problem>,
+    problems: Vec<InputProblem>,
     /// Kinds that translation does not use.
     ignored: LastLogged<String, ()>,
     loaded: bool,
@@ -263,12 +263,12 @@ impl Directory {
         shown.to_string_lossy().into()
     }
 
-    fn new_problems(&mut self) -> Option<Vec<Problem>> {
+    fn new_problems(&mut self) -> Option<Vec<InputProblem>> {
         let mut problems = self.catalog.problems();
         problems.extend(self.unreadable.iter().map(|(path, message)| {
             let files = self.stamps.keys().filter(|file| file.starts_with(path));
             let kept = files.filter_map(|file| self.catalog.file(&self.name_of(file)));
-            Problem {
+            InputProblem {
                 file: self.name_of(path),
                 line: None,
                 object: None,

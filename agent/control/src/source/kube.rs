@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::kube::backoff::sleep_until;
 use crate::kube::manifest::{key_of, strip, version_of};
-use crate::source::{Effect, Problem, Source, Update};
+use crate::source::{Effect, InputProblem, Source, Update};
 use crate::status::{Observed, StatusQueue};
 use fetch::{Answer, Fetched, Fetcher};
 use last_good::Written;
@@ -200,7 +200,7 @@ impl KubeSource {
         self.denied.iter().copied().filter(|_| !self.is_remembered)
     }
 
-    fn not_read(&self, kind: Kind) -> Problem {
+    fn not_read(&self, kind: Kind) -> InputProblem {
         let effect = match (kind, kind.role()) {
             _ if self.is_remembered => "what was kept of it is served",
             (_, Role::Policy) => "requests for Services that one may be about are answered with an error",
@@ -220,7 +220,7 @@ impl KubeSource {
             _ => format!("it may not be listed; {effect}: {rights}"),
         };
         let file = "API server".into();
-        Problem { file, line: None, object: Some(kind.to_string()), message, effect: Effect::Warning }
+        InputProblem { file, line: None, object: Some(kind.to_string()), message, effect: Effect::Warning }
     }
 
     /// The addresses that the cluster assigned to Gateways' Services are the Gateways'.

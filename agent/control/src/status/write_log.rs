@@ -16,9 +16,15 @@ pub(super) struct WriteLog(Mutex<Logged>);
 
 #[derive(Debug, Default)]
 struct Logged {
-    /// The API server's last answer instead of taking statuses of the kind; `None`: nothing.
-    kinds: LastLogged<Kind, Option<u16>>,
+    /// The API server's last answer instead of taking statuses of the kind.
+    kinds: LastLogged<Kind, Answer>,
     invalid: LastLogged<ObjectKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    None,
+    Code(u16),
 }
 
 // === impl WriteLog ===
@@ -26,7 +32,8 @@ struct Logged {
 impl WriteLog {
     /// Statuses of this kind cannot be written now.
     pub(super) fn cannot_write(&self, key: &ObjectKey, code: Option<u16>, problem: &str) {
-        if self.logged().kinds.update(key.kind, Some(code)).is_none() {
+        let answer = code.map_or(Answer::None, Answer::Code);
+        if self.logged().kinds.update(key.kind, Some(answer)).is_none() {
             return;
         }
         let advice = match code {

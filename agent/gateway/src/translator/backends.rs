@@ -282,16 +282,15 @@ fn named_pod(slice: &EndpointSlice, endpoint: &Endpoint) -> Option<ObjectName> {
 }
 
 fn is_frontend(address: &IpAddr, snapshot: &Snapshot) -> bool {
-    let first = FrontendKey { protocol: L4Protocol::Tcp, address: *address, port: 0 };
-    snapshot
-        .frontends
-        .range(first..)
-        .next()
-        .is_some_and(|(key, _)| key.protocol == L4Protocol::Tcp && key.address == *address)
+    L4Protocol::ALL.into_iter().any(|protocol| {
+        let first = FrontendKey { protocol, address: *address, port: 0 };
+        let next = snapshot.frontends.range(first..).next();
+        next.is_some_and(|(key, _)| key.protocol == protocol && key.address == *address)
+    })
 }
 
 fn first_use(service: &ObjectName) -> BackendUse {
-    BackendUse { service: service.clone(), port: PortKey::tcp(0), protocol: ProtocolSource::Service }
+    BackendUse { service: service.clone(), port: PortKey::FIRST, protocol: ProtocolSource::Service }
 }
 
 #[cfg(test)]

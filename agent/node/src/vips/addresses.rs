@@ -16,7 +16,7 @@ pub struct Changes {
     pub removed: Vec<IpAddr>,
     /// VIPs that are local because of us, whenever they were added: only Gateways use them.
     pub ours: BTreeSet<IpAddr>,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<AddressError>,
 }
 
 /// Without knowing what is there, nothing is changed.
@@ -25,7 +25,7 @@ pub struct Changes {
 pub struct Unlisted(#[from] io::Error);
 
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum AddressError {
     #[error(
         "cannot make VIP {address} local: {source}; the agent needs NET_ADMIN, and for IPv6 it must not be disabled on lo"
     )]
@@ -121,11 +121,11 @@ impl Changes {
             match *op {
                 Op::Add(address) => match addresses.add(address) {
                     Ok(()) => self.added.push(address),
-                    Err(source) => self.problems.push(Problem::Add { address, source }),
+                    Err(source) => self.problems.push(AddressError::Add { address, source }),
                 },
                 Op::Remove(address) => match addresses.remove(address) {
                     Ok(()) => self.removed.push(address),
-                    Err(source) => self.problems.push(Problem::Remove { address, source }),
+                    Err(source) => self.problems.push(AddressError::Remove { address, source }),
                 },
             }
         }

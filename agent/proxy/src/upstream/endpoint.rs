@@ -23,7 +23,7 @@ use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::multiplex::{Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Upload};
-use crate::upstream::small_reads::{Answered, SmallReads};
+use crate::upstream::small_reads::{ReadBytes, SmallReads};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ enum Kind {
 
 struct Http1 {
     sender: http1::SendRequest<Upload>,
-    answered: Answered,
+    read_bytes: ReadBytes,
 }
 
 struct InFlight(Rc<Endpoint>);
@@ -196,14 +196,14 @@ impl Endpoint {
             builder.max_headers(self.settings.header_fields);
         }
         let stream = SmallReads::new(stream);
-        let answered = stream.answered();
+        let read_bytes = stream.read_bytes();
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "backend connection ended");
             }
         });
-        Ok(Http1 { sender, answered })
+        Ok(Http1 { sender, read_bytes })
     }
 
     /// Requests that waited for a connection share its fate, so that none waits for a second one to
@@ -284,7 +284,7 @@ impl Lease {
     fn exceeded(&self) -> Option<HeadLimit> {
         let Kind::Http1(http1) = &self.kind else { return None };
         let Upstream { header_bytes, header_fields, .. } = self.in_flight.0.settings;
-        let is_large = http1.answered.bytes() >= header_bytes;
+        let is_large = http1.read_bytes.bytes() >= header_bytes;
         Some(if is_large { HeadLimit::Bytes(header_bytes) } else { HeadLimit::Fields(header_fields) })
     }
 

@@ -24,29 +24,29 @@ pub(crate) struct SmallReads {
     stream: Take<TcpStream>,
     /// The bytes read since a piece was not full.
     streak: u64,
-    answered: Answered,
+    read_bytes: ReadBytes,
 }
 
 /// The bytes that came since the connection was last written to. Only its core touches them; they
 /// are atomic because the stream of an upgraded connection must be `Send`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answered(Arc<AtomicUsize>);
+pub(crate) struct ReadBytes(Arc<AtomicUsize>);
 
 // === impl SmallReads ===
 
 impl SmallReads {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream: stream.take(READ), streak: 0, answered: Answered::default() }
+        Self { stream: stream.take(READ), streak: 0, read_bytes: ReadBytes::default() }
     }
 
-    pub(crate) fn answered(&self) -> Answered {
-        self.answered.clone()
+    pub(crate) fn read_bytes(&self) -> ReadBytes {
+        self.read_bytes.clone()
     }
 }
 
-// === impl Answered ===
+// === impl ReadBytes ===
 
-impl Answered {
+impl ReadBytes {
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -68,7 +68,7 @@ impl AsyncRead for SmallReads {
         };
         if read.is_ready() {
             let bytes = buffer.filled().len() - before;
-            self.answered.0.store(self.answered.0.load(Relaxed).saturating_add(bytes), Relaxed);
+            self.read_bytes.0.store(self.read_bytes.0.load(Relaxed).saturating_add(bytes), Relaxed);
             let bytes = bytes as u64;
             self.streak = if bytes < READ { 0 } else { self.streak + bytes };
         }
@@ -78,7 +78,7 @@ impl AsyncRead for SmallReads {
 
 impl AsyncWrite for SmallReads {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.answered.0.store(0, Relaxed);
+        self.read_bytes.0.store(0, Relaxed);
         Pin::new(self.stream.get_mut()).poll_write(cx, bytes)
     }
 
@@ -87,7 +87,7 @@ impl AsyncWrite for SmallReads {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.answered.0.store(0, Relaxed);
+        self.read_bytes.0.store(0, Relaxed);
         Pin::new(self.stream.get_mut()).poll_write_vectored(cx, parts)
     }
 

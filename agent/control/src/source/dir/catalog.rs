@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portcullis_api::{Change, ObjectKey};
 
 use super::file::{Declaration, File};
-use crate::source::{Effect, Problem};
+use crate::source::{Effect, InputProblem};
 
 /// Sorts after every path: files take precedence.
 pub(crate) const BUILT_IN: &str = "\u{10ffff}built-in";
@@ -41,7 +41,7 @@ impl Catalog {
     }
 
     /// Everything that is wrong, by file.
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<InputProblem> {
         let own = self.faulty.iter().filter_map(|name| self.files.get(name)).flat_map(|file| &file.problems);
         let mut problems: Vec<_> = own.cloned().collect();
         problems.extend(self.duplicated.iter().flat_map(|key| self.shadowed(key)));
@@ -104,7 +104,7 @@ impl Catalog {
         self.files.get(name)?.objects.get(key)
     }
 
-    fn shadowed(&self, key: &ObjectKey) -> Vec<Problem> {
+    fn shadowed(&self, key: &ObjectKey) -> Vec<InputProblem> {
         let mut definitions = self.definers.get(key).into_iter().flatten().filter_map(|name| {
             self.files.get(name)?.objects.get(key).map(|declaration| (name, declaration.line))
         });
@@ -112,7 +112,7 @@ impl Catalog {
         let message = format!("is defined in {winner}:{winning_line}, which comes first");
         let others = definitions.filter(|(file, _)| &***file != BUILT_IN);
         others
-            .map(|(file, line)| Problem {
+            .map(|(file, line)| InputProblem {
                 file: file.clone(),
                 line: Some(line),
                 object: Some(key.to_string()),

@@ -10,13 +10,13 @@ use portcullis_api::admission::{Admission, Refusal};
 use portcullis_api::{Object, ObjectKey};
 
 use crate::source::document::{self, Document, Manifests, SyntaxError};
-use crate::source::{Effect, Problem};
+use crate::source::{Effect, InputProblem};
 
 /// Immutable; a new text makes a new value that shares what did not change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct File {
     pub objects: BTreeMap<ObjectKey, Declaration>,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<InputProblem>,
     /// Kinds of the file that translation does not use: `apps/v1 Deployment`.
     pub ignored: BTreeSet<String>,
     /// The manifests of each document, by the hash of its text: an edit re-parses only the
@@ -56,7 +56,7 @@ impl File {
     /// The file when its text cannot be had.
     pub(crate) fn unreadable(&self, name: &Arc<str>, message: String) -> Self {
         let effect = Effect::Unreadable { kept: self.objects.len() };
-        let problem = Problem { file: name.clone(), line: None, object: None, message, effect };
+        let problem = InputProblem { file: name.clone(), line: None, object: None, message, effect };
         Self { problems: vec![problem], ..self.clone() }
     }
 }
@@ -134,7 +134,7 @@ impl Reading<'_> {
 
     fn problem(&mut self, line: usize, object: Option<String>, message: String, effect: Effect) {
         let file = self.name.clone();
-        self.after.problems.push(Problem { file, line: Some(line), object, message, effect });
+        self.after.problems.push(InputProblem { file, line: Some(line), object, message, effect });
     }
 }
 

@@ -9,7 +9,7 @@ fn read(before: &File, text: &str) -> File {
 }
 
 fn problems(file: &File) -> Vec<String> {
-    file.problems.iter().map(Problem::to_string).collect()
+    file.problems.iter().map(InputProblem::to_string).collect()
 }
 
 fn secret(name: &str) -> String {

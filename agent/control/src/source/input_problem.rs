@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct InputProblem {
     pub file: Arc<str>,
     pub line: Option<usize>,
     /// `HTTPRoute shop/web`; absent if the problem is the file's or document's.
@@ -28,10 +28,10 @@ pub enum Effect {
     Warning,
 }
 
-// === impl Problem ===
+// === impl InputProblem ===
 
 /// `shop/routes.yaml:12: HTTPRoute shop/web: <message>; <effect>`
-impl fmt::Display for Problem {
+impl fmt::Display for InputProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
