@@ -20,6 +20,19 @@ pub(crate) fn make_partial(conditions: &mut [Condition], fault: &Fault) {
     }
 }
 
+/// Adds words to what a condition says that reports no fault of the whole.
+pub(crate) fn remark(conditions: &mut [Condition], r#type: ConditionType, words: &str) {
+    let (name, good) = (r#type.as_str(), r#type.good_status().as_str());
+    let of_type = conditions.iter_mut().filter(|condition| condition.type_ == name);
+    for condition in of_type.filter(|condition| condition.status == good) {
+        if condition.message == r#type.good_message() {
+            words.clone_into(&mut condition.message);
+        } else {
+            condition.message = format!("{}; {words}", condition.message);
+        }
+    }
+}
+
 // === impl Conditions ===
 
 impl Conditions {

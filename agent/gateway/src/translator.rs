@@ -22,6 +22,7 @@ mod ports;
 mod published;
 mod relation;
 mod routes;
+mod shared_names;
 mod snapshot;
 mod statuses;
 mod tables;
@@ -53,6 +54,7 @@ use parsed::ParsedRoutes;
 use policies::Policies;
 use ports::Ports;
 use routes::{ChangedRoutes, Routes};
+use shared_names::SharedNames;
 use snapshot::NextSnapshot;
 use statuses::Statuses;
 use tables::Tables;
@@ -114,6 +116,7 @@ struct Stages {
     parsed: ParsedRoutes,
     routes: Routes,
     conflicts: KindConflicts,
+    shared_names: SharedNames,
     tables: Tables,
     ports: Ports,
     frontends: Frontends,
@@ -147,6 +150,7 @@ impl Translator {
             parsed,
             routes,
             conflicts,
+            shared_names,
             tables,
             ports,
             frontends,
@@ -182,6 +186,7 @@ impl Translator {
             policies: referred,
         } = routed;
         let turned = conflicts.update(&reattached, routes);
+        let sharing = shared_names.update(&reattached, &turned, routes, conflicts);
 
         // What is served: tables into listeners, these into ports, and ports on addresses.
         let rebuilt = tables.update(reattached, &turned, routes, conflicts);
@@ -213,6 +218,7 @@ impl Translator {
             services: &refused,
             parents: &parents,
             conflicts: &turned,
+            sharing: &sharing,
             frontends: &claimed,
             observed: &observed,
         };
@@ -297,6 +303,7 @@ impl Stages {
             parsed,
             routes,
             conflicts,
+            shared_names,
             ports,
             frontends,
             backends,
@@ -312,6 +319,7 @@ impl Stages {
             parsed,
             routes,
             conflicts,
+            shared_names,
             ports,
             frontends,
             backends,

@@ -2,6 +2,7 @@
 //! each listener has.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::types::shared::ParentReference;
@@ -39,6 +40,8 @@ pub(super) struct ListenerRoutes {
     by_hostname: BTreeMap<HostPattern, BTreeSet<ObjectKey>>,
     /// The number of entries of `by_hostname` of each kind: they must not be merged.
     of_kind: BTreeMap<Kind, usize>,
+    /// The same of each namespace: they may take names from each other.
+    of_namespace: BTreeMap<Arc<str>, usize>,
 }
 
 /// The state that the attachment of routes and the resolution of their references depend on.
@@ -192,6 +195,7 @@ impl ListenerRoutes {
         for hostname in hostnames {
             if self.by_hostname.entry(hostname.clone()).or_default().insert(route.clone()) {
                 *self.of_kind.entry(route.kind).or_default() += 1;
+                *self.of_namespace.entry(route.name.namespace.clone()).or_default() += 1;
             }
         }
     }
@@ -208,8 +212,9 @@ impl ListenerRoutes {
             if routes.is_empty() {
                 self.by_hostname.remove(hostname);
             }
-            if was_there && let Some(count) = self.of_kind.get_mut(&route.kind) {
-                *count -= 1;
+            if was_there {
+                count_down(&mut self.of_kind, &route.kind);
+                count_down(&mut self.of_namespace, &route.name.namespace);
             }
         }
     }
@@ -230,7 +235,24 @@ impl ListenerRoutes {
         self.accepted.len() - conflicted.filter(|route| self.accepted.contains(*route)).count()
     }
 
+    /// The host patterns that routes are attached under.
+    pub(super) fn hostnames(&self) -> impl Iterator<Item = &HostPattern> {
+        self.by_hostname.keys()
+    }
+
     pub(super) fn has_several_kinds(&self) -> bool {
-        self.of_kind.values().filter(|count| **count > 0).count() > 1
+        self.of_kind.len() > 1
+    }
+
+    pub(super) fn has_several_namespaces(&self) -> bool {
+        self.of_namespace.len() > 1
+    }
+}
+
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    let Some(count) = counts.get_mut(key) else { return };
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(key);
     }
 }

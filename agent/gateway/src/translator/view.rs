@@ -20,6 +20,7 @@ use super::parsed::ParsedRoutes;
 use super::policies::Policies;
 use super::ports::Ports;
 use super::routes::Routes;
+use super::shared_names::SharedNames;
 use crate::feedback::Observations;
 use crate::listener::ParentKey;
 use crate::status::{Status, classless_status};
@@ -37,6 +38,7 @@ pub(super) struct View<'s> {
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,
+    pub(super) shared_names: &'s SharedNames,
     pub(super) ports: &'s Ports,
     pub(super) frontends: &'s Frontends,
     pub(super) backends: &'s Backends,

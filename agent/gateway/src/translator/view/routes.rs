@@ -7,14 +7,14 @@ use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
 use serde_json::json;
 
 use super::View;
-use crate::conditions::make_partial;
+use crate::conditions::{make_partial, remark};
 use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
 use crate::status::summary::parent_name;
 use crate::status::{ParentVerdict, route_status};
 use crate::translator::attachments::Parents;
 use crate::translator::parsed::{parent_route, parents_of};
 use crate::translator::routes::RouteState;
-use crate::{Fault, Reason};
+use crate::{ConditionType, Fault, Reason};
 
 /// By the CRD, of a route's status.
 const MOST_PARENTS: usize = 32;
@@ -27,11 +27,14 @@ enum Named {
 }
 
 impl<'s> View<'s> {
+    fn parents(self) -> Parents<'s> {
+        let View { listeners, hierarchy, gateways, objects, policies, .. } = self;
+        Parents { listeners, hierarchy, gateways, objects, policies }
+    }
+
     /// The verdicts on a route, conflicts with other kinds included.
     fn verdicts(self, key: &ObjectKey, state: &RouteState) -> Vec<ParentVerdict> {
-        let View { listeners, hierarchy, gateways, objects, policies, .. } = self;
-        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
-        self.conflicts.verdicts(key, state, parents)
+        self.conflicts.verdicts(key, state, self.parents())
     }
 
     pub(super) fn route_status(self, key: &ObjectKey, state: &RouteState) -> RouteStatus {
@@ -64,6 +67,11 @@ impl<'s> View<'s> {
         let refused = self.refused_endpoints(state);
         let unresolved = Fault::summary(state.unresolved.as_deref().cloned().into_iter().chain(refused));
         let mut status = route_status(&state.parsed, unresolved.as_ref(), &verdicts, controller);
+        for (entry, verdict) in status.parents.iter_mut().zip(&verdicts) {
+            if let Some(taken) = self.taken_names(state, verdict) {
+                remark(&mut entry.conditions, ConditionType::Accepted, &taken);
+            }
+        }
         if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
             for (entry, grandparent) in status.parents.iter_mut().zip(&bound.grandparents) {
                 entry.conditions.extend(bound.family.parent_conditions(|child| {
@@ -78,6 +86,31 @@ impl<'s> View<'s> {
             status.parents.sort_by_key(|entry| state.parsed.position_of(&entry.parent_ref));
         }
         status
+    }
+
+    /// The names at a parent's listeners that the route takes from older ones of other namespaces;
+    /// `None` if there are none, or if the Gateway's owner said whose they are.
+    fn taken_names(self, state: &RouteState, verdict: &ParentVerdict) -> Option<String> {
+        let takes = |listener, pattern| self.shared_names.takes(listener, pattern, &state.parsed.origin);
+        let mut attached = state.attached.iter();
+        if !attached.any(|(listener, patterns)| patterns.iter().any(|pattern| takes(listener, pattern))) {
+            return None;
+        }
+        let parents = self.parents();
+        let listeners = parents.listeners_by_reference(&state.parsed, verdict.reference);
+        let unclaimed = listeners.iter().filter(|(parent, _)| !parents.has_claims(parent));
+        let names = unclaimed.flat_map(|listener| {
+            let patterns = state.attached.get(listener).into_iter().flatten();
+            patterns.filter(move |pattern| takes(listener, pattern))
+        });
+        let names: BTreeSet<_> = names.map(ToString::to_string).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        (!names.is_empty()).then(|| {
+            format!(
+                "requests for {names} come to this route and not to an older one of another namespace, whose \
+                 hostnames include it; claims in the Gateway's GatewayParameters can say whose they are"
+            )
+        })
     }
 
     /// The endpoints of a route's Services that are no backends.
