@@ -1,7 +1,7 @@
 //! The say of a shared Gateway's owner over what other namespaces claim there. Of routes and
 //! listeners the more specific hostname takes the traffic, so a tenant that may attach may take
-//! another's; `claims` of GatewayParameters gives each namespace its hostnames, ports and number of
-//! listeners. Nothing here knows how objects attach.
+//! another's; `claims` of GatewayParameters gives each namespace its hostnames, ports and how
+//! many listeners. Nothing here knows how objects attach.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ struct Claim {
     ports: Option<BTreeSet<u16>>,
     /// Of each child; `None`: any number.
     listeners: Option<usize>,
+    /// Of all children of a namespace; `None`: any number.
+    total_listeners: Option<usize>,
 }
 
 // === impl Claims ===
@@ -66,8 +68,13 @@ impl Claims {
 
     /// The number of listeners that a child of namespace `from` may bring; `None`: any.
     pub(crate) fn most_listeners(&self, from: &str, namespaces: Namespaces<'_>) -> Option<usize> {
-        let most = self.of_namespace(from, namespaces)?.map(|claim| claim.listeners);
-        most.reduce(|one, other| Some(one?.max(other?))).flatten()
+        greatest(self.of_namespace(from, namespaces)?.map(|claim| claim.listeners))
+    }
+
+    /// The number of listeners that all children of namespace `from` may bring together; `None`:
+    /// any.
+    pub(crate) fn most_in_total(&self, from: &str, namespaces: Namespaces<'_>) -> Option<usize> {
+        greatest(self.of_namespace(from, namespaces)?.map(|claim| claim.total_listeners))
     }
 
     fn of_namespace<'c>(
@@ -79,6 +86,12 @@ impl Claims {
         // A selector does not ask whose the Gateway is.
         Some(claims.filter(move |claim| claim.namespaces.admits("", from, namespaces)))
     }
+}
+
+/// `None` if one is, or if there are none.
+fn greatest(mut limits: impl Iterator<Item = Option<usize>>) -> Option<usize> {
+    let first = limits.next()?;
+    limits.fold(first, |one, other| Some(one?.max(other?)))
 }
 
 // === impl Claim ===
@@ -95,16 +108,19 @@ impl Claim {
                 Fault::invalid_parameters(format!("claims: port {port} is out of range: use 1 to 65535"))
             })
         };
-        let listeners = given.listeners.map(|count| {
-            usize::try_from(count).map_err(|_| {
-                Fault::invalid_parameters(format!("claims: listeners {count} is out of range: use 0 to 64"))
+        let count = |field: &str, most: i32, given: Option<i32>| {
+            let Some(count) = given else { return Ok(None) };
+            let is_valid = (0..=most).contains(&count);
+            usize::try_from(count).ok().filter(|_| is_valid).map(Some).ok_or_else(|| {
+                Fault::invalid_parameters(format!("claims: {field} {count} is out of range: use 0 to {most}"))
             })
-        });
+        };
         Ok(Self {
             namespaces: NamespaceRule::Selector(given.namespaces.clone()),
             hostnames: given.hostnames.as_ref().map(|all| all.iter().map(hostname).collect()).transpose()?,
             ports: given.ports.as_ref().map(|all| all.iter().map(port).collect()).transpose()?,
-            listeners: listeners.transpose()?,
+            listeners: count("listeners", 64, given.listeners)?,
+            total_listeners: count("totalListeners", 65535, given.total_listeners)?,
         })
     }
 

@@ -56,6 +56,8 @@ pub struct GatewayParametersClaim {
     pub namespaces: LabelSelector,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<i32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "totalListeners")]
+    pub total_listeners: Option<i32>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

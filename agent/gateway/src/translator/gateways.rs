@@ -191,13 +191,18 @@ impl Gateways {
         self.update_whole(name, gateway, sources, changed);
         let own = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
         let mut merge = Merge::default();
-        self.judge(&mut merge, gateway, &own, &Claims::default(), sources, changed);
+        let everything = Share { claims: &Claims::default(), brought: 0 };
+        self.judge(&mut merge, gateway, &own, everything, sources, changed);
         let mut summary = Summary::default();
         let claims = self.merged.get(name).map(|merged| merged.parameters.claims.clone()).unwrap_or_default();
+        let mut brought: BTreeMap<&str, usize> = BTreeMap::new();
         for child in sources.hierarchy.children(name) {
             let is_own = child.name.namespace == name.namespace;
             let claims = if is_own { &Claims::default() } else { &claims };
-            let judged = self.judge(&mut merge, gateway, child, claims, sources, changed);
+            let brought = brought.entry(&child.name.namespace).or_default();
+            let judged =
+                self.judge(&mut merge, gateway, child, Share { claims, brought: *brought }, sources, changed);
+            *brought += judged.distinct;
             summary.count(child, judged);
         }
         let members = std::iter::once(&own).chain(sources.hierarchy.children(name));
@@ -263,7 +268,7 @@ impl Gateways {
         merge: &mut Merge,
         gateway: &Gateway,
         key: &ParentKey,
-        claims: &Claims,
+        share: Share<'_>,
         sources: Sources<'_>,
         changed: &mut ChangedGateways,
     ) -> Judged {
@@ -275,12 +280,13 @@ impl Gateways {
         });
         let acceptances = merge.add(&declared.listeners, |listener| {
             let refusal = listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener));
-            refusal.or_else(|| outside_of(claims, key, listener, &declared.listeners, sources.objects))
+            refusal.or_else(|| outside_of(share, key, listener, &declared.listeners, sources.objects))
         });
         let invalid = declared.listeners.iter().zip(&acceptances).filter(|(_, it)| !it.is_accepted());
         let invalid = invalid.map(|(listener, _)| &listener.name).chain(&declared.duplicates);
         let judged = Judged {
             any: acceptances.iter().any(Acceptance::is_accepted),
+            distinct: acceptances.iter().filter(|it| it.is_distinct()).count(),
             invalid: invalid.cloned().collect(),
         };
         let known = self.listeners.entry(key.clone()).or_default();
@@ -421,11 +427,21 @@ fn distinct<'d>(declared: &'d Declared, acceptances: &[Acceptance]) -> impl Iter
     listeners.filter(|(_, acceptance)| acceptance.is_distinct()).map(|(listener, _)| listener)
 }
 
+/// The share of a Gateway's listeners that an object may have.
+#[derive(Clone, Copy)]
+struct Share<'c> {
+    claims: &'c Claims,
+    /// The number of listeners that older children of its namespace have.
+    brought: usize,
+}
+
 /// The validity of an object's listeners.
 #[derive(Default)]
 struct Judged {
     /// True if one is valid.
     any: bool,
+    /// The number of those that have their port and hostname for themselves.
+    distinct: usize,
     /// Those that are not.
     invalid: Vec<Arc<str>>,
 }
@@ -461,24 +477,35 @@ fn cannot_have_listeners(gateway: &Gateway) -> Option<Fault> {
 
 /// The fault of a child's listener that the Gateway's owner has not given to its namespace.
 fn outside_of(
-    claims: &Claims,
+    Share { claims, brought }: Share<'_>,
     child: &ParentKey,
     listener: &Listener,
     all: &[Listener],
     objects: &Objects,
 ) -> Option<Fault> {
     let (from, namespaces) = (&*child.name.namespace, Namespaces::new(objects));
-    let refusal = claims.refusal(from, &listener.hostname, listener.port.number, namespaces).or_else(|| {
-        let most = claims.most_listeners(from, namespaces)?;
-        let is_within = all.iter().take(most).any(|it| it.name == listener.name);
-        (!is_within).then(|| {
+    let is_within = |most| all.iter().take(most).any(|it| it.name == listener.name);
+    let too_many = || {
+        let most = claims.most_listeners(from, namespaces).filter(|most| !is_within(*most))?;
+        Some(format!(
+            "the Gateway lets objects of namespace {from} bring {most} listener(s) each (claims of its \
+             GatewayParameters)"
+        ))
+    };
+    let too_many_in_all = || {
+        let most = claims.most_in_total(from, namespaces)?;
+        (!is_within(most.saturating_sub(brought))).then(|| {
             format!(
-                "the Gateway lets objects of namespace {from} bring {most} listener(s) each (claims of its \
-                 GatewayParameters)"
+                "the Gateway lets the objects of namespace {from} bring {most} listener(s) in all, older ones \
+                 first (claims of its GatewayParameters)"
             )
         })
-    });
-    refusal.map(|reason| Fault::not_accepted(Reason::NotAllowed, reason))
+    };
+    let refusal = claims.refusal(from, &listener.hostname, listener.port.number, namespaces);
+    refusal
+        .or_else(too_many)
+        .or_else(too_many_in_all)
+        .map(|reason| Fault::not_accepted(Reason::NotAllowed, reason))
 }
 
 /// A listener that could not enforce a policy must not be served without it.

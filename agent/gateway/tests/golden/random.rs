@@ -380,7 +380,8 @@ fn claims(dice: &mut Dice) -> Value {
     let selectors = [json!({}), json!({"matchLabels": {"team": "x"}}), json!({"matchLabels": {"team": "y"}})];
     let claim = |dice: &mut Dice| {
         json!({"namespaces": selectors[dice.roll(3) as usize], "hostnames": dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
-            "ports": dice.maybe(|dice| json!([dice.pick(&[80, 443])])), "listeners": dice.maybe(|dice| json!(dice.roll(2)))})
+            "ports": dice.maybe(|dice| json!([dice.pick(&[80, 443])])), "listeners": dice.maybe(|dice| json!(dice.roll(2))),
+            "totalListeners": dice.maybe(|dice| json!(dice.roll(3)))})
     };
     (0..dice.roll(3)).map(|_| claim(dice)).collect()
 }
