@@ -2,6 +2,7 @@
 //! takes all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use portcullis_api::{Kind, ObjectKey};
 use portcullis_control::applier::{Acknowledgement, Applier, DataPlane, Provisioning, State};
 use portcullis_control::events::Announcer;
 use portcullis_control::infra::Generator;
+use portcullis_control::kube::Contact;
 use portcullis_control::lease::{Elector, Timing};
-use portcullis_control::source::{KubeSource, LastGood, SourceOptions};
+use portcullis_control::source::{KubeSource, LastGood, Reaching, Source, SourceOptions};
 use portcullis_control::status::{StatusQueue, StatusSink, StatusWriter, Statuses};
 use portcullis_gateway::infra::DesiredObjects;
 use portcullis_gateway::{Settings, Translator};
@@ -47,48 +49,83 @@ pub(crate) struct TakesAll;
 /// Keeps the sink after it waiting.
 struct Late(Duration);
 
+/// The way of an agent's requests to the API server.
+pub(crate) struct Reach {
+    /// Its requests so far, answered or not.
+    pub(crate) contact: watch::Receiver<Contact>,
+    /// The API server's addresses, as far as they are known.
+    pub(crate) addresses: watch::Receiver<BTreeSet<IpAddr>>,
+}
+
+/// An agent among others that want to lead.
+struct Candidate<'a> {
+    identity: &'a str,
+    lease: &'a str,
+    timing: Timing,
+    late: Duration,
+}
+
 impl Agent {
     pub(crate) fn start(fixture: &Fixture, identity: &str) -> Self {
         Self::start_timed(fixture, identity, TIMING)
     }
 
     pub(crate) fn start_with(fixture: &Fixture, identity: &str, last_good: Option<LastGood>) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, TIMING, last_good, TakesAll, Duration::ZERO)
+        Self::campaigning(fixture, Candidate::new(identity), last_good, TakesAll)
     }
 
     pub(crate) fn start_on(plane: impl DataPlane + 'static, fixture: &Fixture, identity: &str) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, TIMING, None, plane, Duration::ZERO)
+        Self::campaigning(fixture, Candidate::new(identity), None, plane)
     }
 
     /// One of other agents, with a Lease of their own.
     pub(crate) fn start_as(fixture: &Fixture, identity: &str, lease: &str) -> Self {
-        Self::start_campaigning(fixture, identity, lease, TIMING, None, TakesAll, Duration::ZERO)
+        Self::campaigning(fixture, Candidate { lease, ..Candidate::new(identity) }, None, TakesAll)
     }
 
     pub(crate) fn start_timed(fixture: &Fixture, identity: &str, timing: Timing) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, timing, None, TakesAll, Duration::ZERO)
+        Self::campaigning(fixture, Candidate { timing, ..Candidate::new(identity) }, None, TakesAll)
     }
 
     /// On a machine that is so busy that what it translated is planned this much later.
     pub(crate) fn start_late(fixture: &Fixture, identity: &str, late: Duration) -> Self {
-        Self::start_campaigning(fixture, identity, LEASE, TIMING, None, TakesAll, late)
+        Self::campaigning(fixture, Candidate { late, ..Candidate::new(identity) }, None, TakesAll)
     }
 
-    fn start_campaigning(
+    /// One that asks itself what may be in its way to the API server.
+    pub(crate) fn start_reaching(
         fixture: &Fixture,
         identity: &str,
-        lease: &str,
-        timing: Timing,
+        last_good: LastGood,
+        plane: impl DataPlane + 'static,
+        Reach { contact, addresses }: Reach,
+    ) -> Self {
+        let (queue, source) = read(fixture, Some(last_good));
+        let settings = Settings { api_server: addresses.borrow().clone(), ..settings(fixture) };
+        let source = Reaching::new(source, contact, addresses, Duration::ZERO);
+        Self::assemble(fixture, Candidate::new(identity), settings, queue, source, plane)
+    }
+
+    fn campaigning(
+        fixture: &Fixture,
+        candidate: Candidate<'_>,
         last_good: Option<LastGood>,
         plane: impl DataPlane + 'static,
-        late: Duration,
+    ) -> Self {
+        let (queue, source) = read(fixture, last_good);
+        Self::assemble(fixture, candidate, settings(fixture), queue, source, plane)
+    }
+
+    fn assemble(
+        fixture: &Fixture,
+        Candidate { identity, lease, timing, late }: Candidate<'_>,
+        settings: Settings,
+        queue: Arc<StatusQueue>,
+        source: impl Source + 'static,
+        plane: impl DataPlane + 'static,
     ) -> Self {
         let client = || fixture.client.clone();
-        let queue = StatusQueue::new(&fixture.controller_name);
-        let controller_name = fixture.controller_name.clone();
-        let options = SourceOptions { only: None, last_good, wait: Duration::from_secs(2) };
-        let source = KubeSource::new(client(), queue.clone(), options);
-        let translator = Translator::new(Settings { controller_name, ..Settings::default() });
+        let translator = Translator::new(settings);
         let elector = Elector::new(client(), &fixture.name, lease, identity, timing);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
@@ -117,15 +154,41 @@ impl Agent {
             if self.queue.rests_at(&key, &version(&object)) {
                 return object;
             }
-            assert!(Instant::now() < deadline, "{key} is not left alone");
+            let leads = *self.leading.borrow();
+            assert!(Instant::now() < deadline, "{key} is not left alone (leader: {leads}): {object:#}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
+impl<'a> Candidate<'a> {
+    fn new(identity: &'a str) -> Self {
+        Self { identity, lease: LEASE, timing: TIMING, late: Duration::ZERO }
+    }
+}
+
+fn settings(fixture: &Fixture) -> Settings {
+    let load_balancers = vec!["203.0.113.0/24".parse().unwrap()];
+    Settings { controller_name: fixture.controller_name.clone(), load_balancers, ..Settings::default() }
+}
+
+fn read(fixture: &Fixture, last_good: Option<LastGood>) -> (Arc<StatusQueue>, KubeSource) {
+    let queue = StatusQueue::new(&fixture.controller_name);
+    let options = SourceOptions { only: None, last_good, wait: Duration::from_secs(2) };
+    (queue.clone(), KubeSource::new(fixture.client.clone(), queue, options))
+}
+
 /// Waits until it is so, as long as a test waits for anything.
-pub(crate) async fn until<T: Clone>(mut watched: watch::Receiver<T>, holds: impl FnMut(&T) -> bool) -> T {
-    tokio::time::timeout(DEADLINE, watched.wait_for(holds))
+pub(crate) async fn until<T: Clone>(watched: watch::Receiver<T>, holds: impl FnMut(&T) -> bool) -> T {
+    until_within(DEADLINE, watched, holds).await
+}
+
+pub(crate) async fn until_within<T: Clone>(
+    limit: Duration,
+    mut watched: watch::Receiver<T>,
+    holds: impl FnMut(&T) -> bool,
+) -> T {
+    tokio::time::timeout(limit, watched.wait_for(holds))
         .await
         .expect("it does not come to be so")
         .unwrap()

@@ -30,6 +30,7 @@ mod outages;
 mod parameters;
 mod permissions;
 mod provisioned;
+mod reaching;
 mod rivals;
 mod sources;
 mod statuses;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kube::Config;
 use kube::config::Kubeconfig;
-use portcullis_control::kube::connect;
+use portcullis_control::kube::{Contact, connect_watched};
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -38,6 +38,11 @@ impl Wire {
 
     /// The same cluster over this wire, by the agents' own connection.
     pub(crate) async fn to(&self, fixture: &Fixture) -> Fixture {
+        self.watched(fixture).await.0
+    }
+
+    /// The same, with what becomes of the requests.
+    pub(crate) async fn watched(&self, fixture: &Fixture) -> (Fixture, watch::Receiver<Contact>) {
         let path = std::env::var_os("KUBECONFIG").unwrap();
         let mut kubeconfig = json!(Kubeconfig::read_from(path).unwrap());
         let host = config().await.cluster_url.host().map(str::to_owned);
@@ -48,7 +53,8 @@ impl Wire {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kubeconfig");
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        fixture.seen_by(connect(Some(&path)).await.unwrap())
+        let (client, contact) = connect_watched(Some(&path)).await.unwrap();
+        (fixture.seen_by(client), contact)
     }
 
     /// The number of connections so far.
