@@ -70,9 +70,16 @@ pub fn admit(mut manifest: Value) -> Admission {
     if !review.violations.is_empty() {
         return refused(review.violations.iter().map(Violation::to_string).collect());
     }
+    // Of definitions, nothing but metadata is read.
+    let is_built_in = schema.is_none() && identity.kind != Kind::CustomResourceDefinition;
+    let given = is_built_in.then(|| manifest.clone());
     match Object::from_json(manifest) {
         Ok(Some(object)) => match built_in::refusals(&object) {
-            reasons if reasons.is_empty() => admitted(object, review),
+            reasons if reasons.is_empty() => {
+                let unknown = given.iter().flat_map(|given| built_in::unknown_fields(given, &object));
+                review.unknown_fields.extend(unknown);
+                admitted(object, review)
+            }
             reasons => refused(reasons),
         },
         Ok(None) => Admission::Ignored(identity.to_string()),
@@ -165,6 +172,10 @@ fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Ob
         Some(other) => {
             return Err(anonymous(kind.as_str(), &format!("metadata.name: Invalid value: {other}")));
         }
+        None if metadata.contains_key("generateName") => {
+            let reason = "metadata.name: Required value: only an API server makes one of generateName";
+            return Err(anonymous(kind.as_str(), reason));
+        }
         None => return Err(anonymous(kind.as_str(), "metadata.name: Required value")),
     };
     let namespace = match (kind.scope(), metadata.get("namespace").and_then(Value::as_str)) {
@@ -194,7 +205,7 @@ fn name_problem(kind: Kind, key: &ObjectKey) -> Option<String> {
     })
 }
 
-/// `None`: a built-in kind, which the typed parser judges alone.
+/// `None`: a built-in kind, which has a type and no schema.
 fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
     let Some(definition) = Schemas::embedded().get(&identity.group, identity.kind.as_str()) else {
         return Ok(None);
@@ -267,6 +278,41 @@ mod tests {
     }
 
     #[test]
+    fn unknown_fields_of_built_in_kinds_are_named() {
+        let object = |kind: &str, version: &str, rest: Value| {
+            let mut manifest = rest;
+            manifest["metadata"] = json!({"name": "o", "ownerReferences": []});
+            (manifest["apiVersion"], manifest["kind"]) = (version.into(), kind.into());
+            match admit(manifest) {
+                Admission::Admitted { unknown_fields, .. } => unknown_fields,
+                other => panic!("{other:?}"),
+            }
+        };
+        let port = json!({"name": "b", "port": 80, "targetPort": "http", "prot": "TCP", "nodePort": null});
+        let spec = json!({"ports": [{"name": "a", "port": 81}, port], "selector": {}, "typo": {}});
+        assert_eq!(
+            object("Service", "v1", json!({"spec": spec, "status": {"loadBalancer": {}}})),
+            ["spec.ports[1].prot", "spec.typo"]
+        );
+        let endpoint = json!({"addresses": ["10.1.1.1"], "condition": {}, "conditions": {"ready": true}});
+        let slice =
+            json!({"addressType": "IPv4", "endpoints": [endpoint], "ports": [{"port": 1, "typo": 1}]});
+        assert_eq!(
+            object("EndpointSlice", "discovery.k8s.io/v1", slice),
+            ["endpoints[0].condition", "ports[0].typo"]
+        );
+        let secret = json!({"stringData": {"a": "b"}, "data": {"c": "ZA=="}, "immutable": true, "Data": {}});
+        assert_eq!(object("Secret", "v1", secret), ["Data"]);
+        assert_eq!(
+            object("ConfigMap", "v1", json!({"data": {"a": null}, "binaryData": {}, "datum": {}})),
+            ["datum"]
+        );
+        assert_eq!(object("Namespace", "v1", json!({"spec": {"finalizers": []}, "status": {}})), [""; 0]);
+        let definition = json!({"spec": {"group": "g"}});
+        assert_eq!(object("CustomResourceDefinition", "apiextensions.k8s.io/v1", definition), [""; 0]);
+    }
+
+    #[test]
     fn refusals_name_object_and_field() {
         for (manifest, object, reason) in [
             (json!("text"), "this document", "it has no apiVersion or no kind: it is no Kubernetes object"),
@@ -274,6 +320,11 @@ mod tests {
                 json!({"apiVersion": "v1", "kind": "Service", "metadata": {}}),
                 "Service",
                 "metadata.name: Required value",
+            ),
+            (
+                json!({"apiVersion": "v1", "kind": "Service", "metadata": {"generateName": "s-"}}),
+                "Service",
+                "metadata.name: Required value: only an API server makes one of generateName",
             ),
             (
                 json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "A_b"}}),

@@ -1,6 +1,7 @@
 //! Checks of an API server on kinds of its own, beyond the types of fields: what it refuses, a
-//! directory should not serve. Only fields that translation reads are checked. Endpoints on
-//! loopback and link-local addresses, which an API server refuses, are backends in a directory.
+//! directory should not serve, and fields that it does not know are named. Only fields that
+//! translation reads are checked. Endpoints on loopback and link-local addresses, which an API
+//! server refuses, are backends in a directory.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,6 +9,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
 
 use crate::Object;
 use crate::name::{is_config_key, is_label, is_port_name, is_qualified_name};
@@ -33,6 +35,41 @@ pub(crate) fn refusals(object: &Object) -> Vec<String> {
         _ => {}
     }
     refusals.0
+}
+
+/// API paths of the fields of a manifest that its type does not have, `metadata` left out.
+pub(crate) fn unknown_fields(given: &Value, read: &Object) -> Vec<String> {
+    let mut unknown = Vec::new();
+    let (Some(given), Ok(read)) = (given.as_object(), read.to_json()) else { return unknown };
+    for (name, value) in given.iter().filter(|(name, value)| *name != "metadata" && !value.is_null()) {
+        match read.get(name) {
+            Some(read) => lost(value, read, name, &mut unknown),
+            // An API server writes it into `data`.
+            None if name == "stringData" && read["kind"] == "Secret" => {}
+            None => unknown.push(name.clone()),
+        }
+    }
+    unknown
+}
+
+/// Adds what of a value was not read.
+fn lost(given: &Value, read: &Value, at: &str, unknown: &mut Vec<String>) {
+    match (given, read) {
+        (Value::Object(given), Value::Object(read)) => {
+            for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+                match read.get(name) {
+                    Some(read) => lost(value, read, &format!("{at}.{name}"), unknown),
+                    None => unknown.push(format!("{at}.{name}")),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(read)) => {
+            for (index, (given, read)) in given.iter().zip(read).enumerate() {
+                lost(given, read, &format!("{at}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
 }
 
 // === impl Refusals ===
@@ -216,7 +253,7 @@ fn endpoint_address(kind: &str, address: &str) -> Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn refused(manifest: Value) -> Vec<String> {
         refusals(&Object::from_json(manifest).unwrap().unwrap())
