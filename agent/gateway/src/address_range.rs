@@ -20,6 +20,15 @@ impl AddressRange {
         self.first.is_ipv4() == address.is_ipv4()
             && start(address, self.prefix) == start(&self.first, self.prefix)
     }
+
+    /// True for the first two addresses of a range that has more than that.
+    pub(crate) fn begins_with(&self, address: &IpAddr) -> bool {
+        let longest: u8 = if self.first.is_ipv4() { 32 } else { 128 };
+        let fixed = longest - 1;
+        self.prefix < fixed
+            && self.contains(address)
+            && start(address, fixed) == start(&self.first, self.prefix) << (fixed - self.prefix)
+    }
 }
 
 impl FromStr for AddressRange {
@@ -81,6 +90,21 @@ mod tests {
             let range: AddressRange = range.parse().unwrap();
             assert!(range.contains(&inside.parse().unwrap()), "{range} {inside}");
             assert!(!range.contains(&outside.parse().unwrap()), "{range} {outside}");
+        }
+        for (range, address, expected) in [
+            ("10.244.1.0/24", "10.244.1.0", true),
+            ("10.244.1.9/24", "10.244.1.1", true),
+            ("10.244.1.0/24", "10.244.1.2", false),
+            ("10.244.1.0/24", "10.244.2.1", false),
+            ("10.244.1.0/31", "10.244.1.0", false),
+            ("10.244.1.0/32", "10.244.1.0", false),
+            ("0.0.0.0/0", "0.0.0.1", true),
+            ("fd00:1::/64", "fd00:1::1", true),
+            ("fd00:1::/64", "fd00:1::1:0", false),
+            ("::/0", "0.0.0.1", false),
+        ] {
+            let range: AddressRange = range.parse().unwrap();
+            assert_eq!(range.begins_with(&address.parse().unwrap()), expected, "{range} {address}");
         }
         for wrong in ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "10.0.0.0/", "10.0.0.0/-1", "ten"] {
             assert_eq!(wrong.parse::<AddressRange>(), Err(AddressRangeSyntax), "{wrong}");

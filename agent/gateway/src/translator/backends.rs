@@ -25,6 +25,8 @@ const IN_ONE_MESSAGE: usize = 8;
 
 const PERHAPS_A_NODES: &str =
     "perhaps a node's (the agents cannot read Nodes: give them the rights of the chart's ClusterRole)";
+const BRIDGES: &str =
+    "a bridge's or tunnel's of a node (it begins the range of its pods, and no pod in its targetRef has it)";
 
 #[derive(Debug, Default)]
 pub(super) struct Backends {
@@ -215,7 +217,7 @@ impl Backends {
         backend(used, service, slices, |slice, endpoint, address| {
             let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
             // Pods of Gateways have no right to read others: nothing is proved to them.
-            if (sources.owners.is_node(&address) || sources.owners.is_own(&address))
+            if sources.may_be_proved(&address)
                 && sources.settings.role == AgentRole::Node
                 && let Some(pod) = named_pod(slice, endpoint)
             {
@@ -224,7 +226,9 @@ impl Backends {
                 if sources.proves(pod, &address) {
                     return true;
                 }
-                why = "a node's (by no pod of the host's network in its targetRef)";
+                if why != BRIDGES {
+                    why = "a node's (by no pod of the host's network in its targetRef)";
+                }
             }
             judged.refused.insert(address, why);
             false
@@ -243,9 +247,18 @@ impl Backends {
 // === impl Sources ===
 
 impl Sources<'_> {
+    fn may_be_proved(self, address: &IpAddr) -> bool {
+        self.is_nodes(address) || self.owners.of(address) == Some(Owner::Bridge)
+    }
+
+    fn is_nodes(self, address: &IpAddr) -> bool {
+        self.owners.is_node(address) || self.owners.is_own(address)
+    }
+
     /// Tenants write EndpointSlices; what a pod's status says of its addresses they do not.
     fn proves(self, pod: &ObjectName, address: &IpAddr) -> bool {
-        let pod = self.objects.pods.get(pod).filter(|pod| pod.spec.host_network);
+        let pod = self.objects.pods.get(pod);
+        let pod = pod.filter(|pod| pod.spec.host_network || !self.is_nodes(address));
         pod.is_some_and(|pod| pod.status.pod_ips.iter().any(|it| it.ip.parse() == Ok(*address)))
     }
 
@@ -262,7 +275,10 @@ impl Sources<'_> {
             Owner::ApiServer => Some("the API server's"),
             Owner::Service(_) => Some("a Service's"),
             Owner::Node => Some("a node's"),
-            Owner::Pods => None,
+            Owner::Bridge if self.settings.role == AgentRole::Node => Some(BRIDGES),
+            // Pods of Gateways send from a pod's network, and have no right to read the pods that a
+            // network without bridges gives such addresses.
+            Owner::Bridge | Owner::Pods => None,
         });
         let is_gateways = || self.gateways.have(address) || is_frontend(address, snapshot);
         owner

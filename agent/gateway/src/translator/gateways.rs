@@ -377,7 +377,7 @@ fn foreign(address: &IpAddr, sources: Sources<'_>) -> Option<String> {
         Owner::ApiServer => API_SERVERS,
         Owner::Service(_) => "it is another Service's",
         Owner::Node => "it is a node's",
-        Owner::Pods => "it is in the range of a node's pods",
+        Owner::Bridge | Owner::Pods => "it is in the range of a node's pods",
     });
     if let Some(owner) = owner {
         return Some(owner.to_owned());

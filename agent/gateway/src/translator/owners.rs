@@ -39,6 +39,9 @@ pub(super) enum Owner<'o> {
     ApiServer,
     Service(&'o ObjectName),
     Node,
+    /// One of the first two of the range of a node's pods: the usual networks give them to a tunnel
+    /// and a bridge, and no Node's status lists them.
+    Bridge,
     Pods,
 }
 
@@ -105,8 +108,10 @@ impl Owners {
             Kind::Node => Owner::Node,
             _ => Owner::ApiServer,
         });
-        let is_pods = || self.pods.values().flatten().any(|range| range.contains(address));
-        owners.next().or_else(|| is_pods().then_some(Owner::Pods))
+        owners.next().or_else(|| {
+            let range = self.pods.values().flatten().find(|range| range.contains(address))?;
+            Some(if range.begins_with(address) { Owner::Bridge } else { Owner::Pods })
+        })
     }
 
     /// True if the agent would lose its API server with the address.

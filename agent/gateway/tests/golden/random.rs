@@ -313,7 +313,7 @@ fn generated_service(namespace: &str, dice: &mut Dice) -> Value {
 fn node(dice: &mut Dice) -> Value {
     let addresses = json!([{"address": dice.pick(&ADDRESSES)}]);
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": dice.pick(&["n", "m"])},
-        "spec": {"podCIDR": dice.maybe(|dice| json!(format!("{}/32", dice.pick(&ADDRESSES))))},
+        "spec": {"podCIDR": dice.maybe(|dice| json!(format!("{}/{}", dice.pick(&ADDRESSES), dice.pick(&["32", "30"]))))},
         "status": {"addresses": addresses}})
 }
 
