@@ -68,7 +68,9 @@ pub fn admit(mut manifest: Value) -> Admission {
         fill_nulls(manifest.get_mut("data"));
     }
     if !review.violations.is_empty() {
-        return refused(review.violations.iter().map(Violation::to_string).collect());
+        // A field that is missing may be the one that is misspelt.
+        let unknown = review.unknown_fields.iter().map(|field| format!("{field}: unknown field"));
+        return refused(review.violations.iter().map(Violation::to_string).chain(unknown).collect());
     }
     // Of definitions, nothing but metadata is read.
     let is_built_in = schema.is_none() && identity.kind != Kind::CustomResourceDefinition;
@@ -344,6 +346,10 @@ mod tests {
         ] {
             assert_eq!(refusal(manifest), (object.to_owned(), vec![reason.to_owned()]));
         }
+        let misspelt = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "c"}, "spec": {"controler": "example.com/c"}});
+        let reasons = ["spec.controllerName: Required value", "spec.controler: unknown field"];
+        assert_eq!(refusal(misspelt), ("GatewayClass c".to_owned(), reasons.map(str::to_owned).to_vec()));
     }
 
     #[test]
