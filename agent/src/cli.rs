@@ -165,7 +165,9 @@ pub(crate) struct RoutesArgs {
     pub from: From,
 }
 
+// A URL that stands behind a path is no path.
 #[derive(Args)]
+#[command(mut_arg("filename", |filename| filename.num_args(1).help("Manifests: a file, a directory or - for standard input; repeat for several [default: ask the running agent]")))]
 pub(crate) struct ExplainArgs {
     /// The request's URL
     pub url: String,

@@ -107,7 +107,7 @@ fn explanations_say_by_the_exit_status_if_anything_answers() {
         ("http://a.example:81/", "no listener on port 81", 1),
         ("https://a.example:80/", "answer    none: this port speaks HTTP", 1),
     ] {
-        let output = portcullis(directory.path(), &["explain", url, "-f", "-"], gateway);
+        let output = portcullis(directory.path(), &["explain", "-f", "-", url], gateway);
         let transcript = transcript(&output);
         assert!(transcript.contains(answer), "{transcript}");
         assert!(transcript.ends_with(&format!("# exit status {status}\n")), "{transcript}");
