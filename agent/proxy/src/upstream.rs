@@ -2,7 +2,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod endpoint;
+pub(crate) mod http1;
 pub(crate) mod multiplex;
 pub(crate) mod pool;
 pub(crate) mod request;
-pub(crate) mod small_reads;

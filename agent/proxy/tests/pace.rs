@@ -337,23 +337,22 @@ async fn http2_bodies_that_may_take_any_time_stay() {
 async fn bodies_that_no_backend_takes_use_buffers_up() {
     const CLIENTS: usize = 16;
     let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
-    for via in [Via::Http1, Via::H2c] {
-        let mut world = World::with(Settings { buffers: 1 << 20, minimum_rate, ..Settings::default() });
-        let (deaf, origin) = (deaf(), Origin::http1().await);
-        world.backend("deaf", BackendProtocol::Http1, &[deaf.local_addr().unwrap()]);
-        world.backend("echo", BackendProtocol::Http1, &[origin.address]);
-        world.http("*", vec![rule().prefix("/deaf").to("deaf"), rule()]);
-        world.apply().await;
-        let body = format!("POST /deaf\n\n{}", "x".repeat(8_000_000));
-        for _ in 0..CLIENTS {
-            let (to, body) = (world.plain, body.clone());
-            tokio::spawn(async move { Client::connect(via, to, "any.test").await.try_send(&body).await });
-        }
-        let closed = async || closed_for(&world, ExceededLimit::Buffers).await as usize;
-        eventually("there is too much", async || closed().await > 0).await;
-        assert!(closed().await < CLIENTS, "{via:?}: some have room");
-        assert_eq!(world.send(via, "GET /").await.status, 200);
+    let mut world = World::with(Settings { buffers: 1 << 20, minimum_rate, ..Settings::default() });
+    let (deaf, origin) = (deaf(), Origin::http1().await);
+    world.backend("deaf", BackendProtocol::Http1, &[deaf.local_addr().unwrap()]);
+    world.backend("echo", BackendProtocol::Http1, &[origin.address]);
+    world.http("*", vec![rule().prefix("/deaf").to("deaf"), rule()]);
+    world.apply().await;
+    // Of HTTP/1 no more is read than the backend takes, and a piece.
+    let body = format!("POST /deaf\n\n{}", "x".repeat(8_000_000));
+    for _ in 0..CLIENTS {
+        let (to, body) = (world.plain, body.clone());
+        tokio::spawn(async move { Client::connect(Via::H2c, to, "any.test").await.try_send(&body).await });
     }
+    let closed = async || closed_for(&world, ExceededLimit::Buffers).await as usize;
+    eventually("there is too much", async || closed().await > 0).await;
+    assert!(closed().await < CLIENTS, "some have room");
+    assert_eq!(world.send(Via::H2c, "GET /").await.status, 200);
 }
 
 /// A backend that takes connections and reads nothing, whose sockets hold little.

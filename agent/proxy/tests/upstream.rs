@@ -422,6 +422,30 @@ async fn a_large_upload_arrives_whole() {
     }
 }
 
+#[tokio::test]
+async fn the_rest_of_a_request_follows_a_response_that_comes_early() {
+    const BODY: usize = 4_000_000;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = world(BackendProtocol::Http1, &[listener.local_addr().unwrap()]).await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            read_head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nearly").await.unwrap();
+            let mut body = vec![0; BODY];
+            stream.read_exact(&mut body).await.unwrap();
+            stream.write_all(b"late").await.unwrap();
+            // The rest of it is none: the connection is not used again.
+            assert_eq!(stream.read(&mut body).await.unwrap(), 0);
+        }
+    });
+    for via in Via::ALL {
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        let request = format!("POST /\ncontent-length: {BODY}\n\n{}", "x".repeat(BODY));
+        assert_eq!(client.send(&request).await.body, "earlylate", "{via:?}");
+        assert_eq!(client.send(&request).await.body, "earlylate", "{via:?}");
+    }
+}
+
 // --- upgrades ---
 
 const UPGRADE: &str =

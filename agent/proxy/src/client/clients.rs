@@ -32,6 +32,8 @@ use crate::core::upload_progress::UploadProgress;
 
 /// Unread bytes of a connection from which on each response has one piece at most.
 const MUCH: usize = 8 << 10;
+/// Bytes of a piece then.
+const SMALL_PIECE: usize = 3 << 10;
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
 /// Streams that an HTTP/2 connection may have at a time, however many others there are.
@@ -490,14 +492,16 @@ impl Exchange {
         }
     }
 
-    /// Ready while the client takes what is written to it: only then is it worth reading more from
-    /// the backend. When there is much for it already, a response has to wait until its own bytes
-    /// are written. It need not wait for those of others, which HTTP/2's windows may hold back.
-    pub(crate) fn poll_unblocked(&self, cx: &Context<'_>) -> Poll<()> {
+    /// The bytes that are worth reading from the backend: none while the client does not take what
+    /// is written to it. When there is much for it already, a response has to wait until its own
+    /// bytes are written, and gets a small piece then. It need not wait for those of others, which
+    /// HTTP/2's windows may hold back.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<usize> {
         let progress = &self.client.progress;
         let own = self.unread.as_ref().map_or(0, |unread| unread.load(Relaxed));
-        if !progress.is_write_blocked() && (own == 0 || progress.unread() < MUCH) {
-            return Poll::Ready(());
+        let has_much = progress.unread() >= MUCH;
+        if !progress.is_write_blocked() && (own == 0 || !has_much) {
+            return Poll::Ready(if has_much { SMALL_PIECE } else { usize::MAX });
         }
         let mut blocked = self.client.blocked.borrow_mut();
         if !blocked.iter().any(|known| known.will_wake(cx.waker())) {

@@ -10,8 +10,8 @@ use std::task::Poll;
 use crate::core::clock;
 use crate::core::untaken::Untaken;
 
-/// Bytes of memory that a response takes besides those that were read: the HTTP library's buffers
-/// for the connection to its backend.
+/// Bytes of memory that a response takes besides those that were read: what a backend of HTTP/2 has
+/// sent ahead, much or nothing.
 pub(crate) const READ_AHEAD: usize = 32 << 10;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection

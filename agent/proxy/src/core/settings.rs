@@ -65,8 +65,7 @@ pub struct Upstream {
     /// Idle connections per endpoint and core.
     pub idle_connections: usize,
     pub idle: Duration,
-    /// Bytes of a response's head, informational ones included. HTTP/1 connections read ahead as
-    /// much.
+    /// Bytes of a response's head.
     pub header_bytes: usize,
     /// Header fields of a response.
     pub header_fields: usize,

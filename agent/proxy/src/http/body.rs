@@ -6,13 +6,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use crate::client::clients::Exchange;
 use crate::client::progress::Awaited;
 use crate::log::record::Record;
-use crate::upstream::endpoint::Lease;
+use crate::upstream::endpoint::{ResponseBody, UpstreamError};
 
 /// Bytes of a body that are not worth counting.
 const SMALL: u64 = 4 << 10;
@@ -31,9 +30,8 @@ pub(crate) enum Content {
 }
 
 pub(crate) struct UpstreamBody {
-    incoming: Incoming,
-    /// Goes back to the pool with the last byte; an unfinished body closes its connection instead.
-    lease: Option<Lease>,
+    /// Until its last byte.
+    incoming: Option<ResponseBody>,
     deadline: Option<Pin<Box<Sleep>>>,
     size: Size,
 }
@@ -49,7 +47,7 @@ enum Size {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the backend's response broke off: {0}")]
-    Upstream(#[from] hyper::Error),
+    Upstream(#[from] UpstreamError),
     #[error("the rule's request time-out ended the response")]
     Timeout,
 }
@@ -90,19 +88,23 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if matches!(self.content, Content::Upstream(_)) && self.exchange.poll_unblocked(cx).is_pending() {
-            self.mark(Awaited::Client);
-            return Poll::Pending;
-        }
-        let frame = match &mut self.content {
-            Content::Text(text) => text.take().map(|text| Ok(Frame::data(text))),
-            Content::Upstream(upstream) => match upstream.poll(cx) {
-                Poll::Ready(frame) => frame,
-                Poll::Pending => {
-                    self.mark(Awaited::Backend);
-                    return Poll::Pending;
-                }
+        let Self { content, exchange, .. } = &mut *self;
+        let polled = match content {
+            Content::Text(text) => Ok(text.take().map(|text| Ok(Frame::data(text)))),
+            Content::Upstream(upstream) => match exchange.poll_room(cx) {
+                Poll::Ready(room) => match upstream.poll(cx, room) {
+                    Poll::Ready(frame) => Ok(frame),
+                    Poll::Pending => Err(Awaited::Backend),
+                },
+                Poll::Pending => Err(Awaited::Client),
             },
+        };
+        let frame = match polled {
+            Ok(frame) => frame,
+            Err(awaited) => {
+                self.mark(awaited);
+                return Poll::Pending;
+            }
         };
         let frame = if matches!(&self.content, Content::Upstream(upstream) if upstream.size == Size::Large) {
             frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.exchange.hold(bytes))))
@@ -120,14 +122,16 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Text(text) => text.is_none(),
-            Content::Upstream(upstream) => upstream.lease.is_none(),
+            Content::Upstream(upstream) => upstream.incoming.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
-            Content::Upstream(upstream) => upstream.incoming.size_hint(),
+            Content::Upstream(upstream) => {
+                upstream.incoming.as_ref().map_or(SizeHint::with_exact(0), ResponseBody::size_hint)
+            }
         }
     }
 }
@@ -135,14 +139,14 @@ impl http_body::Body for Body {
 // === impl Content ===
 
 impl Content {
-    pub(crate) fn upstream(incoming: Incoming, lease: Lease, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+    pub(crate) fn upstream(incoming: ResponseBody, deadline: Option<Pin<Box<Sleep>>>) -> Self {
         if incoming.is_end_stream() {
-            lease.release();
+            incoming.release();
             return Self::Text(None);
         }
         let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= SMALL);
         let size = if is_small { Size::Small } else { Size::Large };
-        Self::Upstream(Box::new(UpstreamBody { incoming, lease: Some(lease), deadline, size }))
+        Self::Upstream(Box::new(UpstreamBody { incoming: Some(incoming), deadline, size }))
     }
 }
 
@@ -155,16 +159,18 @@ impl From<Bytes> for Content {
 // === impl UpstreamBody ===
 
 impl UpstreamBody {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         if let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Some(Err(BodyError::Timeout)));
         }
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        let ended = frame.is_none() || self.incoming.is_end_stream();
-        if ended && let Some(lease) = self.lease.take() {
-            lease.release();
+        let frame = ready!(incoming.poll_frame(cx, most));
+        if (frame.is_none() || incoming.is_end_stream())
+            && let Some(incoming) = self.incoming.take()
+        {
+            incoming.release();
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
     }

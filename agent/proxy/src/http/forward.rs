@@ -4,8 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::{HeaderMap, StatusCode, Version, header};
-use http_body::Body as _;
+use http::{StatusCode, Version, header};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::TaskTracker;
 
@@ -69,7 +68,7 @@ impl Forwarder {
         match sent {
             Ok(answered) => self.respond(client, plan, answered, deadline, switch),
             Err(error) => {
-                if matches!(error, AttemptError::ResponseTooLarge(..)) && self.too_large.is_due() {
+                if error.reason() == Reason::ResponseTooLarge && self.too_large.is_due() {
                     let listener = passage.listener.map(tracing::field::display);
                     tracing::warn!(listener, rule = %plan.rule.id, backend = %plan.name, "502: {error}");
                 }
@@ -82,37 +81,27 @@ impl Forwarder {
         &self,
         client: &Rc<Client>,
         plan: &ForwardPlan<'_>,
-        (mut response, lease): UpstreamResponse,
+        response: UpstreamResponse,
         deadline: Option<Instant>,
         switch: Option<upgrade::Pending>,
     ) -> Result<BackendResponse, Reason> {
-        let upgrade = match switch {
-            _ if response.status() != StatusCode::SWITCHING_PROTOCOLS => None,
-            Some(switch) => Some(switch.tunnel(&self.tasks, client, &mut response)),
-            None => {
-                return Err(plan.failed(Reason::BackendBroken, &"the backend switched protocols unasked"));
-            }
-        };
-        // A length that is known rules transfer codings out.
-        if response.body().size_hint().exact().is_none() && !is_chunked_at_most(response.headers()) {
-            let problem = "the backend used a transfer coding other than chunked";
-            return Err(plan.failed(Reason::ResponseCoding, &problem));
-        }
         let (mut parts, incoming) = response.into_parts();
+        let endpoint = incoming.endpoint();
         // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section
         // 2.3).
         parts.version = Version::HTTP_11;
-        plan.edit_response(&mut parts.headers, upgrade.as_ref());
-        let deadline = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
-        let endpoint = lease.endpoint();
-        Ok((http::Response::from_parts(parts, Content::upstream(incoming, lease, deadline)), endpoint))
+        let content = if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+            let Some((switch, backend)) = switch.zip(incoming.into_tunnel()) else {
+                return Err(plan.failed(Reason::BackendBroken, &"the backend switched protocols unasked"));
+            };
+            let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
+            plan.edit_response(&mut parts.headers, Some(&protocol));
+            self.tasks.spawn_local(switch.join(backend, client.clone()));
+            Content::Text(None)
+        } else {
+            plan.edit_response(&mut parts.headers, None);
+            Content::upstream(incoming, deadline.map(|deadline| Box::pin(sleep_until(deadline))))
+        };
+        Ok((http::Response::from_parts(parts, content), endpoint))
     }
-}
-
-/// True if nothing but `chunked` stands between the body as it was sent and the content. The HTTP
-/// library looks at the last coding only, and takes the rest for content.
-fn is_chunked_at_most(fields: &HeaderMap) -> bool {
-    let mut codings = fields.get_all(header::TRANSFER_ENCODING).iter();
-    let first = codings.next();
-    codings.next().is_none() && first.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }

@@ -4,11 +4,10 @@
 use std::rc::Rc;
 
 use http::request::Parts;
-use http::{HeaderValue, Response, Version, header};
-use hyper::body::Incoming;
+use http::{HeaderValue, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio_util::task::TaskTracker;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::client::clients::Client;
 use crate::client::stream::CheckedStream;
@@ -33,30 +32,18 @@ impl Pending {
         Some(Self { client: parts.extensions.remove()?, protocol })
     }
 
-    /// Joins both sides once the client has its 101; returns the protocol that the response must
-    /// announce.
-    pub(crate) fn tunnel(
-        self,
-        tasks: &TaskTracker,
-        client: &Rc<Client>,
-        response: &mut Response<Incoming>,
-    ) -> HeaderValue {
-        let backend = hyper::upgrade::on(&mut *response);
-        tasks.spawn_local(join(self.client, backend, client.clone()));
-        response.headers().get(header::UPGRADE).cloned().unwrap_or(self.protocol)
+    /// Joins both sides once the client has its 101. The tunnel counts as the connection that it
+    /// was.
+    pub(crate) async fn join(self, backend: impl AsyncRead + AsyncWrite + Unpin, _counted: Rc<Client>) {
+        let Ok(client) = self.client.await else { return };
+        let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
+        // Bytes that the client sent before it could know that the backend agrees were written for
+        // another reader, perhaps to look like a request.
+        if !client.read_buf.is_empty() {
+            tracing::debug!("no tunnel: the client sent data before the protocol was switched");
+            return;
+        }
+        // The checks of the client's stream are for HTTP.
+        tunnel::join(client.io.into_inner().into_transport(), backend).await;
     }
-}
-
-/// The tunnel counts as the connection that it was.
-async fn join(client: OnUpgrade, backend: OnUpgrade, _counted: Rc<Client>) {
-    let Ok((client, backend)) = tokio::try_join!(client, backend) else { return };
-    let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
-    // Bytes that the client sent before it could know that the backend agrees were written for
-    // another reader, perhaps to look like a request.
-    if !client.read_buf.is_empty() {
-        tracing::debug!("no tunnel: the client sent data before the protocol was switched");
-        return;
-    }
-    // The checks of the client's stream are for HTTP.
-    tunnel::join(client.io.into_inner().into_transport(), TokioIo::new(backend)).await;
 }

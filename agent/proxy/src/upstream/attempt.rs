@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
-use hyper::body::Incoming;
+use http::{HeaderValue, Uri, Version, header};
 use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
-use crate::upstream::endpoint::{Freshness, HeadLimit, Lease, SendFailure};
+use crate::upstream::endpoint::{Freshness, ResponseBody, SendFailure, UpstreamError};
+use crate::upstream::http1::{HeadError, Http1Error};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 
@@ -25,9 +25,9 @@ pub(crate) enum AttemptError {
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, io::Error),
     #[error("{0} gave no valid response: {1}")]
-    Broken(SocketAddr, hyper::Error),
-    #[error("{0} sent a response head of {1}")]
-    ResponseTooLarge(SocketAddr, HeadLimit),
+    Broken(SocketAddr, UpstreamError),
+    #[error("{0} sent {1}")]
+    Head(SocketAddr, HeadError),
     #[error("the rule's time-out")]
     Timeout,
     #[error("the client's request body is malformed or broke off")]
@@ -38,7 +38,7 @@ pub(crate) enum AttemptError {
     TooSlow,
 }
 
-pub(crate) type UpstreamResponse = (http::Response<Incoming>, Lease);
+pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
 
 /// Tries again where that is safe: no connection could be made; or a kept connection turned out to
 /// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
@@ -64,7 +64,6 @@ pub(crate) async fn send(
                 continue;
             }
         };
-        let resend = if connection.reused { Resend::of(&outgoing) } else { None };
         if connection.is_http2() {
             to_http2(&mut outgoing.parts, connection.endpoint());
         } else {
@@ -72,14 +71,15 @@ pub(crate) async fn send(
         }
         match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
-            Err(SendFailure { error, exceeded, unsent }) => {
-                let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
-                failure = match (fault.as_ref().and_then(SharedFault::get), exceeded) {
+            Err(SendFailure { error, again }) => {
+                failure = match (fault.as_ref().and_then(SharedFault::get), error) {
                     (Some(BodyFault::Malformed), _) => AttemptError::Client,
                     (Some(BodyFault::TooLarge), _) => AttemptError::TooLarge,
                     (Some(BodyFault::TooSlow), _) => AttemptError::TooSlow,
-                    (None, Some(limit)) => AttemptError::ResponseTooLarge(endpoint.address, limit),
-                    (None, None) => AttemptError::Broken(endpoint.address, error),
+                    (None, UpstreamError::Http1(Http1Error::Head(error))) => {
+                        AttemptError::Head(endpoint.address, error)
+                    }
+                    (None, error) => AttemptError::Broken(endpoint.address, error),
                 };
                 let Some(again) = again else { return Err(failure) };
                 (outgoing, freshness) = (again, Freshness::New);
@@ -87,35 +87,6 @@ pub(crate) async fn send(
         }
     }
     Err(failure)
-}
-
-/// A copy of a request, to send it again. Nearly every request has one made and none needs it, so
-/// it is a list of fields, which costs less than a map of them.
-struct Resend {
-    method: Method,
-    uri: Uri,
-    fields: Vec<(HeaderName, HeaderValue)>,
-}
-
-impl Resend {
-    /// For a request that has no body and an idempotent method.
-    fn of(Outgoing { parts, upload }: &Outgoing) -> Option<Self> {
-        if !matches!(upload, Upload::Empty) || !parts.method.is_idempotent() {
-            return None;
-        }
-        let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
-        Some(Self { method: parts.method.clone(), uri: parts.uri.clone(), fields: fields.collect() })
-    }
-
-    fn into_outgoing(self) -> Box<Outgoing> {
-        let mut request = Request::new(Upload::Empty);
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        for (name, value) in self.fields {
-            request.headers_mut().append(name, value);
-        }
-        request.into()
-    }
 }
 
 /// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the
@@ -131,8 +102,8 @@ fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
-/// HTTP/1 declares the length of a body, or that it is chunked: the HTTP library would take GET and
-/// HEAD for requests without any. And it has one `Cookie` field (RFC 9113 section 8.2.3).
+/// HTTP/1 declares the length of a body, or that it is chunked, and has one `Cookie` field (RFC
+/// 9113 section 8.2.3).
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
     if matches!(upload, Upload::Client(_)) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
@@ -159,8 +130,9 @@ impl AttemptError {
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(..) => Reason::ConnectFailed,
-            Self::ResponseTooLarge(..) => Reason::ResponseTooLarge,
-            Self::Broken(..) => Reason::BackendBroken,
+            Self::Head(_, HeadError::TooLarge(_)) => Reason::ResponseTooLarge,
+            Self::Head(_, HeadError::TransferCoding) => Reason::ResponseCoding,
+            Self::Head(..) | Self::Broken(..) => Reason::BackendBroken,
         }
     }
 }

@@ -3,34 +3,32 @@
 //! the peer takes fewer requests at once than come.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use portcullis_model::BackendProtocol;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
+use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
 use crate::upstream::multiplex::{Multiplexed, Stream};
-use crate::upstream::request::{Outgoing, Upload};
-use crate::upstream::small_reads::{ReadBytes, SmallReads};
+use crate::upstream::request::{Outgoing, Resend, Upload};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// The HTTP library takes no smaller limit for a head.
-const SMALLEST_BUFFER: usize = 8 << 10;
-/// The number of fields that the HTTP library has room for without asking for memory.
-const USUAL_FIELDS: usize = 100;
 /// Probes that a peer may leave unanswered until it counts as vanished.
 const PROBES: u32 = 3;
 
@@ -58,14 +56,9 @@ struct Idle {
 
 /// A connection checked out for one request.
 pub(crate) struct Connection {
-    lease: Lease,
-    pub reused: bool,
-}
-
-/// The part of it that remains checked out while the response body streams.
-pub(crate) struct Lease {
     kind: Kind,
     in_flight: InFlight,
+    pub reused: bool,
 }
 
 enum Kind {
@@ -73,27 +66,34 @@ enum Kind {
     Http2(Stream),
 }
 
-struct Http1 {
-    sender: http1::SendRequest<Upload>,
-    read_bytes: ReadBytes,
+/// The body of a response, which holds the connection that it comes on.
+pub(crate) struct ResponseBody {
+    source: Source,
+    in_flight: InFlight,
+}
+
+enum Source {
+    Http1(Box<Http1Body>),
+    Http2 { incoming: Incoming, _place: Stream },
 }
 
 struct InFlight(Rc<Endpoint>);
 
 /// The reason why a request got no response head.
 pub(crate) struct SendFailure {
-    pub error: hyper::Error,
-    /// The limit that the response's head exceeds, if that is the error.
-    pub exceeded: Option<HeadLimit>,
-    /// The request, if nothing of it was sent.
-    pub unsent: Option<Box<Outgoing>>,
+    pub error: UpstreamError,
+    /// The request, if it may be sent again (RFC 9110 section 9.2.2) because a kept connection
+    /// turned out to be closed: nothing of it was sent, or it may be sent twice.
+    pub again: Option<Box<Outgoing>>,
 }
 
-/// A limit of response heads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadLimit {
-    Bytes(usize),
-    Fields(usize),
+/// The reason why there is no response, or not the rest of one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpstreamError {
+    #[error(transparent)]
+    Http1(#[from] Http1Error),
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
 }
 
 /// The connections that will do.
@@ -137,17 +137,11 @@ impl Endpoint {
         let in_flight = InFlight::new(self);
         let kept = match self.protocol {
             BackendProtocol::Http1 if freshness == Freshness::New => None,
-            BackendProtocol::Http1 => {
-                let mut idle = self.idle.borrow_mut();
-                // The youngest that is ready. One that is about to be (its response has been read,
-                // its task has not run since) is kept for later.
-                let ready = idle.iter().rposition(|it| it.connection.sender.is_ready());
-                ready.map(|ready| Kind::Http1(idle.remove(ready).connection))
-            }
+            BackendProtocol::Http1 => self.kept().map(Kind::Http1),
             BackendProtocol::H2c => self.stream().map(Kind::Http2),
         };
         if let Some(kind) = kept {
-            return Ok(Connection { lease: Lease { kind, in_flight }, reused: true });
+            return Ok(Connection { kind, in_flight, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
         let connecting = Box::pin(timeout(self.settings.connect, self.connect(counters)));
@@ -157,21 +151,38 @@ impl Endpoint {
             self.failures.set((self.failures.get().0.wrapping_add(1), error.kind()));
             self.failed.set(Some(clock::now()));
         })?;
-        Ok(Connection { lease: Lease { kind, in_flight }, reused: false })
+        Ok(Connection { kind, in_flight, reused: false })
     }
 
     /// Drops connections that were idle for too long, or that the peer has closed.
     pub(crate) fn sweep(&self) {
         let limit = clock::ticks(self.settings.idle);
-        self.idle
-            .borrow_mut()
-            .retain(|it| !it.connection.sender.is_closed() && clock::now() - it.since <= limit);
+        self.idle.borrow_mut().retain_mut(|it| clock::now() - it.since <= limit && it.connection.is_usable());
         let mut first = true;
         self.shared.borrow_mut().retain(|it| {
             let needed = !it.is_closed() && (first || !it.is_idle());
             first &= !needed;
             needed
         });
+    }
+
+    /// The youngest of the kept connections that its backend has not closed.
+    fn kept(&self) -> Option<Http1> {
+        let mut idle = self.idle.borrow_mut();
+        std::iter::from_fn(|| idle.pop())
+            .map(|idle| idle.connection)
+            .find_map(|mut connection| connection.is_usable().then_some(connection))
+    }
+
+    fn keep(&self, connection: Http1) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < self.settings.idle_connections {
+            idle.push(Idle { connection, since: clock::now() });
+        }
+    }
+
+    fn head_limits(&self) -> HeadLimits {
+        HeadLimits { bytes: self.settings.header_bytes, fields: self.settings.header_fields }
     }
 
     /// A place on a shared connection.
@@ -181,29 +192,9 @@ impl Endpoint {
 
     async fn connect(&self, counters: &CoreCounters) -> io::Result<Kind> {
         match self.protocol {
-            BackendProtocol::Http1 => self.handshake(counters).await.map(Kind::Http1),
+            BackendProtocol::Http1 => Ok(Kind::Http1(Http1::new(self.dial(counters).await?))),
             BackendProtocol::H2c => self.connect_shared(counters).await.map(Kind::Http2),
         }
-    }
-
-    /// The connection runs as a task of its own, so that reads from the backend are batched.
-    async fn handshake(&self, counters: &CoreCounters) -> io::Result<Http1> {
-        let stream = self.dial(counters).await?;
-        let mut builder = http1::Builder::new();
-        builder.max_buf_size(self.settings.header_bytes.max(SMALLEST_BUFFER));
-        builder.max_header_size(self.settings.header_bytes);
-        if self.settings.header_fields != USUAL_FIELDS {
-            builder.max_headers(self.settings.header_fields);
-        }
-        let stream = SmallReads::new(stream);
-        let read_bytes = stream.read_bytes();
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        tokio::task::spawn_local(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "backend connection ended");
-            }
-        });
-        Ok(Http1 { sender, read_bytes })
     }
 
     /// Requests that waited for a connection share its fate, so that none waits for a second one to
@@ -246,67 +237,91 @@ impl Endpoint {
 
 impl Connection {
     pub(crate) fn endpoint(&self) -> SocketAddr {
-        self.lease.endpoint()
+        self.in_flight.0.address
     }
 
     pub(crate) fn is_http2(&self) -> bool {
-        matches!(self.lease.kind, Kind::Http2(_))
+        matches!(self.kind, Kind::Http2(_))
     }
 
     pub(crate) async fn send(
-        mut self,
-        outgoing: Box<Outgoing>,
-    ) -> Result<(Response<Incoming>, Lease), SendFailure> {
-        let sent = match &mut self.lease.kind {
-            Kind::Http1(http1) => http1.sender.try_send_request(outgoing.into_request()).await,
-            Kind::Http2(stream) => stream.send(outgoing.into_request()).await,
-        };
-        match sent {
-            Ok(response) => Ok((response, self.lease)),
-            Err(mut failure) => {
-                let unsent = failure.take_message().map(Box::from);
-                let error = failure.into_error();
-                let exceeded = if error.is_parse_too_large() { self.lease.exceeded() } else { None };
-                Err(SendFailure { unsent, exceeded, error })
+        self,
+        mut outgoing: Box<Outgoing>,
+    ) -> Result<Response<ResponseBody>, SendFailure> {
+        let Self { kind, in_flight, reused } = self;
+        let sent = match kind {
+            Kind::Http1(connection) => {
+                let is_repeatable = reused && matches!(outgoing.upload, Upload::Empty);
+                let sent = connection.send(&mut outgoing, in_flight.0.head_limits()).await;
+                sent.map(|response| response.map(|body| Source::Http1(Box::new(body)))).map_err(|failure| {
+                    let Unanswered { error, sent, received } = failure;
+                    let is_safe = sent == 0 || outgoing.parts.method.is_idempotent();
+                    let again = (is_repeatable && received == 0 && is_safe).then_some(outgoing);
+                    SendFailure { error: error.into(), again }
+                })
             }
-        }
+            Kind::Http2(place) => {
+                let resend = if reused { Resend::of(&outgoing) } else { None };
+                let sent = place.send(outgoing.into_request()).await;
+                sent.map_err(|mut failure| {
+                    let unsent = failure.take_message().map(Box::from);
+                    let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
+                    SendFailure { error: failure.into_error().into(), again }
+                })
+                .map(|response| response.map(|incoming| Source::Http2 { incoming, _place: place }))
+            }
+        };
+        sent.map(|response| response.map(|source| ResponseBody { source, in_flight }))
     }
 }
 
-// === impl Lease ===
+// === impl ResponseBody ===
 
-impl Lease {
+impl ResponseBody {
     pub(crate) fn endpoint(&self) -> SocketAddr {
         self.in_flight.0.address
     }
 
-    /// The limit that keeps the HTTP library from taking a head. It names none.
-    fn exceeded(&self) -> Option<HeadLimit> {
-        let Kind::Http1(http1) = &self.kind else { return None };
-        let Upstream { header_bytes, header_fields, .. } = self.in_flight.0.settings;
-        let is_large = http1.read_bytes.bytes() >= header_bytes;
-        Some(if is_large { HeadLimit::Bytes(header_bytes) } else { HeadLimit::Fields(header_fields) })
-    }
-
-    /// The response is complete: the connection may serve the next request.
-    pub(crate) fn release(self) {
-        if let Self { kind: Kind::Http1(connection), in_flight } = self {
-            let endpoint = &in_flight.0;
-            let mut idle = endpoint.idle.borrow_mut();
-            if idle.len() < endpoint.settings.idle_connections && !connection.sender.is_closed() {
-                idle.push(Idle { connection, since: clock::now() });
-            }
+    pub(crate) fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Http1(body) => body.is_end_stream(),
+            Source::Http2 { incoming, .. } => incoming.is_end_stream(),
         }
     }
-}
 
-// === impl HeadLimit ===
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Http1(body) => body.size_hint(),
+            Source::Http2 { incoming, .. } => incoming.size_hint(),
+        }
+    }
 
-impl fmt::Display for HeadLimit {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(bytes) => write!(formatter, "more than {} KiB (--max-response-header)", bytes >> 10),
-            Self::Fields(fields) => write!(formatter, "more than {fields} fields (--max-response-fields)"),
+    /// The next frame. HTTP/1 reads no more than `most` bytes for it.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
+        match &mut self.source {
+            Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
+            Source::Http2 { incoming, .. } => Pin::new(incoming).poll_frame(cx).map_err(UpstreamError::from),
+        }
+    }
+
+    /// Keeps the connection for the next request, if it can be: an unfinished response closes it.
+    pub(crate) fn release(self) {
+        if let Source::Http1(body) = self.source
+            && let Some(connection) = body.into_connection()
+        {
+            self.in_flight.0.keep(connection);
+        }
+    }
+
+    /// The connection, after its backend has switched protocols.
+    pub(crate) fn into_tunnel(self) -> Option<impl AsyncRead + AsyncWrite + Unpin> {
+        match self.source {
+            Source::Http1(body) => body.into_tunnel(),
+            Source::Http2 { .. } => None,
         }
     }
 }

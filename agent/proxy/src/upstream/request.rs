@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, Request};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use portcullis_model::Limits;
@@ -18,17 +18,31 @@ use crate::core::trailers::restrict_trailers;
 use crate::core::untaken::{TakenBody, Untaken};
 use crate::core::upload_progress::UploadProgress;
 
+/// A client that has many requests at once may leave as many responses unread.
+const READ_AHEAD: usize = 16 << 10;
+const READ_AHEAD_OF_STREAM: usize = 3 << 10;
+
 /// A request on its way from a client to a backend.
 pub(crate) struct Outgoing {
     pub parts: Parts,
     pub upload: Upload,
+    /// Bytes of an HTTP/1 response that are read before the client asks for them, head included.
+    pub read_ahead: usize,
 }
 
 /// Empty uploads are a case of their own: a request without body can be sent again. The other is
-/// boxed, because the HTTP library keeps room for 32 requests for every connection to a backend.
+/// boxed, because requests move, and most have none.
 pub(crate) enum Upload {
     Empty,
     Client(Box<ClientUpload>),
+}
+
+/// A copy of a request, to send it again where the HTTP library takes it. Most have one made and
+/// none needs it, so it is a list of fields, which costs less than a map of them.
+pub(crate) struct Resend {
+    method: Method,
+    uri: Uri,
+    fields: Vec<(HeaderName, HeaderValue)>,
 }
 
 pub(crate) struct ClientUpload {
@@ -81,7 +95,34 @@ impl Outgoing {
 impl From<Request<Upload>> for Box<Outgoing> {
     fn from(request: Request<Upload>) -> Self {
         let (parts, upload) = request.into_parts();
-        Self::new(Outgoing { parts, upload })
+        let read_ahead = match parts.version {
+            Version::HTTP_2 => READ_AHEAD_OF_STREAM,
+            _ => READ_AHEAD,
+        };
+        Self::new(Outgoing { parts, upload, read_ahead })
+    }
+}
+
+// === impl Resend ===
+
+impl Resend {
+    /// For a request that has no body and an idempotent method.
+    pub(crate) fn of(Outgoing { parts, upload, .. }: &Outgoing) -> Option<Self> {
+        if !matches!(upload, Upload::Empty) || !parts.method.is_idempotent() {
+            return None;
+        }
+        let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+        Some(Self { method: parts.method.clone(), uri: parts.uri.clone(), fields: fields.collect() })
+    }
+
+    pub(crate) fn into_outgoing(self) -> Box<Outgoing> {
+        let mut request = Request::new(Upload::Empty);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        for (name, value) in self.fields {
+            request.headers_mut().append(name, value);
+        }
+        request.into()
     }
 }
 
@@ -195,16 +236,5 @@ impl Body for Upload {
 impl SharedFault {
     pub(crate) fn get(&self) -> Option<BodyFault> {
         self.0.get()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_takes_little_room_in_the_queue_of_a_connection() {
-        let head = size_of::<Request<()>>();
-        assert!(size_of::<Request<Upload>>() <= head + size_of::<usize>());
     }
 }

@@ -1,0 +1,186 @@
+//! Heads of HTTP/1 messages: bytes of requests out, bytes of responses in. What a response says of
+//! the length of its body is taken strictly: where two readers could differ, it is refused.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, StatusCode, Version, request, response};
+
+/// Fields that are parsed without asking for memory.
+const USUAL_FIELDS: usize = 100;
+
+/// The head of a response.
+#[derive(Debug)]
+pub(crate) struct ResponseHead {
+    pub parts: response::Parts,
+    pub length: BodyLength,
+    /// The backend may keep the connection for another request.
+    pub is_persistent: bool,
+}
+
+/// The end of a body, as its head declares it (RFC 9112 section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyLength {
+    Bytes(u64),
+    Chunked,
+    UntilClose,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadLimits {
+    pub bytes: usize,
+    pub fields: usize,
+}
+
+/// A limit of response heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadLimit {
+    Bytes(usize),
+    Fields(usize),
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum HeadError {
+    #[error("a response head of {0}")]
+    TooLarge(HeadLimit),
+    #[error("a malformed response head: {0}")]
+    Malformed(#[from] httparse::Error),
+    #[error("a response with a status or a header field that HTTP does not have")]
+    Invalid,
+    #[error("a response whose Content-Length is no single number")]
+    ContentLength,
+    #[error("a response with a transfer coding other than chunked")]
+    TransferCoding,
+}
+
+/// Appends the head of a request to `out`.
+pub(crate) fn write_request(parts: &request::Parts, out: &mut Vec<u8>) {
+    out.extend_from_slice(parts.method.as_str().as_bytes());
+    out.push(b' ');
+    let target = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    out.extend_from_slice(target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    write_fields(&parts.headers, out);
+}
+
+/// Appends header or trailer fields, and the empty line after them.
+pub(crate) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+    for (name, value) in fields {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Parses the head of the response to a request of this method, and returns its size in bytes;
+/// `None` if there is more to come.
+pub(crate) fn parse_response(
+    bytes: &Bytes,
+    method: &Method,
+    limits: HeadLimits,
+) -> Result<Option<(ResponseHead, usize)>, HeadError> {
+    let mut usual = [const { MaybeUninit::uninit() }; USUAL_FIELDS];
+    let mut unusual;
+    let fields = match usual.get_mut(..limits.fields) {
+        Some(fields) => fields,
+        None => {
+            unusual = vec![MaybeUninit::uninit(); limits.fields];
+            &mut unusual
+        }
+    };
+    let mut response = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let size = match parser.parse_response_with_uninit_headers(&mut response, bytes, fields) {
+        Ok(httparse::Status::Complete(size)) => size,
+        Ok(httparse::Status::Partial) if bytes.len() < limits.bytes => return Ok(None),
+        Ok(httparse::Status::Partial) => return Err(HeadError::TooLarge(HeadLimit::Bytes(limits.bytes))),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(HeadError::TooLarge(HeadLimit::Fields(limits.fields)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if size > limits.bytes {
+        return Err(HeadError::TooLarge(HeadLimit::Bytes(limits.bytes)));
+    }
+    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(HeadError::Invalid)?;
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    parts.status = status;
+    parts.version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
+    parts.headers = to_map(bytes, response.headers)?;
+    let length = body_length(&parts, method)?;
+    let is_persistent = is_persistent(&parts) && length != BodyLength::UntilClose;
+    Ok(Some((ResponseHead { parts, length, is_persistent }, size)))
+}
+
+/// Header or trailer fields whose values share the memory of the bytes that they were parsed from.
+pub(crate) fn to_map(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap, HeadError> {
+    let mut map = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Invalid)?;
+        let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value));
+        map.append(name, value.map_err(|_| HeadError::Invalid)?);
+    }
+    Ok(map)
+}
+
+/// RFC 9112 section 6.3. `Transfer-Encoding` overrides `Content-Length`.
+fn body_length(head: &response::Parts, method: &Method) -> Result<BodyLength, HeadError> {
+    let has_none = *method == Method::HEAD
+        || head.status.is_informational()
+        || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if has_none {
+        return Ok(BodyLength::Bytes(0));
+    }
+    let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+        let may_be = is_chunked && head.version == Version::HTTP_11;
+        return if may_be { Ok(BodyLength::Chunked) } else { Err(HeadError::TransferCoding) };
+    }
+    let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter().map(|value| number(value.as_bytes()));
+    match lengths.next() {
+        None => Ok(BodyLength::UntilClose),
+        Some(Some(bytes)) if lengths.all(|other| other == Some(bytes)) => Ok(BodyLength::Bytes(bytes)),
+        Some(_) => Err(HeadError::ContentLength),
+    }
+}
+
+/// A decimal number without sign, or a list of one that is always the same.
+fn number(value: &[u8]) -> Option<u64> {
+    let mut numbers = value.split(|byte| *byte == b',').map(|number| {
+        let digits = number.trim_ascii();
+        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        is_number.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten()
+    });
+    let first = numbers.next()??;
+    numbers.all(|other| other == Some(first)).then_some(first)
+}
+
+/// RFC 9112 section 9.3. What has two lengths might be an attempt at response splitting (section
+/// 6.3).
+fn is_persistent(head: &response::Parts) -> bool {
+    let options = head.headers.get_all(CONNECTION).iter();
+    let mut options =
+        options.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let stays = if head.version == Version::HTTP_11 {
+        !options.any(|option| option.eq_ignore_ascii_case(b"close"))
+    } else {
+        options.any(|option| option.eq_ignore_ascii_case(b"keep-alive"))
+    };
+    stays && !(head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH))
+}
+
+// === impl HeadLimit ===
+
+impl fmt::Display for HeadLimit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(formatter, "more than {} KiB (--max-response-header)", bytes >> 10),
+            Self::Fields(fields) => write!(formatter, "more than {fields} fields (--max-response-fields)"),
+        }
+    }
+}

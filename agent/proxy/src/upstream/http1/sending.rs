@@ -1,0 +1,150 @@
+//! A request on its way out: its head, and its body in the framing that the head announces, one
+//! frame at a time.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::buf::Chain;
+use bytes::{Buf, Bytes};
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http_body::{Body as _, Frame};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio_util::io::poll_write_buf;
+
+use crate::upstream::http1::head;
+use crate::upstream::request::{Upload, UploadError};
+
+/// Bytes of a usual request head.
+const HEAD: usize = 1 << 10;
+
+pub(crate) struct Sending {
+    /// Framing, data, framing.
+    unsent: Chain<Chain<Bytes, Bytes>, Bytes>,
+    rest: Rest,
+    sent: u64,
+}
+
+/// The part of the body that has not been asked for yet.
+enum Rest {
+    Nothing,
+    Bytes(Upload, u64),
+    Chunks(Upload),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    #[error("cannot send the request: {0}")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Upload(#[from] UploadError),
+    #[error("the request body is not of the length that its head announces")]
+    Length,
+}
+
+// === impl Sending ===
+
+impl Sending {
+    /// The upload is taken, if there is one: what was read of it cannot be sent again.
+    pub(crate) fn new(parts: &Parts, upload: &mut Upload) -> Self {
+        let mut bytes = Vec::with_capacity(HEAD);
+        head::write_request(parts, &mut bytes);
+        let length = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let rest = match (std::mem::replace(upload, Upload::Empty), length) {
+            (Upload::Empty, _) => Rest::Nothing,
+            (upload, Some(length)) => Rest::Bytes(upload, length),
+            (upload, None) => Rest::Chunks(upload),
+        };
+        Self { unsent: frame(bytes, Bytes::new(), b""), rest, sent: 0 }
+    }
+
+    /// Bytes that went out.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Sends what there is; ready when that was all.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut OwnedWriteHalf,
+    ) -> Poll<Result<(), SendError>> {
+        loop {
+            // The head waits for the first frame, if there is one: both go out at once.
+            let next = self.poll_next(cx)?;
+            while self.unsent.has_remaining() {
+                let written = ready!(poll_write_buf(Pin::new(&mut *stream), cx, &mut self.unsent))?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into()));
+                }
+                self.sent += written as u64;
+            }
+            match next {
+                _ if matches!(self.rest, Rest::Nothing) => return Poll::Ready(Ok(())),
+                Poll::Ready(()) => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Sends the rest, and leaves the connection open in both directions.
+    pub(crate) async fn finish(mut self, mut stream: OwnedWriteHalf) {
+        if let Err(error) = poll_fn(|cx| self.poll(cx, &mut stream)).await {
+            tracing::debug!(%error, "the response began before its request was sent");
+        }
+        stream.forget();
+    }
+
+    /// Adds the next frame of the body to what is to be sent, unless there are others in front.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        if self.unsent.last_ref().has_remaining() || self.unsent.first_ref().last_ref().has_remaining() {
+            return Poll::Ready(Ok(()));
+        }
+        let upload = match &mut self.rest {
+            Rest::Nothing => return Poll::Ready(Ok(())),
+            Rest::Bytes(upload, _) | Rest::Chunks(upload) => upload,
+        };
+        let next = ready!(Pin::new(upload).poll_frame(cx)).transpose()?.map(Frame::into_data);
+        let mut framing = self.unsent.first_ref().first_ref().to_vec();
+        self.unsent = match (&mut self.rest, next) {
+            (Rest::Bytes(_, left), Some(Ok(data))) => {
+                *left = left.checked_sub(data.len() as u64).ok_or(SendError::Length)?;
+                if *left == 0 {
+                    self.rest = Rest::Nothing;
+                }
+                frame(framing, data, b"")
+            }
+            (Rest::Bytes(_, 1..), None) => return Poll::Ready(Err(SendError::Length)),
+            // Trailers have no place behind a body of a known length.
+            (Rest::Bytes(..), Some(Err(_))) | (Rest::Nothing, _) => frame(framing, Bytes::new(), b""),
+            (Rest::Bytes(..), None) => {
+                self.rest = Rest::Nothing;
+                frame(framing, Bytes::new(), b"")
+            }
+            (Rest::Chunks(_), Some(Ok(data))) if data.is_empty() => frame(framing, data, b""),
+            (Rest::Chunks(_), Some(Ok(data))) => {
+                framing.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                frame(framing, data, b"\r\n")
+            }
+            (Rest::Chunks(_), last) => {
+                framing.extend_from_slice(b"0\r\n");
+                match last {
+                    Some(Err(trailers)) => {
+                        let fields = trailers.into_trailers().unwrap_or_default();
+                        head::write_fields(&fields, &mut framing);
+                    }
+                    Some(Ok(_)) | None => framing.extend_from_slice(b"\r\n"),
+                }
+                self.rest = Rest::Nothing;
+                frame(framing, Bytes::new(), b"")
+            }
+        };
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn frame(before: Vec<u8>, data: Bytes, after: &'static [u8]) -> Chain<Chain<Bytes, Bytes>, Bytes> {
+    Bytes::from(before).chain(data).chain(Bytes::from_static(after))
+}
