@@ -224,9 +224,15 @@ fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
     }
 }
 
-/// The typed parser's errors name the object, too; the caller says it once.
+/// The typed parser's errors name the object, too; the caller says it once. Those that begin with a
+/// capital are of its base64 decoder.
 fn in_plain_words(message: &str, key: &ObjectKey) -> String {
     let message = message.strip_prefix(&format!("{key}: ")).unwrap_or(message);
+    if let Some((field, fault)) = message.split_once(": Invalid ") {
+        let advice = if key.kind == Kind::Secret { "; stringData takes plain text" } else { "" };
+        return format!("{field}: it is not base64 (invalid {}){advice}", fault.trim_end_matches('.'));
+    }
+    let message = message.replace("expected i32", "expected an integer");
     let is_word = message.contains("invalid type: boolean") && message.contains("expected a string");
     format!("{message}{}", if is_word { QUOTE_WORDS } else { "" })
 }
@@ -346,6 +352,12 @@ mod tests {
         ] {
             assert_eq!(refusal(manifest), (object.to_owned(), vec![reason.to_owned()]));
         }
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a.b": "two words"}});
+        let reason = "data.a.b: it is not base64 (invalid symbol 32, offset 3); stringData takes plain text";
+        assert_eq!(refusal(secret).1, [reason]);
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": "80"}]}});
+        let reason = "spec.ports[0].port: invalid type: string \"80\", expected an integer";
+        assert_eq!(refusal(service).1, [reason]);
         let misspelt = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
             "metadata": {"name": "c"}, "spec": {"controler": "example.com/c"}});
         let reasons = ["spec.controllerName: Required value", "spec.controler: unknown field"];
