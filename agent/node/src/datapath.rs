@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use aya_log::Level;
 use portcullis_common::abi::STEER;
 use portcullis_common::reason::Reason;
+use portcullis_model::FrontendKey;
 
 use crate::error::{Error, Unavailable};
-use crate::plan::desired::{Desired, GROUP};
+use crate::plan::desired::{Desired, GROUP, key};
 use crate::plan::{Contents, Op, plan};
 use crate::programs::attach::{self, Attachment, Unguarded};
 use crate::programs::interfaces::{Interface, Interfaces};
@@ -109,17 +110,29 @@ impl Datapath {
         self.maps.set_sockets(GROUP, cores)
     }
 
-    /// Makes the maps hold what is desired and returns what had to be written. After an error the
-    /// rest is not written; the next call takes it up. Give the sockets first: what is desired is
-    /// served from the moment it is written.
+    /// Makes the maps hold what is desired and returns what had to be written. An error keeps
+    /// nothing else from being written: a map that is full is full for what is new only. Give the
+    /// sockets first: what is desired is served from the moment it is written.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
         let ops = plan(&self.contents, &desired.contents());
-        for op in &ops {
-            self.maps.execute(*op)?;
-            self.contents.apply(*op);
+        let unwritten: Vec<_> = ops.iter().copied().filter(|op| self.execute(*op).is_err()).collect();
+        // What goes comes last, and makes room.
+        let failed = unwritten.into_iter().filter_map(|op| self.execute(op).err());
+        match failed.reduce(|first, _| first) {
+            Some(error) => Err(error),
+            None => self.predecessors.drain(..).try_for_each(|pins| pins.remove()).map(|()| ops),
         }
-        self.predecessors.drain(..).try_for_each(|pins| pins.remove())?;
-        Ok(ops)
+    }
+
+    fn execute(&mut self, op: Op) -> Result<(), Error> {
+        self.maps.execute(op)?;
+        self.contents.apply(op);
+        Ok(())
+    }
+
+    /// Returns `true` if connections to the frontend are steered.
+    pub fn steers(&self, frontend: &FrontendKey) -> bool {
+        self.contents.frontends.get(&key(frontend)) == Some(&GROUP)
     }
 
     /// The contents of the maps.

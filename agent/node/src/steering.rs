@@ -51,10 +51,11 @@ impl Steering {
         match self.datapath.apply(&desired) {
             Ok(_) => self.served = wanted,
             Err(error) => {
-                self.served.retain(|frontend| wanted.contains(frontend));
                 tracing::debug!("{error}");
-                let missing = wanted.difference(&self.served);
-                refused.extend(missing.map(|frontend| (*frontend, error.to_string())));
+                let (served, missing) = wanted.into_iter().partition(|it| self.datapath.steers(it));
+                self.served = served;
+                let missing: BTreeSet<_> = missing;
+                refused.extend(missing.into_iter().map(|frontend| (frontend, error.to_string())));
             }
         }
         refused

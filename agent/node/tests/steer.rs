@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use aya::maps::{HashMap, PerCpuArray};
 use portcullis_common::ABI_VERSION;
+use portcullis_common::abi::MAX_FRONTENDS;
 use portcullis_node::{
     Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, Unavailable, detach,
 };
@@ -180,6 +181,29 @@ fn a_port_that_is_going_is_closed_and_its_connections_go_on() {
         datapath.apply(&going).unwrap();
         client.connect_within(address, Duration::from_millis(200)).unwrap_err();
         assert_eq!(count(&datapath, Reason::DroppedNoListener), 1);
+    });
+}
+
+#[test]
+fn a_full_map_is_full_for_what_is_new_only() {
+    isolated(|pin_dir| {
+        let frontend = |at: u32| tcp(&format!("10.{}.0.1:{}", 60 + at / 50_000, 10_000 + at % 50_000));
+        let many = |count| Desired::new((0..count).map(frontend), []);
+        let mut datapath = open(&options(pin_dir));
+        datapath.apply(&many(MAX_FRONTENDS)).unwrap();
+
+        // Nothing more fits, but what goes goes, and leaves room for what comes.
+        let mut next = many(MAX_FRONTENDS + 10);
+        let gone = next.frontends.pop_first().unwrap();
+        let first = tcp("10.50.0.1:443");
+        next.frontends.insert(first);
+        datapath.apply(&next).unwrap_err();
+        assert!(!datapath.steers(&gone), "it is still there");
+        assert_eq!(next.frontends.iter().filter(|it| !datapath.steers(it)).count(), 10);
+
+        let fits = Desired::new((1..MAX_FRONTENDS).map(frontend).chain([first]), []);
+        datapath.apply(&fits).unwrap();
+        assert!(fits.frontends.iter().all(|it| datapath.steers(it)));
     });
 }
 

@@ -53,7 +53,8 @@ impl Desired {
     }
 }
 
-fn key(frontend: &FrontendKey) -> abi::FrontendKey {
+/// The same, as the maps hold it.
+pub(crate) fn key(frontend: &FrontendKey) -> abi::FrontendKey {
     let protocol = match frontend.protocol {
         L4Protocol::Tcp => abi::TCP,
         L4Protocol::Udp => abi::UDP,
