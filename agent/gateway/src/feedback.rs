@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use portcullis_api::{Kind, Objects};
-use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, Snapshot, Unserved};
+use portcullis_model::{Certificate, ListenerId, ObjectName, PortKey, Snapshot, Unserved};
 
 use crate::Fault;
 use crate::infra::AssignedAddresses;
@@ -214,14 +214,16 @@ impl Observations {
         changed
     }
 
-    /// One line for each frontend of a Gateway that is not served.
-    pub(crate) fn unserved_frontends<'o>(
-        &'o self,
+    /// One line for each frontend of a Gateway, on some of its ports, that is not served.
+    pub(crate) fn unserved_on(
+        &self,
         gateway: &ObjectName,
-    ) -> impl Iterator<Item = (&'o FrontendKey, String)> {
+        is_meant: impl Fn(PortKey) -> bool,
+    ) -> impl Iterator<Item = String> {
         let unserved = self.by_gateway.get(gateway).into_iter();
         let frontends = unserved.flat_map(|unserved| &unserved.frontends);
-        frontends.map(|(frontend, why)| (frontend, format!("{frontend}: {why}")))
+        let meant = frontends.filter(move |(frontend, _)| is_meant(frontend.port_key()));
+        meant.map(|(frontend, why)| format!("{frontend}: {why}"))
     }
 
     /// One line for each served frontend at which a listener is not.

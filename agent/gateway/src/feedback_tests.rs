@@ -1,5 +1,5 @@
 use portcullis_api::{Change, Kind, Object, ObjectKey};
-use portcullis_model::{ParentKind, PortKey};
+use portcullis_model::{FrontendKey, ParentKind};
 use serde_json::{Value, json};
 
 use super::*;

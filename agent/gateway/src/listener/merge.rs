@@ -9,7 +9,7 @@
 //! Gateway". Certificates are looked at last: one that breaks hands nothing to others. What is not
 //! allowed, or not supported, reserves neither port nor hostname.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use portcullis_model::{HostPattern, PortKey};
 
@@ -33,10 +33,18 @@ pub(crate) enum Acceptance {
     },
 }
 
+/// Ports that the children of one namespace may open at a Gateway: as many as a Gateway itself may
+/// have. Each is an entry in the kernel's maps for every address.
+const MOST_PORTS_OF_A_NAMESPACE: usize = 64;
+/// Ports that a Gateway may have in all. Its Service has them, too, in an object of limited size.
+const MOST_PORTS: usize = 1024;
+
 /// The ports of a Gateway as far as they are taken.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     ports: BTreeMap<PortKey, Taken>,
+    /// By namespace, those that its objects were the first to ask for; but for the Gateway's own.
+    opened: BTreeMap<String, BTreeSet<PortKey>>,
     objects: usize,
 }
 
@@ -67,15 +75,20 @@ struct Taken {
 // === impl Merge ===
 
 impl Merge {
-    /// Adds the listeners of one object, in order of precedence, the Gateway first. `refuse`
-    /// returns the fault that a listener has whatever the others are.
+    /// Adds the listeners of one object of a namespace, in order of precedence, the Gateway first.
+    /// `refuse` returns the fault that a listener has whatever the others are.
     pub(crate) fn add(
         &mut self,
+        namespace: &str,
         listeners: &[Listener],
         refuse: impl Fn(&Listener) -> Option<Fault>,
     ) -> Vec<Acceptance> {
-        let mut acceptances: Vec<_> =
-            listeners.iter().map(|listener| self.against_taken(listener, refuse(listener))).collect();
+        let mut opened = self.opened.get(namespace).cloned().unwrap_or_default();
+        let judge = |listener| {
+            let refusal = refuse(listener).or_else(|| self.port_too_many(namespace, listener, &mut opened));
+            self.against_taken(listener, refusal)
+        };
+        let mut acceptances: Vec<_> = listeners.iter().map(judge).collect();
         let distinct: Vec<_> = (0..listeners.len()).filter(|at| acceptances[*at].is_distinct()).collect();
         for at in &distinct {
             let others = distinct.iter().filter(|other| *other != at).map(|other| &listeners[*other]);
@@ -83,8 +96,36 @@ impl Merge {
                 acceptances[*at] = conflicted;
             }
         }
-        self.take(distinct.iter().map(|at| &listeners[*at]));
+        self.take(namespace, distinct.iter().map(|at| &listeners[*at]));
         acceptances
+    }
+
+    /// The fault of a child's listener on one port more than its namespace may open.
+    fn port_too_many(
+        &self,
+        namespace: &str,
+        listener: &Listener,
+        opened: &mut BTreeSet<PortKey>,
+    ) -> Option<Fault> {
+        let is_open = self.objects == 0 || self.ports.contains_key(&listener.port);
+        if is_open || opened.contains(&listener.port) {
+            return None;
+        }
+        let before = self.opened.get(namespace).map_or(0, BTreeSet::len);
+        let too_many = if opened.len() == MOST_PORTS_OF_A_NAMESPACE {
+            format!(
+                "objects of namespace {namespace} have opened {MOST_PORTS_OF_A_NAMESPACE} ports at the Gateway"
+            )
+        } else if self.ports.len() + opened.len() - before == MOST_PORTS {
+            format!("the Gateway has {MOST_PORTS} ports")
+        } else {
+            opened.insert(listener.port);
+            return None;
+        };
+        let port = listener.port.number;
+        let message =
+            format!("port {port} is one too many: {too_many}, which is the most; use one that is open");
+        Some(Fault::not_accepted(Reason::PortUnavailable, message))
     }
 
     /// A conflict is reported before other reasons for refusal: the owner has to solve it in any
@@ -99,10 +140,13 @@ impl Merge {
         }
     }
 
-    fn take<'l>(&mut self, listeners: impl Iterator<Item = &'l Listener>) {
+    fn take<'l>(&mut self, namespace: &str, listeners: impl Iterator<Item = &'l Listener>) {
         let owner = if self.objects == 0 { Owner::Parent } else { Owner::Child };
         self.objects += 1;
         for listener in listeners {
+            if owner == Owner::Child && !self.ports.contains_key(&listener.port) {
+                self.opened.entry(namespace.to_owned()).or_default().insert(listener.port);
+            }
             let taken = self.ports.entry(listener.port).or_insert_with(|| Taken::new(owner));
             if !taken.protocols.contains(&listener.protocol) {
                 taken.protocols.push(listener.protocol);

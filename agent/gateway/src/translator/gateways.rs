@@ -278,7 +278,7 @@ impl Gateways {
             definer.metadata.name != gateway.metadata.name
                 || definer.metadata.namespace != gateway.metadata.namespace
         });
-        let acceptances = merge.add(&declared.listeners, |listener| {
+        let acceptances = merge.add(&key.name.namespace, &declared.listeners, |listener| {
             let refusal = listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener));
             refusal.or_else(|| outside_of(share, key, listener, &declared.listeners, sources.objects))
         });

@@ -7,6 +7,66 @@ use serde_json::json;
 
 use crate::support;
 
+/// Each port is an entry in the kernel's maps, which all Gateways of a node share.
+#[test]
+fn the_sets_of_a_namespace_open_no_more_ports_at_a_gateway_than_it_may_have_itself() {
+    let version = "gateway.networking.k8s.io/v1";
+    let mut objects = support::base();
+    objects.push(support::object(json!({"apiVersion": version, "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "gw"}, "spec": {"gatewayClassName": "portcullis",
+        "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+        "allowedListeners": {"namespaces": {"from": "All"}}}})));
+    let mut add = |namespace: &str, number: u16, ports: std::ops::Range<u16>| {
+        let listener = |port: u16| {
+            json!({"name": format!("p{port}"), "port": port, "protocol": "HTTP",
+                "hostname": format!("s{number}.{namespace}.example")})
+        };
+        let listeners: Vec<_> = std::iter::once(80).chain(ports).map(listener).collect();
+        objects.push(support::object(json!({"apiVersion": version, "kind": "ListenerSet",
+            "metadata": {"name": format!("s{number}"), "namespace": namespace},
+            "spec": {"parentRef": {"name": "edge", "namespace": "gw"}, "listeners": listeners}})));
+    };
+    // The first opens one less than it may, the second the last one, which is common to both.
+    add("a", 1, 1000..1063);
+    add("a", 2, 1060..1070);
+    add("b", 1, 1060..1070);
+    let mut translator = Translator::new(support::settings());
+    let outcome = translator.apply(objects.into_iter().map(Change::Set).collect());
+    let refused = |namespace: &str, name: &str| -> Vec<String> {
+        let key = ObjectKey::new(Kind::ListenerSet, ObjectName::new(namespace, name));
+        let Some(Status::ListenerSet(status)) = outcome.statuses.get(&key) else { panic!("no status") };
+        let listeners = status.listeners.iter().flatten();
+        let refused = listeners.filter(|it| it.conditions.iter().any(|it| it.reason == "PortUnavailable"));
+        refused.map(|listener| listener.name.clone()).collect()
+    };
+    assert_eq!(refused("a", "s1"), Vec::<String>::new());
+    assert_eq!(refused("a", "s2"), ["p1064", "p1065", "p1066", "p1067", "p1068", "p1069"]);
+    assert_eq!(refused("b", "s1"), Vec::<String>::new(), "they are its own to open");
+    assert_eq!(outcome.snapshot.frontends.len(), 1 + 70);
+}
+
+/// Its Service would grow past what the API server takes, and the Gateway lose it.
+#[test]
+fn a_gateway_has_no_more_ports_than_its_service_can_hold() {
+    let version = "gateway.networking.k8s.io/v1";
+    let mut objects = support::base();
+    objects.push(support::object(json!({"apiVersion": version, "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "gw"}, "spec": {"gatewayClassName": "portcullis",
+        "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+        "allowedListeners": {"namespaces": {"from": "All"}}}})));
+    for number in 0..20 {
+        let ports = 1000 + 64 * number..1000 + 64 * (number + 1);
+        let listeners =
+            ports.map(|port| json!({"name": format!("p{port}"), "port": port, "protocol": "HTTP"}));
+        objects.push(support::object(json!({"apiVersion": version, "kind": "ListenerSet",
+            "metadata": {"name": "set", "namespace": format!("t{number:02}")},
+            "spec": {"parentRef": {"name": "edge", "namespace": "gw"}, "listeners": listeners.collect::<Vec<_>>()}})));
+    }
+    let mut translator = Translator::new(support::settings());
+    let outcome = translator.apply(objects.into_iter().map(Change::Set).collect());
+    assert_eq!(outcome.snapshot.frontends.len(), 1024);
+}
+
 /// A child that names no parent, and that 40 parent routes name.
 #[test]
 fn a_route_with_more_parents_than_its_status_holds_says_which_it_leaves_out() {

@@ -58,8 +58,7 @@ impl<'s> View<'s> {
         let own = self.listener_views(key, declared);
         let accepted = own.iter().filter(|view| view.acceptance.is_accepted());
         let own_ports: BTreeSet<_> = accepted.map(|view| view.listener.port).collect();
-        let unserved = self.observations.unserved_frontends(name);
-        let unserved = unserved.filter(|(frontend, _)| own_ports.contains(&frontend.port_key()));
+        let unserved = self.observations.unserved_on(name, |port| own_ports.contains(&port));
         let view = GatewayView {
             generation: declared.generation,
             addresses: &merged.addresses,
@@ -70,7 +69,7 @@ impl<'s> View<'s> {
                 .lost_by(name)
                 .and_then(|lost| lost_ports(lost, &own_ports))
                 .or_else(|| withheld_ports(self.frontends.withheld_from(name)?, &own_ports)),
-            unserved: unserved.map(|(_, line)| line).collect(),
+            unserved: unserved.collect(),
             own,
             client_certificate: &declared.client_certificate,
             ignored: self.ignored_fields(name),
@@ -163,8 +162,7 @@ impl<'s> View<'s> {
 
     /// The frontends at which the data plane does not serve a listener, one line for each.
     fn unserved(self, gateway: &ObjectName, holder: &ParentKey, listener: &Listener) -> Vec<String> {
-        let frontends = self.observations.unserved_frontends(gateway);
-        let of_port = frontends.filter(|(frontend, _)| frontend.port_key() == listener.port);
+        let of_port = self.observations.unserved_on(gateway, |port| port == listener.port);
         let id = ListenerId {
             gateway: gateway.clone(),
             kind: holder.kind,
@@ -172,7 +170,7 @@ impl<'s> View<'s> {
             name: listener.name.clone(),
         };
         let mismatch = self.ports.mismatch(&id).map(str::to_owned);
-        of_port.map(|(_, line)| line).chain(self.observations.unserved_at(&id)).chain(mismatch).collect()
+        of_port.chain(self.observations.unserved_at(&id)).chain(mismatch).collect()
     }
 
     /// The message for children, whose owners may not see the parent: that it is not
