@@ -16,6 +16,10 @@ use super::Statuses;
 
 /// More lines at once are of no help: a parent that went takes all its children with it.
 const MOST_LINES: usize = 50;
+/// Lines about a namespace's objects in a period: what a tenant edits to and fro all the time is no
+/// flood in the operator's log.
+const LINES_OF_A_NAMESPACE: usize = 20;
+const PERIOD: Duration = Duration::from_secs(60);
 /// Time after which a change for the worse or the better is logged, if it has not been undone.
 const SETTLING: Duration = Duration::from_secs(2);
 
@@ -25,6 +29,18 @@ pub struct FaultLog {
     logged: CurrentProblems<Subject>,
     /// Objects with other faults than those that are logged, and since when they have others.
     unsettled: BTreeMap<Subject, (Instant, Vec<String>)>,
+    budget: Budget,
+}
+
+/// The lines of the present period.
+#[derive(Debug)]
+struct Budget {
+    ends: Instant,
+    by_namespace: BTreeMap<String, usize>,
+    /// Lines that are counted instead of written, and not told of yet.
+    left_out: usize,
+    /// The time from which on their number may be told.
+    telling: Instant,
 }
 
 /// An object, and where its faults come from.
@@ -65,20 +81,22 @@ impl FaultLog {
 
     /// The time at which there is something to log, if nothing changes until then.
     pub fn due(&self) -> Option<Instant> {
-        self.unsettled.values().map(|(since, _)| *since + SETTLING).min()
+        let settled = self.unsettled.values().map(|(since, _)| *since + SETTLING).min();
+        let told = (self.budget.left_out > 0).then_some(self.budget.telling);
+        settled.into_iter().chain(told).min()
     }
 
     /// Logs what has settled.
     pub fn write(&mut self) {
-        let lines = self.settled();
-        for line in lines.iter().take(MOST_LINES) {
+        for line in self.lines() {
             line.write();
         }
-        if let Some(more) = lines.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
-            tracing::warn!(
-                "{more} more statuses changed for the worse or the better: `portcullis status` lists them"
-            );
-        }
+    }
+
+    /// The lines to log now, within bounds.
+    fn lines(&mut self) -> Vec<Line> {
+        let settled = self.settled();
+        self.budget.cut(settled)
     }
 
     fn change(&mut self, subject: Subject, now: Vec<String>) {
@@ -96,25 +114,60 @@ impl FaultLog {
         self.logged.replace(subject.clone(), Vec::new());
     }
 
-    /// The lines to log.
-    fn settled(&mut self) -> Vec<Line> {
+    /// A line for each change that has settled, with the namespace that it is about.
+    fn settled(&mut self) -> Vec<(String, Line)> {
         let settled = self.unsettled.extract_if(.., |_, (since, _)| since.elapsed() >= SETTLING);
         let mut lines = Vec::new();
         for (subject, (_, now)) in settled {
             let (key, has_none) = (subject.0.clone(), now.is_empty());
             let Difference { new, solved } = self.logged.replace(subject, now);
-            lines.extend(new.iter().map(|fault| Line::Wrong(format!("{key}: {fault}"))));
-            if has_none && !solved.is_empty() {
-                lines.push(Line::Right(format!("{key}: all is well again")));
-            }
+            let wrong = new.iter().map(|fault| Line::Wrong(format!("{key}: {fault}")));
+            let is_right = has_none && !solved.is_empty();
+            let right = is_right.then(|| Line::Right(format!("{key}: all is well again")));
+            lines.extend(wrong.chain(right).map(|line| (key.name.namespace.to_string(), line)));
         }
         lines
     }
 }
 
+#[derive(Debug, PartialEq, Eq)]
 enum Line {
     Wrong(String),
     Right(String),
+    /// A number of lines in place of these.
+    More(usize),
+}
+
+impl Budget {
+    /// The lines that are to be written now.
+    fn cut(&mut self, lines: Vec<(String, Line)>) -> Vec<Line> {
+        let now = Instant::now();
+        if self.ends <= now {
+            (self.ends, self.by_namespace) = (now + PERIOD, BTreeMap::new());
+        }
+        let mut kept = Vec::new();
+        for (namespace, line) in lines {
+            let written = self.by_namespace.entry(namespace).or_default();
+            if kept.len() == MOST_LINES || *written == LINES_OF_A_NAMESPACE {
+                self.left_out += 1;
+            } else {
+                *written += 1;
+                kept.push(line);
+            }
+        }
+        if self.left_out > 0 && self.telling <= now {
+            kept.push(Line::More(std::mem::take(&mut self.left_out)));
+            self.telling = now + PERIOD;
+        }
+        kept
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self { ends: now, by_namespace: BTreeMap::new(), left_out: 0, telling: now }
+    }
 }
 
 impl Line {
@@ -122,6 +175,9 @@ impl Line {
         match self {
             Self::Wrong(line) => tracing::warn!("{line}"),
             Self::Right(line) => tracing::info!("{line}"),
+            Self::More(more) => tracing::warn!(
+                "{more} more statuses changed for the worse or the better: `portcullis status` lists them"
+            ),
         }
     }
 }
@@ -181,13 +237,18 @@ mod tests {
     async fn logged(log: &mut FaultLog, status: Option<Status>) -> Vec<String> {
         log.note(&[(route(), status)].into());
         if let Some(due) = log.due() {
-            assert!(log.settled().is_empty(), "it may be over at once");
+            assert!(log.lines().is_empty(), "it may be over at once");
             tokio::time::sleep_until(due).await;
         }
+        texts(log.lines())
+    }
+
+    fn texts(lines: Vec<Line>) -> Vec<String> {
         let text = |line| match line {
             Line::Wrong(text) | Line::Right(text) => text,
+            Line::More(more) => format!("{more} more"),
         };
-        log.settled().into_iter().map(text).collect()
+        lines.into_iter().map(text).collect()
     }
 
     const LINE: &str =
@@ -221,9 +282,33 @@ mod tests {
         log.note_unreported([(route(), vec!["no parent".to_owned()])].into());
         tokio::time::advance(SETTLING / 2).await;
         log.note(&[(route(), Some(status(false)))].into());
-        assert_eq!(log.settled().len(), 1);
+        assert_eq!(log.lines().len(), 1);
         tokio::time::sleep_until(log.due().unwrap()).await;
-        let [Line::Wrong(line)] = &log.settled()[..] else { panic!("one line is due") };
-        assert_eq!(line, "HTTPRoute shop/cart: no parent");
+        assert_eq!(texts(log.lines()), ["HTTPRoute shop/cart: no parent"]);
+    }
+
+    /// One tenant edits all day long, the other has a fault.
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_cannot_flood_the_log() {
+        let mut log = FaultLog::default();
+        let mut lines = Vec::new();
+        for turn in 0..200 {
+            let flapping = ObjectKey::new(Kind::HttpRoute, ObjectName::new("evil", format!("r{turn}")));
+            log.note(&[(flapping, Some(status(false)))].into());
+            if turn == 150 {
+                log.note(&[(route(), Some(status(false)))].into());
+            }
+            tokio::time::advance(Duration::from_millis(500)).await;
+            lines.extend(texts(log.lines()));
+        }
+        while let Some(due) = log.due() {
+            tokio::time::sleep_until(due).await;
+            lines.extend(texts(log.lines()));
+        }
+        let of = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+        assert_eq!((of("evil/"), of("shop/cart")), (2 * LINES_OF_A_NAMESPACE, 1));
+        let told: usize = lines.iter().filter_map(|it| it.strip_suffix(" more")?.parse::<usize>().ok()).sum();
+        assert_eq!(told, 200 - 2 * LINES_OF_A_NAMESPACE, "every line is written or counted");
+        assert!(of(" more") <= 3, "{lines:?}");
     }
 }
