@@ -48,7 +48,7 @@ enum Part {
     Outage,
     /// The leader is killed
     Leadership,
-    /// Hostile tenants beside good ones
+    /// Hostile tenants beside good ones, on two nodes
     Tenants,
 }
 
@@ -62,8 +62,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let program = program::build()?;
     let directory = args.dir.clone().unwrap_or_else(|| workspace::root().join(DIRECTORY));
-    let cluster = Cluster::obtain(portcullis_test_cluster::layout(Some(&directory))?, &Options::default())?;
-    cluster.install_crds(&workspace::root().join("deploy/crds"))?;
+    let options = Options { nodes: args.nodes(), ..Options::default() };
+    let cluster = Cluster::obtain(portcullis_test_cluster::layout(Some(&directory))?, &options)?;
+    for crds in ["deploy/crds", "deploy/crds/own"] {
+        cluster.install_crds(&workspace::root().join(crds))?;
+    }
     for part in args.parts() {
         let size = if args.quick { "quick" } else { "whole" };
         let text = program::run(&cluster, &program, &agent, part.name(), size)?;
@@ -80,6 +83,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
 impl Args {
     fn parts(&self) -> &[Part] {
         if self.parts.is_empty() { Part::value_variants() } else { &self.parts }
+    }
+
+    /// A second node costs the first what its kubelet asks of the API server.
+    fn nodes(&self) -> u8 {
+        if self.parts().iter().any(|part| matches!(part, Part::Tenants)) { 2 } else { 1 }
     }
 }
 

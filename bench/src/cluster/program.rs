@@ -41,6 +41,7 @@ pub(super) fn run(cluster: &Cluster, program: &Path, agent: &Path, part: &str, s
     let status = child.wait()?;
     let found = found?;
     if !status.success() {
+        println!("\n{found}");
         bail!("measuring {part} failed: {status}; the agent's log is below {}", directory.display());
     }
     Ok(found)

@@ -15,7 +15,8 @@ const THREADS: &str = "--test-threads=3";
 const NO_TEST: &str = "--skip=process::agent_of_another_test";
 
 pub(crate) fn test(layout: Layout) -> Result<()> {
-    let cluster = Cluster::obtain(layout, &Options::default())?;
+    let options = Options { nodes: 2, ..Options::default() };
+    let cluster = Cluster::obtain(layout, &options)?;
     for crds in ["deploy/crds", "deploy/crds/own"] {
         cluster.install_crds(&workspace::root().join(crds))?;
     }

@@ -28,6 +28,8 @@ fn join(node: Node) -> Result<()> {
     ip_of_first(&["link", "set", &name, "up"])?;
     ip_of_first(&["route", "add", &own, "dev", &name, "src", &first])?;
     ip_of_first(&["route", "add", &node.pods(), "via", &own, "dev", &name, "onlink"])?;
+    // For programs on the first that ask from another.
+    ip_of_first(&["netns", "attach", &name, &std::process::id().to_string()])?;
     ip(&["link", "set", UPLINK, "up"])?;
     ip(&["route", "add", &first, "dev", UPLINK, "src", &own])?;
     ip(&["route", "add", "default", "via", &first, "dev", UPLINK, "src", &own])
@@ -35,7 +37,7 @@ fn join(node: Node) -> Result<()> {
 
 fn ip_of_first(arguments: &[&str]) -> Result<()> {
     let mut nsenter = Command::new("nsenter");
-    nsenter.args(["--target", "1", "--net", "ip"]).args(arguments);
+    nsenter.args(["--target", "1", "--net", "--mount", "ip"]).args(arguments);
     command::output(&mut nsenter)
         .with_context(|| format!("on {}: ip {}", Node::FIRST, arguments.join(" ")))?;
     Ok(())

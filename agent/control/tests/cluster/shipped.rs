@@ -5,17 +5,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fixture::{DEADLINE, Fixture};
+use crate::siege::Node;
 
 /// Killed when dropped. As its DaemonSet does not exist, it takes everything with it when it ends.
 pub(crate) struct Shipped(Child);
 
 impl Shipped {
     pub(crate) fn start(fixture: &Fixture, directory: &Path) -> Self {
+        Self::start_on(Node::First, fixture, directory)
+    }
+
+    pub(crate) fn start_on(node: Node, fixture: &Fixture, directory: &Path) -> Self {
         let binary = std::env::current_exe().unwrap().parent().unwrap().with_file_name("portcullis");
         assert!(binary.exists(), "{} is missing: cargo build -p portcullis", binary.display());
         let log = std::fs::File::create(directory.join("log")).unwrap();
-        let mut command = Command::new(binary);
-        command.args(["run", "--datapath", "userspace", "--drain-timeout", "60", "--node-name", "first"]);
+        let mut command = node.command(binary);
+        command.args(["run", "--datapath", "userspace", "--drain-timeout", "60", "--node-name", node.name()]);
         command.args(["--namespace", &fixture.name, "--mesh-name", &fixture.name, "--daemon-set", "none"]);
         // Those of other tests.
         command.arg("--beside-others");

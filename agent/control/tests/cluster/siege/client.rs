@@ -14,12 +14,13 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
 use super::deeds::{self, Scene};
+use super::node::Node;
 use super::platform::{Sites, at};
 use super::pod;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads that ask, each on behalf of its share of the tenants.
-const CLIENTS: usize = 4;
+/// Threads on each node that ask, each on behalf of its share of the tenants.
+const CLIENTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Failures of one client that are kept in full.
 const KEPT: usize = 20;
@@ -89,8 +90,8 @@ impl Authority {
 
 impl Target {
     /// Over a connection of its own.
-    pub(super) fn ask_once(&self, sites: &Sites) -> Result<(), String> {
-        self.ask(&mut None, sites)
+    pub(super) fn ask_once(&self, node: Node, sites: &Sites) -> Result<(), String> {
+        node.run(|| self.ask(&mut None, sites)).map_err(|failure| format!("{}: {failure}", node.name()))
     }
 
     /// Over a connection that stays open, unless there was an error.
@@ -155,11 +156,15 @@ fn head(stream: &mut impl BufRead) -> io::Result<String> {
 impl Load {
     pub(super) fn start(sites: &Sites, tenants: &[super::good::Tenant]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let clients = (0..CLIENTS).map(|client| {
+        let clients = Node::ALL.into_iter().flat_map(|node| (0..CLIENTS).map(move |client| (node, client)));
+        let clients = clients.map(|(node, client)| {
             let share = tenants.iter().skip(client).step_by(CLIENTS);
             let targets: Vec<_> = share.flat_map(|tenant| tenant.targets(sites)).collect();
             let (stop, sites) = (stop.clone(), sites.clone());
-            std::thread::spawn(move || ask_all(&targets, &sites, &stop))
+            std::thread::spawn(move || {
+                node.enter();
+                ask_all(&targets, &sites, &stop)
+            })
         });
         Self { clients: clients.collect(), stop }
     }
@@ -224,10 +229,10 @@ fn answer_all(stream: TcpStream, name: &str) -> io::Result<()> {
 
 /// Answers to requests for routes whose endpoints are no pods, other than that there is no
 /// endpoint.
-pub(super) fn leaks(edge: IpAddr, scenes: &[Scene]) -> Vec<String> {
+pub(super) fn leaks(node: Node, edge: IpAddr, scenes: &[Scene]) -> Vec<String> {
     let mut leaks = Vec::new();
     for scene in scenes {
-        for (name, _) in deeds::FORBIDDEN {
+        for name in deeds::forbidden(node) {
             let host = scene.host(name);
             let answer = connect(at(edge, 80)).and_then(|stream| {
                 let stream: Box<dyn Stream> = Box::new(stream);

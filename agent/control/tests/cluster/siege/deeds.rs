@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Size;
 use super::good::host;
+use super::node::Node;
 use super::platform::{EDGE, GUARDED, PARENT, PARENT_HOST, RULE};
 use super::pod::{NODES_END, POD};
 
@@ -38,22 +39,32 @@ pub(super) struct Deed {
 }
 
 /// Endpoints that are no pods: by Service what it leads to; `EDGE` stands for the shared Gateway's
-/// address, `NODES-END` for one of the node's that its status does not list. The API server itself
-/// refuses the last two.
-pub(super) const FORBIDDEN: [(&str, &str); 7] = [
+/// address, `NODES-END` for one of the first node's that its status does not list. The API server
+/// itself refuses the last two.
+const FORBIDDEN: [(&str, &str); 8] = [
     ("kubelet", "10.250.0.1:10250"),
+    ("other-kubelet", "10.250.0.2:10250"),
     ("api", "10.250.0.1:6443"),
     ("cluster-ip", "10.96.0.1:443"),
     ("vip", "EDGE:80"),
-    ("interface", "NODES-END:10250"),
+    (UNLISTED, "NODES-END:10250"),
     ("loopback", "127.0.0.1:10249"),
     ("link-local", "169.254.169.254:80"),
 ];
+
+/// Only the node itself knows that the address is its own, as `docs/cluster-mode.md` says.
+const UNLISTED: &str = "interface";
 
 /// Valid endpoint of the tenant's own: nothing listens there.
 const OWN_PORT: u16 = 9;
 
 type Objects = Vec<Deed>;
+
+/// Names of what must not be reached through a node's agent.
+pub(super) fn forbidden(node: Node) -> impl Iterator<Item = &'static str> {
+    let names = FORBIDDEN.into_iter().map(|(name, _)| name);
+    names.filter(move |name| node == Node::First || *name != UNLISTED)
+}
 
 impl Scene {
     pub(super) fn host(&self, prefix: &str) -> String {
@@ -396,6 +407,21 @@ fn sets(scene: &Scene, intent: Intent, size: Size) -> Objects {
         Intent::Hostile => json!({"group": "", "kind": "Service", "name": "backend"}),
         Intent::Valid => scene.gateway(EDGE),
     };
+    // More ports than one namespace may open.
+    for number in 0..2 {
+        let listeners: Vec<_> = (0..64)
+            .map(|of| {
+                let name = format!("p{of}");
+                let port = 20_000 + 128 * (u16::try_from(scene.number).unwrap() % 300) + 64 * number + of;
+                match intent {
+                    Intent::Hostile => http(&name, port, scene.host("ports")),
+                    Intent::Valid => http(&name, 8080, scene.host(&format!("ports-{number}-{of}"))),
+                }
+            })
+            .collect();
+        let spec = json!({"parentRef": scene.gateway(EDGE), "listeners": listeners});
+        objects.push(Deed::new("ListenerSet", format!("many-ports-{number}"), spec));
+    }
     let lost = json!({"parentRef": parent, "listeners": [http("http", 8080, scene.host("lost"))]});
     objects.push(Deed::new("ListenerSet", "lost", lost));
     let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";

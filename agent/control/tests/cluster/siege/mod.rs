@@ -6,6 +6,7 @@ mod client;
 mod deeds;
 mod good;
 mod hostile;
+mod node;
 mod platform;
 mod pod;
 
@@ -20,6 +21,7 @@ use crate::fixture::Fixture;
 pub(crate) use client::Seen;
 pub(crate) use deeds::Intent;
 pub(crate) use hostile::Writes;
+pub(crate) use node::Node;
 
 /// Objects that are made at once.
 const CONCURRENCY: usize = 16;
@@ -47,9 +49,10 @@ pub(crate) struct Outcome {
     pub(crate) leaks: Vec<String>,
     /// Objects of the other tenants, by kind and by the reason for which they are refused.
     pub(crate) refused: BTreeMap<String, usize>,
-    /// Resident memory in MB: the most of it, and with all objects there and nothing to do.
-    pub(crate) peak: f64,
-    pub(crate) settled: f64,
+    /// Resident memory of each agent in MB: the most of it, and with all objects there and nothing
+    /// to do.
+    pub(crate) peak: Vec<f64>,
+    pub(crate) settled: Vec<f64>,
 }
 
 /// The namespaces of a siege, and the platform's, whose agents serve them.
@@ -75,7 +78,10 @@ impl Siege {
         let hostile: Vec<_> = hostile.buffered(CONCURRENCY).collect().await;
         let sites = platform::Sites::of(&platform, &authority).await;
         for tenant in &good {
-            sites.await_served(tenant).await;
+            for node in Node::ALL {
+                sites.await_served(tenant, node).await;
+            }
+            tenant.await_told().await;
         }
         // Ages are in whole seconds, and of two routes of one age the name decides: those of the
         // other tenants, which are made next, are to be younger.
@@ -83,17 +89,17 @@ impl Siege {
         Self { platform, good, hostile, sites, size }
     }
 
-    /// Lets the other tenants do what they intend, under load. `resident` is the agent's memory.
-    pub(crate) async fn lay(&self, intent: Intent, resident: impl Fn() -> f64) -> Outcome {
+    /// Lets the other tenants do what they intend, under load. `resident` is the agents' memory.
+    pub(crate) async fn lay(&self, intent: Intent, resident: impl Fn() -> Vec<f64>) -> Outcome {
         let before = self.statuses().await;
         let load = client::Load::start(&self.sites, &self.good);
-        let mut peak = 0.0_f64;
-        let mut look = || peak = peak.max(resident());
+        let mut peak = resident();
+        let mut look = || peak.iter_mut().zip(resident()).for_each(|(peak, now)| *peak = peak.max(now));
         let mut writes = Writes::default();
         writes.add(self.create_all(intent, &mut look).await);
-        let rest = self.await_rest(&mut look).await;
+        assert!(self.await_rest(&mut look).await, "the agents do not come to rest");
         let leaks = self.leaks(intent).await;
-        let settled = if rest { resident() } else { f64::NAN };
+        let settled = resident();
         let mut refused = BTreeMap::new();
         for tenant in &self.hostile {
             tenant.add_reasons(&mut refused).await;
@@ -153,7 +159,8 @@ impl Siege {
         }
         let scenes: Vec<_> = self.hostile.iter().map(hostile::Tenant::scene).collect();
         let edge = self.sites.edge;
-        tokio::task::spawn_blocking(move || client::leaks(edge, &scenes)).await.unwrap()
+        let ask = move |node: Node| node.run(|| client::leaks(node, edge, &scenes));
+        tokio::task::spawn_blocking(move || Node::ALL.into_iter().flat_map(ask).collect()).await.unwrap()
     }
 
     /// By object of a good tenant its status and version; by Gateway of the platform what no tenant

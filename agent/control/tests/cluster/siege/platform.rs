@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::client::{Authority, TlsClient};
 use super::good::Tenant;
+use super::node::Node;
 use crate::fixture::{Fixture, condition};
 
 /// Without claims: only what is older wins.
@@ -95,19 +96,19 @@ impl Sites {
         Self { edge, guarded, tls: authority.client() }
     }
 
-    /// Until every request of a tenant's clients is answered by its backend.
-    pub(super) async fn await_served(&self, tenant: &Tenant) {
+    /// Until every request of a tenant's clients on a node is answered by its backend.
+    pub(super) async fn await_served(&self, tenant: &Tenant, node: Node) {
         let deadline = Instant::now() + TIMEOUT;
         for target in tenant.targets(self) {
             loop {
                 let (asked, sites) = (target.clone(), self.clone());
-                let failed = tokio::task::spawn_blocking(move || asked.ask_once(&sites)).await.unwrap().err();
+                let ask = move || asked.ask_once(node, &sites);
+                let failed = tokio::task::spawn_blocking(ask).await.unwrap().err();
                 let Some(failed) = failed else { break };
                 assert!(Instant::now() < deadline, "{failed}");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        tenant.await_told().await;
     }
 }
 

@@ -1,12 +1,10 @@
 //! A network namespace with a pod's address, and the node's end of the wire to it. An address of
 //! the node's own would be no backend.
 
-use std::fs::File;
 use std::net::TcpListener;
-use std::os::fd::AsFd;
 use std::process::Command;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use super::node;
 
 /// No object of the cluster has it.
 pub(super) const POD: &str = "10.244.0.250";
@@ -14,7 +12,6 @@ pub(super) const POD: &str = "10.244.0.250";
 pub(super) const NODES_END: &str = "10.253.0.1";
 
 const NAME: &str = "siege";
-const PATH: &str = "/run/netns/siege";
 
 /// Once for all sieges of the cluster, whose end takes it away.
 pub(super) fn create() {
@@ -34,7 +31,7 @@ pub(super) fn create() {
         &["-n", NAME, "address", "add", pods, "dev", "eth0"],
         &["-n", NAME, "link", "set", "lo", "up"],
         &["-n", NAME, "link", "set", "eth0", "up"],
-        &["-n", NAME, "route", "add", "default", "dev", "eth0"],
+        &["-n", NAME, "route", "add", "default", "via", NODES_END, "dev", "eth0", "onlink"],
     ] {
         assert!(ip(arguments), "ip {arguments:?}");
     }
@@ -48,8 +45,7 @@ fn ip(arguments: &[&str]) -> bool {
 /// A listener on a port of the pod's.
 pub(super) fn listener() -> TcpListener {
     let bind = || {
-        let namespace = File::open(PATH).unwrap();
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        node::enter(NAME);
         TcpListener::bind((POD, 0)).unwrap()
     };
     std::thread::scope(|scope| scope.spawn(bind).join()).unwrap()
