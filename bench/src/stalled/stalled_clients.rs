@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use crate::site::ONE;
@@ -10,6 +11,8 @@ const STREAMS: u32 = 100;
 pub(super) const ENDLESS_PATH: &str = "/endless";
 pub(super) const UPLOAD_PATH: &str = "/upload";
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that the next bytes of a connection may take which its proxy has closed.
+const LAST_READ: Duration = Duration::from_secs(1);
 /// Of 64 KiB.
 const PIECES: usize = 256;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -93,9 +96,10 @@ impl StalledClients {
         }
     }
 
-    /// Reads what there is, at last, to see which of them have been closed.
+    /// Reads what there is, at last, to see which of them have been closed: behind what the kernel
+    /// had for a client comes an end.
     pub(super) fn closed(self) -> usize {
-        let is_closed = |mut stream: &TcpStream| {
+        let is_closed = |mut stream: TcpStream| {
             let mut piece = vec![0; 64 << 10];
             // No end within what sockets hold: the proxy goes on.
             let mut reads = (0..PIECES).map(|_| stream.read(&mut piece));
@@ -105,7 +109,8 @@ impl StalledClients {
                 None => false,
             }
         };
-        let unblocked = |stream: &&TcpStream| stream.set_nonblocking(true).is_ok();
-        self.refused + self.streams.iter().filter(unblocked).filter(|stream| is_closed(stream)).count()
+        let reads = self.streams.into_iter().filter(|it| it.set_read_timeout(Some(LAST_READ)).is_ok());
+        let reads: Vec<_> = reads.map(|stream| thread::spawn(move || is_closed(stream))).collect();
+        self.refused + reads.into_iter().filter_map(|read| read.join().ok()).filter(|closed| *closed).count()
     }
 }
