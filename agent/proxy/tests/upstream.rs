@@ -429,13 +429,13 @@ async fn the_rest_of_a_request_follows_a_response_that_comes_early() {
     let world = world(BackendProtocol::Http1, &[listener.local_addr().unwrap()]).await;
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            read_head(&mut stream).await;
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nearly").await.unwrap();
-            let mut body = vec![0; BODY];
-            stream.read_exact(&mut body).await.unwrap();
-            stream.write_all(b"late").await.unwrap();
-            // The rest of it is none: the connection is not used again.
-            assert_eq!(stream.read(&mut body).await.unwrap(), 0);
+            // It is used again if the whole request was out before the response was looked at.
+            while stream.peek(&mut [0]).await.is_ok_and(|bytes| bytes > 0) {
+                read_head(&mut stream).await;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nearly").await.unwrap();
+                stream.read_exact(&mut vec![0; BODY]).await.unwrap();
+                stream.write_all(b"late").await.unwrap();
+            }
         }
     });
     for via in Via::ALL {
@@ -444,6 +444,33 @@ async fn the_rest_of_a_request_follows_a_response_that_comes_early() {
         assert_eq!(client.send(&request).await.body, "earlylate", "{via:?}");
         assert_eq!(client.send(&request).await.body, "earlylate", "{via:?}");
     }
+}
+
+/// A client that still sends when its connection closes may lose the response.
+#[tokio::test]
+async fn a_request_goes_on_for_a_while_after_its_response() {
+    const BODY: usize = 4_000_000;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = world(BackendProtocol::Http1, &[listener.local_addr().unwrap()]).await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            while stream.peek(&mut [0]).await.is_ok_and(|bytes| bytes > 0) {
+                let head = read_head(&mut stream).await;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly").await.unwrap();
+                if head.starts_with("POST") {
+                    stream.read_exact(&mut vec![0; BODY]).await.unwrap();
+                }
+            }
+        }
+    });
+    let mut client = TcpStream::connect(world.plain).await.unwrap();
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {BODY}\r\n\r\n");
+    client.write_all(head.as_bytes()).await.unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 200"));
+    client.read_exact(&mut [0; 5]).await.unwrap();
+    client.write_all(&vec![b'x'; BODY]).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 200"), "on the same connection");
 }
 
 // --- upgrades ---

@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Response, StatusCode};
@@ -21,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::spawn_local;
+use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,6 +36,8 @@ pub(crate) use crate::upstream::http1::head::{HeadError, HeadLimits};
 /// Bytes of a body that are read at once at first, and at most.
 const FIRST_PIECE: usize = 4 << 10;
 const LARGEST_PIECE: usize = 24 << 10;
+/// The time that a request may go on for after its response.
+const LINGER: Duration = Duration::from_secs(5);
 /// Bytes of the longest end of a head: CRLF, CRLF.
 const EMPTY_LINE: usize = 4;
 
@@ -48,7 +52,7 @@ pub(crate) struct Http1Body {
     /// `None` if the request was not sent as a whole before the response began.
     writer: Option<OwnedWriteHalf>,
     /// Sends the rest of it meanwhile.
-    _rest: Option<AbortOnDropHandle<()>>,
+    rest: Option<AbortOnDropHandle<()>>,
     is_persistent: bool,
     decoder: Decoder,
     /// Bytes that were read and not decoded.
@@ -155,8 +159,7 @@ impl Http1 {
             Progress::Broken(_) => (None, None),
         };
         let decoder = Decoder::new(length);
-        let body =
-            Http1Body { reader, writer, is_persistent, _rest: rest, decoder, bytes, piece: FIRST_PIECE };
+        let body = Http1Body { reader, writer, is_persistent, rest, decoder, bytes, piece: FIRST_PIECE };
         Ok(Response::from_parts(parts, body))
     }
 }
@@ -192,8 +195,13 @@ impl Http1Body {
         }
     }
 
-    /// The connection, if the backend keeps it and nothing of this exchange is left on it.
+    /// The connection, if the backend keeps it and nothing of this exchange is left on it. A
+    /// request that is not over yet goes on for a while: a client whose connection closed under
+    /// what it sends might not get to read its response.
     pub(crate) fn into_connection(self) -> Option<Http1> {
+        if let Some(rest) = self.rest {
+            spawn_local(timeout(LINGER, rest));
+        }
         let is_over = self.is_persistent && self.decoder.is_end() && self.bytes.is_empty();
         let writer = self.writer.filter(|_| is_over)?;
         Some(Http1 { reader: self.reader, writer })
