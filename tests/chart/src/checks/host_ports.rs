@@ -1,13 +1,16 @@
 //! Gateways whose ports are served on the nodes' own addresses.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use portcullis_test_cluster::{Check, Cluster, wait};
 
 use super::client::{Client, Conversation, PODS};
 use super::load::Load;
 use super::outside;
 use super::words::{TIMEOUT, apply, await_field, delete, field, patch};
+use crate::TESTED;
 
+/// A pod of the second node's network that listens on the same port.
+const OCCUPANT: &str = "occupant.yaml";
 /// A Gateway that wants the same port, made later.
 const YOUNGER: &str = "younger.yaml";
 /// A Gateway that wants a port of the nodes themselves.
@@ -15,6 +18,10 @@ const KUBELETS: &str = "kubelets.yaml";
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway with host ports is served on every node's own address, and clients' are kept", nodes_serve),
+    (
+        "a port on which another process begins to listen is given up on its node, which an Event says",
+        occupied_port_is_given_up,
+    ),
     ("of two Gateways that want a port the older has it, and the younger says so", older_keeps_its_port),
     ("a port that the older gives up is the younger's", younger_inherits),
     (
@@ -34,6 +41,24 @@ fn nodes_serve(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+fn occupied_port_is_given_up(cluster: &Cluster) -> Result<()> {
+    let events = || {
+        let messages = "jsonpath={.items[?(@.reason=='PortUnavailable')].message}";
+        let older = "--field-selector=involvedObject.kind=Gateway,involvedObject.name=older";
+        cluster.kubectl(&["get", "events", "--namespace", TESTED, older, "-o", messages])
+    };
+    ensure!(events()?.is_empty(), "there is an Event before: {}", events()?);
+    apply(cluster, OCCUPANT)?;
+    let said = "another process of the node listens on port 8081";
+    wait::until_true("an Event of the Gateway", TIMEOUT, || events().is_ok_and(|it| it.contains(said)))?;
+    let urls: Vec<_> = urls(cluster).collect();
+    let [first, second] = urls.as_slice() else { bail!("there are {} nodes", urls.len()) };
+    served_by(cluster, second, "occupant")?;
+    served_by(cluster, first, "older")?;
+    delete(cluster, OCCUPANT)?;
+    served_by(cluster, second, "older")
+}
+
 fn older_keeps_its_port(cluster: &Cluster) -> Result<()> {
     apply(cluster, YOUNGER)?;
     let programmed = "{.status.conditions[?(@.type=='Programmed')].status}";
@@ -43,7 +68,7 @@ fn older_keeps_its_port(cluster: &Cluster) -> Result<()> {
     let message = field(cluster, "gateway/younger", message)?;
     ensure!(message.contains("8081"), "the message does not name the port: {message}");
     await_field(cluster, "gateway/older", programmed, "True")?;
-    served_by(cluster, "older")?;
+    all_served_by(cluster, "older")?;
     let own = field(cluster, "service/younger-portcullis", "{.spec.clusterIP}")?;
     let answer = PODS[1].await_answer(cluster, &format!("http://{own}:8081/"))?;
     ensure!(answer.contains("younger"), "the younger does not serve its own address: {answer}");
@@ -55,7 +80,7 @@ fn younger_inherits(cluster: &Cluster) -> Result<()> {
     let conversation = Conversation::begin(cluster, PODS[0], &own, 8081)?;
     patch(cluster, "gateway/older", r#"{"spec":{"infrastructure":null}}"#)?;
     await_field(cluster, "gateway/younger", "{.status.conditions[?(@.type=='Programmed')].status}", "True")?;
-    served_by(cluster, "younger")?;
+    all_served_by(cluster, "younger")?;
     conversation.go_on().context("to the older's own address")
 }
 
@@ -87,14 +112,15 @@ fn ports_close(cluster: &Cluster) -> Result<()> {
     delete(cluster, YOUNGER)
 }
 
-/// By which Gateway both nodes' addresses are.
-fn served_by(cluster: &Cluster, gateway: &str) -> Result<()> {
-    for url in urls(cluster) {
-        wait::until_true(&format!("{url} to be served by {gateway}"), TIMEOUT, || {
-            Client::Outside.get(cluster, &url).is_ok_and(|answer| answer.contains(gateway))
-        })?;
-    }
-    Ok(())
+/// Waits until both nodes' addresses are the Gateway's.
+fn all_served_by(cluster: &Cluster, gateway: &str) -> Result<()> {
+    urls(cluster).try_for_each(|url| served_by(cluster, &url, gateway))
+}
+
+fn served_by(cluster: &Cluster, url: &str, name: &str) -> Result<()> {
+    wait::until_true(&format!("{url} to be served by {name}"), TIMEOUT, || {
+        Client::Outside.get(cluster, url).is_ok_and(|answer| answer.contains(name))
+    })
 }
 
 fn urls(cluster: &Cluster) -> impl Iterator<Item = String> {
