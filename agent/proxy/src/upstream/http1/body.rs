@@ -80,61 +80,78 @@ impl Decoder {
     /// Takes the next frame from the front of `bytes`. Small chunks that came together make one,
     /// since every frame takes memory until the client has it.
     pub(crate) fn decode(&mut self, bytes: &mut Bytes) -> Result<Decoded, BodyError> {
-        let decoded = self.decode_part(bytes)?;
-        match decoded {
-            Decoded::Data(data) if data.len() < SMALL_CHUNK && self.skip_to_data(bytes) => {
-                let mut gathered = BytesMut::from(data);
-                while gathered.len() < SMALL_CHUNK
-                    && self.skip_to_data(bytes)
-                    && let Decoded::Data(data) = self.decode_part(bytes)?
-                {
-                    gathered.extend_from_slice(&data);
-                }
-                Ok(Decoded::Data(gathered.freeze()))
-            }
-            decoded => Ok(decoded),
+        let data = match self.decode_part(bytes)? {
+            Decoded::Data(data) if data.len() < SMALL_CHUNK && self.reach_data(bytes) => data,
+            decoded => return Ok(decoded),
+        };
+        let mut gathered = BytesMut::from(data);
+        while gathered.len() < SMALL_CHUNK
+            && self.reach_data(bytes)
+            && let Decoded::Data(data) = self.decode_part(bytes)?
+        {
+            gathered.extend_from_slice(&data);
         }
+        Ok(Decoded::Data(gathered.freeze()))
     }
 
     fn decode_part(&mut self, bytes: &mut Bytes) -> Result<Decoded, BodyError> {
+        self.skip_framing(bytes)?;
+        match self {
+            Self::End => Ok(Decoded::End),
+            _ if bytes.is_empty() => Ok(Decoded::More),
+            Self::UntilClose => Ok(Decoded::Data(std::mem::take(bytes))),
+            Self::Bytes(left) => {
+                let data = take(bytes, left);
+                if *left == 0 {
+                    *self = Self::End;
+                }
+                Ok(Decoded::Data(data))
+            }
+            Self::Chunk(Chunk::Data(left)) => {
+                let data = take(bytes, left);
+                if *left == 0 {
+                    *self = Self::Chunk(Chunk::Break);
+                    self.skip_end(bytes);
+                }
+                Ok(Decoded::Data(data))
+            }
+            Self::Chunk(Chunk::Break | Chunk::Line) => Ok(Decoded::More),
+            Self::Chunk(Chunk::Trailers) => self.trailers(bytes),
+        }
+    }
+
+    /// Takes what stands between the data of two chunks, as far as it has come.
+    fn skip_framing(&mut self, bytes: &mut Bytes) -> Result<(), BodyError> {
         loop {
             match self {
-                Self::End => return Ok(Decoded::End),
-                _ if bytes.is_empty() => return Ok(Decoded::More),
-                Self::UntilClose => return Ok(Decoded::Data(std::mem::take(bytes))),
-                Self::Bytes(left) => {
-                    let data = take(bytes, left);
-                    if *left == 0 {
-                        *self = Self::End;
-                    }
-                    return Ok(Decoded::Data(data));
-                }
-                Self::Chunk(Chunk::Data(left)) => {
-                    let data = take(bytes, left);
-                    if *left == 0 {
-                        *self = Self::Chunk(Chunk::Break);
-                        self.skip_end(bytes);
-                    }
-                    return Ok(Decoded::Data(data));
-                }
-                Self::Chunk(Chunk::Line) => match chunk_line(bytes)? {
-                    None => return Ok(Decoded::More),
-                    Some((line, size)) => {
-                        bytes.advance(line);
-                        *self = Self::Chunk(if size == 0 { Chunk::Trailers } else { Chunk::Data(size) });
-                    }
-                },
+                Self::Chunk(_) if bytes.is_empty() => return Ok(()),
                 Self::Chunk(Chunk::Break) => match bytes.as_ref() {
                     [b'\r', b'\n', ..] => {
                         bytes.advance(2);
                         *self = Self::Chunk(Chunk::Line);
                     }
-                    b"\r" => return Ok(Decoded::More),
+                    b"\r" => return Ok(()),
                     _ => return Err(BodyError::Chunk),
                 },
-                Self::Chunk(Chunk::Trailers) => return self.trailers(bytes),
+                Self::Chunk(Chunk::Line) => {
+                    let Some((line, size)) = chunk_line(bytes)? else { return Ok(()) };
+                    bytes.advance(line);
+                    *self = Self::Chunk(if size == 0 { Chunk::Trailers } else { Chunk::Data(size) });
+                }
+                Self::Chunk(Chunk::Data(_) | Chunk::Trailers)
+                | Self::Bytes(_)
+                | Self::UntilClose
+                | Self::End => {
+                    return Ok(());
+                }
             }
         }
+    }
+
+    /// Goes on to the data of another chunk, if some of it has come. Errors are the next call's.
+    fn reach_data(&mut self, bytes: &mut Bytes) -> bool {
+        let skipped = self.skip_framing(bytes);
+        skipped.is_ok() && matches!(self, Self::Chunk(Chunk::Data(_))) && !bytes.is_empty()
     }
 
     /// The backend closed the connection.
@@ -144,30 +161,6 @@ impl Decoder {
         }
         *self = Self::End;
         Ok(())
-    }
-
-    /// Goes on to the data of another chunk, if some of it has come.
-    fn skip_to_data(&mut self, bytes: &mut Bytes) -> bool {
-        loop {
-            match self {
-                Self::Chunk(Chunk::Data(_)) => return !bytes.is_empty(),
-                Self::Chunk(Chunk::Break) if bytes.starts_with(b"\r\n") => {
-                    bytes.advance(2);
-                    *self = Self::Chunk(Chunk::Line);
-                }
-                Self::Chunk(Chunk::Line) => match chunk_line(bytes) {
-                    Ok(Some((line, size))) if size > 0 => {
-                        bytes.advance(line);
-                        *self = Self::Chunk(Chunk::Data(size));
-                    }
-                    Ok(_) | Err(_) => return false,
-                },
-                Self::Chunk(Chunk::Break | Chunk::Trailers)
-                | Self::Bytes(_)
-                | Self::UntilClose
-                | Self::End => return false,
-            }
-        }
     }
 
     /// Takes the usual end of a body, if it follows: then the last frame is known to be the last.
@@ -294,6 +287,14 @@ mod tests {
         }
         assert_eq!(frames, [1024, 1024, 952]);
         assert!(decoder.is_end() && bytes.is_empty());
+    }
+
+    #[test]
+    fn data_before_a_malformed_chunk_is_not_lost() {
+        let mut decoder = Decoder::new(BodyLength::Chunked);
+        let mut bytes = Bytes::from_static(b"1\r\na\r\n1\r\nb\r\nx\r\n");
+        assert_eq!(decoder.decode(&mut bytes), Ok(Decoded::Data(Bytes::from_static(b"ab"))));
+        assert_eq!(decoder.decode(&mut bytes), Err(BodyError::Chunk));
     }
 
     #[test]
