@@ -20,7 +20,7 @@ use portcullis_model::{Limits, ObjectName};
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
-use crate::client::progress::{Awaited, Owed, Progress, READ_AHEAD};
+use crate::client::progress::{Awaited, Owed, Progress, SENT_AHEAD};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
@@ -354,7 +354,7 @@ impl Clients {
     /// Streams that one more HTTP/2 connection may have at a time: those of its Gateway, but no
     /// more than there is memory for beside the requests under way.
     pub(crate) fn streams(&self, limit: u32) -> u32 {
-        let room = (self.buffers / READ_AHEAD).saturating_sub(self.under_way.get()).max(FEWEST_STREAMS);
+        let room = (self.buffers / SENT_AHEAD).saturating_sub(self.under_way.get()).max(FEWEST_STREAMS);
         u32::try_from(room).map_or(limit, |room| room.min(limit))
     }
 

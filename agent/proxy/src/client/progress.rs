@@ -12,7 +12,7 @@ use crate::core::untaken::Untaken;
 
 /// Bytes of memory that a response takes besides those that were read: what a backend of HTTP/2 has
 /// sent ahead, much or nothing.
-pub(crate) const READ_AHEAD: usize = 32 << 10;
+pub(crate) const SENT_AHEAD: usize = 32 << 10;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection
 /// must be `Send`.
@@ -217,7 +217,7 @@ impl Progress {
         let [_, _, client] = &self.exchanges;
         let responses = match self.unread() {
             0 => 0,
-            unread => unread + client.load(Relaxed) as usize * READ_AHEAD,
+            unread => unread + client.load(Relaxed) as usize * SENT_AHEAD,
         };
         responses + self.untaken.bytes()
     }
