@@ -422,22 +422,29 @@ async fn a_large_upload_arrives_whole() {
     }
 }
 
-#[tokio::test]
-async fn the_rest_of_a_request_follows_a_response_that_comes_early() {
-    const BODY: usize = 4_000_000;
+/// A backend that answers a head with the first bytes, and the whole request with the last.
+async fn hasty(length: usize, first: &'static str, last: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let world = world(BackendProtocol::Http1, &[listener.local_addr().unwrap()]).await;
+    let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             // It is used again if the whole request was out before the response was looked at.
             while stream.peek(&mut [0]).await.is_ok_and(|bytes| bytes > 0) {
-                read_head(&mut stream).await;
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nearly").await.unwrap();
-                stream.read_exact(&mut vec![0; BODY]).await.unwrap();
-                stream.write_all(b"late").await.unwrap();
+                let has_body = read_head(&mut stream).await.starts_with("POST");
+                stream.write_all(first.as_bytes()).await.unwrap();
+                stream.read_exact(&mut vec![0; if has_body { length } else { 0 }]).await.unwrap();
+                stream.write_all(last.as_bytes()).await.unwrap();
             }
         }
     });
+    address
+}
+
+#[tokio::test]
+async fn the_rest_of_a_request_follows_a_response_that_comes_early() {
+    const BODY: usize = 4_000_000;
+    let backend = hasty(BODY, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nearly", "late").await;
+    let world = world(BackendProtocol::Http1, &[backend]).await;
     for via in Via::ALL {
         let mut client = Client::connect(via, world.address(via), "any.test").await;
         let request = format!("POST /\ncontent-length: {BODY}\n\n{}", "x".repeat(BODY));
@@ -450,19 +457,8 @@ async fn the_rest_of_a_request_follows_a_response_that_comes_early() {
 #[tokio::test]
 async fn a_request_goes_on_for_a_while_after_its_response() {
     const BODY: usize = 4_000_000;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let world = world(BackendProtocol::Http1, &[listener.local_addr().unwrap()]).await;
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            while stream.peek(&mut [0]).await.is_ok_and(|bytes| bytes > 0) {
-                let head = read_head(&mut stream).await;
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly").await.unwrap();
-                if head.starts_with("POST") {
-                    stream.read_exact(&mut vec![0; BODY]).await.unwrap();
-                }
-            }
-        }
-    });
+    let backend = hasty(BODY, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly", "").await;
+    let world = world(BackendProtocol::Http1, &[backend]).await;
     let mut client = TcpStream::connect(world.plain).await.unwrap();
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {BODY}\r\n\r\n");
     client.write_all(head.as_bytes()).await.unwrap();
