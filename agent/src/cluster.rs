@@ -205,7 +205,7 @@ fn start_writers(
     let mut tasks = JoinSet::new();
     tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(queue), leading.clone()).run());
     let binding = args.dedicated_binding.clone();
-    let generator = Generator::new(client.clone(), Arc::clone(queue), leading.clone(), binding);
+    let generator = Generator::new(client.clone(), Arc::clone(queue), leading.clone(), namespace, binding);
     let provisioning = generator.provisioning();
     tasks.spawn(generator.run());
     let announcer = Announcer::new(client.clone(), queue, &args.identity());

@@ -3,6 +3,7 @@
 //! something are `portcullis-gateway`'s business.
 
 mod access;
+mod agents;
 mod apply;
 mod observe;
 mod requests;

@@ -3,7 +3,9 @@
 //! nothing decides what the Gateway serves.
 
 mod address;
+mod agents;
 mod diff;
+mod endpoints;
 mod host_ports;
 mod limits;
 mod name;
@@ -21,10 +23,12 @@ use portcullis_api::types::gateways::Gateway;
 use portcullis_api::{GATEWAY_GROUP, created};
 use portcullis_model::{ObjectName, PortKey};
 
-pub(crate) use address::is_generated_by;
 pub use address::{AssignedAddresses, generated_for};
 pub(crate) use address::{Ingress, cluster_addresses};
+pub(crate) use address::{is_generated_by, served_at};
+pub use agents::{AgentPod, Agents};
 pub use diff::{Operation, diff, without_clashes};
+pub use endpoints::OTHERS_SLICES;
 pub use host_ports::{HostPortGrant, HostPortRights, HostPortSyntax, PortRange};
 pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
@@ -86,7 +90,8 @@ impl DesiredObjects {
                 .rights
                 .iter()
                 .any(|right| is_it(right) && diff::contains(&object.manifest, &right.manifest)),
-            None => true,
+            // No agent serves it: its clients are to be sent to none.
+            None => object.kind != GeneratedKind::EndpointSlice,
         }
     }
 

@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::Preconditions;
-use portcullis_gateway::infra::{self, DesiredObjects, Generated, GeneratedKind, Operation};
+use kube::api::{Api, Preconditions};
+use portcullis_gateway::infra::{self, Agents, DesiredObjects, Generated, GeneratedKind, Operation};
 use portcullis_gateway::{Fault, Reason};
 use portcullis_log::LastLogged;
 use portcullis_model::ObjectName;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::access::{Access, accounts, unavailable};
+use super::agents;
 use super::observe::{self, Existing};
 use super::requests::{ANSWER, Requests};
 use crate::applier::Provisioning;
@@ -40,6 +42,9 @@ pub struct Generator {
     queue: Arc<StatusQueue>,
     leading: watch::Receiver<bool>,
     access: Access,
+    /// Known while this one leads.
+    agents: watch::Sender<Option<Agents>>,
+    agent_pods: Api<Pod>,
     existing: Existing,
     reverts: BTreeMap<(GeneratedKind, ObjectName), Reverts>,
     /// Gateways whose objects could not be changed.
@@ -49,18 +54,21 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Writes only while `leading` is true. `binding` is the ClusterRoleBinding by which pods of
-    /// mode Dedicated may read.
+    /// Writes only while `leading` is true. `namespace` is the agents', `binding` the
+    /// ClusterRoleBinding by which pods of mode Dedicated may read.
     pub fn new(
         client: Client,
         queue: Arc<StatusQueue>,
         leading: watch::Receiver<bool>,
+        namespace: &str,
         binding: Option<String>,
     ) -> Self {
         let access = Access::new(client.clone(), binding);
         Self {
             existing: Existing::new(kinds(&access)),
             access,
+            agents: watch::Sender::default(),
+            agent_pods: Api::namespaced(client.clone(), namespace),
             requests: Requests::new(client.clone()),
             client,
             queue,
@@ -77,11 +85,19 @@ impl Generator {
         self.provisioning.subscribe()
     }
 
+    /// The agents of the cluster; not known while another agent leads.
+    pub fn agents(&self) -> watch::Receiver<Option<Agents>> {
+        self.agents.subscribe()
+    }
+
     /// Works until the future is dropped.
     pub async fn run(mut self) {
         let mut events = observe::events(&self.client, kinds(&self.access));
         let (mut wanted, mut current) = (self.queue.generated(), self.queue.current());
         let mut leading = self.leading.clone();
+        let mut agents = self.agents.subscribe();
+        let follow = agents::follow(self.agent_pods.clone(), leading.clone(), self.agents.clone());
+        let mut follow = std::pin::pin!(follow);
         loop {
             let leads = *leading.borrow_and_update();
             if !leads {
@@ -89,9 +105,12 @@ impl Generator {
             }
             let may_write = leads && *current.borrow_and_update() && self.existing.is_known();
             wanted.mark_unchanged();
+            agents.mark_unchanged();
             let again = if may_write { self.reconcile_while_leading().await } else { None };
             tokio::select! {
                 received = self.existing.receive(&mut events) => if received.is_none() { return },
+                () = &mut follow => return,
+                changed = agents.changed() => if changed.is_err() { return },
                 changed = wanted.changed() => if changed.is_err() { return },
                 changed = leading.changed() => if changed.is_err() { return },
                 changed = current.changed() => if changed.is_err() { return },
@@ -102,13 +121,38 @@ impl Generator {
 
     /// By the time that another leads, what is left of a plan may be wrong.
     async fn reconcile_while_leading(&mut self) -> Option<Instant> {
-        let wanted: Vec<DesiredObjects> = self.queue.generated().borrow().values().cloned().collect();
+        let wanted = self.queue.generated().borrow().values().cloned().collect();
+        let wanted = self.with_endpoints(wanted);
         let mut leading = self.leading.clone();
         tokio::select! {
             biased;
             _ = leading.wait_for(|leads| !*leads) => None,
             again = self.reconcile(&wanted) => again,
         }
+    }
+
+    /// The slices of Services that are there. Nothing is wanted before it is known of what.
+    fn with_endpoints(&self, wanted: Vec<DesiredObjects>) -> Vec<DesiredObjects> {
+        let agents = self.agents.borrow();
+        let Some(agents) = agents.as_ref().filter(|_| self.knows_endpoints()) else { return wanted };
+        let with_endpoints = wanted.into_iter().map(|wanted| {
+            let service = wanted.object(GeneratedKind::Service).map(Generated::name);
+            let there = service.and_then(|name| self.existing.get(GeneratedKind::Service, &name));
+            wanted.with_endpoints(there, agents)
+        });
+        with_endpoints.collect()
+    }
+
+    /// Of slices that may not be read it is not known what to write.
+    fn knows_endpoints(&self) -> bool {
+        self.existing.is_listed(GeneratedKind::EndpointSlice)
+    }
+
+    /// Those of which it is known whether they are wanted.
+    fn judged(&self) -> impl Iterator<Item = &Generated> {
+        let are_agents_known = self.agents.borrow().is_some();
+        let objects = self.existing.objects();
+        objects.filter(move |it| are_agents_known || it.kind != GeneratedKind::EndpointSlice)
     }
 
     /// Leaves it to the new leader to report what could not be had.
@@ -123,7 +167,7 @@ impl Generator {
     async fn reconcile(&mut self, wanted: &[DesiredObjects]) -> Option<Instant> {
         let (mut refused, mut failed, mut waiting) = (BTreeMap::new(), BTreeMap::new(), None);
         let mut in_the_way = Vec::new();
-        for operation in infra::diff(wanted, self.existing.objects(), self.queue.controller_name()) {
+        for operation in infra::diff(wanted, self.judged(), self.queue.controller_name()) {
             if let Some(until) = self.waits(&operation) {
                 waiting = [waiting, Some(until)].into_iter().flatten().min();
                 continue;
@@ -219,7 +263,7 @@ impl Generator {
                 }
                 Ok(None)
             }
-            Operation::Refuse { message, .. } => Ok(Some(name_taken(message))),
+            Operation::Refuse { kind, message, .. } => Ok(Some(name_taken(kind, message))),
         }
     }
 
@@ -234,14 +278,18 @@ impl Generator {
             if let Some(there) = self.requests.get(kind, &name).await? {
                 former.clear();
                 if let Some(message) = self.refusal(&there, gateway) {
-                    return Ok(Some(name_taken(message)));
+                    return Ok(Some(name_taken(kind, message)));
                 }
             }
         }
         let others = self.others(object).await;
         match self.apply_with(object, &former).await {
             Ok(applied) => {
-                tracing::info!("{object}: applied");
+                match kind {
+                    // As often as an agent becomes ready, for each Gateway.
+                    GeneratedKind::EndpointSlice => tracing::debug!("{object}: applied"),
+                    _ => tracing::info!("{object}: applied"),
+                }
                 self.note(object, &others);
                 applied.into_iter().for_each(|applied| self.existing.see(applied));
                 Ok(None)
@@ -330,17 +378,22 @@ impl Generator {
 
 /// Without mode Dedicated there are no rights on the others, either.
 fn kinds(access: &Access) -> &'static [GeneratedKind] {
-    if access.is_possible() { &GeneratedKind::ALL } else { &[GeneratedKind::Service] }
+    const SERVED_BY_AGENTS: &[GeneratedKind] = &[GeneratedKind::Service, GeneratedKind::EndpointSlice];
+    if access.is_possible() { &GeneratedKind::ALL } else { SERVED_BY_AGENTS }
 }
 
-/// Another owner's object has the name, so there is no address.
-fn name_taken(message: String) -> Fault {
-    Fault::not_programmed(Reason::AddressNotAssigned, message)
+/// Another owner's object has the name: without a Service there is no address.
+fn name_taken(kind: GeneratedKind, message: String) -> Fault {
+    let is_slice = kind == GeneratedKind::EndpointSlice;
+    let reason = if is_slice { Reason::Invalid } else { Reason::AddressNotAssigned };
+    Fault::not_programmed(reason, message)
 }
 
 /// Turns what the API server refuses into a fault of the Gateway; everything else is tried again.
+/// Agents serve it without endpoints, so those are the log's business.
 fn refused(object: &Generated, error: kube::Error) -> kube::Result<Option<Fault>> {
     match code(&error) {
+        _ if object.kind == GeneratedKind::EndpointSlice => Err(error),
         Some(400 | 403 | 422) => {
             let message = format!("the API server refuses {object}: {}", problem(&error));
             let is_for_address = object.asks_for_address();

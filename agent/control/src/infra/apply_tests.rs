@@ -44,7 +44,7 @@ async fn write(server: &mut ApiServer, watches: &mut Vec<Asked>) -> Asked {
 async fn an_agent_that_leads_no_longer_finishes_nothing() {
     let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
     let (queue, mut watches) = (queue(&["a", "b"]), Vec::new());
-    let generator = Generator::new(server.client().await, queue.clone(), leading.subscribe(), None);
+    let generator = Generator::new(server.client().await, queue.clone(), leading.subscribe(), "agents", None);
     let running = tokio::spawn(generator.run());
     let slow = write(&mut server, &mut watches).await;
     assert!(slow.path.starts_with("/api/v1/namespaces/n/services/a?"), "{slow:?}");
@@ -65,7 +65,7 @@ async fn an_agent_that_leads_no_longer_finishes_nothing() {
 async fn refusals_are_the_leaders_to_say() {
     let (mut server, leading) = (ApiServer::start().await, watch::Sender::new(true));
     let mut watches = Vec::new();
-    let generator = Generator::new(server.client().await, queue(&["a"]), leading.subscribe(), None);
+    let generator = Generator::new(server.client().await, queue(&["a"]), leading.subscribe(), "agents", None);
     let mut provisioning = generator.provisioning();
     let running = tokio::spawn(generator.run());
     write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));
@@ -83,7 +83,7 @@ async fn a_service_that_is_made_again_asks_for_the_address_that_its_gateway_had(
     let gateway = ObjectKey::new(Kind::Gateway, ObjectName::new("n", "a"));
     let addresses = json!([{"type": "IPAddress", "value": "10.96.3.4"}]);
     queue.observe(&gateway, Observed::new("1".to_owned(), &json!({"status": {"addresses": addresses}})));
-    let generator = Generator::new(server.client().await, queue, leading.subscribe(), None);
+    let generator = Generator::new(server.client().await, queue, leading.subscribe(), "agents", None);
     let running = tokio::spawn(generator.run());
     let asking = write(&mut server, &mut watches).await;
     assert_eq!(asking.body["spec"]["clusterIP"], "10.96.3.4");

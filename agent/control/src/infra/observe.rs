@@ -43,10 +43,13 @@ impl Existing {
         Self(kinds.iter().map(|kind| (*kind, OfKind::new(*kind))).collect())
     }
 
-    /// Whatever becomes of pods, Gateways are served by the agents: they need their Services.
+    /// Whatever becomes of pods and endpoints, Gateways are served by the agents: they need their
+    /// Services.
     pub(super) fn is_known(&self) -> bool {
-        self.0.iter().all(|(kind, it)| {
-            it.listed.is_read() || (it.listed.is_denied() && *kind != GeneratedKind::Service)
+        self.0.iter().all(|(kind, it)| match kind {
+            GeneratedKind::Service => it.listed.is_read(),
+            GeneratedKind::EndpointSlice => true,
+            _ => it.listed.is_read() || it.listed.is_denied(),
         })
     }
 
@@ -125,6 +128,7 @@ fn watched(kind: GeneratedKind) -> &'static str {
         GeneratedKind::RoleBinding => "generated RoleBindings",
         GeneratedKind::Deployment => "generated Deployments",
         GeneratedKind::Service => "generated Services",
+        GeneratedKind::EndpointSlice => "generated EndpointSlices",
     }
 }
 
@@ -171,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_decided_before_all_kinds_are_listed_but_for_pods_that_may_not_be_read() {
         let mut there = Existing::new(&GeneratedKind::ALL);
-        for kind in GeneratedKind::ALL {
+        for kind in GeneratedKind::ALL.into_iter().filter(|kind| *kind != GeneratedKind::EndpointSlice) {
             assert!(!there.is_known());
             let answer = if kind == GeneratedKind::Deployment { denied() } else { Ok(Event::InitDone) };
             receive(&mut there, kind, vec![Ok(Event::Init), answer]).await;

@@ -130,7 +130,7 @@ impl Agent {
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
         let current = queue.current();
-        let generator = Generator::new(client(), queue.clone(), leading.clone(), None);
+        let generator = Generator::new(client(), queue.clone(), leading.clone(), &fixture.name, None);
         let provisioning = generator.provisioning();
         let applier = Applier::new(source, translator, plane, (Late(late), queue.clone()));
         let mut applier = applier.observing(provisioning.clone()).speaking_while(leading.clone());

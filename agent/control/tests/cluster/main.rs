@@ -22,6 +22,7 @@ mod wire;
 
 mod dedicated;
 mod draining;
+mod endpoints;
 mod events;
 mod generated;
 mod leadership;

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::account;
 use crate::agent::{Agent, LEASE, serves, until};
 use crate::crds::XMESH;
+use crate::endpoints;
 use crate::fixture::{Fixture, condition};
 use crate::logs::Logs;
 use crate::meshes;
@@ -92,9 +93,10 @@ fn the_agents_rights_follow_from_the_table_of_kinds() {
 }
 
 /// Rights that do not follow from reading kinds and writing their statuses: group, resource, verbs.
-const OTHER_RIGHTS: [(&str, &str, &[&str]); 5] = [
+const OTHER_RIGHTS: [(&str, &str, &[&str]); 6] = [
     // Generated for Gateways.
     ("", "services", &["get", "create", "patch", "delete"]),
+    ("discovery.k8s.io", "endpointslices", &["get", "create", "patch", "delete"]),
     // The agent reads its own.
     ("", "nodes", &["get"]),
     ("events.k8s.io", "events", &["create"]),
@@ -172,6 +174,7 @@ fn the_documented_rights_are_those_of_the_table_of_kinds() {
 async fn the_charts_roles_are_enough() {
     let (_crd, fixture) = (XMESH.read().await, Fixture::new().await);
     let account = account::with_rules(&fixture, rules("ClusterRole"), rules("Role")).await;
+    endpoints::agent_pod(&fixture, "a", "192.0.2.1").await;
     let logs = Logs::capture();
     let (agent, mesh) = (Agent::start(&account, "a"), meshes::start(&account));
     let tls = json!({"certificateRefs": [{"name": "certificate"}]});
@@ -184,7 +187,10 @@ async fn the_charts_roles_are_enough() {
     let has_address = |gateway: &Value| gateway["status"]["addresses"][0]["value"].is_string();
     fixture.until("Gateway", "web", has_address).await;
     fixture.until("XMesh", &fixture.name, meshes::is_accepted).await;
+    let slice = format!("web-{}-ipv4-0", fixture.name);
+    fixture.until("EndpointSlice", &slice, |slice| !slice.is_null()).await;
     fixture.delete("Gateway", "web").await;
+    fixture.until("EndpointSlice", &slice, Value::is_null).await;
     fixture.until("Service", &format!("web-{}", fixture.name), Value::is_null).await;
     assert_eq!(logs.with("forbidden"), Vec::<String>::new());
     drop((agent, mesh));
@@ -375,10 +381,12 @@ async fn statuses_that_may_not_be_written_are_one_line_in_the_log_and_written_on
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_rights_of_the_cleanup_job_are_enough() {
     let fixture = Fixture::new().await;
+    endpoints::agent_pod(&fixture, "a", "192.0.2.1").await;
     let agent = Agent::start(&fixture, "a");
     fixture.gateway("web", json!({})).await;
     let service = format!("web-{}", fixture.name);
-    fixture.until("Service", &service, |service| !service.is_null()).await;
+    let slice = format!("{service}-ipv4-0");
+    fixture.until("EndpointSlice", &slice, |slice| !slice.is_null()).await;
     drop(agent);
     let rules = |kind| rules_in(CHART_WITH_HOOKS, kind, "portcullis-cleanup");
     let mut of_cluster = rules("ClusterRole");
@@ -399,6 +407,7 @@ async fn the_rights_of_the_cleanup_job_are_enough() {
     };
     let removed = uninstall(&account.client, &installation).await.unwrap();
     let name = &fixture.name;
-    assert_eq!(removed, [format!("Service {name}/{service}"), format!("Lease {name}/{LEASE}")]);
+    let [slice, service] = [format!("EndpointSlice {name}/{slice}"), format!("Service {name}/{service}")];
+    assert_eq!(removed, [service, slice, format!("Lease {name}/{LEASE}")]);
     fixture.remove().await;
 }

@@ -83,7 +83,8 @@ impl Provider {
         let elector = Elector::new(client(), &fixture.name, LEASE, "provider", TIMING);
         let leading = elector.leading();
         let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
-        let generator = Generator::new(client(), queue.clone(), leading, Some(binding_name(fixture)));
+        let generator =
+            Generator::new(client(), queue.clone(), leading, &fixture.name, Some(binding_name(fixture)));
         let applier = Applier::new(source, translator, data_plane, queue.clone());
         let mut applier = applier.observing(generator.provisioning());
         let mut tasks = JoinSet::new();

@@ -54,6 +54,9 @@ impl Resolver for World {
     fn service(&self, _: &ObjectName) -> Option<&Service> {
         Some(&self.service)
     }
+    fn served_gateway(&self, _: &Service) -> Option<ObjectName> {
+        None
+    }
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
         let grants = Grants::new(&self.objects);
         grants.permits(kind, namespace, Kind::Service, &service.namespace, &service.name)

@@ -40,6 +40,12 @@ pub fn generated_for(service: &Service) -> Option<ObjectName> {
     Some(ObjectName::new(service.metadata.namespace.as_deref().unwrap_or("default"), owner.name.as_str()))
 }
 
+/// The Gateway whose agents answer at a Service themselves: it was generated, and not for pods.
+pub(crate) fn served_at(service: &Service) -> Option<ObjectName> {
+    let has_pods = service.spec.as_ref().is_some_and(|spec| spec.selector.is_some());
+    generated_for(service).filter(|_| !has_pods)
+}
+
 /// True if agents of this controller generated a Service for the Gateway, and it is still there.
 pub(crate) fn is_generated_by(controller_name: &str, gateway: &ObjectName, objects: &Objects) -> bool {
     let service = service_of(gateway, objects);

@@ -23,6 +23,7 @@ pub enum GeneratedKind {
     RoleBinding,
     Deployment,
     Service,
+    EndpointSlice,
 }
 
 /// An object, wanted or there.
@@ -35,8 +36,14 @@ pub struct Generated {
 }
 
 impl GeneratedKind {
-    pub const ALL: [Self; 5] =
-        [Self::ServiceAccount, Self::Role, Self::RoleBinding, Self::Deployment, Self::Service];
+    pub const ALL: [Self; 6] = [
+        Self::ServiceAccount,
+        Self::Role,
+        Self::RoleBinding,
+        Self::Deployment,
+        Self::Service,
+        Self::EndpointSlice,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,6 +52,7 @@ impl GeneratedKind {
             Self::RoleBinding => "RoleBinding",
             Self::Deployment => "Deployment",
             Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
         }
     }
 
@@ -53,6 +61,7 @@ impl GeneratedKind {
             Self::ServiceAccount | Self::Service => "",
             Self::Role | Self::RoleBinding => "rbac.authorization.k8s.io",
             Self::Deployment => "apps",
+            Self::EndpointSlice => "discovery.k8s.io",
         }
     }
 
@@ -62,6 +71,7 @@ impl GeneratedKind {
             Self::ServiceAccount | Self::Service => "v1",
             Self::Role | Self::RoleBinding => "rbac.authorization.k8s.io/v1",
             Self::Deployment => "apps/v1",
+            Self::EndpointSlice => "discovery.k8s.io/v1",
         }
     }
 
@@ -71,7 +81,7 @@ impl GeneratedKind {
         match other {
             Self::ServiceAccount => matches!(self, Self::RoleBinding | Self::Deployment),
             Self::Role => self == Self::RoleBinding,
-            Self::RoleBinding | Self::Deployment | Self::Service => false,
+            Self::RoleBinding | Self::Deployment | Self::Service | Self::EndpointSlice => false,
         }
     }
 

@@ -18,6 +18,8 @@ use crate::{Fault, Reason};
 /// The objects that references are looked up in.
 pub trait Resolver {
     fn service(&self, name: &ObjectName) -> Option<&Service>;
+    /// The Gateway whose agents answer at the Service themselves.
+    fn served_gateway(&self, service: &Service) -> Option<ObjectName>;
     /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace,
     /// else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
@@ -139,6 +141,9 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         let service = service.ok_or_else(|| {
             Fault::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
         })?;
+        if let Some(gateway) = self.resolver.served_gateway(service) {
+            return Err(leads_back(&name, &gateway));
+        }
         let used = BackendUse::of(self.kind, name, service, port)?;
         match self.resolver.backend_tls(&used.service, used.port_name(service)) {
             BackendTls::NotAsked => Ok(used),
@@ -164,6 +169,14 @@ fn unknown_kind(reference: &ParsedBackendRef) -> Fault {
         )
     };
     Fault::unresolved(Reason::InvalidKind, message)
+}
+
+fn leads_back(service: &ObjectName, gateway: &ObjectName) -> Fault {
+    let message = format!(
+        "Service {service} is Gateway {gateway}'s own, which the agents serve: requests would come back to them; refer to the \
+         Services behind it"
+    );
+    Fault::unresolved(Reason::RefNotPermitted, message)
 }
 
 pub(crate) fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Fault {

@@ -19,7 +19,7 @@ use crate::policy::backend_tls::BackendTls;
 use crate::route::{ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
-use crate::{Fault, Grants, Reason};
+use crate::{Fault, Grants, Reason, infra};
 
 /// The names for which a route is attached to each of its listeners, while it is worked out.
 pub(super) type Attached = BTreeMap<ListenerKey, BTreeSet<HostPattern>>;
@@ -59,6 +59,10 @@ pub(super) struct Parents<'s> {
 impl Resolver for Parents<'_> {
     fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.objects.services.get(name).map(|service| &**service)
+    }
+
+    fn served_gateway(&self, service: &Service) -> Option<ObjectName> {
+        infra::served_at(service)
     }
 
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {

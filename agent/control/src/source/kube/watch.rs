@@ -9,6 +9,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event, ListSemantic};
 use kube::{Client, Resource};
 use portcullis_api::{Kind, ObjectKey, Reading, Role};
+use portcullis_gateway::infra;
 use portcullis_model::ObjectName;
 use serde::Serialize;
 use serde_json::Value;
@@ -149,7 +150,11 @@ impl KindWatch {
 
     async fn watch_resource(&mut self, resource: &ApiResource) -> Result<(), Closed> {
         self.not_served = 0;
-        let config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
+        let mut config = watcher::Config { list_semantic: ListSemantic::Any, ..watcher::Config::default() };
+        // Every agent would be told of every other's readiness, once for each Gateway.
+        if self.kind == Kind::EndpointSlice {
+            config = config.labels(infra::OTHERS_SLICES);
+        }
         let end = match self.kind.reading() {
             Reading::Metadata | Reading::OnDemand | Reading::Alone => {
                 let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), resource);
