@@ -18,7 +18,7 @@ use portcullis_control::mesh::{Mesh, MeshState};
 use portcullis_control::source::{KubeSource, LastGood, Reaching, SourceOptions};
 use portcullis_control::status::{StatusQueue, StatusWriter};
 use portcullis_control::succession::Succession;
-use portcullis_gateway::infra::{Parameters, Pods, ServiceType};
+use portcullis_gateway::infra::{Agents, Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
 use portcullis_gateway::{AddressRange, AgentRole};
 use portcullis_model::ObjectName;
@@ -116,6 +116,8 @@ pub(crate) struct Membership {
     pub has_one_gateway: bool,
     /// Gateways that cannot have what is generated for them.
     pub provisioning: watch::Receiver<Provisioning>,
+    /// Known while this one leads.
+    pub agents: watch::Receiver<Option<Agents>>,
 }
 
 /// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops
@@ -206,7 +208,7 @@ fn start_writers(
     tasks.spawn(StatusWriter::new(client.clone(), Arc::clone(queue), leading.clone()).run());
     let binding = args.dedicated_binding.clone();
     let generator = Generator::new(client.clone(), Arc::clone(queue), leading.clone(), namespace, binding);
-    let provisioning = generator.provisioning();
+    let (provisioning, agents) = (generator.provisioning(), generator.agents());
     tasks.spawn(generator.run());
     let announcer = Announcer::new(client.clone(), queue, &args.identity());
     let mesh = mesh(args, client, namespace, leading.clone());
@@ -216,6 +218,7 @@ fn start_writers(
         mesh: mesh.state(),
         has_one_gateway: false,
         provisioning,
+        agents,
     };
     tasks.spawn(mesh.run());
     let (resign, resigned) = oneshot::channel();
@@ -243,6 +246,7 @@ impl Membership {
             mesh: watch::Sender::default().subscribe(),
             has_one_gateway: true,
             provisioning: watch::Sender::default().subscribe(),
+            agents: watch::Sender::default().subscribe(),
         }
     }
 }

@@ -109,6 +109,7 @@ async fn serve_cluster(
     let applier = Applier::new(source, translator, plane.clone(), sink);
     let applier =
         applier.observing(membership.provisioning.clone()).speaking_while(membership.leading.clone());
+    let applier = applier.among(membership.agents.clone());
     let applier = applier.forwarding_from(forwarding_addresses()?);
     writers.announce(applier.state());
     let status_dir = args.statuses();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_api::{Change, ObjectKey};
+use portcullis_gateway::infra::Agents;
 use portcullis_gateway::{Fault, Feedback, Outcome};
 use portcullis_log::{CurrentProblems, Difference};
 use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
@@ -76,6 +77,8 @@ pub struct Applier<S, T, D, W> {
     provisioning: Option<watch::Receiver<Provisioning>>,
     /// Without a cluster, the addresses at which clients reach the node.
     node_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
+    /// In a cluster, all agents; `None` as long as they are not known.
+    agents: Option<watch::Receiver<Option<Agents>>>,
     /// In a cluster, the addresses of the network that the agent forwards from.
     own_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
     /// The next outcome is all there is.
@@ -100,6 +103,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             state: watch::Sender::default(),
             provisioning: None,
             node_addresses: None,
+            agents: None,
             own_addresses: None,
             is_from_scratch: true,
             is_complete: false,
@@ -130,6 +134,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         Self { node_addresses: Some(addresses), ..self }
     }
 
+    /// Has statuses publish the addresses of nodes with a ready agent, of Gateways that are served
+    /// on all of a node's.
+    #[must_use]
+    pub fn among(self, agents: watch::Receiver<Option<Agents>>) -> Self {
+        Self { agents: Some(agents), ..self }
+    }
+
     /// Keeps these addresses of the agent's own network from the backends.
     #[must_use]
     pub fn forwarding_from(mut self, mut addresses: watch::Receiver<Vec<IpAddr>>) -> Self {
@@ -158,6 +169,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                 () = self.data_plane.disturbed() => self.retry().await,
                 provisioning = changed(&mut self.provisioning) => self.take_provisioning(provisioning),
                 addresses = changed(&mut self.node_addresses) => self.observe(Feedback::NodeAddresses(addresses)),
+                agents = changed(&mut self.agents) => self.take_agents(agents),
                 own = changed(&mut self.own_addresses), if !self.is_draft => {
                     let own = Feedback::OwnAddresses(own.into_iter().collect());
                     self.step(Update { observed: vec![own], ..Update::default() }).await;
@@ -226,7 +238,18 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         }
     }
 
+    fn take_agents(&mut self, agents: Option<Agents>) {
+        if let Some(agents) = agents {
+            self.observe(Feedback::NodeAddresses(agents.ready_addresses()));
+        }
+    }
+
+    /// The agents come first, if others are known: statuses may have waited for both.
     fn take_provisioning(&mut self, provisioning: Provisioning) {
+        if let Some(known) = self.agents.as_mut().filter(|known| known.has_changed().unwrap_or(false)) {
+            let agents = known.borrow_and_update().clone();
+            self.take_agents(agents);
+        }
         self.is_provisioned |= provisioning.is_some();
         self.observe(Feedback::Unprovisioned(provisioning.unwrap_or_default()));
     }

@@ -28,8 +28,8 @@ pub enum Feedback {
     /// The kinds of which nothing could be read so far: there may be objects, and nothing is known
     /// of them.
     Unread(BTreeSet<Kind>),
-    /// The addresses at which clients reach the node: published for Gateways that are served on
-    /// all of its addresses.
+    /// The addresses at which clients reach the node; in a cluster, the nodes that have a ready
+    /// agent. They are published for Gateways that are served on all of a node's addresses.
     NodeAddresses(Vec<IpAddr>),
     /// The addresses of the agent's network namespace, those of Gateways left out: no object that
     /// the agent reads need list them.
@@ -182,7 +182,8 @@ impl Observations {
         self.unread.contains(&kind)
     }
 
-    /// The addresses at which clients reach the node; none as long as they are not known.
+    /// The addresses at which clients reach the node, or the nodes; none as long as they are not
+    /// known.
     pub(crate) fn node_addresses(&self) -> &[IpAddr] {
         &self.node_addresses
     }

@@ -3,6 +3,7 @@ use portcullis_model::{FrontendKey, ParentKind};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::infra::HostPortRights;
 use crate::{Outcome, Reason, Settings, Status, Translator};
 
 /// A Gateway with a listener on port 8080, and a ListenerSet's, each on a port of its own.
@@ -218,6 +219,43 @@ fn a_gateway_on_all_addresses_publishes_those_that_clients_can_use() {
     assert_eq!(served, ["0.0.0.0", "::"], "it is served on all of them");
     assert_eq!(published(&changed(&mut translator, node(&["192.0.2.8"]))), ["192.0.2.8"]);
     assert_eq!(changed(&mut translator, node(&["192.0.2.8"])), BTreeMap::new());
+}
+
+/// In a cluster, those of nodes with a ready agent, as far as it has a right to a port of theirs.
+#[test]
+fn a_gateway_with_host_ports_publishes_the_nodes_addresses_after_its_own() {
+    let published = |grant: &str, nodes: &[&str]| -> Vec<String> {
+        let manifests = [
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "c"},
+                "spec": {"controllerName": "portcullis.dev/gateway"}}),
+            json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
+                "metadata": {"name": "own", "namespace": "infra"}, "spec": {"hostPorts": true}}),
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                "metadata": {"name": "web", "namespace": "infra"}, "spec": {"gatewayClassName": "c",
+                    "infrastructure": {"parametersRef": {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "own"}},
+                    "listeners": [{"name": "a", "port": 80, "protocol": "HTTP"}, {"name": "b", "port": 81, "protocol": "HTTP"}]}}),
+        ];
+        let grants = vec![grant.parse().unwrap()];
+        let host_ports = HostPortRights { grants, ..HostPortRights::default() };
+        let mut translator = Translator::new(Settings { host_ports, ..Settings::default() });
+        let assigned = ["10.96.3.4".parse().unwrap()].into_iter().collect();
+        translator.observe(Feedback::Assigned([(gateway().name, assigned)].into()));
+        let set = |manifest: Value| Change::Set(Object::from_json(manifest).unwrap().unwrap());
+        let mut outcome = translator.apply(manifests.into_iter().map(set).collect());
+        let nodes = nodes.iter().map(|address| address.parse().unwrap()).collect();
+        translator.observe(Feedback::NodeAddresses(nodes));
+        outcome.statuses.append(&mut translator.apply(Vec::new()).statuses);
+        let status = outcome.statuses[&gateway()].to_json();
+        let addresses = status["addresses"].as_array().unwrap().iter();
+        addresses.map(|address| address["value"].as_str().unwrap().to_owned()).collect()
+    };
+    let nodes = ["192.0.2.1", "2001:db8::1", "192.0.2.2"];
+    assert_eq!(published("c/infra:80", &nodes), ["10.96.3.4", "192.0.2.1", "2001:db8::1", "192.0.2.2"]);
+    assert_eq!(published("c/infra:80", &[]), ["10.96.3.4"]);
+    assert_eq!(published("c/infra:82", &nodes), ["10.96.3.4"], "neither port is granted");
+    let many: Vec<_> = (1..40).map(|n| format!("192.0.2.{n}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert_eq!(published("c/infra:80", &many).len(), 16);
 }
 
 /// A Gateway behind a load balancer, as the API server or what was kept of it has it.

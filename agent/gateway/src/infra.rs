@@ -24,8 +24,7 @@ use portcullis_api::{GATEWAY_GROUP, created};
 use portcullis_model::{ObjectName, PortKey};
 
 pub use address::{AssignedAddresses, generated_for};
-pub(crate) use address::{Ingress, cluster_addresses};
-pub(crate) use address::{is_generated_by, served_at};
+pub(crate) use address::{Ingress, MOST_PUBLISHED, cluster_addresses, is_generated_by, served_at};
 pub use agents::{AgentPod, Agents};
 pub use diff::{Operation, diff, without_clashes};
 pub use endpoints::OTHERS_SLICES;

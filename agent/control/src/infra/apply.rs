@@ -32,6 +32,9 @@ use crate::status::StatusQueue;
 /// Interval at which it is tried again when another owner's object is in the way or the API server
 /// refused one.
 const RETRY: Duration = Duration::from_secs(5);
+/// Time that a new leader has to learn of the agents before it says what Gateways lack: statuses,
+/// which say where they are reached, too, wait for that.
+const AGENTS: Duration = Duration::from_secs(5);
 
 /// Gateways that could not get their objects, and why.
 type UnprovisionedGateways = BTreeMap<ObjectName, Fault>;
@@ -45,6 +48,8 @@ pub struct Generator {
     /// Known while this one leads.
     agents: watch::Sender<Option<Agents>>,
     agent_pods: Api<Pod>,
+    /// Since it leads, if it does.
+    silent_until: Option<Instant>,
     existing: Existing,
     reverts: BTreeMap<(GeneratedKind, ObjectName), Reverts>,
     /// Gateways whose objects could not be changed.
@@ -69,6 +74,7 @@ impl Generator {
             access,
             agents: watch::Sender::default(),
             agent_pods: Api::namespaced(client.clone(), namespace),
+            silent_until: None,
             requests: Requests::new(client.clone()),
             client,
             queue,
@@ -155,9 +161,16 @@ impl Generator {
         objects.filter(move |it| are_agents_known || it.kind != GeneratedKind::EndpointSlice)
     }
 
+    /// Until when nothing is reported, because the agents are not known yet.
+    fn silent_until(&mut self) -> Option<Instant> {
+        let until = *self.silent_until.get_or_insert_with(|| Instant::now() + AGENTS);
+        (self.agents.borrow().is_none() && Instant::now() < until).then_some(until)
+    }
+
     /// Leaves it to the new leader to report what could not be had.
     fn retract(&mut self) {
         self.failed = LastLogged::default();
+        self.silent_until = None;
         self.access.forget();
         self.queue.retract();
         self.provisioning.send_if_modified(|known| known.take().is_some());
@@ -188,11 +201,14 @@ impl Generator {
         }
         let all_done = refused.is_empty() && failed.is_empty();
         self.log(&failed);
-        self.report(self.with_unavailable(refused, wanted));
+        let silent = self.silent_until();
+        if silent.is_none() {
+            self.report(self.with_unavailable(refused, wanted));
+        }
         let retry = (!all_done).then(|| Instant::now() + jittered(RETRY));
         // Last, because a ServiceAccount has to be there and ours.
         let review = self.grant(wanted).await;
-        [waiting, retry, review].into_iter().flatten().min()
+        [waiting, retry, review, silent].into_iter().flatten().min()
     }
 
     /// Returns when to look after it again. As long as it is not known whose accounts there are,

@@ -25,13 +25,16 @@ fn queue(gateways: &[&str]) -> Arc<StatusQueue> {
     queue
 }
 
-/// The next write. Until then there are no Services, and nothing happens to them.
+/// Of these there are none.
+const LISTED: [&str; 2] = ["/api/v1/services", "/api/v1/namespaces/agents/pods"];
+
+/// The next write. Until then there are no Services or agents, and nothing happens to them.
 async fn write(server: &mut ApiServer, watches: &mut Vec<Asked>) -> Asked {
     loop {
         let asked = server.asked().await;
         match &*asked.method {
             "GET" if asked.path.contains("watch=true") => watches.push(asked),
-            "GET" if asked.path.starts_with("/api/v1/services") => {
+            "GET" if LISTED.iter().any(|list| asked.path.starts_with(list)) => {
                 asked.answer(200, json!({"metadata": {"resourceVersion": "1"}, "items": []}));
             }
             "GET" => asked.answer_not_found(),
@@ -68,9 +71,16 @@ async fn refusals_are_the_leaders_to_say() {
     let generator = Generator::new(server.client().await, queue(&["a"]), leading.subscribe(), "agents", None);
     let mut provisioning = generator.provisioning();
     let running = tokio::spawn(generator.run());
-    write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));
+    let refusing = async {
+        loop {
+            write(&mut server, &mut watches).await.answer(422, json!({"kind": "Status", "code": 422}));
+        }
+    };
     let is_refused = |known: &Provisioning| known.as_ref().is_some_and(|refused| !refused.is_empty());
-    provisioning.wait_for(is_refused).await.unwrap();
+    tokio::select! {
+        () = refusing => {}
+        refused = provisioning.wait_for(is_refused) => drop(refused.unwrap()),
+    }
     leading.send_replace(false);
     provisioning.wait_for(Option::is_none).await.unwrap();
     running.abort();

@@ -14,7 +14,7 @@ use portcullis_control::kube::Contact;
 use portcullis_control::lease::{Elector, Timing};
 use portcullis_control::source::{KubeSource, LastGood, Reaching, Source, SourceOptions};
 use portcullis_control::status::{StatusQueue, StatusSink, StatusWriter, Statuses};
-use portcullis_gateway::infra::DesiredObjects;
+use portcullis_gateway::infra::{DesiredObjects, HostPortRights};
 use portcullis_gateway::{Settings, Translator};
 use portcullis_model::{ObjectName, Snapshot};
 use serde_json::Value;
@@ -131,9 +131,10 @@ impl Agent {
         let writer = StatusWriter::new(client(), queue.clone(), leading.clone());
         let current = queue.current();
         let generator = Generator::new(client(), queue.clone(), leading.clone(), &fixture.name, None);
-        let provisioning = generator.provisioning();
+        let (provisioning, agents) = (generator.provisioning(), generator.agents());
         let applier = Applier::new(source, translator, plane, (Late(late), queue.clone()));
-        let mut applier = applier.observing(provisioning.clone()).speaking_while(leading.clone());
+        let mut applier =
+            applier.observing(provisioning.clone()).speaking_while(leading.clone()).among(agents);
         let state = applier.state();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { applier.run().await });
@@ -169,7 +170,10 @@ impl<'a> Candidate<'a> {
 
 fn settings(fixture: &Fixture) -> Settings {
     let load_balancers = vec!["203.0.113.0/24".parse().unwrap()];
-    Settings { controller_name: fixture.controller_name.clone(), load_balancers, ..Settings::default() }
+    let grants = vec!["*/*:8888".parse().unwrap()];
+    let host_ports = HostPortRights { grants, ..HostPortRights::default() };
+    let controller_name = fixture.controller_name.clone();
+    Settings { controller_name, load_balancers, host_ports, ..Settings::default() }
 }
 
 fn read(fixture: &Fixture, last_good: Option<LastGood>) -> (Arc<StatusQueue>, KubeSource) {

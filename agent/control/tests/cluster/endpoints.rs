@@ -2,6 +2,7 @@
 //! EndpointSlices. Their nodes do not exist, so no kubelet has another opinion.
 
 use kube::api::DeleteParams;
+use portcullis_api::Kind;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, until};
@@ -58,7 +59,7 @@ async fn the_endpoints_of_a_service_are_the_agents_as_they_are() {
     };
     let made = fixture.until("EndpointSlice", &slice, |it| of_one(endpoints(&fixture, it), READY)).await;
     assert_eq!(made["addressType"], "IPv4");
-    assert_eq!(made["ports"], json!([{"name": "80", "port": 80, "protocol": "TCP"}]));
+    assert_eq!(made["ports"], json!([{"name": "tcp-80", "port": 80, "protocol": "TCP"}]));
     let labels = &made["metadata"]["labels"];
     assert_eq!(labels["kubernetes.io/service-name"], name.as_str());
     assert_eq!(labels["endpointslice.kubernetes.io/managed-by"], "portcullis.dev");
@@ -165,6 +166,39 @@ async fn a_route_to_a_gateways_own_service_is_refused() {
         resolved["reason"] == "RefNotPermitted" && resolved["message"].to_string().contains("come back")
     };
     fixture.until("HTTPRoute", "r", is_refused).await;
+    drop(agent);
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn with_host_ports_the_addresses_of_nodes_with_a_ready_agent_are_the_gateways_too() {
+    let fixture = Fixture::new().await;
+    agent_pod(&fixture, "a", "192.0.2.1").await;
+    agent_pod(&fixture, "b", "192.0.2.2").await;
+    set_ready(&fixture, "a", "True").await;
+    let agent = Agent::start(&fixture, "a");
+    fixture.create("GatewayParameters", "own", json!({"spec": {"hostPorts": true}})).await;
+    let parameters =
+        json!({"parametersRef": {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "own"}});
+    let listener = json!({"name": "http", "port": 8888, "protocol": "HTTP"});
+    fixture.gateway("web", json!({"infrastructure": parameters, "listeners": [listener]})).await;
+    let nodes = |gateway: &Value| -> Vec<String> {
+        let addresses = gateway["status"]["addresses"].as_array().into_iter().flatten().skip(1);
+        addresses.map(|address| address["value"].as_str().unwrap().to_owned()).collect()
+    };
+    fixture.until("Gateway", "web", |it| nodes(it) == ["192.0.2.1"]).await;
+    set_ready(&fixture, "b", "True").await;
+    fixture.until("Gateway", "web", |it| nodes(it) == ["192.0.2.1", "192.0.2.2"]).await;
+
+    // The next leader's first status has them, too.
+    let before = agent.at_rest(&fixture, Kind::Gateway, "web").await;
+    drop(agent);
+    let agent = Agent::start(&fixture, "b");
+    until(agent.leading.clone(), |leads| *leads).await;
+    set_ready(&fixture, "a", "False").await;
+    let after = fixture.until("Gateway", "web", |it| nodes(it) != nodes(&before)).await;
+    assert_eq!(nodes(&after), ["192.0.2.2"]);
     drop(agent);
     fixture.remove().await;
 }

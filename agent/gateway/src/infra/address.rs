@@ -11,6 +11,9 @@ use portcullis_model::ObjectName;
 use super::name::generated_name;
 use super::object::{is_generated, is_of_controller, owner_of};
 
+/// `maxItems` of a Gateway's `status.addresses`: a status with more is refused as a whole.
+pub(crate) const MOST_PUBLISHED: usize = 16;
+
 /// The addresses of a Gateway's Service. In a cluster these decide: else a tenant who may create a
 /// Gateway could take any address from its owner, on every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use super::address::MOST_PUBLISHED;
 use crate::address_range::is_special;
 
 /// By the name of its node, what the agents there are.
@@ -78,10 +79,10 @@ impl Agents {
         self.0.iter()
     }
 
-    /// The addresses of nodes whose agent is ready.
-    pub fn ready_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    /// The addresses of nodes whose agent is ready, as many as a status has room for.
+    pub fn ready_addresses(&self) -> Vec<IpAddr> {
         let ready = self.0.values().filter(|agent| agent.state == AgentState::Ready);
-        ready.flat_map(|agent| agent.addresses.iter().copied())
+        ready.flat_map(|agent| agent.addresses.iter().copied()).take(MOST_PUBLISHED).collect()
     }
 }
 

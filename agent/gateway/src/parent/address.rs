@@ -7,11 +7,8 @@ use std::net::IpAddr;
 
 use portcullis_api::types::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
 
-use crate::infra::{AssignedAddresses, Ingress};
+use crate::infra::{AssignedAddresses, Ingress, MOST_PUBLISHED};
 use crate::{Fault, Reason, Settings};
-
-/// `maxItems` of `status.addresses`: a status with more is refused as a whole.
-const MOST_PUBLISHED: usize = 16;
 
 /// The addresses of a Gateway, with what is wrong with those asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,6 +100,16 @@ impl Addresses {
         for ingress in published {
             if !self.published.contains(&ingress) {
                 self.published.push(ingress);
+            }
+        }
+        self
+    }
+
+    /// Publishes those of nodes that serve it on all of theirs, after its own.
+    pub(crate) fn and_at(mut self, nodes: &[IpAddr]) -> Self {
+        for address in nodes.iter().copied().map(Ingress::Ip) {
+            if !self.published.contains(&address) {
+                self.published.push(address);
             }
         }
         self

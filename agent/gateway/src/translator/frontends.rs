@@ -149,6 +149,11 @@ impl Frontends {
     }
 }
 
+pub(super) fn asks_for_host_ports(settings: &Settings, merged: &MergedGateway) -> bool {
+    let Parameters { mode, host_ports, .. } = merged.parameters;
+    (&settings.role, mode, host_ports) == (&AgentRole::Node, Mode::Node, HostPorts::On)
+}
+
 /// The frontends that a Gateway asks for, and what it asks for without a right.
 #[derive(Default)]
 struct Wanted {
@@ -171,7 +176,7 @@ impl Sources<'_> {
         let mut wanted = Wanted::default();
         for port in self.ports.of(name) {
             let mut served = addresses.clone();
-            if self.asks_for_host_ports(merged) {
+            if asks_for_host_ports(self.settings, merged) {
                 let class = &gateway.spec.gateway_class_name;
                 match self.settings.host_ports.refusal(class, &name.namespace, port) {
                     None => served.extend(EVERYWHERE),
@@ -182,11 +187,6 @@ impl Sources<'_> {
             wanted.claims.extend(keys.map(|key| (key, claim.clone())));
         }
         wanted
-    }
-
-    fn asks_for_host_ports(self, merged: &MergedGateway) -> bool {
-        let Parameters { mode, host_ports, .. } = merged.parameters;
-        (&self.settings.role, mode, host_ports) == (&AgentRole::Node, Mode::Node, HostPorts::On)
     }
 
     /// The address of a pod is nothing that the Gateway knows.

@@ -34,7 +34,7 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
 pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
     any::<u64>().prop_map(|seed| {
         let mut dice = Dice(seed);
-        match dice.roll(10) {
+        match dice.roll(11) {
             0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
             2 => vec![Feedback::Unserved(unserved(&mut dice))],
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
@@ -43,6 +43,7 @@ pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
             6 => vec![Feedback::Unread([Kind::BackendTlsPolicy, Kind::Node].into())],
             7 => vec![Feedback::Unread(BTreeSet::new())],
             8 => vec![Feedback::OwnAddresses(own_addresses(&mut dice))],
+            9 => vec![Feedback::NodeAddresses(own_addresses(&mut dice).into_iter().collect())],
             _ => Vec::new(),
         }
     })

@@ -10,12 +10,12 @@ use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey}
 
 use super::View;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
-use crate::parent::AllowedChildren;
+use crate::parent::{Addresses, AllowedChildren};
 use crate::status::{
     ChildView, GatewayView, ListenerView, Names, Overlap, SetView, Status, child_status, class_status,
     gateway_status, set_status,
 };
-use crate::translator::frontends::{Lost, Withheld};
+use crate::translator::frontends::{Lost, Withheld, asks_for_host_ports};
 use crate::translator::gateways::MergedGateway;
 use crate::translator::hierarchy::Attachment;
 use crate::{Fault, Reason, infra, parent};
@@ -35,6 +35,7 @@ impl<'s> View<'s> {
             Attachment::Child(_) | Attachment::Foreign => None,
         };
         let parent = self.gateway_of(&key);
+        let addresses = parent.map(|(name, parent)| self.published(name, parent));
         let view = ChildView {
             generation: declared.generation,
             refusal,
@@ -42,7 +43,7 @@ impl<'s> View<'s> {
             parent_unprovisioned: parent
                 .and_then(|(name, _)| self.parent_unprovisioned(name))
                 .map(|fault| fault.because(Reason::Pending)),
-            parent: parent.map(|(_, parent)| &parent.addresses),
+            parent: addresses.as_ref(),
             own: self.listener_views(&key, declared),
             client_certificate: &declared.client_certificate,
             ignored: self.ignored_fields(name),
@@ -61,7 +62,7 @@ impl<'s> View<'s> {
         let unserved = self.observations.unserved_on(name, |port| own_ports.contains(&port));
         let view = GatewayView {
             generation: declared.generation,
-            addresses: &merged.addresses,
+            addresses: &self.published(name, merged),
             refusal: merged.refusal.as_ref(),
             invalid_below: &merged.summary.invalid_below,
             lost: self
@@ -82,6 +83,16 @@ impl<'s> View<'s> {
             }),
         };
         Some(Status::Gateway(gateway_status(&view)))
+    }
+
+    /// The addresses for clients. With host ports these are those of nodes, too, if it has the
+    /// right to one.
+    fn published(self, name: &ObjectName, merged: &MergedGateway) -> Addresses {
+        let withheld = self.frontends.withheld_from(name);
+        let is_given = |port: PortKey| withheld.is_none_or(|withheld| !withheld.contains_key(&port));
+        let is_on_nodes = asks_for_host_ports(self.settings, merged) && self.ports.of(name).any(is_given);
+        let nodes = if is_on_nodes { self.observations.node_addresses() } else { &[] };
+        merged.addresses.clone().and_at(nodes)
     }
 
     fn ignored_fields(self, gateway: &ObjectName) -> Vec<String> {
