@@ -31,7 +31,7 @@ pub use endpoints::OTHERS_SLICES;
 pub use host_ports::{HostPortGrant, HostPortRights, HostPortSyntax, PortRange};
 pub use name::generated_name;
 pub use object::{Generated, GeneratedKind};
-pub use parameters::{HostPorts, Logging, Mode, Parameters, Pods, ServiceType};
+pub use parameters::{HostPorts, Logging, Mode, NodePorts, Parameters, Pods, ServiceType};
 pub(crate) use parameters::{class_refers, of_class, refers};
 
 /// "MUST label all generated resources (Service, Deployment, etc)".

@@ -110,6 +110,8 @@ pub struct GatewayParametersLimits {
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct GatewayParametersService {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "allocateLoadBalancerNodePorts")]
+    pub allocate_load_balancer_node_ports: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "externalTrafficPolicy")]
     pub external_traffic_policy: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "loadBalancerClass")]

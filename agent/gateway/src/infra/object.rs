@@ -132,9 +132,9 @@ impl Generated {
     /// cannot be made to: what a load balancer does with the wish for an address that it cannot
     /// give is its own.
     pub fn asking_for(&self, addresses: &[IpAddr]) -> Option<Self> {
-        let is_cluster_ip =
-            self.kind == GeneratedKind::Service && self.manifest["spec"]["type"] == "ClusterIP";
-        let address = addresses.first().filter(|_| is_cluster_ip && !self.asks_for_address())?;
+        let has_cluster_ip = self.kind == GeneratedKind::Service
+            && ["ClusterIP", "NodePort"].iter().any(|it| self.manifest["spec"]["type"] == **it);
+        let address = addresses.first().filter(|_| has_cluster_ip && !self.asks_for_address())?;
         let mut asking = self.clone();
         asking.manifest["spec"]["clusterIP"] = address.to_string().into();
         Some(asking)

@@ -27,6 +27,8 @@ pub struct Parameters {
     pub service_type: ServiceType,
     pub external_traffic_policy: Option<String>,
     pub load_balancer_class: Option<String>,
+    /// Of a load balancer; `None`: none in mode Node, Kubernetes' default in mode Dedicated.
+    pub node_ports: Option<NodePorts>,
     pub host_ports: HostPorts,
     /// Of children and routes of other namespaces.
     pub claims: Claims,
@@ -79,7 +81,15 @@ pub enum Mode {
 pub enum ServiceType {
     #[default]
     ClusterIp,
+    NodePort,
     LoadBalancer,
+}
+
+/// Node ports of a Service of type LoadBalancer, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePorts {
+    Off,
+    On,
 }
 
 /// Ports served on the nodes' own addresses too, or not.
@@ -103,6 +113,7 @@ impl ServiceType {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClusterIp => "ClusterIP",
+            Self::NodePort => "NodePort",
             Self::LoadBalancer => "LoadBalancer",
         }
     }
@@ -188,8 +199,8 @@ impl Parameters {
 
     fn overlay_service(&mut self, given: &GatewayParametersService) -> Result<(), Fault> {
         if let Some(name) = &given.r#type {
-            let types =
-                [ServiceType::ClusterIp, ServiceType::LoadBalancer].map(|r#type| (r#type.as_str(), r#type));
+            let types = [ServiceType::ClusterIp, ServiceType::NodePort, ServiceType::LoadBalancer];
+            let types = types.map(|r#type| (r#type.as_str(), r#type));
             self.service_type = choice("service.type", name, &types)?;
         }
         if let Some(policy) = &given.external_traffic_policy {
@@ -203,6 +214,9 @@ impl Parameters {
             )));
         }
         over(&mut self.load_balancer_class, given.load_balancer_class.as_ref());
+        let node_ports = given.allocate_load_balancer_node_ports;
+        let node_ports = node_ports.map(|on| if on { NodePorts::On } else { NodePorts::Off });
+        over(&mut self.node_ports, node_ports.as_ref());
         Ok(())
     }
 
@@ -226,9 +240,14 @@ impl Parameters {
     /// Checks what only the merged fields show.
     fn check(&self) -> Result<(), Fault> {
         let balanced = self.service_type == ServiceType::LoadBalancer;
-        if self.external_traffic_policy.is_some() && !balanced {
+        if self.external_traffic_policy.is_some() && self.service_type == ServiceType::ClusterIp {
             return Err(Fault::invalid_parameters(
-                "service.externalTrafficPolicy needs service.type LoadBalancer",
+                "service.externalTrafficPolicy needs service.type LoadBalancer or NodePort",
+            ));
+        }
+        if self.node_ports.is_some() && !balanced {
+            return Err(Fault::invalid_parameters(
+                "service.allocateLoadBalancerNodePorts needs service.type LoadBalancer",
             ));
         }
         if self.load_balancer_class.is_some() && !balanced {

@@ -10,7 +10,7 @@ use portcullis_api::types::gateways::Gateway;
 use portcullis_model::PortKey;
 use serde_json::{Value, json};
 
-use super::{MANAGER, Mode, Parameters, SERVICE_PROXY_LABEL, ServiceType, pods};
+use super::{MANAGER, Mode, NodePorts, Parameters, SERVICE_PROXY_LABEL, ServiceType, pods};
 
 pub(super) fn service(
     gateway: &Gateway,
@@ -24,11 +24,14 @@ pub(super) fn service(
         Mode::Node => {
             let labels = metadata.labels.get_or_insert_default();
             labels.insert(SERVICE_PROXY_LABEL.to_owned(), MANAGER.to_owned());
-            // Node ports are not served: traffic enters at the addresses.
+            // Most load balancers lead traffic to the addresses, and node ports are few.
             let balanced = parameters.service_type == ServiceType::LoadBalancer;
             spec.allocate_load_balancer_node_ports = balanced.then_some(false);
         }
         Mode::Dedicated => spec.selector = Some(pods::selector(&metadata)),
+    }
+    if let Some(node_ports) = parameters.node_ports {
+        spec.allocate_load_balancer_node_ports = Some(node_ports == NodePorts::On);
     }
     json!(Service { metadata, spec: Some(spec), status: None })
 }
@@ -39,11 +42,12 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<PortKey>, parameters: &Parameters) -
     let addresses = requested(gateway);
     spec.type_ = Some(parameters.service_type.as_str().to_owned());
     match parameters.service_type {
-        ServiceType::ClusterIp => {
+        ServiceType::ClusterIp | ServiceType::NodePort => {
             spec.cluster_ip = addresses.first().map(ToString::to_string);
             spec.cluster_ips =
                 (addresses.len() == 2).then(|| addresses.iter().map(ToString::to_string).collect());
             spec.ip_family_policy = (addresses.len() == 2).then(|| "RequireDualStack".to_owned());
+            spec.external_traffic_policy = parameters.external_traffic_policy.clone();
         }
         ServiceType::LoadBalancer => {
             spec.load_balancer_ip = addresses.first().map(ToString::to_string);

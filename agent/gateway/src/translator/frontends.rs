@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Service, ServicePort};
 use portcullis_api::{Kind, Objects, created};
-use portcullis_model::{FrontendKey, ObjectName, PortKey};
+use portcullis_model::{FrontendKey, L4Protocol, ObjectName, PortKey};
 
 use super::changes::ChangedObjects;
 use super::gateways::{ChangedGateways, Gateways, MergedGateway};
@@ -66,6 +66,8 @@ struct Claim {
     created: i64,
     written: String,
     gateway: ObjectName,
+    /// The Gateway's port that is served there.
+    port: PortKey,
 }
 
 // === impl Frontends ===
@@ -113,8 +115,7 @@ impl Frontends {
     }
 
     fn set_frontend(&self, key: FrontendKey, ports: &Ports, next: &mut NextSnapshot) {
-        let winner = self.claims.winner(&key);
-        let port = winner.and_then(|gateway| ports.get(gateway, key.port_key()));
+        let port = self.claims.winner(&key).and_then(|claim| ports.get(&claim.gateway, claim.port));
         let same = match (next.get().frontends.get(&key), port) {
             (Some(before), Some(port)) => Arc::ptr_eq(before, port),
             (before, port) => before.is_none() && port.is_none(),
@@ -131,8 +132,8 @@ impl Frontends {
     /// Returns whether it is another than before.
     fn update_lost(&mut self, name: &ObjectName) -> bool {
         let mut lost = Lost::new();
-        for key in self.claims.lost_by(name) {
-            lost.entry(key.port_key()).or_default().insert(key.address);
+        for (key, claim) in self.claims.lost_by(name) {
+            lost.entry(claim.port).or_default().insert(key.address);
         }
         if lost.is_empty() {
             return self.lost.remove(name).is_some();
@@ -164,14 +165,20 @@ struct Wanted {
 // === impl Sources ===
 
 impl Sources<'_> {
-    /// Each port of a Gateway on each of its addresses and, with host ports, on all of the node's.
+    /// Each port of a Gateway on each of its addresses and, with host ports, on all of the node's;
+    /// and on all of the node's, too, at its node port.
     fn wanted(self, name: &ObjectName) -> Wanted {
         let Some(merged) = self.gateways.get(name).filter(|merged| merged.refusal.is_none()) else {
             return Wanted::default();
         };
         let Some(gateway) = self.objects.gateways.get(name) else { return Wanted::default() };
-        let claim =
-            Claim { created: created(&gateway.metadata), written: name.to_string(), gateway: name.clone() };
+        let claim = |port| Claim {
+            created: created(&gateway.metadata),
+            written: name.to_string(),
+            gateway: name.clone(),
+            port,
+        };
+        let node_ports = self.node_ports(name, merged);
         let addresses = self.served_addresses(name, merged);
         let mut wanted = Wanted::default();
         for port in self.ports.of(name) {
@@ -184,9 +191,23 @@ impl Sources<'_> {
                 }
             }
             let keys = served.into_iter().map(|address| FrontendKey::new(address, port));
-            wanted.claims.extend(keys.map(|key| (key, claim.clone())));
+            let at_node_port = node_ports.get(&port).into_iter();
+            let at_node_port =
+                at_node_port.flat_map(|node_port| EVERYWHERE.map(|it| FrontendKey::new(it, *node_port)));
+            wanted.claims.extend(keys.chain(at_node_port).map(|key| (key, claim(port))));
         }
         wanted
+    }
+
+    /// By port, the node port that the API server gave it. It is the Service's alone, on all nodes,
+    /// so no right to a port of theirs is needed.
+    fn node_ports(self, name: &ObjectName, merged: &MergedGateway) -> BTreeMap<PortKey, PortKey> {
+        if (&self.settings.role, merged.parameters.mode) != (&AgentRole::Node, Mode::Node) {
+            return BTreeMap::new();
+        }
+        let spec = self.service_of(name).and_then(|service| service.spec.as_ref());
+        let ports = spec.into_iter().flat_map(|spec| spec.ports.iter().flatten());
+        ports.filter_map(node_port).collect()
     }
 
     /// The address of a pod is nothing that the Gateway knows.
@@ -221,6 +242,14 @@ impl Sources<'_> {
     }
 }
 
+/// The port of a Service, with its node port if it has one.
+fn node_port(port: &ServicePort) -> Option<(PortKey, PortKey)> {
+    let protocol = port.protocol.as_deref().unwrap_or("TCP");
+    let protocol = L4Protocol::ALL.into_iter().find(|known| known.as_str() == protocol)?;
+    let key = |number: i32| Some(PortKey { number: u16::try_from(number).ok()?, protocol });
+    Some((key(port.port)?, key(port.node_port.filter(|number| *number != 0)?)?))
+}
+
 // === impl Claims ===
 
 impl Claims {
@@ -247,16 +276,16 @@ impl Claims {
         touched
     }
 
-    fn winner(&self, key: &FrontendKey) -> Option<&ObjectName> {
-        self.by_frontend.get(key)?.first().map(|claim| &claim.gateway)
+    fn winner(&self, key: &FrontendKey) -> Option<&Claim> {
+        self.by_frontend.get(key)?.first()
     }
 
     fn claimants(&self, key: &FrontendKey) -> impl Iterator<Item = &ObjectName> {
         self.by_frontend.get(key).into_iter().flatten().map(|claim| &claim.gateway)
     }
 
-    fn lost_by(&self, gateway: &ObjectName) -> impl Iterator<Item = &FrontendKey> {
-        let claimed = self.by_gateway.get(gateway).into_iter().flat_map(BTreeMap::keys);
-        claimed.filter(move |key| self.winner(key) != Some(gateway))
+    fn lost_by(&self, gateway: &ObjectName) -> impl Iterator<Item = (&FrontendKey, &Claim)> {
+        let claimed = self.by_gateway.get(gateway).into_iter().flatten();
+        claimed.filter(move |(key, _)| self.winner(key).is_none_or(|claim| claim.gateway != *gateway))
     }
 }
