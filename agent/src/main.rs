@@ -7,6 +7,7 @@ mod check;
 mod cleanup;
 mod cli;
 mod cluster;
+mod health_checks;
 mod inspect;
 mod offline;
 mod output;

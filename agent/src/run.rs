@@ -20,6 +20,7 @@ use crate::admin::server::{self, Sockets};
 use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
+use crate::health_checks;
 use crate::panics;
 use crate::plane::{Plane, forwarding_addresses, node_addresses};
 use crate::telemetry;
@@ -134,9 +135,10 @@ where
     S: Source + 'static,
     W: StatusSink + 'static,
 {
-    let plane = admin.plane.clone();
+    let (plane, state) = (admin.plane.clone(), admin.state.clone());
     let endpoints = server::serve(admin, sockets)?;
     let mut chores = plane.chores();
+    chores.spawn(health_checks::answer(state));
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
     let stop = stopped();

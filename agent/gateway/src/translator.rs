@@ -12,6 +12,7 @@ mod families;
 mod frontends;
 mod gateways;
 mod generated;
+mod health_checks;
 mod hierarchy;
 mod listeners;
 mod needs;
@@ -46,6 +47,7 @@ use conflicts::KindConflicts;
 use frontends::Frontends;
 use gateways::Gateways;
 use generated::Generated;
+use health_checks::HealthChecks;
 use hierarchy::Hierarchy;
 use listeners::Listeners;
 use needs::Needs;
@@ -120,6 +122,7 @@ struct Stages {
     tables: Tables,
     ports: Ports,
     frontends: Frontends,
+    health_checks: HealthChecks,
     backends: Backends,
 }
 
@@ -154,6 +157,7 @@ impl Translator {
             tables,
             ports,
             frontends,
+            health_checks,
             backends,
         } = &mut self.stages;
 
@@ -194,6 +198,7 @@ impl Translator {
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, owners, objects, settings };
         let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
+        health_checks.update(&claimed, sources, &mut next);
         let changes = backends::Changes {
             objects: &changed,
             services: &services,

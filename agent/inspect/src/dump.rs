@@ -30,7 +30,13 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
     let backends = snapshot.backends.sorted().into_iter();
     let backends: Map<_, _> =
         backends.map(|(name, backend)| (name.to_string(), dump_backend(backend))).collect();
-    json!({"frontends": frontends, "backends": backends})
+    let mut dump = json!({"frontends": frontends, "backends": backends});
+    if !snapshot.health_checks.is_empty() {
+        let checks = snapshot.health_checks.iter();
+        let checks = checks.map(|(port, check)| (port.to_string(), json!(check.gateway.to_string())));
+        dump["healthChecks"] = Value::Object(checks.collect());
+    }
+    dump
 }
 
 fn dump_port(port: &Port) -> Value {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Backend, FrontendKey, Port, ShardMap};
+use crate::{Backend, FrontendKey, HealthCheck, Port, ShardMap};
 
 /// Immutable; the next one shares whatever did not change.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,8 @@ pub struct Snapshot {
     pub frontends: BTreeMap<FrontendKey, Arc<Port>>,
     /// By [`crate::BackendName`].
     pub backends: ShardMap<Arc<Backend>>,
+    /// By TCP port, on all addresses of the node.
+    pub health_checks: BTreeMap<u16, HealthCheck>,
 }
 
 // === impl Snapshot ===

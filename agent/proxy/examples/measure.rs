@@ -115,6 +115,7 @@ fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot 
         generation: 1,
         frontends: frontends.into(),
         backends: [(name.0, Arc::new(backend))].into_iter().collect(),
+        ..Snapshot::default()
     }
 }
 

@@ -234,7 +234,7 @@ impl Sources<'_> {
     }
 
     /// The Service generated for the Gateway; `None` without a cluster.
-    fn service_of(&self, name: &ObjectName) -> Option<&Service> {
+    pub(super) fn service_of(&self, name: &ObjectName) -> Option<&Service> {
         let gateway = self.objects.gateways.get(name)?;
         let service = infra::generated_name(&name.name, &gateway.spec.gateway_class_name);
         let service = self.objects.services.get(&ObjectName::new(&*name.namespace, service))?;

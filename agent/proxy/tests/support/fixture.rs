@@ -66,7 +66,8 @@ pub fn snapshot(
             Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: endpoints.to_vec() };
         (name.0, Arc::new(backend))
     });
-    Snapshot { generation: 1, frontends: [(frontend, port)].into(), backends: backends.collect() }
+    let frontends = [(frontend, port)].into();
+    Snapshot { generation: 1, frontends, backends: backends.collect(), ..Snapshot::default() }
 }
 
 impl ListenerSpec {
