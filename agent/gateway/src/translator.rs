@@ -197,7 +197,7 @@ impl Translator {
         let sources = ports::Sources { listeners, hierarchy, gateways, tables };
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, owners, objects, settings };
-        let claimed = frontends.update(&changed, &merged, &opened, sources, &mut next);
+        let claimed = frontends.update(&changed, &merged, &opened, &owned, sources, &mut next);
         health_checks.update(&claimed, sources, &mut next);
         let changes = backends::Changes {
             objects: &changed,

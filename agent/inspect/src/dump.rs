@@ -36,6 +36,9 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         let checks = checks.map(|(port, check)| (port.to_string(), json!(check.gateway.to_string())));
         dump["healthChecks"] = Value::Object(checks.collect());
     }
+    if !snapshot.shared_addresses.is_empty() {
+        dump["sharedAddresses"] = json!(snapshot.shared_addresses);
+    }
     dump
 }
 

@@ -1,6 +1,7 @@
 //! Everything the data plane needs at one moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{Backend, FrontendKey, HealthCheck, Port, ShardMap};
@@ -11,6 +12,9 @@ pub struct Snapshot {
     /// Counts translations; the data plane acknowledges it once it serves the snapshot.
     pub generation: u64,
     pub frontends: BTreeMap<FrontendKey, Arc<Port>>,
+    /// Addresses of frontends that Services of others have as well: their other ports are not the
+    /// Gateways' to refuse.
+    pub shared_addresses: BTreeSet<IpAddr>,
     /// By [`crate::BackendName`].
     pub backends: ShardMap<Arc<Backend>>,
     /// By TCP port, on all addresses of the node.

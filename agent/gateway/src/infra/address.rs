@@ -109,6 +109,13 @@ pub(crate) fn cluster_addresses(service: &Service) -> impl Iterator<Item = IpAdd
     addresses.iter().filter_map(|address| address.parse().ok())
 }
 
+/// Every address that a Service may be reached at: the cluster's, those of its status, and those
+/// that its owner wants for it.
+pub(crate) fn carried_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
+    let external = service.spec.iter().flat_map(|spec| spec.external_ips.iter().flatten());
+    addresses(service).into_iter().chain(external.filter_map(|address| address.parse().ok()))
+}
+
 fn published(service: &Service) -> Vec<IpAddr> {
     let own: Vec<_> = cluster_addresses(service).collect();
     let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());

@@ -11,7 +11,7 @@ use portcullis_model::{FrontendKey, L4Protocol, ObjectName, PortKey};
 
 use super::changes::ChangedObjects;
 use super::gateways::{ChangedGateways, Gateways, MergedGateway};
-use super::owners::Owners;
+use super::owners::{ChangedOwners, Owners};
 use super::ports::{ChangedPorts, Ports};
 use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode, Parameters};
@@ -88,6 +88,7 @@ impl Frontends {
         changed: &ChangedObjects,
         merged: &ChangedGateways,
         ports: &ChangedPorts,
+        owners: &ChangedOwners,
         sources: Sources<'_>,
         next: &mut NextSnapshot,
     ) -> ChangedFrontends {
@@ -105,10 +106,13 @@ impl Frontends {
             }
         }
         let mut concerned = claimants.clone();
-        let addresses = touched.iter().map(|key| key.address).collect();
+        let addresses: BTreeSet<_> = touched.iter().map(|key| key.address).collect();
         for key in touched {
             concerned.extend(self.claims.claimants(&key).cloned());
             self.set_frontend(key, sources.ports, next);
+        }
+        for address in addresses.union(owners.foreign()) {
+            self.set_shared(*address, sources.owners, next);
         }
         lost.extend(concerned.into_iter().filter(|name| self.update_lost(name)));
         ChangedFrontends { claimants, lost, addresses }
@@ -127,6 +131,15 @@ impl Frontends {
             Some(port) => next.edit().frontends.insert(key, port.clone()),
             None => next.edit().frontends.remove(&key),
         };
+    }
+
+    /// An address is shared while Gateways and other Services have it.
+    fn set_shared(&self, address: IpAddr, owners: &Owners, next: &mut NextSnapshot) {
+        let is_shared = self.claims.have(address) && owners.is_foreign(&address);
+        if next.get().shared_addresses.contains(&address) != is_shared {
+            let shared = &mut next.edit().shared_addresses;
+            _ = if is_shared { shared.insert(address) } else { shared.remove(&address) };
+        }
     }
 
     /// Returns whether it is another than before.
@@ -274,6 +287,14 @@ impl Claims {
             self.by_gateway.insert(gateway.clone(), now);
         }
         touched
+    }
+
+    /// True if a Gateway claims a port of the address.
+    fn have(&self, address: IpAddr) -> bool {
+        L4Protocol::ALL.into_iter().any(|protocol| {
+            let at = |port| FrontendKey { protocol, address, port };
+            self.by_frontend.range(at(0)..=at(u16::MAX)).next().is_some()
+        })
     }
 
     fn winner(&self, key: &FrontendKey) -> Option<&Claim> {

@@ -14,7 +14,7 @@ use super::relation::Relation;
 use crate::Settings;
 use crate::address_range::AddressRange;
 use crate::feedback::Observations;
-use crate::infra::cluster_addresses;
+use crate::infra::{carried_addresses, cluster_addresses, generated_for};
 
 /// The Service of the API server, in namespace `default`.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
@@ -23,6 +23,10 @@ const API_SERVER: (&str, &str) = ("default", "kubernetes");
 pub(super) struct Owners {
     by_address: Relation<IpAddr, ObjectKey>,
     addresses: BTreeMap<ObjectKey, BTreeSet<IpAddr>>,
+    /// Services that were not generated for a Gateway, by each of their addresses: those of load
+    /// balancers, too.
+    foreign: Relation<IpAddr, ObjectName>,
+    foreign_addresses: BTreeMap<ObjectName, BTreeSet<IpAddr>>,
     /// By node, the addresses of its pods.
     pods: BTreeMap<ObjectName, Vec<AddressRange>>,
     /// Those by which this agent reaches the API server.
@@ -48,6 +52,8 @@ pub(super) enum Owner<'o> {
 #[derive(Debug, Default)]
 pub(super) struct ChangedOwners {
     addresses: BTreeSet<IpAddr>,
+    /// Addresses that another Service has now, or has no longer.
+    foreign: BTreeSet<IpAddr>,
     pods: Vec<AddressRange>,
     /// Any address may be a node's, or may not any more.
     all: bool,
@@ -83,6 +89,15 @@ impl Owners {
                 if !now.is_empty() {
                     self.addresses.insert(key, now);
                 }
+            }
+        }
+        for service in changed.of(Kind::Service) {
+            let now = foreign_addresses_of(service, objects);
+            let before = self.foreign_addresses.remove(service).unwrap_or_default();
+            self.foreign.update(service, &before, &now);
+            now_changed.foreign.extend(before.symmetric_difference(&now));
+            if !now.is_empty() {
+                self.foreign_addresses.insert(service.clone(), now);
             }
         }
         for node in changed.of(Kind::Node) {
@@ -125,6 +140,11 @@ impl Owners {
         self.by_address.of(address).any(|key| key.kind == Kind::Node)
     }
 
+    /// True if a Service that was not generated for a Gateway has the address.
+    pub(super) fn is_foreign(&self, address: &IpAddr) -> bool {
+        self.foreign.of(address).next().is_some()
+    }
+
     /// True if this agent's own network has the address, be it listed anywhere or not: that of a
     /// bridge, or of a second interface.
     pub(super) fn is_own(&self, address: &IpAddr) -> bool {
@@ -140,6 +160,11 @@ impl Owners {
 // === impl ChangedOwners ===
 
 impl ChangedOwners {
+    /// Addresses that another Service has now, or has no longer.
+    pub(super) fn foreign(&self) -> &BTreeSet<IpAddr> {
+        &self.foreign
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.pods.is_empty() && !self.all
     }
@@ -171,6 +196,11 @@ fn addresses_of(key: &ObjectKey, objects: &Objects) -> BTreeSet<IpAddr> {
             endpoints.flat_map(|it| &it.addresses).filter_map(|address| address.parse().ok()).collect()
         }
     }
+}
+
+fn foreign_addresses_of(service: &ObjectName, objects: &Objects) -> BTreeSet<IpAddr> {
+    let service = objects.services.get(service).filter(|service| generated_for(service).is_none());
+    service.into_iter().flat_map(|service| carried_addresses(service)).collect()
 }
 
 fn pods_of(node: &ObjectName, objects: &Objects) -> Vec<AddressRange> {

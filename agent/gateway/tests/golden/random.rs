@@ -290,7 +290,9 @@ fn service(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["v", "w"]);
     let addresses = dice.maybe(|dice| json!([dice.pick(&ADDRESSES)]));
     let spec = json!({"ports": [{"port": dice.pick(&[80, 80, 81])}], "clusterIPs": addresses});
-    manifest("v1", "Service", namespace, name, dice, json!({"spec": spec}))
+    let ingress = dice.maybe(|dice| json!([{"ip": dice.pick(&ADDRESSES)}]));
+    let content = json!({"spec": spec, "status": {"loadBalancer": {"ingress": ingress}}});
+    manifest("v1", "Service", namespace, name, dice, content)
 }
 
 /// The Service of a Gateway, most of the time; or another one of that name.
