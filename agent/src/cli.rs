@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use portcullis_gateway::infra::{HostPortGrant, HostPortRights, Pods, PortRange};
 use portcullis_node::Beside;
-use portcullis_node::vips::Host;
+use portcullis_node::vips::{Arp, Host};
 
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
@@ -65,10 +65,14 @@ pub(crate) struct RunArgs {
     /// Cores that serve traffic [default: all]
     #[arg(long, value_name = "N", env = "PORTCULLIS_CORES")]
     pub cores: Option<std::num::NonZeroUsize>,
-    /// Interface for the packet guard (XDP); repeat for several, "none" for no guard [default:
-    /// uplinks]
+    /// Interface for the packet guard (XDP), which drops what is refused otherwise; repeat for
+    /// several, or "uplinks" for those with a device [default: none]
     #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
     pub interface: Vec<String>,
+    /// ARP for the addresses of Gateways that the agent puts on this node [default: ignore on a
+    /// node of a cluster; elsewhere nothing is changed, and Linux answers]
+    #[arg(long, value_name = "WHAT", env = "PORTCULLIS_VIP_ARP")]
+    pub vip_arp: Option<ArpChoice>,
     /// Serve beside other agents of this network namespace. No address and port may be served by
     /// both: their kernel programs know nothing of each other's
     #[arg(long, env = "PORTCULLIS_BESIDE_OTHERS")]
@@ -285,6 +289,14 @@ pub(crate) enum DatapathChoice {
     Userspace,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArpChoice {
+    /// They are announced by a load balancer, or routed to
+    Ignore,
+    /// Every node answers
+    Answer,
+}
+
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     #[default]
@@ -341,6 +353,14 @@ impl RunArgs {
         };
         let (log, drain_seconds) = (self.log.clone(), self.drain_timeout);
         Pods { log, log_format: log_format.to_owned(), drain_seconds, ..Pods::new("") }
+    }
+
+    pub(crate) fn arp(&self) -> Arp {
+        match self.vip_arp {
+            Some(ArpChoice::Ignore) => Arp::Ignored,
+            Some(ArpChoice::Answer) => Arp::Answered,
+            None => self.host().arp(),
+        }
     }
 
     pub(crate) fn host(&self) -> Host {

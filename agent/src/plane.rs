@@ -79,7 +79,7 @@ impl DataPlane for Plane {
             false => snapshot.with_frontends(|frontends| spread.on_each(frontends)),
         };
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
-        let unusable = self.node.prepare(&wanted);
+        let unusable = self.node.prepare(&wanted, &snapshot.shared_addresses);
         let usable = match unusable.is_empty() {
             true => snapshot,
             false => snapshot.with_frontends(|frontends| {
@@ -178,6 +178,7 @@ fn node_settings(args: &RunArgs) -> portcullis_node::Settings {
         pin_dir: args.pin_dir.clone(),
         interfaces: Interfaces::from_names(&args.interface),
         tracking: args.host().tracking(),
+        arp: args.arp(),
         everywhere: args.host().everywhere(),
         drain: args.drain_timeout(),
     }

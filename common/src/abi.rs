@@ -77,20 +77,23 @@ pub enum Family {
     V6 = 1,
 }
 
-/// Value of [`GROUPS`]: how many sockets of each family a listener group has in [`SOCKETS`].
+/// Value of [`GROUPS`]: how many sockets of each family a listener group has in [`SOCKETS`], and
+/// the key by which connections are spread over them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     pub v4: u32,
     pub v6: u32,
+    /// Random, and secret: clients that knew it could send all connections to one core.
+    pub key: [u32; 2],
 }
 
 const _: () = assert!(size_of::<Address>() == 16 && align_of::<Address>() == 1);
 const _: () = assert!(size_of::<FrontendKey>() == 20 && align_of::<FrontendKey>() == 2);
-const _: () = assert!(size_of::<Group>() == 8);
+const _: () = assert!(size_of::<Group>() == 16);
 
 /// Value of [`VIPS`]: nothing but Gateways lives on this address, so what no listener claims is
-/// dropped.
+/// refused.
 pub const VIP_EXCLUSIVE: u32 = 1;
 /// Value of [`VIPS`]: the address is shared with the host or with others, so what no listener
 /// claims passes.
@@ -123,6 +126,20 @@ pub const COUNTERS: &str = "COUNTERS";
 /// Program names.
 pub const STEER: &str = "steer";
 pub const GUARD: &str = "guard";
+
+/// Name of the load-time constant of type [`AcceptQueue`].
+pub const ACCEPT_QUEUE: &str = "ACCEPT_QUEUE";
+
+/// The places of two fields in the running kernel's `struct sock`, in bytes; 0 where they are not
+/// known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AcceptQueue {
+    /// `sk_ack_backlog`: connections that wait to be accepted.
+    pub waiting: u32,
+    /// `sk_max_ack_backlog`: as many as may wait.
+    pub room: u32,
+}
 
 #[cfg(test)]
 mod tests {

@@ -14,4 +14,4 @@ pub mod verdict;
 /// Version of the map layout and of the program set. Part of the pin directory: an agent adopts
 /// only what it understands. Raise it with every change of [`abi`] or of the order of
 /// [`reason::Reason`].
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;

@@ -38,7 +38,9 @@ reasons! {
     PassedExtension "passed-extension" "IPv6 with extension headers to a VIP: not walked here."
     PassedOtherProtocol "passed-other-protocol" "To a VIP, neither TCP, UDP nor ICMP."
     DroppedNoListener "dropped-no-listener" "TCP or UDP to a port of an exclusive VIP that no listener has."
+    RefusedNoListener "refused-no-listener" "A new TCP connection, or a UDP datagram, to a port of an exclusive VIP that no listener has. The kernel answers with a reset, or with ICMP port unreachable."
     Steered "steered" "A new connection given to the socket of a core."
+    SteeredAside "steered-aside" "As steered, but to another core than the client's own: that one's accept queue was filling up."
     SteerNoSocket "steer-no-socket" "A frontend without a live socket: the agent is down or starting, or the port is going. The kernel refuses the connection."
     SteerRefused "steer-refused" "The kernel would not assign the socket: another sk_lookup program was first, or the family differs."
 }

@@ -1,11 +1,12 @@
-//! The packet guard: parse → look up → act. Only the destination decides, so replies, forwarded
-//! traffic and everything that is not addressed to a VIP are left to the kernel.
+//! The decisions of both programs. The packet guard: parse → look up → act. Only the destination
+//! decides, so replies, forwarded traffic and everything that is not addressed to a VIP are left to
+//! the kernel. The steering program: a group of sockets, a refusal, or neither.
 
-use crate::abi::{Address, FrontendKey, VIP_EXCLUSIVE};
+use crate::abi::{Address, FrontendKey, TCP, VIP_EXCLUSIVE};
 use crate::packet::{self, Frame, Headers, Network, Payload};
 use crate::reason::Reason;
 
-/// The maps the guard reads.
+/// The maps that decide.
 pub trait Tables {
     /// [`crate::abi::VIPS`]: is the address a VIP, and is it exclusive?
     fn vip(&self, address: &Address) -> Option<u32>;
@@ -24,6 +25,30 @@ pub fn verdict(frame: &(impl Frame + ?Sized), tables: &impl Tables) -> Reason {
     match tables.vip(&network.destination) {
         None => Reason::PassedNotVip,
         Some(flags) => to_vip(frame, tables, &network, flags),
+    }
+}
+
+/// The steering program's treatment of a new connection or a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// To a socket of this listener group.
+    Group(u32),
+    /// The kernel looks for an ordinary socket.
+    Untouched,
+    /// No socket gets it: a program that listens on every address of the node must not be reached
+    /// at an address that is the Gateways' alone.
+    Refused,
+}
+
+/// The treatment of what is sent to this address and port.
+#[inline(always)]
+pub fn steering(tables: &impl Tables, key: &FrontendKey) -> Steering {
+    match listener_group(tables, key) {
+        Some(group) if key.protocol == TCP => Steering::Group(group),
+        // A reply leaves from the port its socket is bound to, so UDP listeners bind their own.
+        Some(_) => Steering::Untouched,
+        None if tables.vip(&key.address) == Some(VIP_EXCLUSIVE) => Steering::Refused,
+        None => Steering::Untouched,
     }
 }
 
@@ -50,5 +75,60 @@ fn to_vip(frame: &(impl Frame + ?Sized), tables: &impl Tables, network: &Network
         Some(_) => Reason::PassedListener,
         None if flags == VIP_EXCLUSIVE => Reason::DroppedNoListener,
         None => Reason::PassedSharedAddress,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{UDP, VIP_SHARED};
+
+    const EXCLUSIVE: Address = Address::v4([10, 50, 0, 1]);
+    const SHARED: Address = Address::v4([192, 0, 2, 1]);
+    const GROUP: u32 = 3;
+
+    /// TCP 443 and UDP 53 on each VIP, TCP 8080 on every address.
+    struct World;
+
+    impl Tables for World {
+        fn vip(&self, address: &Address) -> Option<u32> {
+            match *address {
+                EXCLUSIVE => Some(VIP_EXCLUSIVE),
+                SHARED => Some(VIP_SHARED),
+                _ => None,
+            }
+        }
+
+        fn frontend(&self, key: &FrontendKey) -> Option<u32> {
+            let is_vip = self.vip(&key.address).is_some();
+            let is_there = match (key.protocol, key.port()) {
+                (TCP, 443) | (UDP, 53) => is_vip,
+                (TCP, 8080) => key.address == key.address.wildcard(),
+                _ => false,
+            };
+            is_there.then_some(GROUP)
+        }
+    }
+
+    #[test]
+    fn what_has_no_listener_is_refused_at_exclusive_addresses_only() {
+        let own = Address::v4([192, 0, 2, 9]);
+        let cases = [
+            (TCP, EXCLUSIVE, 443, Steering::Group(GROUP)),
+            (TCP, EXCLUSIVE, 8080, Steering::Group(GROUP)),
+            (TCP, EXCLUSIVE, 22, Steering::Refused),
+            (UDP, EXCLUSIVE, 53, Steering::Untouched),
+            (UDP, EXCLUSIVE, 443, Steering::Refused),
+            (TCP, SHARED, 443, Steering::Group(GROUP)),
+            (TCP, SHARED, 22, Steering::Untouched),
+            (UDP, SHARED, 443, Steering::Untouched),
+            (TCP, own, 8080, Steering::Group(GROUP)),
+            (TCP, own, 22, Steering::Untouched),
+            (UDP, own, 8080, Steering::Untouched),
+        ];
+        for (protocol, address, port, expected) in cases {
+            let key = FrontendKey::new(protocol, address, port);
+            assert_eq!(steering(&World, &key), expected, "{key:?}");
+        }
     }
 }

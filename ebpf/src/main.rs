@@ -4,6 +4,7 @@
 #![no_main]
 
 mod guard;
+mod listening;
 mod maps;
 mod steer;
 

@@ -1,59 +1,66 @@
 //! sk_lookup: gives a new connection to the socket of a core, whatever port that socket is bound
-//! to, or refuses it. What is not a frontend is left untouched: the kernel looks for an ordinary
-//! listener as if this program were not there.
+//! to, or refuses it; refuses what is for an address of Gateways alone and for none of their ports.
+//! All else is left untouched: the kernel looks for an ordinary socket as if this program were not
+//! there.
 
 use aya_ebpf::bindings::{BPF_SK_LOOKUP_F_NO_REUSEPORT, bpf_sk_lookup, sk_action};
 use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
 use aya_log_ebpf::{debug, trace};
-use portcullis_common::abi::{Address, Family, FrontendKey, TCP, socket_index};
+use portcullis_common::abi::{Address, Family, FrontendKey, socket_index};
 use portcullis_common::reason::Reason;
-use portcullis_common::steer::core_of;
-use portcullis_common::verdict::listener_group;
+use portcullis_common::steer::{CANDIDATES, after, core_of, is_filling_up};
+use portcullis_common::verdict::{Steering, steering};
 
-use crate::maps::{GROUPS, KernelTables, SOCKETS, count};
+use crate::listening::Listening;
+use crate::maps::{GROUPS, KernelTables, count};
 
 const AF_INET6: u32 = 10;
-const ENOENT: i32 = 2;
 
 #[sk_lookup]
 pub fn steer(context: SkLookupContext) -> u32 {
     let connection = Connection::read(context.lookup);
-    // A UDP reply leaves from the port its socket is bound to, so UDP listeners bind their own
-    // ports.
-    if connection.protocol != TCP as u32 {
+    let reason = match steering(&KernelTables, &connection.frontend()) {
+        Steering::Untouched => return sk_action::SK_PASS,
+        Steering::Refused => Reason::RefusedNoListener,
+        Steering::Group(group) => assign(&context, &connection, group),
+    };
+    count(reason);
+    if matches!(reason, Reason::Steered | Reason::SteeredAside) {
+        trace!(context, "connection to port {}: {}", connection.local_port, reason.label());
         return sk_action::SK_PASS;
     }
-    match listener_group(&KernelTables, &connection.frontend()) {
-        Some(group) => assign(&context, &connection, group),
-        None => sk_action::SK_PASS,
-    }
+    debug!(context, "connection to port {}: {}", connection.local_port, reason.label());
+    sk_action::SK_DROP
 }
 
 /// A port of a Gateway is no other program's, whether or not there is a socket for it: were the
 /// connection passed on without one, it would end at a program that listens on every address of the
 /// node. Another program's socket goes before this one's refusal.
 #[inline(always)]
-fn assign(context: &SkLookupContext, connection: &Connection, group: u32) -> u32 {
-    let reason = match connection.socket(group) {
-        None => Reason::SteerNoSocket,
-        // The core is chosen here: were the sockets in a reuseport group, the kernel would choose
-        // again.
-        Some(index) => {
-            match SOCKETS.redirect_sk_lookup(context, index, BPF_SK_LOOKUP_F_NO_REUSEPORT as u64) {
-                Ok(()) => Reason::Steered,
-                Err(error) if error == -ENOENT => Reason::SteerNoSocket,
+fn assign(context: &SkLookupContext, connection: &Connection, group: u32) -> Reason {
+    let Some((family, cores, first)) = connection.cores(group) else { return Reason::SteerNoSocket };
+    // The core is chosen here: were the sockets in a reuseport group, the kernel would choose
+    // again.
+    let flags = BPF_SK_LOOKUP_F_NO_REUSEPORT as u64;
+    let mut core = first;
+    for _ in 0..CANDIDATES {
+        let Some(socket) = Listening::at(socket_index(group, family, core)) else { break };
+        let (waiting, room) = socket.accept_queue();
+        if !is_filling_up(waiting, room) {
+            return match socket.assign(context, flags) {
+                Ok(()) if core == first => Reason::Steered,
+                Ok(()) => Reason::SteeredAside,
                 Err(_) => Reason::SteerRefused,
-            }
+            };
         }
-    };
-    count(reason);
-    if reason == Reason::Steered {
-        trace!(context, "connection to port {}: {}", connection.local_port, reason.label());
-        return sk_action::SK_PASS;
+        core = after(core, cores);
     }
-    debug!(context, "connection to port {}: {}", connection.local_port, reason.label());
-    sk_action::SK_DROP
+    // All are filling up, or one is gone.
+    match Listening::at(socket_index(group, family, first)) {
+        None => Reason::SteerNoSocket,
+        Some(socket) => socket.assign(context, flags).map_or(Reason::SteerRefused, |()| Reason::Steered),
+    }
 }
 
 /// The fields of the context that matter, read once.
@@ -106,15 +113,16 @@ impl Connection {
         FrontendKey::new(self.protocol as u8, address, self.local_port as u16)
     }
 
-    /// The index of the socket for this connection, if the group has any of its family.
+    /// The family, the number of its sockets in the group, and the core that is this client's own;
+    /// `None` without sockets.
     #[inline(always)]
-    fn socket(&self, group: u32) -> Option<u32> {
+    fn cores(&self, group: u32) -> Option<(Family, u32, u32)> {
         let sockets = GROUPS.get(group)?;
         let (family, cores) = if self.v6 { (Family::V6, sockets.v6) } else { (Family::V4, sockets.v4) };
         if cores == 0 {
             return None;
         }
-        Some(socket_index(group, family, core_of(self.remote, self.remote_port, cores)))
+        Some((family, cores, core_of(sockets.key, self.remote, self.remote_port, cores)))
     }
 }
 

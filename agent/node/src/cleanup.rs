@@ -2,10 +2,10 @@
 //! maps, VIPs and nftables rules. For a node that will have no next one, or one that does without
 //! programs.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::notrack;
+use crate::neighbours::{self, Silence};
+use crate::notrack::{self, Untracked};
 use crate::programs::pins::Pins;
 use crate::vips::addresses;
 
@@ -28,8 +28,9 @@ pub fn clean(pin_dir: &Path) -> Cleaned {
         }
         Err(error) => cleaned.problems.push(error.to_string()),
     }
-    let rules = notrack::set(&BTreeSet::new());
-    cleaned.problems.extend(rules.err().map(|error| format!("cannot remove the nftables rules: {error}")));
+    let rules = [notrack::set(&Untracked::default()), neighbours::set(&Silence::default())];
+    let kept = rules.into_iter().filter_map(Result::err);
+    cleaned.problems.extend(kept.map(|error| format!("cannot remove the nftables rules: {error}")));
     cleaned
 }
 

@@ -1,18 +1,19 @@
 //! The kernel programs at work: opened once, given sockets and contents, and left to the next
 //! agent. It knows nothing of VIPs on loopback or of draining.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use aya_log::Level;
-use portcullis_common::abi::STEER;
 use portcullis_common::reason::Reason;
 use portcullis_model::FrontendKey;
 
 use crate::error::{Error, Unavailable};
-use crate::plan::desired::{Desired, GROUP, key};
+use crate::plan::desired::{Desired, GROUP, Sharing, key};
 use crate::plan::{Contents, Op, plan};
 use crate::programs::attach::{self, Attachment, Unguarded};
-use crate::programs::interfaces::{Interface, Interfaces};
+use crate::programs::guards::{self, Guards};
+use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{Kernel, KernelLog, Passage};
 use crate::programs::maps::{self, CoreSockets, Maps};
 use crate::programs::pins::{DEFAULT_PIN_DIR, Found, Pins};
@@ -42,10 +43,8 @@ pub struct Datapath {
     pins: Pins,
     /// The contents of the maps; this is their only writer.
     contents: Contents,
-    attachments: Vec<Attachment>,
-    unguarded: Vec<Unguarded>,
-    /// The same interfaces.
-    waiting: Vec<Interface>,
+    steering: Attachment,
+    guards: Guards,
     /// Steering of agents whose maps this one cannot use; it goes once this one knows its
     /// frontends.
     predecessors: Vec<Pins>,
@@ -57,51 +56,32 @@ impl Datapath {
     /// [`Datapath::apply`].
     pub fn open(options: &Options) -> Result<Self, Unavailable> {
         probe(&options.pin_dir).check()?;
-        let interfaces = options.interfaces.resolve()?;
         let Found { ours: pins, others: predecessors } = Pins::open(&options.pin_dir, maps::fit)?;
         let mut kernel = Kernel::load(&pins, options.log)?;
         let maps = Maps::take(&mut kernel.0)?;
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
-        let mut attachments = vec![attach::steer(&mut kernel, &pins)?];
+        let steering = attach::steer(&mut kernel, &pins)?;
         // An interface has room for one guard, a namespace for many steering programs.
-        predecessors.iter().for_each(|pins| remove_guards(pins, &[]));
-        let kept: Vec<_> = interfaces.iter().map(attach::guard_pin).collect();
-        let (mut unguarded, mut waiting) = (vec![], vec![]);
-        for interface in interfaces {
-            match attach::guard(&mut kernel, &pins, &interface) {
-                Ok(attachment) => attachments.push(attachment),
-                Err(error) => {
-                    unguarded.push(warn_unguarded(&interface, &error));
-                    waiting.push(interface);
-                }
-            }
-        }
-        remove_guards(&pins, &kept);
-        Ok(Self { kernel, maps, pins, contents, attachments, unguarded, waiting, predecessors })
+        predecessors.iter().for_each(|pins| guards::remove_others(pins, &[]));
+        let mut guards = Guards::new(options.interfaces.clone());
+        guards.renew(&mut kernel, &pins);
+        Ok(Self { kernel, maps, pins, contents, steering, guards, predecessors })
     }
 
     /// The programs at work, and how they came there.
-    pub fn attachments(&self) -> &[Attachment] {
-        &self.attachments
+    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        std::iter::once(&self.steering).chain(self.guards.attached())
     }
 
-    /// Interfaces on which the packet guard could not be put.
+    /// Interfaces that should have the packet guard, and have not.
     pub fn unguarded(&self) -> &[Unguarded] {
-        &self.unguarded
+        self.guards.unguarded()
     }
 
-    /// Puts the packet guard on interfaces from which another program kept it, and does no longer.
-    pub fn guard_again(&mut self) {
-        let Self { kernel, pins, attachments, unguarded, waiting, .. } = self;
-        waiting.retain(|interface| match attach::guard(kernel, pins, interface) {
-            Ok(attachment) => {
-                tracing::info!("what kept the packet guard from {} is gone: {attachment}", interface.name);
-                unguarded.retain(|unguarded| unguarded.interface != interface.name);
-                attachments.push(attachment);
-                false
-            }
-            Err(_) => true,
-        });
+    /// Puts the packet guard where it should be and could not be put before, and takes it away
+    /// where it should not be.
+    pub fn renew_guards(&mut self) {
+        self.guards.renew(&mut self.kernel, &self.pins);
     }
 
     /// Gives the listening sockets of all cores to the steering program, in place of any it had.
@@ -135,6 +115,11 @@ impl Datapath {
         self.contents.frontends.get(&key(frontend)) == Some(&GROUP)
     }
 
+    /// Returns `true` if the maps know the VIPs as they are.
+    pub(crate) fn holds(&self, vips: impl Iterator<Item = (IpAddr, Sharing)>) -> bool {
+        self.contents.vips == Desired::new([], vips).contents().vips
+    }
+
     /// The contents of the maps.
     pub fn contents(&self) -> &Contents {
         &self.contents
@@ -159,26 +144,5 @@ impl Datapath {
     /// Detaches everything and removes every pin of this network namespace.
     pub fn remove(self) -> Result<(), Error> {
         self.pins.remove()
-    }
-}
-
-/// Connections are steered all the same, and packets to ports without listener reach the kernel,
-/// which refuses them.
-fn warn_unguarded(interface: &Interface, error: &Unavailable) -> Unguarded {
-    let (interface, reason) = (interface.name.clone(), error.to_string());
-    tracing::warn!(
-        "no packet guard on {interface}: {reason}; connections are steered all the same. Where another XDP program \
-         is in the way, `bpftool net show dev {interface}` names it; leave the interface out with --interface, or \
-         take that program away: the guard follows within 10 s"
-    );
-    Unguarded { interface, reason }
-}
-
-/// Takes the guard off the interfaces that are not kept.
-fn remove_guards(pins: &Pins, kept: &[String]) {
-    for link in pins.links().into_iter().filter(|link| link != STEER && !kept.contains(link)) {
-        if let Err(error) = pins.remove_link(&link) {
-            tracing::warn!(%error, "the packet guard stays on an interface where it should not be");
-        }
     }
 }

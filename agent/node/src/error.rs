@@ -51,8 +51,6 @@ pub enum Unavailable {
     Attach { program: &'static str, target: String, source: Box<ProgramError> },
     #[error("cannot pin {program} at {path}: {source}; remove the file if an earlier agent left it")]
     Pin { program: &'static str, path: PathBuf, source: io::Error },
-    #[error("no interface named {0} in this network namespace; correct the list of interfaces")]
-    NoInterface(String),
     #[error(
         "the built-in object does not fit this agent ({0}); run `cargo xtask build-ebpf` and build it again"
     )]
@@ -68,6 +66,8 @@ pub enum Error {
     Read { map: &'static str, source: Box<MapError> },
     #[error("{given} sockets of one family, but a listener group holds {most}; lower the number of cores")]
     TooManyCores { given: usize, most: u32 },
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(rustix::io::Errno),
     #[error("cannot remove the pin {path}: {source}; remove it by hand to detach the program")]
     Unpin { path: PathBuf, source: io::Error },
 }

@@ -22,7 +22,7 @@ use crate::programs::maps::CoreSockets;
 use crate::spread::Spread;
 use crate::steering::Steering;
 use crate::vips::addresses;
-use crate::vips::{Everywhere, Tracking, Vips};
+use crate::vips::{Arp, Everywhere, Tracking, Vips};
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -33,6 +33,7 @@ pub struct Settings {
     /// Interfaces that the packet guard is attached to.
     pub interfaces: Interfaces,
     pub tracking: Tracking,
+    pub arp: Arp,
     pub everywhere: Everywhere,
     /// Time for open connections to end where nothing is served any more.
     pub drain: Duration,
@@ -107,7 +108,7 @@ impl Node {
         };
         let (datapath, description) = match opened {
             Ok(datapath) => {
-                let attached = datapath.attachments().iter().map(ToString::to_string);
+                let attached = datapath.attachments().map(ToString::to_string);
                 let unguarded = datapath.unguarded().iter();
                 let missing = unguarded.map(|it| format!("no guard on {}: {}", it.interface, it.reason));
                 let description = attached.chain(missing).collect::<Vec<_>>().join(", ");
@@ -121,7 +122,7 @@ impl Node {
         Ok(Self {
             bound: Mutex::default(),
             steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
-            vips: Mutex::new(Vips::new(settings.tracking, settings.drain, Instant::now())),
+            vips: Mutex::new(Vips::new(settings.tracking, settings.arp, settings.drain, Instant::now())),
             everywhere: settings.everywhere,
             shared: Mutex::default(),
             description,
@@ -188,12 +189,12 @@ impl Node {
 
     /// Makes the frontends' addresses local; to be done before anything is bound to them. Returns
     /// the frontends to which nothing may be bound: those without address, and those on which
-    /// another process listens.
-    pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>) -> RefusedFrontends {
+    /// another process listens. `shared` are the addresses that Services of others have, too.
+    pub fn prepare(&self, wanted: &BTreeSet<FrontendKey>, shared: &BTreeSet<IpAddr>) -> RefusedFrontends {
         let addresses = lock(&self.shared).addresses.clone();
         // The node's own are not ours to add, even if the node has lost one meanwhile.
         let own = wanted.iter().filter(|frontend| !addresses.contains(&frontend.address)).copied();
-        let mut refused = lock(&self.vips).add(&own.collect(), Instant::now());
+        let mut refused = lock(&self.vips).add(&own.collect(), shared, Instant::now());
         if !self.is_steered() {
             refused.extend(self.taken(wanted));
         }
@@ -206,7 +207,7 @@ impl Node {
         let mut shared = lock(&self.shared);
         let vips = lock(&self.vips);
         let is_shared = |address: &IpAddr| {
-            address.is_unspecified() || shared.addresses.contains(address) || vips.is_shared(address)
+            address.is_unspecified() || shared.addresses.contains(address) || vips.is_nodes(address)
         };
         let frontends: BTreeSet<_> = wanted.iter().filter(|it| is_shared(&it.address)).copied().collect();
         let taken = match &self.steering {
@@ -238,10 +239,10 @@ impl Node {
     /// flush them. To be called every [`Node::TEND_INTERVAL`].
     pub fn tend(&self) -> Tended {
         let now = Instant::now();
+        lock(&self.vips).tend(now);
         if let Some(steering) = &self.steering {
             lock(steering).settle(&lock(&self.vips), now);
         }
-        lock(&self.vips).tend(now);
         if self.is_disturbed() { Tended::Disturbed } else { Tended::Undisturbed }
     }
 
@@ -303,6 +304,7 @@ mod tests {
             pin_dir: "/nonexistent".into(),
             interfaces: Interfaces::None,
             tracking: Tracking::On,
+            arp: Arp::Untouched,
             everywhere: Everywhere::All,
             drain: Duration::ZERO,
         };
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(node.usable_cores(300), 300, "sockets have room for any number of cores");
         node.set_sockets(&[]).unwrap();
         let frontend = FrontendKey::new([0; 4].into(), PortKey::tcp(80));
-        assert!(node.prepare(&BTreeSet::from([frontend])).is_empty());
+        assert!(node.prepare(&BTreeSet::from([frontend]), &BTreeSet::new()).is_empty());
         assert!(node.serve(BTreeSet::from([frontend])).is_empty(), "binding it is the proxy's part");
     }
 }

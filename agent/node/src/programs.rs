@@ -2,6 +2,8 @@
 //! their maps. What the maps should hold is decided elsewhere ([`crate::plan`]).
 
 pub(crate) mod attach;
+pub(crate) mod btf;
+pub(crate) mod guards;
 pub(crate) mod interfaces;
 pub(crate) mod kernel;
 pub(crate) mod maps;

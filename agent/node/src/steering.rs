@@ -19,7 +19,7 @@ pub(crate) struct Steering {
     next_guarding: Instant,
 }
 
-/// Time between attempts to put the packet guard where another program was in the way.
+/// Time between looks at the interfaces that should have the packet guard.
 const GUARDING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Frontends that are no longer wanted, and until when their open connections may end.
@@ -61,13 +61,14 @@ impl Steering {
         refused
     }
 
-    /// Closes for good what has had its time, and guards what could not be guarded.
+    /// Closes for good what has had its time, guards what could not be guarded, and follows the
+    /// node's addresses: one that another program has as well is not refused on.
     pub(crate) fn settle(&mut self, vips: &Vips, now: Instant) {
         if now >= self.next_guarding {
             self.next_guarding = now + GUARDING_INTERVAL;
-            self.datapath.guard_again();
+            self.datapath.renew_guards();
         }
-        if self.closing.is_due(now) {
+        if self.closing.is_due(now) || !self.datapath.holds(vips.sharing()) {
             // What is served is not refused, and a failed write is tried again with the next
             // snapshot.
             self.apply(self.served.clone(), RefusedFrontends::new(), vips, now);

@@ -1,21 +1,24 @@
 //! The addresses of this node's Gateways: made local, kept so, and in a cluster taken out of
-//! connection tracking. Which listeners they have is not known here.
+//! connection tracking and kept from neighbours. Which listeners they have is not known here.
 
 pub mod addresses;
+mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
 
 use crate::error::RefusedFrontends;
+use crate::neighbours::{self, Silence};
 use crate::netlink::sockets;
-use crate::notrack;
+use crate::notrack::{self, Untracked};
 use crate::plan::desired::Sharing;
 use addresses::{AddressError, Changes, Unlisted};
+use rules::Rules;
 
 /// Time between looks at whether addresses and rules are still what they should be.
 const COMPARISON_INTERVAL: Duration = Duration::from_secs(10);
@@ -25,6 +28,17 @@ const COMPARISON_INTERVAL: Duration = Duration::from_secs(10);
 pub enum Tracking {
     On,
     Off,
+}
+
+/// ARP for the VIPs that the agent has put on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arp {
+    /// Another program announces them.
+    Ignored,
+    /// Each node answers, as Linux does by itself.
+    Answered,
+    /// As [`Arp::Answered`], and rules that others have set stay.
+    Untouched,
 }
 
 /// The addresses that the unspecified one stands for.
@@ -56,6 +70,15 @@ impl Host {
         }
     }
 
+    /// In a cluster all nodes have the same VIPs, so that one that answered would take them from
+    /// the others.
+    pub fn arp(self) -> Arp {
+        match self {
+            Self::ClusterNode => Arp::Ignored,
+            Self::Pod | Self::Machine => Arp::Untouched,
+        }
+    }
+
     /// Only a node of a cluster has a service proxy that drops what it does not serve itself.
     pub fn tracking(self) -> Tracking {
         match self {
@@ -66,50 +89,89 @@ impl Host {
 }
 
 pub(crate) struct Vips {
-    tracking: Tracking,
+    arp: Arp,
     /// Time for connections to end on an address that is not wanted any more.
     drain: Duration,
+    wanted: Wanted,
     /// All that are wanted and local. `None`: not known yet, an earlier agent may have left some.
     local: Option<BTreeSet<IpAddr>>,
-    /// Those that are local because of us: they are used by Gateways only.
+    /// Those that are local because of us alone.
     ours: BTreeSet<IpAddr>,
+    /// Those that are local because of us and not wanted any more.
+    lingering: BTreeSet<IpAddr>,
+    /// By index, an address of each interface of the node.
+    interfaces: BTreeMap<u32, Ipv4Addr>,
     /// Set while addresses may be local that were wanted before; until then they stay if
     /// connections to them are open.
     leaving: Option<Instant>,
-    untracked: Option<BTreeSet<IpAddr>>,
+    /// `None` where connections are tracked.
+    untracked: Option<Rules<Untracked>>,
+    /// `None` where ARP is left as it is.
+    silence: Option<Rules<Silence>>,
     next_comparison: Instant,
-    tracking_problem: LastLogged,
     disturbance: LastLogged,
+}
+
+/// The frontends on addresses of Gateways.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    addresses: BTreeSet<IpAddr>,
+    /// Those among the addresses that Services of others have, too.
+    shared: BTreeSet<IpAddr>,
+    /// The frontends on these.
+    on_shared: BTreeSet<FrontendKey>,
 }
 
 impl Vips {
     /// Outside of a cluster several agents may share a node: one that never had a VIP leaves those
     /// of others alone.
-    pub(crate) fn new(tracking: Tracking, drain: Duration, now: Instant) -> Self {
+    pub(crate) fn new(tracking: Tracking, arp: Arp, drain: Duration, now: Instant) -> Self {
+        let untracked = || {
+            let consequence = "connections to VIPs are tracked (where kube-proxy runs in nftables mode, the node \
+                               itself does not reach its Gateways; pods and other clients do)";
+            Rules::new(notrack::set, notrack::is_in_force, consequence)
+        };
+        let silence = || {
+            let consequence =
+                "every node answers ARP for VIPs (a load balancer that announces them by ARP is passed by)";
+            Rules::new(neighbours::set, neighbours::is_in_force, consequence)
+        };
         Self {
-            tracking,
+            arp,
             drain,
+            wanted: Wanted::default(),
             local: (tracking == Tracking::On).then(BTreeSet::new),
             ours: BTreeSet::new(),
+            lingering: BTreeSet::new(),
+            interfaces: BTreeMap::new(),
             leaving: None,
-            untracked: None,
+            untracked: (tracking == Tracking::Off).then(untracked),
+            silence: (arp != Arp::Untouched).then(silence),
             next_comparison: now,
-            tracking_problem: LastLogged::default(),
             disturbance: LastLogged::default(),
         }
     }
 
-    /// Adds what is missing. Returns the frontends that have no address. Nothing happens while the
-    /// addresses stay the same.
-    pub(crate) fn add(&mut self, frontends: &BTreeSet<FrontendKey>, now: Instant) -> RefusedFrontends {
+    /// Adds what is missing. Returns the frontends that have no address. Nothing happens while
+    /// what is wanted stays the same.
+    pub(crate) fn add(
+        &mut self,
+        frontends: &BTreeSet<FrontendKey>,
+        shared: &BTreeSet<IpAddr>,
+        now: Instant,
+    ) -> RefusedFrontends {
         let addresses = frontends.iter().map(|frontend| frontend.address);
-        let wanted: BTreeSet<_> = addresses.filter(|address| !address.is_unspecified()).collect();
-        if self.local.as_ref() == Some(&wanted) {
+        let addresses: BTreeSet<_> = addresses.filter(|address| !address.is_unspecified()).collect();
+        let on_shared = frontends.iter().filter(|frontend| shared.contains(&frontend.address));
+        let wanted =
+            Wanted { on_shared: on_shared.copied().collect(), shared: shared & &addresses, addresses };
+        if self.wanted == wanted && self.local.as_ref() == Some(&wanted.addresses) {
             return BTreeMap::new();
         }
-        let missing = match addresses::make_local(&wanted) {
-            Ok(changes) => self.take(wanted, changes, now),
-            Err(error) => self.unknown(wanted, &error),
+        self.wanted = wanted;
+        let missing = match addresses::make_local(&self.wanted.addresses) {
+            Ok(changes) => self.take(changes, now),
+            Err(error) => self.unknown(&error),
         };
         let missing = frontends.iter().filter_map(|it| Some((*it, missing.get(&it.address)?.clone())));
         missing.collect()
@@ -130,8 +192,9 @@ impl Vips {
             // It is tried again soon.
             Err(error) => return tracing::debug!("{error}"),
         };
-        self.leaving = (!kept.is_subset(local)).then_some(deadline);
-        self.untrack(&kept | &self.ours);
+        self.lingering = &kept - local;
+        self.leaving = (!self.lingering.is_empty()).then_some(deadline);
+        self.keep_rules();
     }
 
     /// The recurring chores: takes away what is not in use any more and, less often, puts back what
@@ -144,16 +207,16 @@ impl Vips {
         }
     }
 
-    /// The packet guard's treatment of each.
+    /// The kernel programs' treatment of each.
     pub(crate) fn sharing(&self) -> impl Iterator<Item = (IpAddr, Sharing)> {
         self.local.iter().flatten().map(|vip| {
-            let sharing = if self.ours.contains(vip) { Sharing::Exclusive } else { Sharing::Shared };
-            (*vip, sharing)
+            let is_exclusive = self.ours.contains(vip) && !self.wanted.shared.contains(vip);
+            (*vip, if is_exclusive { Sharing::Exclusive } else { Sharing::Shared })
         })
     }
 
-    /// True if the address is local without us, and may be used by others, too.
-    pub(crate) fn is_shared(&self, address: &IpAddr) -> bool {
+    /// True if the address is local without us: processes of the node may listen on it.
+    pub(crate) fn is_nodes(&self, address: &IpAddr) -> bool {
         self.local.as_ref().is_some_and(|local| local.contains(address)) && !self.ours.contains(address)
     }
 
@@ -163,11 +226,12 @@ impl Vips {
         let addresses = match addresses::make_local(local) {
             Ok(changes) => {
                 self.ours.clone_from(&changes.ours);
+                self.interfaces.clone_from(&changes.interfaces);
                 restored(&changes)
             }
             Err(error) => Some(error.to_string()),
         };
-        let rules = self.retrack();
+        let rules = self.restore_rules();
         let disturbance = addresses.into_iter().chain(rules).reduce(|one, other| format!("{one}; {other}"));
         if let Some(message) = self.disturbance.update((), disturbance) {
             tracing::warn!("another program changes what Gateways need on this node: {message}");
@@ -175,12 +239,7 @@ impl Vips {
     }
 
     /// Returns what is wanted and not local, and why.
-    fn take(
-        &mut self,
-        mut wanted: BTreeSet<IpAddr>,
-        changes: Changes,
-        now: Instant,
-    ) -> BTreeMap<IpAddr, String> {
+    fn take(&mut self, changes: Changes, now: Instant) -> BTreeMap<IpAddr, String> {
         let missing: BTreeMap<_, _> = changes
             .problems
             .iter()
@@ -189,53 +248,72 @@ impl Vips {
                 AddressError::Remove { .. } => None,
             })
             .collect();
-        wanted.retain(|address| !missing.contains_key(address));
-        self.local = Some(wanted);
+        if self.arp == Arp::Ignored {
+            changes.near.iter().for_each(|(vip, own)| log_near(vip, own));
+        }
+        let mut local = self.wanted.addresses.clone();
+        local.retain(|address| !missing.contains_key(address));
+        self.lingering = &(&self.lingering | &self.ours) - &local;
+        self.local = Some(local);
         self.ours = changes.ours;
+        self.interfaces = changes.interfaces;
         self.leaving = Some(now + self.drain);
-        let before = self.untracked.iter().flatten();
-        self.untrack(before.chain(&self.ours).copied().collect());
+        self.keep_rules();
         missing
     }
 
     /// Assumes that all addresses that were local still are.
-    fn unknown(&self, mut wanted: BTreeSet<IpAddr>, error: &Unlisted) -> BTreeMap<IpAddr, String> {
+    fn unknown(&self, error: &Unlisted) -> BTreeMap<IpAddr, String> {
+        let mut wanted = self.wanted.addresses.clone();
         wanted.retain(|address| !self.local.as_ref().is_some_and(|local| local.contains(address)));
         wanted.into_iter().map(|address| (address, format!("VIP {address}: {error}"))).collect()
     }
 
-    /// Most works without it; what does not is logged once.
-    fn untrack(&mut self, vips: BTreeSet<IpAddr>) {
-        if self.tracking == Tracking::On || self.untracked.as_ref() == Some(&vips) {
-            return;
+    fn keep_rules(&mut self) {
+        let (untracked, silence) = (self.untracked(), self.silence());
+        if let Some(rules) = &mut self.untracked {
+            rules.keep(untracked);
         }
-        match notrack::set(&vips) {
-            Ok(()) => self.untracked = Some(vips),
-            Err(error) => {
-                if let Some(error) = self.tracking_problem.update((), Some(error.to_string())) {
-                    tracing::warn!(
-                        "connections to VIPs are tracked, because nftables cannot be used ({error}): where kube-proxy \
-                         runs in nftables mode, the node itself does not reach its Gateways; pods and other clients do"
-                    );
-                }
-            }
+        if let Some(rules) = &mut self.silence {
+            rules.keep(silence);
         }
     }
 
-    /// Sets rules that could not be set before, or that are not there any more. Returns what to log
-    /// about these.
-    fn retrack(&mut self) -> Option<String> {
-        let Some(vips) = self.untracked.clone() else {
-            self.untrack(self.ours.clone());
-            return None;
-        };
-        if notrack::is_in_force(&vips).ok()? {
-            return None;
-        }
-        self.untracked = None;
-        self.untrack(vips);
-        Some("the nftables rules for VIPs were flushed, and are set again".to_owned())
+    /// Returns what to log, if another program had flushed rules.
+    fn restore_rules(&mut self) -> Option<String> {
+        let (untracked, silence) = (self.untracked(), self.silence());
+        let untracked = self.untracked.as_mut().is_some_and(|rules| rules.restore(untracked));
+        let silence = self.silence.as_mut().is_some_and(|rules| rules.restore(silence));
+        (untracked || silence)
+            .then(|| "the nftables rules for VIPs were flushed, and are set again".to_owned())
     }
+
+    /// Connections to other Services on a shared address have to be tracked.
+    fn untracked(&self) -> Untracked {
+        let (shared, ours) = (&self.wanted.shared, &self.ours);
+        let frontends = self.wanted.on_shared.iter().filter(|frontend| ours.contains(&frontend.address));
+        Untracked { addresses: &(&self.lingering | ours) - shared, frontends: frontends.copied().collect() }
+    }
+
+    fn silence(&self) -> Silence {
+        if self.arp != Arp::Ignored {
+            return Silence::default();
+        }
+        let vips = self.lingering.union(&self.ours).filter_map(|vip| match vip {
+            IpAddr::V4(vip) => Some(*vip),
+            IpAddr::V6(_) => None,
+        });
+        Silence { vips: vips.collect(), interfaces: self.interfaces.clone() }
+    }
+}
+
+/// For an operator who takes an address of the node's own network, and has no load balancer.
+fn log_near(vip: &IpAddr, own: &IpAddr) {
+    tracing::info!(
+        "VIP {vip} lies in the network of the node's address {own}, where hosts ask for it by ARP, and nodes do not \
+         answer: have a load balancer announce it, route it to the nodes, or run the agents with --vip-arp answer \
+         if this is the only node"
+    );
 }
 
 fn restored(Changes { added, problems, .. }: &Changes) -> Option<String> {
@@ -258,11 +336,12 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_local_while_the_addresses_cannot_be_listed() {
-        let mut kept = Vips::new(Tracking::On, Duration::ZERO, Instant::now());
+        let mut kept = Vips::new(Tracking::On, Arp::Untouched, Duration::ZERO, Instant::now());
         let ours = Changes { ours: vips(&["10.0.0.1"]), ..Changes::default() };
-        kept.take(vips(&["10.0.0.1"]), ours, Instant::now());
-        let refused =
-            kept.unknown(vips(&["10.0.0.1", "10.0.0.2"]), &Unlisted::from(io::Error::other("no memory")));
+        kept.wanted.addresses = vips(&["10.0.0.1"]);
+        kept.take(ours, Instant::now());
+        kept.wanted.addresses = vips(&["10.0.0.1", "10.0.0.2"]);
+        let refused = kept.unknown(&Unlisted::from(io::Error::other("no memory")));
         assert_eq!(refused.keys().copied().collect::<BTreeSet<_>>(), vips(&["10.0.0.2"]));
         assert!(
             refused.values().all(|why| why.contains("10.0.0.2") && why.contains("no memory")),
@@ -273,11 +352,12 @@ mod tests {
 
     #[test]
     fn an_address_that_cannot_be_added_is_not_local() {
-        let mut new = Vips::new(Tracking::On, Duration::ZERO, Instant::now());
+        let mut new = Vips::new(Tracking::On, Arp::Untouched, Duration::ZERO, Instant::now());
         let address: IpAddr = "10.0.0.2".parse().unwrap();
         let problem = AddressError::Add { address, source: io::ErrorKind::PermissionDenied.into() };
         let changes = Changes { problems: vec![problem], ..Changes::default() };
-        let refused = new.take(vips(&["10.0.0.1", "10.0.0.2"]), changes, Instant::now());
+        new.wanted.addresses = vips(&["10.0.0.1", "10.0.0.2"]);
+        let refused = new.take(changes, Instant::now());
         assert!(refused[&address].contains("10.0.0.2"), "{refused:?}");
         assert_eq!(new.local, Some(vips(&["10.0.0.1"])));
     }
@@ -286,8 +366,27 @@ mod tests {
     #[test]
     fn the_unspecified_address_is_no_vip() {
         let everywhere = FrontendKey::new([0; 4].into(), PortKey::tcp(80));
-        let mut vips = Vips::new(Tracking::On, Duration::ZERO, Instant::now());
-        assert!(vips.add(&BTreeSet::from([everywhere]), Instant::now()).is_empty());
+        let mut vips = Vips::new(Tracking::On, Arp::Untouched, Duration::ZERO, Instant::now());
+        assert!(vips.add(&BTreeSet::from([everywhere]), &BTreeSet::new(), Instant::now()).is_empty());
         assert!(vips.leaving.is_none());
+    }
+
+    #[test]
+    fn an_address_of_another_service_too_is_not_the_gateways_alone() {
+        let on = |address: &str, port| FrontendKey::new(address.parse().unwrap(), PortKey::tcp(port));
+        let mut kept = Vips::new(Tracking::Off, Arp::Ignored, Duration::ZERO, Instant::now());
+        kept.local = Some(vips(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+        kept.ours = vips(&["10.0.0.1", "10.0.0.2"]);
+        kept.wanted = Wanted {
+            addresses: vips(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+            shared: vips(&["10.0.0.2", "10.0.0.3"]),
+            on_shared: [on("10.0.0.2", 80), on("10.0.0.3", 80)].into(),
+        };
+        let exclusive = kept.sharing().filter(|(_, sharing)| *sharing == Sharing::Exclusive);
+        assert_eq!(exclusive.map(|(vip, _)| vip).collect::<BTreeSet<_>>(), vips(&["10.0.0.1"]));
+        let expected = Untracked { addresses: vips(&["10.0.0.1"]), frontends: [on("10.0.0.2", 80)].into() };
+        assert_eq!(kept.untracked(), expected);
+        assert_eq!(kept.silence().vips.len(), 2, "both are on loopback");
+        assert!(kept.is_nodes(&"10.0.0.3".parse().unwrap()) && !kept.is_nodes(&"10.0.0.2".parse().unwrap()));
     }
 }

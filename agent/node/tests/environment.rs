@@ -16,7 +16,7 @@ use portcullis_node::{
 };
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use support::{Cores, close, isolated, open, options, tcp};
+use support::{Cores, close, ip, isolated, open, options, tcp};
 
 const NOBODY: u32 = 65534;
 
@@ -29,7 +29,8 @@ fn an_ordinary_user_with_three_capabilities_is_enough() {
         let mut datapath = open(&on_loopback);
         let vip = [(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), Sharing::Exclusive)];
         assert_eq!(datapath.apply(&Desired::new([tcp("10.0.0.1:443")], vip)).unwrap().len(), 2);
-        assert_eq!(datapath.attachments()[1].how, How::AttachedGeneric, "loopback has no native XDP");
+        let guard = datapath.attachments().nth(1).unwrap();
+        assert_eq!(guard.how, How::AttachedGeneric, "loopback has no native XDP");
         datapath.remove().unwrap();
     });
 }
@@ -81,13 +82,23 @@ fn the_default_pin_directory_works() {
     isolated(|_| open(&options(Path::new(DEFAULT_PIN_DIR))).remove().unwrap());
 }
 
+/// As one of a tunnel that another program is yet to make.
 #[test]
-fn an_unknown_interface_is_refused_before_anything_is_attached() {
+fn an_interface_that_comes_later_gets_the_guard_then() {
     isolated(|pin_dir| {
-        let refused =
-            refusal(&Options { interfaces: Interfaces::Named(vec!["eth7".into()]), ..options(pin_dir) });
-        assert!(refused.to_string().contains("eth7"), "{refused}");
-        assert!(!pin_dir.exists());
+        let named = Options { interfaces: Interfaces::Named(vec!["later0".into()]), ..options(pin_dir) };
+        let mut datapath = open(&named);
+        let missing: Vec<_> = datapath.unguarded().iter().map(|it| it.interface.clone()).collect();
+        assert_eq!((missing, datapath.attachments().count()), (vec!["later0".to_owned()], 1));
+        for _ in 0..2 {
+            ip("link add later0 type veth peer name later1");
+            datapath.renew_guards();
+            assert!(datapath.unguarded().is_empty());
+            assert_eq!(datapath.attachments().count(), 2);
+            ip("link del later0");
+            datapath.renew_guards();
+            assert_eq!((datapath.unguarded().len(), datapath.attachments().count()), (1, 1));
+        }
     });
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{FrontendKey, PortKey};
-use portcullis_node::vips::{Everywhere, Tracking};
+use portcullis_node::vips::{Arp, Everywhere, Tracking};
 use portcullis_node::{Choice, Interfaces, Node, Settings, Tended};
 use socket2::{Domain, Socket, Type};
 use support::{Client, Cores, close, isolated, tcp};
@@ -23,7 +23,15 @@ fn open(steering: Choice, pin_dir: &Path, drain: Duration) -> Node {
 
 fn open_where(everywhere: Everywhere, steering: Choice, pin_dir: &Path, drain: Duration) -> Node {
     let (pin_dir, interfaces) = (pin_dir.to_owned(), Interfaces::None);
-    let settings = Settings { steering, pin_dir, interfaces, tracking: Tracking::On, everywhere, drain };
+    let settings = Settings {
+        steering,
+        pin_dir,
+        interfaces,
+        tracking: Tracking::On,
+        arp: Arp::Untouched,
+        everywhere,
+        drain,
+    };
     Node::open(&settings).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -81,7 +89,9 @@ fn a_port_is_given_up_when_another_process_listens_on_it() {
         let cores = Cores::new(1);
         node.set_sockets(&cores.sockets()).unwrap();
         let frontends = BTreeSet::from(everywhere(7000));
-        assert!(node.prepare(&frontends).is_empty() && node.serve(frontends.clone()).is_empty());
+        assert!(
+            node.prepare(&frontends, &BTreeSet::new()).is_empty() && node.serve(frontends.clone()).is_empty()
+        );
         assert_eq!(node.tend(), Tended::Undisturbed);
         let ours = TcpStream::connect("127.0.0.1:7000").unwrap();
         drop((cores.accept(), ours));
@@ -120,7 +130,7 @@ fn host_ports_are_on_the_nodes_addresses_and_not_on_loopbacks() {
 
         let kubelet = TcpListener::bind("127.0.0.1:7000").unwrap();
         let frontends: BTreeSet<_> = wanted.into_keys().collect();
-        assert!(node.prepare(&frontends).is_empty() && node.serve(frontends).is_empty());
+        assert!(node.prepare(&frontends, &BTreeSet::new()).is_empty() && node.serve(frontends).is_empty());
         for address in ["10.99.0.1:7000", "[fd99::1]:7000"] {
             let stream = client.connect(address.parse().unwrap()).unwrap();
             drop((cores.accept(), stream));
@@ -186,7 +196,7 @@ fn an_address_goes_when_its_time_is_over() {
 fn an_address_that_another_program_removes_comes_back() {
     isolated(|pin_dir| {
         let node = open(Choice::Sockets, pin_dir, LONG);
-        assert!(node.prepare(&BTreeSet::from([tcp("10.50.0.1:80")])).is_empty());
+        assert!(node.prepare(&BTreeSet::from([tcp("10.50.0.1:80")]), &BTreeSet::new()).is_empty());
         support::ip("addr del 10.50.0.1/32 dev lo");
         assert!(!is_local("10.50.0.1"));
         node.tend();
@@ -196,7 +206,7 @@ fn an_address_that_another_program_removes_comes_back() {
 
 fn serve_and_connect(node: &Node, address: &str) -> (TcpListener, [TcpStream; 2]) {
     let frontends = BTreeSet::from([tcp(address)]);
-    assert!(node.prepare(&frontends).is_empty());
+    assert!(node.prepare(&frontends, &BTreeSet::new()).is_empty());
     let listener = TcpListener::bind(address).unwrap();
     assert!(node.serve(frontends).is_empty());
     let client = TcpStream::connect(address).unwrap();
@@ -205,7 +215,7 @@ fn serve_and_connect(node: &Node, address: &str) -> (TcpListener, [TcpStream; 2]
 }
 
 fn withdraw(node: &Node) {
-    assert!(node.prepare(&BTreeSet::new()).is_empty());
+    assert!(node.prepare(&BTreeSet::new(), &BTreeSet::new()).is_empty());
     assert!(node.serve(BTreeSet::new()).is_empty());
 }
 

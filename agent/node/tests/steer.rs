@@ -1,6 +1,7 @@
 //! Steering, live: real connections from another network namespace.
 #![cfg(test)]
 
+#[expect(dead_code, reason = "steering needs no firewall")]
 mod support;
 
 use std::collections::BTreeMap;
@@ -109,6 +110,33 @@ fn a_frontend_without_sockets_is_no_other_processes() {
     });
 }
 
+/// A core that is busy for long accepts nothing, and the kernel drops what comes to a full queue.
+#[test]
+fn connections_pass_by_a_core_whose_accept_queue_is_full() {
+    isolated(|pin_dir| {
+        let client = client_with_vips();
+        let (busy, idle) = (Cores::with_room(1, 8), Cores::new(1));
+        let mut datapath = open(&options(pin_dir));
+        let ports = ["10.50.0.1:443", "[fd50::1]:443"];
+        datapath.apply(&Desired::new(ports.map(tcp), [])).unwrap();
+        for address in ports.map(|address| address.parse().unwrap()) {
+            datapath.set_sockets(&busy.sockets()).unwrap();
+            let waiting: Vec<_> = (0..9).map(|_| client.connect(address).unwrap()).collect();
+            let full = client.connect_within(address, Duration::from_millis(300));
+            assert_eq!(full.map_err(|error| error.kind()).unwrap_err(), ErrorKind::TimedOut, "{address}");
+
+            let both: Vec<_> = busy.sockets().into_iter().chain(idle.sockets()).collect();
+            datapath.set_sockets(&both).unwrap();
+            for _ in 0..30 {
+                let _connection = client.connect_within(address, Duration::from_millis(300)).unwrap();
+                idle.accept();
+            }
+            close(waiting);
+        }
+        assert!(count(&datapath, Reason::SteeredAside) > 10, "{:?}", datapath.counters());
+    });
+}
+
 #[test]
 fn fewer_cores_after_more_leave_no_connection_behind() {
     isolated(|pin_dir| {
@@ -127,13 +155,13 @@ fn traffic_survives_the_agent_and_is_adopted_by_the_next() {
     isolated(|pin_dir| {
         let (options, desired) = (guarded(pin_dir), desired_443());
         let Steered { client, cores, datapath } = Steered::new(&options, 2, &desired);
-        assert!(datapath.attachments().iter().all(|a| a.how != How::Adopted), "{:?}", datapath.attachments());
+        assert!(datapath.attachments().all(|a| a.how != How::Adopted), "{:?}", attached(&datapath));
         close(datapath);
         assert_reaches(&client, &cores, "10.50.0.1:443");
 
         for _ in 0..5 {
             let mut next = open(&options);
-            assert!(next.attachments().iter().all(|a| a.how == How::Adopted), "{:?}", next.attachments());
+            assert!(next.attachments().all(|a| a.how == How::Adopted), "{:?}", attached(&next));
             assert_eq!(next.apply(&desired).unwrap(), [], "the maps are as they were left");
             assert_reaches(&client, &cores, "10.50.0.1:443");
             close(next);
@@ -215,7 +243,7 @@ fn an_interface_no_longer_listed_is_left() {
         datapath.apply(&desired_443()).unwrap();
         close(datapath);
         let next = open(&options(pin_dir));
-        assert_eq!(next.attachments().len(), 1);
+        assert_eq!(next.attachments().count(), 1);
         assert_refused(&client, "10.50.0.1:444");
     });
 }
@@ -229,7 +257,7 @@ fn an_agent_of_another_version_is_relieved() {
         std::fs::rename(version, &other).unwrap();
 
         let mut next = open(&guarded(pin_dir));
-        assert!(next.attachments().iter().all(|a| a.how != How::Adopted), "{:?}", next.attachments());
+        assert!(next.attachments().all(|a| a.how != How::Adopted), "{:?}", attached(&next));
         assert_reaches(&client, &old, "10.50.0.1:443");
         let new = Cores::new(1);
         next.set_sockets(&new.sockets()).unwrap();
@@ -284,7 +312,7 @@ fn maps_of_another_shape_are_left_and_replaced() {
             let own = pin_directories(pin_dir);
             close(next);
             let next = open(&guarded(pin_dir));
-            assert!(next.attachments().iter().all(|a| a.how == How::Adopted), "{:?}", next.attachments());
+            assert!(next.attachments().all(|a| a.how == How::Adopted), "{:?}", attached(&next));
             assert_eq!(pin_directories(pin_dir), own, "its directory is found again");
         });
     }
@@ -305,12 +333,12 @@ fn a_foreign_program_on_an_interface_costs_the_guard_and_not_the_steering() {
         datapath.set_sockets(&cores.sockets()).unwrap();
         datapath.apply(&desired_443()).unwrap();
         assert_reaches(&client, &cores, "10.50.0.1:443");
-        datapath.guard_again();
+        datapath.renew_guards();
         assert_eq!(datapath.unguarded().len(), 1, "it is still in the way");
         foreign.remove().unwrap();
-        datapath.guard_again();
+        datapath.renew_guards();
         assert!(datapath.unguarded().is_empty(), "{:?}", datapath.unguarded());
-        assert!(datapath.attachments().iter().any(|it| it.target == "node0"), "{:?}", datapath.attachments());
+        assert!(datapath.attachments().any(|it| it.target == "node0"), "{:?}", attached(&datapath));
     });
 }
 
@@ -462,6 +490,10 @@ fn assert_reaches(client: &Client, cores: &Cores, address: &str) {
 fn assert_refused(client: &Client, address: &str) {
     let refused = client.connect(address.parse().unwrap());
     assert_eq!(refused.map_err(|error| error.kind()).unwrap_err(), ErrorKind::ConnectionRefused, "{address}");
+}
+
+fn attached(datapath: &Datapath) -> Vec<String> {
+    datapath.attachments().map(ToString::to_string).collect()
 }
 
 fn count(datapath: &Datapath, reason: Reason) -> u64 {

@@ -15,7 +15,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use crate::netlink::Connection;
 
 /// Every network namespace has loopback as its first interface.
-const LOOPBACK: u32 = 1;
+pub(crate) const LOOPBACK: u32 = 1;
 /// The mark of addresses that Portcullis added. 0 to 3 are the kernel's own (linux/if_addr.h).
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(112);
 /// The same for IPv4 before Linux 5.18, and what `ip address` shows. At most 15 characters,
@@ -28,6 +28,21 @@ pub(crate) struct LocalAddress {
     pub(crate) ours: bool,
     /// The index of its interface.
     pub(crate) interface: u32,
+    /// The length of its network's prefix.
+    pub(crate) prefix: u8,
+}
+
+impl LocalAddress {
+    /// True if hosts of this address's network look for the other one among themselves.
+    pub(crate) fn is_near(&self, other: &IpAddr) -> bool {
+        match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let different = u32::from(own) ^ u32::from(*other);
+                self.interface != LOOPBACK && different.leading_zeros() >= u32::from(self.prefix)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The addresses of this thread's network namespace.
@@ -118,13 +133,26 @@ pub(super) fn local_address(message: &AddressMessage) -> Option<LocalAddress> {
             _ => {}
         }
     }
-    let interface = message.header.index;
-    Some(LocalAddress { address: local.or(address)?, ours: interface == LOOPBACK && is_marked, interface })
+    let (interface, prefix) = (message.header.index, message.header.prefix_len);
+    let ours = interface == LOOPBACK && is_marked;
+    Some(LocalAddress { address: local.or(address)?, ours, interface, prefix })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_reaches_as_far_as_its_prefix() {
+        let near = |interface, prefix, other: &str| {
+            let address = "192.0.2.1".parse().unwrap();
+            let local = LocalAddress { address, ours: false, interface, prefix };
+            local.is_near(&other.parse().unwrap())
+        };
+        assert!(near(2, 24, "192.0.2.200") && near(2, 0, "203.0.113.1") && near(2, 32, "192.0.2.1"));
+        assert!(!near(2, 24, "192.0.3.1") && !near(2, 32, "192.0.2.2") && !near(2, 0, "2001:db8::1"));
+        assert!(!near(LOOPBACK, 24, "192.0.2.200"), "nobody asks there");
+    }
 
     #[test]
     fn dummies_are_recognised() {

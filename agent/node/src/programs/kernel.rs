@@ -5,9 +5,12 @@ use std::time::Duration;
 use aya::programs::{SkLookup, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
-use portcullis_common::abi::{COUNTERS, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS};
+use portcullis_common::abi::{
+    ACCEPT_QUEUE, AcceptQueue, COUNTERS, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS,
+};
 
 use crate::error::Unavailable;
+use crate::programs::btf;
 use crate::programs::object::OBJECT;
 use crate::programs::pins::Pins;
 use crate::programs::probe::kernel_release;
@@ -36,12 +39,14 @@ impl Kernel {
         let log_level = log.map_or(0, |level| level as u8);
         let mut loader = EbpfLoader::new();
         loader.override_global(aya_log::LEVEL, &log_level, true);
+        let AcceptQueue { waiting, room } = btf::accept_queue().unwrap_or_default();
+        let accept_queue = [waiting, room];
+        loader.override_global(ACCEPT_QUEUE, &accept_queue, true);
         for map in PINNED_MAPS {
             loader.map_pin_path(map, pins.map(map));
         }
         let mut kernel = Self(loader.load(object).map_err(refused)?);
         kernel.steer()?.load().map_err(|error| refused(error.into()))?;
-        kernel.guard()?.load().map_err(|error| refused(error.into()))?;
         Ok(kernel)
     }
 
@@ -49,8 +54,13 @@ impl Kernel {
         self.program(STEER)
     }
 
+    /// Verified by the kernel when it is asked for first: most nodes do without.
     pub(crate) fn guard(&mut self) -> Result<&mut Xdp, Unavailable> {
-        self.program(GUARD)
+        let guard: &mut Xdp = self.program(GUARD)?;
+        if guard.fd().is_err() {
+            guard.load().map_err(|error| refused(error.into()))?;
+        }
+        Ok(guard)
     }
 
     pub(crate) fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {

@@ -10,6 +10,7 @@ use portcullis_common::abi::{
     MAX_VIPS, SOCKETS, VIPS, socket_index,
 };
 use portcullis_common::reason::Reason;
+use rustix::rand::GetRandomFlags;
 
 use crate::error::{Error, Unavailable};
 use crate::plan::table::Change;
@@ -120,8 +121,12 @@ impl Maps {
     pub(crate) fn set_sockets(&mut self, group: u32, cores: &[CoreSockets<'_>]) -> Result<(), Error> {
         let v4: Vec<_> = cores.iter().filter_map(|core| core.v4).collect();
         let v6: Vec<_> = cores.iter().filter_map(|core| core.v6).collect();
-        let count = Group { v4: checked_count(v4.len())?, v6: checked_count(v6.len())? };
         let old = self.groups.get(&group, 0).map_err(unreadable(GROUPS))?.0;
+        let key = match old.key {
+            [0, 0] => random_key()?,
+            known => known,
+        };
+        let count = Group { v4: checked_count(v4.len())?, v6: checked_count(v6.len())?, key };
         self.put_sockets(group, Family::V4, &v4)?;
         self.put_sockets(group, Family::V6, &v6)?;
         let written = self.groups.set(group, Raw(count), 0);
@@ -152,6 +157,14 @@ impl Maps {
     fn clear_socket(&mut self, group: u32, family: Family, core: u32) {
         _ = self.sockets.clear_index(&socket_index(group, family, core));
     }
+}
+
+/// The kernel's random numbers are never short of eight bytes.
+fn random_key() -> Result<[u32; 2], Error> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    let [a, b, c, d, e, f, g, h] = bytes;
+    Ok([u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])])
 }
 
 fn checked_count(given: usize) -> Result<u32, Error> {

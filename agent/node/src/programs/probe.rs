@@ -16,7 +16,8 @@ pub struct Environment {
     pub kernel: String,
     /// The kernel programs were built into this agent.
     pub object: bool,
-    /// The kernel carries type information (BTF). The programs of today do without.
+    /// The kernel carries type information (BTF). Without it, connections are not kept from cores
+    /// whose accept queue is filling up.
     pub btf: bool,
     /// The pin directory is on a BPF file system. If not, opening tries to mount one.
     pub bpffs: bool,

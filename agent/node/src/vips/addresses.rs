@@ -3,19 +3,23 @@
 //! later, by a later agent too: by its protocol number (`IFA_PROTO`, Linux 5.18) and, for IPv4, its
 //! label.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use crate::netlink::addresses::{Addresses, LocalAddress};
+use crate::netlink::addresses::{Addresses, LOOPBACK, LocalAddress};
 
 /// The changes of a call, and those that failed; one that fails keeps no other from being made.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub added: Vec<IpAddr>,
     pub removed: Vec<IpAddr>,
-    /// VIPs that are local because of us, whenever they were added: only Gateways use them.
+    /// VIPs that are local because of us alone, whenever they were added.
     pub ours: BTreeSet<IpAddr>,
+    /// By index, the first IPv4 address of each other interface that has one.
+    pub interfaces: BTreeMap<u32, Ipv4Addr>,
+    /// VIPs among the added that lie in a network of the node, which this address has.
+    pub near: BTreeMap<IpAddr, IpAddr>,
     pub problems: Vec<AddressError>,
 }
 
@@ -88,11 +92,30 @@ type Plan = fn(&[LocalAddress], &BTreeSet<IpAddr>) -> Vec<Op>;
 fn change(vips: &BTreeSet<IpAddr>, plan: Plan) -> Result<Changes, Unlisted> {
     let mut addresses = Addresses::open()?;
     let present = addresses.list()?;
+    // A program that announces an address may put it on an interface after us (kube-vip).
+    let foreign: BTreeSet<_> = present.iter().filter(|local| !local.ours).map(|it| it.address).collect();
     let ours = present.iter().filter(|local| local.ours && vips.contains(&local.address));
-    let mut changes = Changes { ours: ours.map(|local| local.address).collect(), ..Changes::default() };
+    let ours = ours.map(|local| local.address).filter(|address| !foreign.contains(address));
+    let mut changes =
+        Changes { ours: ours.collect(), interfaces: interfaces(&present), ..Changes::default() };
     changes.execute(addresses, &plan(&present, vips));
     changes.ours.extend(&changes.added);
+    let near = changes.added.iter().filter_map(|vip| {
+        let neighbour = present.iter().find(|local| !local.ours && local.is_near(vip))?;
+        Some((*vip, neighbour.address))
+    });
+    changes.near = near.collect();
     Ok(changes)
+}
+
+fn interfaces(present: &[LocalAddress]) -> BTreeMap<u32, Ipv4Addr> {
+    let mut first = BTreeMap::new();
+    for local in present.iter().filter(|local| !local.ours && local.interface != LOOPBACK) {
+        if let IpAddr::V4(address) = local.address {
+            first.entry(local.interface).or_insert(address);
+        }
+    }
+    first
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -141,7 +164,7 @@ mod tests {
     }
 
     fn local(text: &str, ours: bool) -> LocalAddress {
-        LocalAddress { address: ip(text), ours, interface: 1 }
+        LocalAddress { address: ip(text), ours, interface: 1, prefix: 32 }
     }
 
     #[test]

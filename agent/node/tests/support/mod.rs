@@ -16,6 +16,7 @@ use portcullis_model::FrontendKey;
 use portcullis_node::{CoreSockets, Datapath, Interfaces, Options};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use socket2::{Domain, Socket, Type};
 
 /// Runs a test in a network and mount namespace of its own. It is given the base of its pin
 /// directory.
@@ -44,24 +45,32 @@ pub(crate) fn open(options: &Options) -> Datapath {
     Datapath::open(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A client in a namespace of its own, on the other end of a veth pair. The node is 10.99.0.1 and
-/// fd99::1 on `node0`, and the client sends everything to it.
+/// A client in a namespace of its own, on the other end of a veth pair. It sends everything to the
+/// node.
 pub(crate) struct Client(File);
 
 impl Client {
+    /// The node is 10.99.0.1 and fd99::1 on `node0`.
     pub(crate) fn new() -> Self {
+        Self::on("node0", 99)
+    }
+
+    /// The node is 10.N.0.1 and fdN::1 on the interface.
+    pub(crate) fn on(interface: &str, network: u8) -> Self {
         let client = Self(thread::scope(|scope| scope.spawn(new_network_namespace).join()).unwrap());
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), client.0.as_raw_fd());
-        ip(&format!("link add node0 type veth peer name client0 netns {namespace}"));
-        ip("addr add 10.99.0.1/24 dev node0");
-        ip("addr add fd99::1/64 dev node0 nodad");
-        ip("link set node0 up");
+        ip(&format!("link add {interface} type veth peer name client0 netns {namespace}"));
+        // Addresses can be used at once: no other host has them.
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/accept_dad"), "0").unwrap();
+        ip(&format!("addr add 10.{network}.0.1/24 dev {interface}"));
+        ip(&format!("addr add fd{network}::1/64 dev {interface} nodad"));
+        ip(&format!("link set {interface} up"));
         client.enter(|| {
-            ip("addr add 10.99.0.2/24 dev client0");
-            ip("addr add fd99::2/64 dev client0 nodad");
+            ip(&format!("addr add 10.{network}.0.2/24 dev client0"));
+            ip(&format!("addr add fd{network}::2/64 dev client0 nodad"));
             ip("link set client0 up");
-            ip("route add default via 10.99.0.1");
-            ip("route add default via fd99::1");
+            ip(&format!("route add default via 10.{network}.0.1"));
+            ip(&format!("route add default via fd{network}::1"));
         });
         client
     }
@@ -74,7 +83,7 @@ impl Client {
         self.enter(|| TcpStream::connect_timeout(&address, timeout))
     }
 
-    fn enter<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn enter<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             rustix::thread::move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
                 .unwrap();
@@ -92,8 +101,20 @@ pub(crate) struct Cores {
 
 impl Cores {
     pub(crate) fn new(cores: usize) -> Self {
-        let listen =
-            |address: &str| (0..cores).map(|_| TcpListener::bind(address).unwrap()).collect::<Vec<_>>();
+        Self::with_room(cores, 128)
+    }
+
+    /// So many connections may wait at each socket.
+    pub(crate) fn with_room(cores: usize, room: i32) -> Self {
+        let listener = |address: &str| {
+            let address: SocketAddr = address.parse().unwrap();
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&address.into()).unwrap();
+            socket.listen(room).unwrap();
+            TcpListener::from(socket)
+        };
+        let listen = |address: &str| (0..cores).map(|_| listener(address)).collect::<Vec<_>>();
         let (v4, v6) = (listen("127.0.0.1:0"), listen("[::1]:0"));
         v4.iter().chain(&v6).for_each(|listener| listener.set_nonblocking(true).unwrap());
         Self { v4, v6 }
@@ -134,16 +155,27 @@ pub(crate) fn close<T>(descriptors: T) {
     drop(descriptors);
 }
 
-/// Runs `ip` in this thread's network namespace.
-pub(crate) fn ip(arguments: &str) {
-    let mut command = Command::new("ip");
-    command.args(arguments.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
+/// Runs `ip` in this thread's network namespace, and returns what it prints.
+pub(crate) fn ip(arguments: &str) -> String {
+    run("ip (package iproute2)", &arguments.split(' ').collect::<Vec<_>>())
+}
+
+/// The same of `nft`.
+pub(crate) fn nft(arguments: &str) -> String {
+    run("nft (package nftables)", &[arguments])
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(program.split(' ').next().unwrap());
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = {
         let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
-        command.spawn().expect("ip (package iproute2)")
+        command.spawn().expect(program)
     };
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn new_network_namespace() -> File {
