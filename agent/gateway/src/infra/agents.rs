@@ -7,8 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use portcullis_model::ObjectName;
 
 use super::address::MOST_PUBLISHED;
+use super::object::name_of;
 use crate::address_range::is_special;
 
 /// By the name of its node, what the agents there are.
@@ -28,6 +30,14 @@ pub(super) struct NodeAgent {
     /// Of the node: agents are in its network.
     pub(super) addresses: BTreeSet<IpAddr>,
     pub(super) state: AgentState,
+    /// The one whose state it is.
+    pub(super) pod: PodName,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodName {
+    pub(super) name: ObjectName,
+    pub(super) uid: Option<Arc<str>>,
 }
 
 /// The state that an endpoint tells of its agent, the best last.
@@ -60,7 +70,9 @@ impl AgentPod {
             (false, false) => AgentState::NotReady,
             (false, true) => AgentState::Ended,
         };
-        Some(Self { node: node.into(), agent: NodeAgent { addresses, state } })
+        let uid = pod.metadata.uid.as_deref().map(Arc::from);
+        let pod = PodName { name: name_of(&pod.metadata), uid };
+        Some(Self { node: node.into(), agent: NodeAgent { addresses, state, pod } })
     }
 }
 
@@ -94,8 +106,11 @@ impl<'p> FromIterator<&'p AgentPod> for Agents {
             agents
                 .entry(Arc::clone(node))
                 .and_modify(|there| {
-                    there.state = there.state.max(agent.state);
                     there.addresses.extend(&agent.addresses);
+                    if there.state < agent.state {
+                        there.state = agent.state;
+                        there.pod = agent.pod.clone();
+                    }
                 })
                 .or_insert_with(|| agent.clone());
         }

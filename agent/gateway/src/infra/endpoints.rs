@@ -11,7 +11,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::core::v1::{ObjectReference, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
@@ -94,6 +94,8 @@ fn address(agent: &NodeAgent, family: &str) -> Option<IpAddr> {
     agent.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4)
 }
 
+/// With its pod: ServiceLB of k3s takes no other endpoint for ready.
+///
 /// "ready [...] should never be true for terminating endpoints"; "serving is identical to ready
 /// except that it is set regardless of the terminating state" (EndpointConditions).
 fn endpoint(node: &str, agent: &NodeAgent, address: IpAddr) -> Endpoint {
@@ -101,6 +103,13 @@ fn endpoint(node: &str, agent: &NodeAgent, address: IpAddr) -> Endpoint {
     Endpoint {
         addresses: vec![address.to_string()],
         node_name: Some(node.to_owned()),
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: Some(agent.pod.name.namespace.to_string()),
+            name: Some(agent.pod.name.name.to_string()),
+            uid: agent.pod.uid.as_deref().map(str::to_owned),
+            ..ObjectReference::default()
+        }),
         conditions: Some(EndpointConditions {
             ready: Some(state == AgentState::Ready),
             serving: Some(matches!(state, AgentState::Ready | AgentState::Leaving)),

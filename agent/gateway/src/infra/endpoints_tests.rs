@@ -31,7 +31,7 @@ fn there(spec: Value) -> Generated {
 
 fn pod(node: &str, ready: &str, addresses: &[&str]) -> Value {
     let addresses: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
-    json!({"metadata": {"name": "agent"}, "spec": {"nodeName": node, "containers": []},
+    json!({"metadata": {"name": format!("agent-{ready}"), "namespace": "system", "uid": "p"}, "spec": {"nodeName": node, "containers": []},
         "status": {"phase": "Running", "hostIPs": addresses, "conditions": [{"type": "Ready", "status": ready}]}})
 }
 
@@ -101,6 +101,9 @@ fn an_agent_that_runs_nowhere_is_no_endpoint() {
 fn of_two_agents_on_a_node_the_better_counts() {
     let (old, new) = (pod("a", "True", &["192.0.2.1"]), pod("a", "False", &["192.0.2.1"]));
     let of = |pods: &[Value]| endpoints(&slices(&there(json!({})), &agents(pods)));
+    let slices = slices(&there(json!({})), &agents(&[new.clone(), old.clone()]));
+    let target = json!({"kind": "Pod", "namespace": "system", "name": "agent-True", "uid": "p"});
+    assert_eq!(slices[0]["endpoints"][0]["targetRef"], target);
     assert_eq!(of(&[leaving(old.clone()), new.clone()]), ["a 192.0.2.1 serving terminating"]);
     assert_eq!(of(&[new, old.clone()]), ["a 192.0.2.1 ready serving"]);
     assert_eq!(of(&[leaving(pod("a", "False", &["192.0.2.1"])), old]), ["a 192.0.2.1 ready serving"]);
