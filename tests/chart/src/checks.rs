@@ -11,6 +11,7 @@ mod kustomize;
 mod load;
 mod nodes;
 mod outside;
+mod reached;
 mod removed;
 mod words;
 
@@ -33,6 +34,7 @@ const INSTALLED: &[&[(&str, Check)]] = &[
     nodes::CHECKS,
     gateway::CHECKS,
     balancer::CHECKS,
+    reached::CHECKS,
     host_ports::CHECKS,
     dedicated::CHECKS,
     gateway::LAST_CHECKS,

@@ -17,7 +17,7 @@ use crate::inside;
 use crate::inside::Lifetime;
 use crate::layout::Layout;
 use crate::node::Node;
-use crate::parts::Part;
+use crate::parts::{Part, ProxyMode};
 use crate::{credentials, wait};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -134,6 +134,26 @@ impl Cluster {
 
     pub fn stop(&self, part: &str, node: Node) -> Result<()> {
         named(part)?.stop(&self.layout, node)
+    }
+
+    /// Has kube-proxy work in another mode on every node from now on, and waits until it does.
+    pub fn set_proxy_mode(&self, mode: ProxyMode) -> Result<()> {
+        fs::write(self.layout.proxy_mode(), mode.to_string())?;
+        for node in self.nodes() {
+            Part::Proxy.stop(&self.layout, node)?;
+            Part::Proxy.start(&self.layout, node)?;
+        }
+        let answers = |node: Node, url: &str| {
+            let asked = command::output(self.command_on(node, "curl").args(["-sS", "--fail", url]));
+            asked.unwrap_or_default()
+        };
+        for node in self.nodes() {
+            wait::until_true(&format!("kube-proxy in mode {mode} on {node}"), TIMEOUT, || {
+                answers(node, "http://127.0.0.1:10249/proxyMode") == mode.to_string()
+                    && !answers(node, "http://127.0.0.1:10256/healthz").is_empty()
+            })?;
+        }
+        Ok(())
     }
 
     /// Makes an image archive usable by pods, on every node.

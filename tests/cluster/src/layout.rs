@@ -73,6 +73,11 @@ impl Layout {
         Node::some(Node::MOST).take_while(|node| self.holder_of(*node).is_some())
     }
 
+    /// kube-proxy's, where it is not the default.
+    pub(crate) fn proxy_mode(&self) -> PathBuf {
+        self.path("proxy-mode")
+    }
+
     /// There when the cluster came up whole.
     pub(crate) fn ready(&self) -> PathBuf {
         self.path("ready")

@@ -34,6 +34,7 @@ pub use checks::{Check, holds};
 pub use inside::enter_if_asked;
 pub use layout::Layout;
 pub use node::Node;
+pub use parts::ProxyMode;
 
 /// Relative to the workspace.
 const DEFAULT: &str = "target/cluster";

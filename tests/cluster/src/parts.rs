@@ -1,6 +1,7 @@
 //! The programs that make the cluster, and their flags. Each part runs inside, logs to a file of
 //! its own and can be stopped and started again.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -22,6 +23,23 @@ pub(crate) enum Part {
     Proxy,
     Containerd,
     Kubelet,
+}
+
+/// The way in which kube-proxy has packets rewritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum ProxyMode {
+    #[default]
+    Nftables,
+    Iptables,
+}
+
+impl fmt::Display for ProxyMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        })
+    }
 }
 
 impl Part {
@@ -173,7 +191,6 @@ fn controller_manager(layout: &Layout) -> Vec<String> {
 
 fn proxy(layout: &Layout, node: Node) -> Vec<String> {
     let mut flags = words(&[
-        "--proxy-mode=nftables",
         "--metrics-bind-address=127.0.0.1:10249",
         "--healthz-bind-address=127.0.0.1:10256",
         // These sysctls are the machine's.
@@ -182,7 +199,9 @@ fn proxy(layout: &Layout, node: Node) -> Vec<String> {
         "--conntrack-tcp-timeout-established=0s",
         "--conntrack-tcp-timeout-close-wait=0s",
     ]);
+    let mode = fs::read_to_string(layout.proxy_mode());
     flags.extend([
+        format!("--proxy-mode={}", mode.unwrap_or_else(|_| ProxyMode::default().to_string())),
         format!("--kubeconfig={}", layout.kubeconfig("admin").display()),
         format!("--hostname-override={node}"),
         format!("--cluster-cidr={}", node::PODS),

@@ -18,6 +18,7 @@ const KUBELETS: &str = "kubelets.yaml";
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Gateway with host ports is served on every node's own address, and clients' are kept", nodes_serve),
+    ("its status has the addresses of the nodes with a ready agent, too", status_has_nodes),
     (
         "a port on which another process begins to listen is given up on its node, which an Event says",
         occupied_port_is_given_up,
@@ -39,6 +40,13 @@ fn nodes_serve(cluster: &Cluster) -> Result<()> {
         PODS[1].await_answer(cluster, &url)?;
     }
     Ok(())
+}
+
+fn status_has_nodes(cluster: &Cluster) -> Result<()> {
+    let own = field(cluster, "service/older-portcullis", "{.spec.clusterIP}")?;
+    let nodes: Vec<_> = cluster.nodes().map(|node| node.address()).collect();
+    let all = format!("{own} {}", nodes.join(" "));
+    await_field(cluster, "gateway/older", "{.status.addresses[*].value}", &all)
 }
 
 fn occupied_port_is_given_up(cluster: &Cluster) -> Result<()> {

@@ -98,7 +98,7 @@ fn node_is_left_out(cluster: &Cluster) -> Result<()> {
     pods_reach_it(cluster)
 }
 
-fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
+pub(super) fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
     let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
     let daemon_set = format!("daemonset/{RELEASE}");
     cluster.kubectl(&["patch", "-n", NAMESPACE, &daemon_set, "--type=merge", "--patch", &patch])?;

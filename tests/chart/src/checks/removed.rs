@@ -72,7 +72,7 @@ fn objects_left(cluster: &Cluster) -> Result<String> {
     let asked: &[&[&str]] = &[
         &["all,serviceaccounts,leases,roles,rolebindings", "--namespace", NAMESPACE],
         &["clusterroles,clusterrolebindings,gatewayclasses,xmeshes,customresourcedefinitions"],
-        &["services,deployments,serviceaccounts", "--namespace", TESTED],
+        &["services,endpointslices,deployments,serviceaccounts", "--namespace", TESTED],
         &["roles,rolebindings", "--all-namespaces"],
     ];
     let mut left = Vec::new();
