@@ -9,6 +9,7 @@ mod gateway;
 mod host_ports;
 mod kustomize;
 mod load;
+mod metallb;
 mod nodes;
 mod outside;
 mod reached;
@@ -35,6 +36,7 @@ const INSTALLED: &[&[(&str, Check)]] = &[
     gateway::CHECKS,
     balancer::CHECKS,
     reached::CHECKS,
+    metallb::CHECKS,
     host_ports::CHECKS,
     dedicated::CHECKS,
     gateway::LAST_CHECKS,

@@ -5,6 +5,7 @@
 mod checks;
 mod helm;
 mod install;
+mod metallb;
 mod rendered;
 
 use std::path::PathBuf;
