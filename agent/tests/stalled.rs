@@ -6,8 +6,9 @@
 #[expect(dead_code, reason = "for the agent's other sides")]
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write, copy, sink};
+use std::io::{self, Read, Write, copy, sink};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -28,7 +29,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: endless}
-spec: {ports: [{port: 80}]}
+spec: {ports: [{port: 80, appProtocol: PROTOCOL}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -44,32 +45,83 @@ spec:
   parentRefs: [{name: web}]
   rules: [{backendRefs: [{name: endless, port: 80}]}]
 ";
+const HTTP1: &str = "http";
+const H2C: &str = "kubernetes.io/h2c";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
 const LARGEST_WINDOW: u32 = i32::MAX as u32;
 /// The time in which nothing moves when all buffers are full, and the limit for them to fill.
 const QUIET: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A backend whose bodies do not end. Counts the bytes that it got rid of.
-fn endless() -> (u16, Arc<AtomicUsize>) {
+fn endless(protocol: &str) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, sent) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default());
-    let count = sent.clone();
+    let (count, send) = (sent.clone(), if protocol == H2C { send_http2 } else { send_http1 });
     thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
+        for stream in listener.incoming().flatten() {
             let count = count.clone();
-            let send = move || {
-                let _ = stream.read(&mut [0; 1024]);
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n");
-                while let Ok(written) = stream.write(&[b'x'; 16 << 10]) {
-                    count.fetch_add(written, Relaxed);
-                }
-            };
+            let send = move || drop(send(stream, &count));
             thread::Builder::new().stack_size(64 << 10).spawn(send).unwrap();
         }
     });
     (port, sent)
+}
+
+fn send_http1(mut stream: TcpStream, sent: &AtomicUsize) -> io::Result<()> {
+    let _ = stream.read(&mut [0; 1024])?;
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n")?;
+    loop {
+        sent.fetch_add(stream.write(&[b'x'; 16 << 10])?, Relaxed);
+    }
+}
+
+/// Uses every window up at once, so that there is more to do only when a frame comes.
+fn send_http2(mut stream: TcpStream, sent: &AtomicUsize) -> io::Result<()> {
+    stream.read_exact(&mut [0; PREFACE.len()])?;
+    // SETTINGS_MAX_CONCURRENT_STREAMS
+    stream.write_all(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 8, 0]))?;
+    let (mut initial, mut shared, mut windows) = (65_535, 65_535, BTreeMap::new());
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head)?;
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+        stream.read_exact(&mut payload)?;
+        let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let number = |at| u32::from_be_bytes([at, at + 1, at + 2, at + 3].map(|at: usize| payload[at]));
+        match (head[3], head[4]) {
+            (SETTINGS, 0) => {
+                let window = (0..payload.len()).step_by(6).find(|at| payload[at + 1] == 4);
+                initial = window.map_or(initial, |at| number(at + 2));
+                stream.write_all(&frame(SETTINGS, 1, 0, &[]))?;
+            }
+            (HEADERS, _) => {
+                windows.insert(id, initial);
+                // :status: 200
+                stream.write_all(&frame(HEADERS, 4, id, &[0x88]))?;
+            }
+            (WINDOW_UPDATE, _) if id == 0 => shared += number(0),
+            (WINDOW_UPDATE, _) => {
+                windows.entry(id).and_modify(|window| *window += number(0));
+            }
+            (RST_STREAM, _) => drop(windows.remove(&id)),
+            _ => {}
+        }
+        for (id, window) in &mut windows {
+            while *window > 0 && shared > 0 {
+                let piece = (*window).min(shared).min(16 << 10);
+                stream.write_all(&frame(DATA, 0, *id, &vec![b'x'; piece as usize]))?;
+                sent.fetch_add(piece as usize, Relaxed);
+                (*window, shared) = (*window - piece, shared - piece);
+            }
+        }
+    }
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -79,10 +131,10 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// A hundred requests at once, and the largest windows there are for their responses.
 fn http2_requests() -> Vec<u8> {
-    let settings = frame(4, 0, 0, &[&[0, 4][..], &LARGEST_WINDOW.to_be_bytes()].concat());
-    let window = frame(8, 0, 0, &(LARGEST_WINDOW - 65_535).to_be_bytes());
+    let settings = frame(SETTINGS, 0, 0, &[&[0, 4][..], &LARGEST_WINDOW.to_be_bytes()].concat());
+    let window = frame(WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - 65_535).to_be_bytes());
     // GET, http, /, and the authority a.
-    let request = |n: u32| frame(1, 5, 2 * n + 1, &[0x82, 0x86, 0x84, 0x41, 1, b'a']);
+    let request = |n: u32| frame(HEADERS, 5, 2 * n + 1, &[0x82, 0x86, 0x84, 0x41, 1, b'a']);
     [PREFACE.to_vec(), settings, window, (0..100).flat_map(request).collect()].concat()
 }
 
@@ -105,9 +157,9 @@ fn settle(sent: &AtomicUsize) {
 }
 
 /// KiB of the agent for each of the connections, which write these bytes, read so many and stop.
-fn cost(request: &[u8], connections: usize, taken: u64) -> usize {
-    let (port, sent) = endless();
-    let manifests = MANIFESTS.replace("BACKEND", &port.to_string());
+fn cost(protocol: &str, request: &[u8], connections: usize, taken: u64) -> usize {
+    let (port, sent) = endless(protocol);
+    let manifests = MANIFESTS.replace("BACKEND", &port.to_string()).replace("PROTOCOL", protocol);
     let agent = Agent::start_with(&["--minimum-rate", "0"], &[("all.yaml", &manifests)]);
     let before = resident(&agent);
     let stalled = (0..connections).map(|_| {
@@ -127,13 +179,16 @@ fn cost(request: &[u8], connections: usize, taken: u64) -> usize {
 /// HTTP/1 costs no more for what it has taken before.
 #[test]
 fn clients_that_do_not_read_cost_little() {
-    let costs = [
-        ("HTTP/1", cost(GET, 100, 0), 64),
-        ("HTTP/1, after 4 MiB", cost(GET, 100, 4 << 20), 64),
-        ("HTTP/2, 100 streams", cost(&http2_requests(), 8, 0), 1024),
-    ];
+    let requests = http2_requests();
+    let costs = [HTTP1, H2C].map(|backend| {
+        [
+            (backend, "HTTP/1", cost(backend, GET, 100, 0), 64),
+            (backend, "HTTP/1, after 4 MiB", cost(backend, GET, 100, 4 << 20), 64),
+            (backend, "HTTP/2, 100 streams", cost(backend, &requests, 8, 0), 1024),
+        ]
+    });
     println!("KiB for each connection: {costs:?}");
-    for (what, cost, bound) in costs {
-        assert!(cost <= bound, "{what}: {cost} KiB");
+    for (backend, what, cost, bound) in costs.into_iter().flatten() {
+        assert!(cost <= bound, "{what} to {backend}: {cost} KiB");
     }
 }

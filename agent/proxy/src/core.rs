@@ -17,3 +17,4 @@ pub(crate) mod task;
 pub(crate) mod trailers;
 pub(crate) mod untaken;
 pub(crate) mod upload_progress;
+pub(crate) mod window;

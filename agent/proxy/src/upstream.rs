@@ -3,6 +3,6 @@
 pub(crate) mod attempt;
 pub(crate) mod endpoint;
 pub(crate) mod http1;
-pub(crate) mod multiplex;
+pub(crate) mod http2;
 pub(crate) mod pool;
 pub(crate) mod request;

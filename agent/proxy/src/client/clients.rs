@@ -29,6 +29,7 @@ use crate::core::settings::MinimumRate;
 use crate::core::snapshot::Current;
 use crate::core::stats::ExceededLimit;
 use crate::core::upload_progress::UploadProgress;
+use crate::core::window::Windows;
 
 /// Unread bytes of a connection from which on each response has one piece at most.
 const MUCH: usize = 8 << 10;
@@ -52,6 +53,8 @@ pub(crate) struct Client {
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<Rc<ListenerState>>,
     pub progress: Arc<Progress>,
+    /// Of its responses, as far as they come from backends of HTTP/2.
+    pub windows: Rc<Windows>,
     permit: ConnectionPermit,
     idle_limit: IdleLimit,
     under_way: Rc<Cell<usize>>,
@@ -148,6 +151,7 @@ impl Client {
             local,
             tls,
             progress: Arc::new(Progress::new()),
+            windows: Rc::default(),
             permit,
             idle_limit,
             under_way: clients.under_way.clone(),

@@ -3,7 +3,7 @@
 use std::process;
 use std::thread;
 
-/// Runs HTTP/2 streams and pooled connections on the core that owns them.
+/// Runs HTTP/2 streams on the core that owns them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalExecutor;
 

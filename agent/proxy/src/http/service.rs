@@ -36,7 +36,7 @@ impl Service {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response, Infallible>> {
         let exchange = Exchange::begin(&client);
-        let outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken);
+        let outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
         async move { Ok(self.respond(&client, exchange, outgoing).await) }
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Uri, Version, header};
+use http::{HeaderName, HeaderValue, Uri, Version, header};
 use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
@@ -16,6 +16,8 @@ use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 
 const ATTEMPTS: usize = 3;
+/// Fields of ours that say something about an HTTP/1 connection (RFC 9113 section 8.2.2).
+const CONNECTION_FIELDS: [HeaderName; 3] = [header::CONNECTION, header::UPGRADE, header::TRANSFER_ENCODING];
 
 /// The reason why no response came.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +95,9 @@ pub(crate) async fn send(
 /// endpoint's address.
 fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
     parts.version = Version::HTTP_2;
+    for name in CONNECTION_FIELDS {
+        parts.headers.remove(name);
+    }
     let Some(host) = parts.headers.remove(header::HOST) else { return };
     let mut target = std::mem::take(&mut parts.uri).into_parts();
     target.scheme = Some(Scheme::HTTP);

@@ -5,15 +5,13 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
+use http_body::{Frame, SizeHint};
 use portcullis_model::BackendProtocol;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -24,7 +22,7 @@ use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
-use crate::upstream::multiplex::{Multiplexed, Stream};
+use crate::upstream::http2::{self, Http2Body, Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Resend, Upload};
 
 /// For this long, an endpoint that refused a connection is tried last.
@@ -74,7 +72,7 @@ pub(crate) struct ResponseBody {
 
 enum Source {
     Http1(Box<Http1Body>),
-    Http2 { incoming: Incoming, _place: Stream },
+    Http2 { body: Http2Body, _place: Stream },
 }
 
 struct InFlight(Rc<Endpoint>);
@@ -93,7 +91,7 @@ pub(crate) enum UpstreamError {
     #[error(transparent)]
     Http1(#[from] Http1Error),
     #[error(transparent)]
-    Http2(#[from] hyper::Error),
+    Http2(#[from] h2::Error),
 }
 
 /// The connections that will do.
@@ -262,13 +260,12 @@ impl Connection {
             }
             Kind::Http2(place) => {
                 let resend = if reused { Resend::of(&outgoing) } else { None };
-                let sent = place.send(outgoing.into_request()).await;
-                sent.map_err(|mut failure| {
-                    let unsent = failure.take_message().map(Box::from);
+                let sent = place.send(outgoing).await;
+                sent.map_err(|http2::Unanswered { error, unsent }| {
                     let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
-                    SendFailure { error: failure.into_error().into(), again }
+                    SendFailure { error: error.into(), again }
                 })
-                .map(|response| response.map(|incoming| Source::Http2 { incoming, _place: place }))
+                .map(|response| response.map(|body| Source::Http2 { body, _place: place }))
             }
         };
         sent.map(|response| response.map(|source| ResponseBody { source, in_flight }))
@@ -285,18 +282,18 @@ impl ResponseBody {
     pub(crate) fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Http1(body) => body.is_end_stream(),
-            Source::Http2 { incoming, .. } => incoming.is_end_stream(),
+            Source::Http2 { body, .. } => body.is_end_stream(),
         }
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Http1(body) => body.size_hint(),
-            Source::Http2 { incoming, .. } => incoming.size_hint(),
+            Source::Http2 { body, .. } => body.size_hint(),
         }
     }
 
-    /// The next frame. HTTP/1 reads no more than `most` bytes for it.
+    /// The next frame, which has no more than `most` bytes.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -304,7 +301,7 @@ impl ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         match &mut self.source {
             Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
-            Source::Http2 { incoming, .. } => Pin::new(incoming).poll_frame(cx).map_err(UpstreamError::from),
+            Source::Http2 { body, .. } => body.poll_frame(cx, most).map_err(UpstreamError::from),
         }
     }
 

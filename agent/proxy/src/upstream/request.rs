@@ -17,6 +17,7 @@ use portcullis_model::Limits;
 use crate::core::trailers::restrict_trailers;
 use crate::core::untaken::{TakenBody, Untaken};
 use crate::core::upload_progress::UploadProgress;
+use crate::core::window::Windows;
 
 /// A client that has many requests at once may leave as many responses unread.
 const READ_AHEAD: usize = 16 << 10;
@@ -28,6 +29,8 @@ pub(crate) struct Outgoing {
     pub upload: Upload,
     /// Bytes of an HTTP/1 response that are read before the client asks for them, head included.
     pub read_ahead: usize,
+    /// Of the client's connection.
+    pub windows: Rc<Windows>,
 }
 
 /// Empty uploads are a case of their own: a request without body can be sent again. The other is
@@ -43,6 +46,8 @@ pub(crate) struct Resend {
     method: Method,
     uri: Uri,
     fields: Vec<(HeaderName, HeaderValue)>,
+    read_ahead: usize,
+    windows: Rc<Windows>,
 }
 
 pub(crate) struct ClientUpload {
@@ -83,23 +88,22 @@ pub(crate) enum UploadError {
 
 impl Outgoing {
     /// Of a client whose connection counts what backends are yet to take.
-    pub(crate) fn new(request: Request<Incoming>, limits: &Limits, untaken: &Arc<Untaken>) -> Box<Self> {
-        request.map(|body| Upload::new(body, limits.body_bytes, untaken)).into()
+    pub(crate) fn new(
+        request: Request<Incoming>,
+        limits: &Limits,
+        untaken: &Arc<Untaken>,
+        windows: &Rc<Windows>,
+    ) -> Box<Self> {
+        Self::of(request.map(|body| Upload::new(body, limits.body_bytes, untaken)), windows)
     }
 
-    pub(crate) fn into_request(self) -> Request<Upload> {
-        Request::from_parts(self.parts, self.upload)
-    }
-}
-
-impl From<Request<Upload>> for Box<Outgoing> {
-    fn from(request: Request<Upload>) -> Self {
+    pub(crate) fn of(request: Request<Upload>, windows: &Rc<Windows>) -> Box<Self> {
         let (parts, upload) = request.into_parts();
         let read_ahead = match parts.version {
             Version::HTTP_2 => READ_AHEAD_OF_STREAM,
             _ => READ_AHEAD,
         };
-        Self::new(Outgoing { parts, upload, read_ahead })
+        Box::new(Self { parts, upload, read_ahead, windows: windows.clone() })
     }
 }
 
@@ -107,22 +111,29 @@ impl From<Request<Upload>> for Box<Outgoing> {
 
 impl Resend {
     /// For a request that has no body and an idempotent method.
-    pub(crate) fn of(Outgoing { parts, upload, .. }: &Outgoing) -> Option<Self> {
+    pub(crate) fn of(Outgoing { parts, upload, read_ahead, windows }: &Outgoing) -> Option<Self> {
         if !matches!(upload, Upload::Empty) || !parts.method.is_idempotent() {
             return None;
         }
         let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
-        Some(Self { method: parts.method.clone(), uri: parts.uri.clone(), fields: fields.collect() })
+        Some(Self {
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            fields: fields.collect(),
+            read_ahead: *read_ahead,
+            windows: windows.clone(),
+        })
     }
 
     pub(crate) fn into_outgoing(self) -> Box<Outgoing> {
-        let mut request = Request::new(Upload::Empty);
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
+        let (mut parts, ()) = Request::new(()).into_parts();
+        parts.method = self.method;
+        parts.uri = self.uri;
         for (name, value) in self.fields {
-            request.headers_mut().append(name, value);
+            parts.headers.append(name, value);
         }
-        request.into()
+        let Self { read_ahead, windows, .. } = self;
+        Box::new(Outgoing { parts, upload: Upload::Empty, read_ahead, windows })
     }
 }
 

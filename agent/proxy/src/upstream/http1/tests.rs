@@ -2,6 +2,7 @@
 //! but where this one is stricter.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use http::header::TRANSFER_ENCODING;
@@ -130,7 +131,7 @@ async fn serve(listener: &TcpListener, bytes: &[u8], piece: usize) {
 
 async fn own(stream: TcpStream, method: &Method) -> Option<Read> {
     let request = Request::builder().method(method).uri("/").body(Upload::Empty).unwrap();
-    let mut outgoing: Box<Outgoing> = request.into();
+    let mut outgoing = Outgoing::of(request, &Rc::default());
     let response = Http1::new(stream).send(&mut outgoing, LIMITS).await.ok()?;
     let (parts, mut body) = response.into_parts();
     let mut frames = Vec::new();

@@ -1,0 +1,199 @@
+//! The bodies of responses that come on one connection. What a backend sends is copied out of the
+//! HTTP library as it comes: the library's buffers are those of the connection, so that a few bytes
+//! for a client that does not read would hold what came for others beside them, and every frame, if
+//! it is of one byte, would cost hundreds.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use foldhash::fast::RandomState;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Response, header};
+use http_body::{Frame, SizeHint};
+
+use crate::core::window::Window;
+use crate::upstream::http2::wire::{Metering, Touched};
+
+/// Bytes of a piece at least, however small the frames are.
+const SMALL: usize = 1 << 10;
+
+/// By stream, those that are being received.
+#[derive(Default)]
+pub(super) struct Inboxes(RefCell<HashMap<u32, Rc<RefCell<Inbox>>, RandomState>>);
+
+/// The body of a response.
+pub(crate) struct Http2Body {
+    inbox: Rc<RefCell<Inbox>>,
+    inboxes: Rc<Inboxes>,
+    metering: Metering,
+    window: Window,
+    /// Bytes to come, if the backend announced them.
+    left: Option<u64>,
+}
+
+/// A body as far as it came and was not asked for.
+struct Inbox {
+    incoming: RecvStream,
+    pieces: VecDeque<BytesMut>,
+    /// Bytes of all of them.
+    held: usize,
+    end: End,
+    /// Of a client that waits for more.
+    waker: Option<Waker>,
+}
+
+enum End {
+    /// There may be more.
+    Open,
+    Trailers(HeaderMap),
+    Complete,
+    Broken(h2::Error),
+}
+
+// === impl Inboxes ===
+
+impl Inboxes {
+    pub(super) fn receive(
+        self: &Rc<Self>,
+        response: Response<RecvStream>,
+        metering: Metering,
+        window: Window,
+    ) -> Response<Http2Body> {
+        let length = response.headers().get(header::CONTENT_LENGTH);
+        let left = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        response.map(|incoming| {
+            let end = if incoming.is_end_stream() { End::Complete } else { End::Open };
+            let mut inbox = Inbox { incoming, pieces: VecDeque::new(), held: 0, end, waker: None };
+            // Some of it may have come with the head.
+            inbox.fill();
+            let inbox = Rc::new(RefCell::new(inbox));
+            self.0.borrow_mut().insert(metering.id(), inbox.clone());
+            Http2Body { inbox, inboxes: self.clone(), metering, window, left }
+        })
+    }
+
+    /// Takes what came.
+    pub(super) fn fill(&self, touched: Touched) {
+        let inboxes = self.0.borrow();
+        match touched {
+            Touched::All => inboxes.values().for_each(|inbox| inbox.borrow_mut().fill()),
+            Touched::Some(ids) => {
+                let touched = ids.iter().filter_map(|id| inboxes.get(id));
+                touched.for_each(|inbox| inbox.borrow_mut().fill());
+            }
+        }
+    }
+}
+
+// === impl Http2Body ===
+
+impl Http2Body {
+    pub(crate) fn is_end_stream(&self) -> bool {
+        let inbox = self.inbox.borrow();
+        matches!(inbox.end, End::Complete) && inbox.held == 0
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+
+    /// The next frame, which has no more than `most` bytes. The backend may go on when the client
+    /// comes back for more: then it has taken the last one.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let mut inbox = self.inbox.borrow_mut();
+        if let End::Open = inbox.end {
+            let held = u32::try_from(inbox.held).unwrap_or(u32::MAX);
+            self.metering.enlarge(self.window.size(), held);
+        }
+        let bytes = inbox.take(most);
+        if !bytes.is_empty() {
+            self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        match std::mem::replace(&mut inbox.end, End::Complete) {
+            End::Open => {
+                inbox.end = End::Open;
+                if !inbox.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                    inbox.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+            End::Trailers(trailers) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+            End::Complete => Poll::Ready(None),
+            // "a server MAY request that the client abort transmission of a request without error
+            // by sending a RST_STREAM with an error code of NO_ERROR after sending a complete
+            // response" (RFC 9113 section 8.1).
+            End::Broken(error) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
+            End::Broken(error) => Poll::Ready(Some(Err(error))),
+        }
+    }
+}
+
+impl Drop for Http2Body {
+    fn drop(&mut self) {
+        self.inboxes.0.borrow_mut().remove(&self.metering.id());
+    }
+}
+
+// === impl Inbox ===
+
+impl Inbox {
+    /// Takes what the library has, and wakes the client that waits for it.
+    fn fill(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let before = self.held;
+        while let End::Open = self.end {
+            match self.incoming.poll_data(&mut cx) {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    let _ = self.incoming.flow_control().release_capacity(bytes.len());
+                    if !bytes.is_empty() {
+                        self.hold(&bytes);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => self.end = End::Broken(error),
+                Poll::Ready(None) => match self.incoming.poll_trailers(&mut cx) {
+                    Poll::Ready(Ok(Some(trailers))) => self.end = End::Trailers(trailers),
+                    Poll::Ready(Ok(None)) => self.end = End::Complete,
+                    Poll::Ready(Err(error)) => self.end = End::Broken(error),
+                    Poll::Pending => break,
+                },
+                Poll::Pending => break,
+            }
+        }
+        if (self.held > before || !matches!(self.end, End::Open))
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Small frames become one piece.
+    fn hold(&mut self, bytes: &[u8]) {
+        self.held += bytes.len();
+        match self.pieces.back_mut() {
+            Some(last) if last.capacity() - last.len() >= bytes.len() => last.extend_from_slice(bytes),
+            _ => {
+                let mut piece = BytesMut::with_capacity(bytes.len().max(SMALL));
+                piece.extend_from_slice(bytes);
+                self.pieces.push_back(piece);
+            }
+        }
+    }
+
+    fn take(&mut self, most: usize) -> Bytes {
+        let Some(mut piece) = self.pieces.pop_front() else { return Bytes::new() };
+        if piece.len() > most {
+            let rest = piece.split_off(most);
+            self.pieces.push_front(rest);
+        }
+        self.held -= piece.len();
+        piece.freeze()
+    }
+}

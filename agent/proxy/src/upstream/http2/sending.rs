@@ -1,0 +1,96 @@
+//! The body of a request on its way out: as much as the backend's window takes.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::{Reason, SendStream};
+use http_body::{Body as _, Frame};
+
+use crate::upstream::http2::wire::Wire;
+use crate::upstream::request::Upload;
+
+/// The reason why a body is not sent to its end.
+enum Stopped {
+    /// The client's part.
+    Upload,
+    /// The backend wants no more of it, or is gone.
+    Backend,
+}
+
+/// Sends the body. A response that is under way ends with a body that breaks off.
+pub(super) async fn send(mut upload: Upload, mut stream: SendStream<Bytes>, wire: Rc<Wire>) {
+    if let Err(Stopped::Upload) = send_all(&mut upload, &mut stream).await {
+        stream.send_reset(Reason::INTERNAL_ERROR);
+        wire.touch(stream.stream_id().as_u32());
+    }
+}
+
+/// Nothing is read of the client before the backend has room for it.
+async fn send_all(upload: &mut Upload, stream: &mut SendStream<Bytes>) -> Result<(), Stopped> {
+    while !upload.is_end_stream() {
+        poll_fn(|cx| poll_room(cx, stream, 1)).await?;
+        let frame = poll_fn(|cx| poll_upload(cx, upload, stream)).await?;
+        let Some(frame) = frame else { return Ok(stream.send_data(Bytes::new(), true)?) };
+        match frame.into_data() {
+            // The last piece may say that it is the last.
+            Ok(data) if upload.is_end_stream() && data.len() <= stream.capacity() => {
+                return Ok(stream.send_data(data, true)?);
+            }
+            Ok(mut data) => {
+                while !data.is_empty() {
+                    let room = poll_fn(|cx| poll_room(cx, stream, data.len())).await?;
+                    let piece = data.split_to(room.min(data.len()));
+                    stream.send_data(piece, false)?;
+                }
+            }
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    return Ok(stream.send_trailers(trailers)?);
+                }
+            }
+        }
+    }
+    Ok(stream.send_data(Bytes::new(), true)?)
+}
+
+/// The bytes that the backend has room for.
+fn poll_room(
+    cx: &mut Context<'_>,
+    stream: &mut SendStream<Bytes>,
+    wanted: usize,
+) -> Poll<Result<usize, Stopped>> {
+    stream.reserve_capacity(wanted);
+    loop {
+        if stream.capacity() > 0 {
+            return Poll::Ready(Ok(stream.capacity()));
+        }
+        match stream.poll_capacity(cx) {
+            Poll::Ready(Some(Ok(_))) => {}
+            Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(Err(Stopped::Backend)),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+}
+
+/// The next that the client sends, unless the backend resets the stream before.
+fn poll_upload(
+    cx: &mut Context<'_>,
+    upload: &mut Upload,
+    stream: &mut SendStream<Bytes>,
+) -> Poll<Result<Option<Frame<Bytes>>, Stopped>> {
+    if stream.poll_reset(cx).is_ready() {
+        return Poll::Ready(Err(Stopped::Backend));
+    }
+    Pin::new(upload).poll_frame(cx).map(|frame| frame.transpose().map_err(|_| Stopped::Upload))
+}
+
+// === impl Stopped ===
+
+impl From<h2::Error> for Stopped {
+    fn from(_: h2::Error) -> Self {
+        Self::Backend
+    }
+}

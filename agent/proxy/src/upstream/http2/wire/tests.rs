@@ -1,0 +1,111 @@
+use super::*;
+
+const CUTS: [usize; 4] = [1, 5, 17, 1 << 20];
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn setting(id: u8, value: u32) -> Vec<u8> {
+    [&[0, id], &value.to_be_bytes()[..]].concat()
+}
+
+fn update(stream: u32, more: u32) -> Vec<u8> {
+    frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes())
+}
+
+fn metered(windows: &[(u32, u32)]) -> Flow {
+    let mut flow = Flow::new();
+    flow.send(&[b'P'; PREFACE]);
+    flow.unsent.clear();
+    for (id, size) in windows {
+        let due = size - window::SMALLEST;
+        flow.windows.insert(*id, Window { has_begun: false, left: *size, due });
+    }
+    flow
+}
+
+#[test]
+fn the_library_says_nothing_of_the_windows_of_streams() {
+    let settings = |window| [setting(2, 0), setting(4, window), setting(6, 9)].concat();
+    let said = [
+        frame(SETTINGS, 0, 0, &settings(i32::MAX as u32)),
+        frame(SETTINGS, ACK, 0, &[]),
+        update(0, 70_000),
+        update(1, 70_000),
+        frame(DATA, 0, 1, &[WINDOW_UPDATE; 300]),
+        update(3, 1),
+    ];
+    let sent = [&frame(SETTINGS, 0, 0, &settings(window::SMALLEST)), &said[1], &said[2], &said[4]];
+    for cut in CUTS {
+        let mut flow = metered(&[]);
+        said.concat().chunks(cut).for_each(|piece| flow.send(piece));
+        assert_eq!(flow.unsent, sent.map(Vec::as_slice).concat(), "by {cut}");
+    }
+}
+
+#[test]
+fn a_window_is_enlarged_behind_the_head_of_its_request() {
+    let head = [frame(HEADERS, 0, 1, b"abc"), frame(CONTINUATION, END_HEADERS, 1, b"d")].concat();
+    for cut in CUTS {
+        let mut flow = metered(&[(1, 5 << 10), (3, window::SMALLEST)]);
+        for piece in head.chunks(cut) {
+            flow.write_due();
+            flow.send(piece);
+        }
+        assert_eq!(flow.unsent, head, "by {cut}: it would stand in the middle");
+        flow.write_due();
+        flow.send(&frame(HEADERS, END_HEADERS, 3, b"e"));
+        flow.write_due();
+        let sent =
+            [head.clone(), update(1, (5 << 10) - window::SMALLEST), frame(HEADERS, END_HEADERS, 3, b"e")]
+                .concat();
+        assert_eq!(flow.unsent, sent, "by {cut}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_over_gets_no_larger_window() {
+    let mut flow = metered(&[(1, 5 << 10)]);
+    flow.send(&frame(HEADERS, END_HEADERS, 1, b"abc"));
+    flow.windows.remove(&1);
+    flow.unsent.clear();
+    flow.write_due();
+    assert_eq!(flow.unsent, b"");
+}
+
+#[test]
+fn a_backend_may_use_its_window_and_no_more() {
+    let size = window::SMALLEST as usize;
+    for cut in CUTS {
+        let mut flow = metered(&[(1, window::SMALLEST), (3, window::SMALLEST)]);
+        let all = [frame(DATA, 0, 1, &vec![0; size]), frame(DATA, 0, 1, &[])].concat();
+        assert_eq!(all.chunks(cut).try_for_each(|piece| flow.receive(piece)), Ok(()), "by {cut}");
+        assert_eq!(flow.receive(&frame(DATA, 0, 5, &[0])), Ok(()), "the library knows no such stream");
+        let more = [frame(DATA, 0, 3, &[0]), frame(DATA, 0, 1, &[0])].concat();
+        assert_eq!(more.chunks(cut).try_for_each(|piece| flow.receive(piece)), Err(Overrun(1)));
+    }
+}
+
+#[test]
+fn a_stream_is_looked_at_when_a_frame_of_it_is_complete() {
+    let frames = [
+        frame(HEADERS, END_HEADERS, 1, &[0x88]),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(DATA, END_STREAM, 3, &[0; 20]),
+        frame(RST_STREAM, 0, 5, &[0; 4]),
+    ];
+    for cut in CUTS {
+        let mut flow = metered(&[(1, 4096), (3, 4096), (5, 4096)]);
+        let (last, first) = frames.split_last().unwrap();
+        let bytes = [first.concat(), last[..last.len() - 1].to_vec()].concat();
+        assert_eq!(bytes.chunks(cut).try_for_each(|piece| flow.receive(piece)), Ok(()));
+        assert_eq!((&flow.touched[..], flow.all_touched), (&[1, 3][..], false), "by {cut}");
+        let rest = [last[last.len() - 1..].to_vec(), frame(GOAWAY, 0, 0, &[0; 8])].concat();
+        assert_eq!(rest.chunks(cut).try_for_each(|piece| flow.receive(piece)), Ok(()));
+        assert_eq!((&flow.touched[..], flow.all_touched), (&[1, 3, 5][..], true), "by {cut}");
+        let open: Vec<_> = flow.windows.keys().copied().collect();
+        assert_eq!(open, [1], "the others are over");
+    }
+}
