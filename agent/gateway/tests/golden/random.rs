@@ -300,10 +300,10 @@ fn generated_service(namespace: &str, dice: &mut Dice) -> Value {
     let (namespace, gateway) = dice.pick(&[(namespace, "one"), (namespace, "two"), MOST_CHANGED]);
     let name = generated_name(gateway, dice.pick(&["portcullis", "portcullis", "portcullis", "second"]));
     let ingress = json!({"ip": dice.pick(&ADDRESSES), "ipMode": dice.pick(&["VIP", "Proxy", "Proxy"])});
-    let content = json!({
-        "spec": {"type": "LoadBalancer", "clusterIPs": [dice.pick(&["10.96.0.1", "10.96.0.2"])]},
-        "status": {"loadBalancer": {"ingress": [ingress]}},
-    });
+    let ports = [80, 443].map(|port| json!({"port": port, "nodePort": dice.pick(&[0, 30080, 30081])}));
+    let spec = json!({"type": "LoadBalancer", "clusterIPs": [dice.pick(&["10.96.0.1", "10.96.0.2"])], "ports": ports,
+        "externalTrafficPolicy": dice.pick(&["Local", "Cluster"]), "healthCheckNodePort": dice.pick(&[0, 32000, 32001])});
+    let content = json!({"spec": spec, "status": {"loadBalancer": {"ingress": [ingress]}}});
     let mut service = manifest("v1", "Service", namespace, &name, dice, content);
     service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "portcullis"});
     if dice.roll(4) != 0 {
