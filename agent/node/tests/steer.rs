@@ -18,7 +18,7 @@ use portcullis_common::abi::MAX_FRONTENDS;
 use portcullis_node::{
     Cleaned, Datapath, Desired, How, Interfaces, Options, Reason, Sharing, Unavailable, detach,
 };
-use support::{Client, Cores, close, ip, isolated, open, options, tcp};
+use support::{Client, Cores, close, ip, isolated, open, options, tc, tcp};
 
 const CORES: usize = 4;
 
@@ -339,6 +339,45 @@ fn a_foreign_program_on_an_interface_costs_the_guard_and_not_the_steering() {
         datapath.renew_guards();
         assert!(datapath.unguarded().is_empty(), "{:?}", datapath.unguarded());
         assert!(datapath.attachments().any(|it| it.target == "node0"), "{:?}", attached(&datapath));
+    });
+}
+
+/// Of the cluster's network, for instance: neither where agents of this version come and go, nor
+/// where one of another version is relieved.
+#[test]
+fn what_others_have_attached_to_an_interface_stays() {
+    isolated(|pin_dir| {
+        let client = client_with_vips();
+        let foreign = Datapath::open(&guarded(&pin_dir.with_file_name("foreign"))).unwrap();
+        tc("qdisc add dev node0 clsact");
+        for hook in ["ingress", "egress"] {
+            tc(&format!("filter add dev node0 {hook} protocol all u32 match u32 0 0 classid 1:1"));
+        }
+        let attached = || {
+            let filters = ["ingress", "egress"].map(|hook| tc(&format!("filter show dev node0 {hook}")));
+            let link = ip("-details link show node0");
+            let xdp = link.lines().find(|line| line.contains("prog/xdp")).map(str::to_owned);
+            (filters, xdp.expect("the foreign program"))
+        };
+        let before = attached();
+        assert!(before.0.iter().all(|filters| filters.contains("match 00000000/00000000")), "{before:?}");
+
+        let cores = Cores::new(1);
+        let serve = |mut datapath: Datapath| {
+            datapath.set_sockets(&cores.sockets()).unwrap();
+            datapath.apply(&desired_443()).unwrap();
+            assert_reaches(&client, &cores, "10.50.0.1:443");
+            assert_refused(&client, "10.50.0.1:444");
+            assert_eq!(attached(), before);
+            datapath
+        };
+        close(serve(open(&options(pin_dir))));
+        let version = pin_dir.join(format!("v{ABI_VERSION}"));
+        std::fs::rename(version, pin_dir.join("v0")).unwrap();
+        close(serve(open(&options(pin_dir))));
+        serve(open(&options(pin_dir))).remove().unwrap();
+        assert_eq!(attached(), before);
+        close(foreign);
     });
 }
 

@@ -160,6 +160,11 @@ pub(crate) fn ip(arguments: &str) -> String {
     run("ip (package iproute2)", &arguments.split(' ').collect::<Vec<_>>())
 }
 
+/// The same of `tc`.
+pub(crate) fn tc(arguments: &str) -> String {
+    run("tc (package iproute2)", &arguments.split(' ').collect::<Vec<_>>())
+}
+
 /// The same of `nft`.
 pub(crate) fn nft(arguments: &str) -> String {
     run("nft (package nftables)", &[arguments])
