@@ -73,6 +73,10 @@ pub(crate) struct RunArgs {
     /// node of a cluster; elsewhere nothing is changed, and Linux answers]
     #[arg(long, value_name = "WHAT", env = "PORTCULLIS_VIP_ARP")]
     pub vip_arp: Option<ArpChoice>,
+    /// Time for which new connections wait for the next agent when this one has ended, 0 for none
+    /// [default: 10 on a node of a cluster, else 0]
+    #[arg(long, value_name = "SECONDS", env = "PORTCULLIS_SYN_HOLD", value_parser = clap::value_parser!(u16).range(..=120))]
+    pub syn_hold: Option<u16>,
     /// Serve beside other agents of this network namespace. No address and port may be served by
     /// both: their kernel programs know nothing of each other's
     #[arg(long, env = "PORTCULLIS_BESIDE_OTHERS")]
@@ -353,6 +357,11 @@ impl RunArgs {
         };
         let (log, drain_seconds) = (self.log.clone(), self.drain_timeout);
         Pods { log, log_format: log_format.to_owned(), drain_seconds, ..Pods::new("") }
+    }
+
+    pub(crate) fn syn_hold(&self) -> Option<Duration> {
+        let seconds = self.syn_hold.unwrap_or_else(|| if self.host() == Host::ClusterNode { 10 } else { 0 });
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
     pub(crate) fn arp(&self) -> Arp {

@@ -62,6 +62,7 @@ impl Plane {
 
     /// Lets open connections finish. The kernel programs stay for the next agent.
     pub(crate) async fn drain(self) {
+        self.node.stop_serving();
         match Arc::try_unwrap(self.proxy) {
             Ok(proxy) => proxy.drain().await,
             Err(_) => {
@@ -179,6 +180,7 @@ fn node_settings(args: &RunArgs) -> portcullis_node::Settings {
         interfaces: Interfaces::from_names(&args.interface),
         tracking: args.host().tracking(),
         arp: args.arp(),
+        syn_hold: args.syn_hold(),
         everywhere: args.host().everywhere(),
         drain: args.drain_timeout(),
     }

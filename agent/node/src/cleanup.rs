@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::neighbours::{self, Silence};
 use crate::notrack::{self, Untracked};
 use crate::programs::pins::Pins;
+use crate::syn_hold;
 use crate::vips::addresses;
 
 /// Lines for the operator: one for each thing that was taken away, or could not be.
@@ -28,7 +29,8 @@ pub fn clean(pin_dir: &Path) -> Cleaned {
         }
         Err(error) => cleaned.problems.push(error.to_string()),
     }
-    let rules = [notrack::set(&Untracked::default()), neighbours::set(&Silence::default())];
+    let untracked = notrack::set(&Untracked::default());
+    let rules = [untracked, neighbours::set(&Silence::default()), syn_hold::remove()];
     let kept = rules.into_iter().filter_map(Result::err);
     cleaned.problems.extend(kept.map(|error| format!("cannot remove the nftables rules: {error}")));
     cleaned

@@ -26,6 +26,7 @@ mod process;
 mod programs;
 mod spread;
 mod steering;
+mod syn_hold;
 pub mod vips;
 
 pub use aya_log::Level as LogLevel;

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 
-use crate::nftables::{self, Family, Header, Rule, Ruleset};
+use crate::nftables::{self, Family, Header, LASTING, Rule, Ruleset};
 
 const VIPS: &str = "vips";
 /// nft's number for the type of IPv4 addresses.
@@ -51,14 +51,14 @@ pub struct Silence {
 pub fn set(silence: &Silence) -> io::Result<()> {
     let mut ruleset = Ruleset::new();
     if silence.vips.is_empty() {
-        ruleset.without(Family::Arp);
+        ruleset.without(Family::Arp, LASTING);
         return match ruleset.commit() {
             Err(error) if nftables::is_unknown(&error) => Ok(()),
             result => result,
         };
     }
     let vips: Vec<_> = silence.vips.iter().map(|vip| vip.octets().to_vec()).collect();
-    let mut table = ruleset.table(Family::Arp);
+    let mut table = ruleset.table(Family::Arp, LASTING);
     table.set(VIPS, IPV4_ADDRESS, &vips);
     let arp = || Rule::new().has(Header::Network, 0, &ETHERNET_AND_IPV4);
     table.chain(INPUT.0, INPUT.1, 0);
@@ -76,5 +76,5 @@ pub fn set(silence: &Silence) -> io::Result<()> {
 /// # Errors
 /// As [`set`].
 pub fn is_in_force(silence: &Silence) -> io::Result<bool> {
-    Ok(silence.vips.is_empty() || nftables::has_rules(Family::Arp, 1 + silence.interfaces.len())?)
+    Ok(silence.vips.is_empty() || nftables::has_rules(Family::Arp, LASTING, 1 + silence.interfaces.len())?)
 }

@@ -3,14 +3,18 @@
 //! transaction: nothing in it has a state that could be lost. The numbers of attributes are those
 //! of linux/netfilter/nf_tables.h.
 
+pub(crate) mod addressing;
 mod message;
 
 use std::io;
+use std::time::Duration;
+
+use netlink_sys::Socket;
 
 use message::{Attributes, Batch, Kind};
 
-/// The name of all our tables; families number their tables apart.
-const TABLE: &str = "portcullis";
+/// The name of tables that are left for the next agent; families name their tables apart.
+pub(crate) const LASTING: &str = "portcullis";
 
 /// Elements of one message: a list's length has 16 bits.
 const CHUNK: usize = 1000;
@@ -21,9 +25,19 @@ const KEY: u32 = 8;
 const VALUE: u32 = 1;
 const REGISTER: usize = 4;
 
+/// The place of the flags in a TCP header.
+const TCP_FLAGS: u32 = 13;
+
+/// `enum nft_meta_keys`.
+const MARK: u32 = 3;
+const OUTPUT_INTERFACE: u32 = 5;
+const TRANSPORT_PROTOCOL: u32 = 16;
+
 /// A protocol family of netfilter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
+    /// IPv4 and IPv6.
+    Inet = 1,
     Ipv4 = 2,
     Arp = 3,
     Ipv6 = 10,
@@ -36,6 +50,18 @@ pub(crate) struct Ruleset(Batch);
 pub(crate) struct Table<'r> {
     batch: &'r mut Batch,
     family: Family,
+    name: &'r str,
+}
+
+/// A table that the kernel takes away with this value, at the latest when the process ends.
+pub(crate) struct Owned(#[expect(dead_code, reason = "the table goes when it is closed")] Socket);
+
+/// The end of a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    Lasting,
+    /// With the process; no other may change it.
+    Owned,
 }
 
 /// A header of a packet, from which bytes are read.
@@ -55,18 +81,38 @@ impl Ruleset {
         Self(Batch::new())
     }
 
-    /// Takes the table of a family away, if there is one.
-    pub(crate) fn without(&mut self, family: Family) {
+    /// Takes a table away, if there is one.
+    pub(crate) fn without(&mut self, family: Family, name: &str) {
         // Deleting what is not there is an error, so it is made first.
-        self.0.add(Kind::NewTable, family as u8, table());
-        self.0.add(Kind::DeleteTable, family as u8, table());
+        self.0.add(Kind::NewTable, family as u8, table(name));
+        self.0.add(Kind::DeleteTable, family as u8, table(name));
     }
 
-    /// Begins the table of a family anew.
-    pub(crate) fn table(&mut self, family: Family) -> Table<'_> {
-        self.without(family);
-        self.0.add(Kind::NewTable, family as u8, table());
-        Table { batch: &mut self.0, family }
+    /// Begins a table anew.
+    pub(crate) fn table<'r>(&'r mut self, family: Family, name: &'r str) -> Table<'r> {
+        self.without(family, name);
+        self.new_table(family, name, Lifetime::Lasting)
+    }
+
+    /// Begins a table that is not there yet.
+    pub(crate) fn new_table<'r>(
+        &'r mut self,
+        family: Family,
+        name: &'r str,
+        lifetime: Lifetime,
+    ) -> Table<'r> {
+        const OWNER: u32 = 2;
+        let made = match lifetime {
+            Lifetime::Lasting => table(name),
+            Lifetime::Owned => table(name).number(2, OWNER),
+        };
+        self.0.add(Kind::NewTable, family as u8, made);
+        self.existing(family, name)
+    }
+
+    /// Changes a table that is there.
+    pub(crate) fn existing<'r>(&'r mut self, family: Family, name: &'r str) -> Table<'r> {
+        Table { batch: &mut self.0, family, name }
     }
 
     /// Puts all of it in force, or nothing.
@@ -74,14 +120,22 @@ impl Ruleset {
     /// # Errors
     /// When the kernel has no nftables, or the agent lacks NET_ADMIN.
     pub(crate) fn commit(self) -> io::Result<()> {
-        self.0.send()
+        self.0.send().map(drop)
+    }
+
+    /// The same, with tables that end with what is returned.
+    ///
+    /// # Errors
+    /// As [`Ruleset::commit`]; tables have owners since Linux 5.12.
+    pub(crate) fn commit_owned(self) -> io::Result<Owned> {
+        self.0.send().map(Owned)
     }
 }
 
 /// Returns `true` if the table of a family has this many rules. A firewall that is loaded anew
 /// flushes those of all programs.
-pub(crate) fn has_rules(family: Family, rules: usize) -> io::Result<bool> {
-    Ok(message::count(Kind::GetRule, family as u8, table())? == rules)
+pub(crate) fn has_rules(family: Family, name: &str, rules: usize) -> io::Result<bool> {
+    Ok(message::count(Kind::GetRule, family as u8, table(name))? == rules)
 }
 
 /// Returns `true` for the error of a kernel that knows no rules, or none of the family, and
@@ -98,7 +152,7 @@ impl Table<'_> {
     pub(crate) fn set(&mut self, name: &str, shown_as: u32, keys: &[Vec<u8>]) {
         let length = keys.first().map_or(0, Vec::len) as u32;
         // Table 1, name 2, key type 4, key length 5, id 10.
-        let set = Attributes::new().text(1, TABLE).text(2, name).number(4, shown_as);
+        let set = table(self.name).text(2, name).number(4, shown_as);
         self.add(Kind::NewSet, set.number(5, length).number(10, 1));
         for chunk in keys.chunks(CHUNK) {
             // Each an element (1) with a key (1) with a value (1).
@@ -106,21 +160,39 @@ impl Table<'_> {
                 list.nested(1, Attributes::new().nested(1, Attributes::new().bytes(1, key)))
             });
             // Table 1, set 2, elements 3.
-            self.add(Kind::NewElements, Attributes::new().text(1, TABLE).text(2, name).nested(3, elements));
+            self.add(Kind::NewElements, table(self.name).text(2, name).nested(3, elements));
         }
+    }
+
+    /// A set whose keys leave it by themselves.
+    pub(crate) fn fading_set(&mut self, name: &str, shown_as: u32, length: u32) {
+        const TIMEOUT: u32 = 0x10;
+        let set = table(self.name).text(2, name).number(3, TIMEOUT).number(4, shown_as);
+        self.add(Kind::NewSet, set.number(5, length).number(10, 1));
+    }
+
+    /// Has such a set hold this key alone, for so long from now on.
+    pub(crate) fn refresh(&mut self, name: &str, key: &[u8], time: Duration) {
+        self.add(Kind::DeleteElements, table(self.name).text(2, name));
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        // Key 1, timeout 4.
+        let element = Attributes::new().nested(1, Attributes::new().bytes(1, key));
+        let element = element.bytes(4, &milliseconds.to_be_bytes());
+        let elements = Attributes::new().nested(1, element);
+        self.add(Kind::NewElements, table(self.name).text(2, name).nested(3, elements));
     }
 
     /// A chain of type filter at a hook of the family.
     pub(crate) fn chain(&mut self, name: &str, hook: u32, priority: i32) {
         let hook = Attributes::new().number(1, hook).number(2, priority.cast_unsigned());
         // Table 1, name 3, hook 4 (number 1, priority 2), type 7.
-        let chain = Attributes::new().text(1, TABLE).text(3, name).nested(4, hook).text(7, "filter");
+        let chain = table(self.name).text(3, name).nested(4, hook).text(7, "filter");
         self.add(Kind::NewChain, chain);
     }
 
     pub(crate) fn rule(&mut self, chain: &str, Rule(expressions): Rule) {
         // Table 1, chain 2, expressions 4.
-        self.add(Kind::NewRule, Attributes::new().text(1, TABLE).text(2, chain).nested(4, expressions));
+        self.add(Kind::NewRule, table(self.name).text(2, chain).nested(4, expressions));
     }
 
     fn add(&mut self, kind: Kind, attributes: Attributes) {
@@ -142,7 +214,6 @@ impl Rule {
 
     /// The packet leaves by the interface of this index.
     pub(crate) fn leaves_by(self, interface: u32) -> Self {
-        const OUTPUT_INTERFACE: u32 = 5;
         self.meta(VALUE, OUTPUT_INTERFACE).equals(&interface.to_ne_bytes())
     }
 
@@ -153,7 +224,6 @@ impl Rule {
 
     /// Address, protocol and port at these places are in the set, each padded to four bytes.
     pub(crate) fn endpoint_in(self, set: &str, (offset, length): (u32, u32), port: u32) -> Self {
-        const TRANSPORT_PROTOCOL: u32 = 16;
         let protocol = KEY + length / REGISTER as u32;
         let address = self.load(KEY, Header::Network, offset, length);
         address.meta(protocol, TRANSPORT_PROTOCOL).load(protocol + 1, Header::Transport, port, 2).look_up(set)
@@ -164,9 +234,77 @@ impl Rule {
     }
 
     pub(crate) fn dropped(self) -> Self {
-        // Register 0 is the verdict; its code (1), drop, is 0. Data (2) with a verdict (2).
-        let verdict = Attributes::new().nested(2, Attributes::new().number(1, 0));
+        self.verdict(0)
+    }
+
+    pub(crate) fn accepted(self) -> Self {
+        self.verdict(1)
+    }
+
+    /// Register 0 is the verdict; data (2) with a verdict (2) with its code (1).
+    fn verdict(self, code: u32) -> Self {
+        let verdict = Attributes::new().nested(2, Attributes::new().number(1, code));
         self.expression("immediate", Some(Attributes::new().number(1, 0).nested(2, verdict)))
+    }
+
+    /// The packet begins a TCP connection: SYN, without ACK, RST and FIN.
+    pub(crate) fn begins_connection(self) -> Self {
+        let tcp = self.meta(VALUE, TRANSPORT_PROTOCOL).equals(&[6]);
+        tcp.load(VALUE, Header::Transport, TCP_FLAGS, 1).masked(&[0x17], &[0]).equals(&[0x02])
+    }
+
+    /// The packet is none of TCP.
+    pub(crate) fn other_than_tcp(self) -> Self {
+        self.meta(VALUE, TRANSPORT_PROTOCOL).differs(&[6])
+    }
+
+    /// The packet, of TCP, does not begin a connection.
+    pub(crate) fn continues_connection(self) -> Self {
+        self.load(VALUE, Header::Transport, TCP_FLAGS, 1).masked(&[0x17], &[0]).differs(&[0x02])
+    }
+
+    /// The transport protocol is in the set.
+    pub(crate) fn protocol_in(self, set: &str) -> Self {
+        self.meta(KEY, TRANSPORT_PROTOCOL).look_up(set)
+    }
+
+    /// The port at this place of the transport header is in the set.
+    pub(crate) fn port_in(self, set: &str, port: u32) -> Self {
+        self.load(KEY, Header::Transport, port, 2).look_up(set)
+    }
+
+    /// The packet is one of IPv4, or of IPv6.
+    pub(crate) fn of_family(self, family: Family) -> Self {
+        const PROTOCOL_FAMILY: u32 = 15;
+        self.meta(VALUE, PROTOCOL_FAMILY).equals(&[family as u8])
+    }
+
+    pub(crate) fn has_mark(self, bit: u32) -> Self {
+        self.meta(VALUE, MARK).masked(&bit.to_ne_bytes(), &[0; 4]).equals(&bit.to_ne_bytes())
+    }
+
+    /// Sets the bit of the packet's mark.
+    pub(crate) fn with_mark(self, bit: u32) -> Self {
+        self.meta(VALUE, MARK).masked(&(!bit).to_ne_bytes(), &bit.to_ne_bytes()).set_mark()
+    }
+
+    /// Clears the bit of the packet's mark.
+    pub(crate) fn without_mark(self, bit: u32) -> Self {
+        self.meta(VALUE, MARK).masked(&(!bit).to_ne_bytes(), &[0; 4]).set_mark()
+    }
+
+    fn set_mark(self) -> Self {
+        // Key 2, source register 3.
+        self.expression("meta", Some(Attributes::new().number(2, MARK).number(3, VALUE)))
+    }
+
+    /// The value, and-ed with a mask and xor-ed.
+    fn masked(self, mask: &[u8], xor: &[u8]) -> Self {
+        // Source 1 and destination 2 register, length 3, mask 4, xor 5.
+        let operation = Attributes::new().number(1, VALUE).number(2, VALUE).number(3, mask.len() as u32);
+        let mask = Attributes::new().bytes(1, mask);
+        let xor = Attributes::new().bytes(1, xor);
+        self.expression("bitwise", Some(operation.nested(4, mask).nested(5, xor)))
     }
 
     /// Writes into the network header. No checksum is mended.
@@ -190,9 +328,17 @@ impl Rule {
     }
 
     fn equals(self, bytes: &[u8]) -> Self {
-        // Source register 1, operation 2 (equal is 0), data 3.
+        self.compare(0, bytes)
+    }
+
+    fn differs(self, bytes: &[u8]) -> Self {
+        self.compare(1, bytes)
+    }
+
+    /// Source register 1, operation 2, data 3.
+    fn compare(self, operation: u32, bytes: &[u8]) -> Self {
         let data = Attributes::new().bytes(1, bytes);
-        self.expression("cmp", Some(Attributes::new().number(1, VALUE).number(2, 0).nested(3, data)))
+        self.expression("cmp", Some(Attributes::new().number(1, VALUE).number(2, operation).nested(3, data)))
     }
 
     fn look_up(self, set: &str) -> Self {
@@ -212,6 +358,6 @@ impl Rule {
 }
 
 /// `NFTA_TABLE_NAME`, which is the first attribute of everything else, too.
-fn table() -> Attributes {
-    Attributes::new().text(1, TABLE)
+fn table(name: &str) -> Attributes {
+    Attributes::new().text(1, name)
 }

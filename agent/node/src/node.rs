@@ -21,6 +21,7 @@ use crate::programs::kernel::{KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
 use crate::spread::Spread;
 use crate::steering::Steering;
+use crate::syn_hold::SynHold;
 use crate::vips::addresses;
 use crate::vips::{Arp, Everywhere, Tracking, Vips};
 
@@ -34,6 +35,9 @@ pub struct Settings {
     pub interfaces: Interfaces,
     pub tracking: Tracking,
     pub arp: Arp,
+    /// Time for which new connections wait for the next agent when this one has ended; `None`: they
+    /// are refused.
+    pub syn_hold: Option<Duration>,
     pub everywhere: Everywhere,
     /// Time for open connections to end where nothing is served any more.
     pub drain: Duration,
@@ -57,6 +61,8 @@ pub struct Node {
     /// Used without steering.
     bound: Mutex<Bound>,
     vips: Mutex<Vips>,
+    /// `None` where connections are not held.
+    syn_hold: Option<Mutex<SynHold>>,
     everywhere: Everywhere,
     shared: Mutex<Shared>,
     description: String,
@@ -123,6 +129,7 @@ impl Node {
             bound: Mutex::default(),
             steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
             vips: Mutex::new(Vips::new(settings.tracking, settings.arp, settings.drain, Instant::now())),
+            syn_hold: settings.syn_hold.map(|time| Mutex::new(SynHold::new(time, Instant::now()))),
             everywhere: settings.everywhere,
             shared: Mutex::default(),
             description,
@@ -222,17 +229,28 @@ impl Node {
     /// Steers connections to these frontends, and to no others, once the proxy serves them; then
     /// takes away addresses that are not wanted any more. Returns the frontends that are not
     /// steered.
-    pub fn serve(&self, wanted: BTreeSet<FrontendKey>) -> RefusedFrontends {
+    pub fn serve(&self, mut wanted: BTreeSet<FrontendKey>) -> RefusedFrontends {
         let now = Instant::now();
         let refused = match &self.steering {
             Some(steering) => {
                 let taken = self.taken(&wanted);
-                lock(steering).apply(wanted, taken, &lock(&self.vips), now)
+                lock(steering).apply(wanted.clone(), taken, &lock(&self.vips), now)
             }
             None => BTreeMap::new(),
         };
         lock(&self.vips).remove_others(now);
+        if let Some(hold) = &self.syn_hold {
+            wanted.retain(|frontend| !refused.contains_key(frontend));
+            lock(hold).serve(&wanted);
+        }
         refused
+    }
+
+    /// Has new connections wait for the next agent, while those that are open end.
+    pub fn stop_serving(&self) {
+        if let Some(hold) = &self.syn_hold {
+            lock(hold).stop();
+        }
     }
 
     /// Ends what has had its time to drain, and holds addresses and rules against programs that
@@ -242,6 +260,9 @@ impl Node {
         lock(&self.vips).tend(now);
         if let Some(steering) = &self.steering {
             lock(steering).settle(&lock(&self.vips), now);
+        }
+        if let Some(hold) = &self.syn_hold {
+            lock(hold).tend(now);
         }
         if self.is_disturbed() { Tended::Disturbed } else { Tended::Undisturbed }
     }
@@ -305,6 +326,7 @@ mod tests {
             interfaces: Interfaces::None,
             tracking: Tracking::On,
             arp: Arp::Untouched,
+            syn_hold: None,
             everywhere: Everywhere::All,
             drain: Duration::ZERO,
         };

@@ -21,10 +21,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
-use portcullis_common::abi;
-use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_model::FrontendKey;
 
-use crate::nftables::{self, Family, Rule, Ruleset};
+use crate::nftables::addressing::{Addressing, IPV4, IPV6, endpoint, octets};
+use crate::nftables::{self, LASTING, Rule, Ruleset};
 
 const VIPS: &str = "vips";
 const FRONTENDS: &str = "frontends";
@@ -35,9 +35,6 @@ const RAW: i32 = -300;
 
 /// Source and destination port in the transport header.
 const PORTS: [u32; 2] = [0, 2];
-
-/// nft's numbers of types: `inet_proto`, `inet_service`, and the place of each in a concatenation.
-const PROTOCOL_AND_PORT: u32 = 12 << 6 | 13;
 
 /// Traffic that is not to be tracked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,8 +51,8 @@ pub struct Untracked {
 /// When the kernel has no nftables, or the agent lacks NET_ADMIN. The tables are as before then.
 pub fn set(untracked: &Untracked) -> io::Result<()> {
     let mut ruleset = Ruleset::new();
-    for family in [IPV4, IPV6] {
-        family.fill(&mut ruleset, untracked);
+    for table in [Table(IPV4), Table(IPV6)] {
+        table.fill(&mut ruleset, untracked);
     }
     match ruleset.commit() {
         Err(error) if *untracked == Untracked::default() && nftables::is_unknown(&error) => Ok(()),
@@ -68,50 +65,41 @@ pub fn set(untracked: &Untracked) -> io::Result<()> {
 /// # Errors
 /// As [`set`].
 pub fn is_in_force(untracked: &Untracked) -> io::Result<bool> {
-    let is_complete = |family: Addressing| match family.rules(untracked) {
+    let is_complete = |table: Table| match table.rules(untracked) {
         0 => Ok(true),
-        rules => nftables::has_rules(family.family, rules),
+        rules => nftables::has_rules(table.0.family, LASTING, rules),
     };
-    Ok(is_complete(IPV4)? && is_complete(IPV6)?)
+    Ok(is_complete(Table(IPV4))? && is_complete(Table(IPV6))?)
 }
 
-/// The differences between the tables: the place of addresses in a packet, and nft's number for
-/// their type.
+/// One of the two tables.
 #[derive(Clone, Copy)]
-struct Addressing {
-    family: Family,
-    shown_as: u32,
-    length: u32,
-    /// Of source and destination in the network header.
-    offsets: [u32; 2],
-}
+struct Table(Addressing);
 
-const IPV4: Addressing = Addressing { family: Family::Ipv4, shown_as: 7, length: 4, offsets: [12, 16] };
-const IPV6: Addressing = Addressing { family: Family::Ipv6, shown_as: 8, length: 16, offsets: [8, 24] };
+// === impl Table ===
 
-// === impl Addressing ===
-
-impl Addressing {
+impl Table {
     fn fill(self, ruleset: &mut Ruleset, untracked: &Untracked) {
+        let Addressing { family, shown_as, length, source, destination } = self.0;
         if self.rules(untracked) == 0 {
-            return ruleset.without(self.family);
+            return ruleset.without(family, LASTING);
         }
         let (vips, frontends) = self.keys(untracked);
-        let mut table = ruleset.table(self.family);
+        let mut table = ruleset.table(family, LASTING);
         if !vips.is_empty() {
-            table.set(VIPS, self.shown_as, &vips);
+            table.set(VIPS, shown_as, &vips);
         }
         if !frontends.is_empty() {
-            table.set(FRONTENDS, self.shown_as << 12 | PROTOCOL_AND_PORT, &frontends);
+            table.set(FRONTENDS, self.0.endpoints_shown_as(), &frontends);
         }
         for (chain, hook) in HOOKS {
             table.chain(chain, hook, RAW);
-            for (offset, port) in self.offsets.into_iter().zip(PORTS) {
+            for (offset, port) in [source, destination].into_iter().zip(PORTS) {
                 if !vips.is_empty() {
-                    table.rule(chain, Rule::new().address_in(VIPS, offset, self.length).untracked());
+                    table.rule(chain, Rule::new().address_in(VIPS, offset, length).untracked());
                 }
                 if !frontends.is_empty() {
-                    let endpoint = Rule::new().endpoint_in(FRONTENDS, (offset, self.length), port);
+                    let endpoint = Rule::new().endpoint_in(FRONTENDS, (offset, length), port);
                     table.rule(chain, endpoint.untracked());
                 }
             }
@@ -122,31 +110,13 @@ impl Addressing {
     fn rules(self, untracked: &Untracked) -> usize {
         let (vips, frontends) = self.keys(untracked);
         let sets = [vips, frontends].iter().filter(|keys| !keys.is_empty()).count();
-        sets * HOOKS.len() * self.offsets.len()
+        sets * HOOKS.len() * PORTS.len()
     }
 
     /// The keys of both sets.
     fn keys(self, untracked: &Untracked) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-        let is_ours = |address: &IpAddr| address.is_ipv4() == (self.family == Family::Ipv4);
-        let vips = untracked.addresses.iter().filter(|vip| is_ours(vip)).map(octets);
-        let frontends = untracked.frontends.iter().filter(|frontend| is_ours(&frontend.address));
+        let vips = untracked.addresses.iter().filter(|vip| self.0.has(vip)).map(octets);
+        let frontends = untracked.frontends.iter().filter(|frontend| self.0.has(&frontend.address));
         (vips.collect(), frontends.map(endpoint).collect())
     }
-}
-
-fn octets(address: &IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
-}
-
-/// Address, protocol and port, each padded to four bytes.
-fn endpoint(frontend: &FrontendKey) -> Vec<u8> {
-    let protocol = match frontend.protocol {
-        L4Protocol::Tcp => abi::TCP,
-        L4Protocol::Udp => abi::UDP,
-    };
-    let [high, low] = frontend.port.to_be_bytes();
-    [octets(&frontend.address), vec![protocol, 0, 0, 0], vec![high, low, 0, 0]].concat()
 }

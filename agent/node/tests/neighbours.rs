@@ -25,6 +25,7 @@ fn node(arp: Arp) -> Node {
         interfaces: Interfaces::None,
         tracking: Tracking::Off,
         arp,
+        syn_hold: None,
         everywhere: Everywhere::Interfaces,
         drain: Duration::ZERO,
     };

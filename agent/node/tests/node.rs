@@ -29,6 +29,7 @@ fn open_where(everywhere: Everywhere, steering: Choice, pin_dir: &Path, drain: D
         interfaces,
         tracking: Tracking::On,
         arp: Arp::Untouched,
+        syn_hold: None,
         everywhere,
         drain,
     };

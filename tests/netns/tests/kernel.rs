@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_netns_tests::{Scenario, VIP};
 use portcullis_testbed::{Agent, Datapath, until};
@@ -40,6 +40,28 @@ fn a_crashed_agents_programs_are_adopted() {
         Ok(())
     };
     until(Duration::from_secs(5), served).unwrap();
+}
+
+#[test]
+fn connections_wait_for_an_agent_that_crashed() {
+    let scenario = Scenario::new("hold").unwrap();
+    for datapath in [Datapath::Ebpf, Datapath::Userspace] {
+        let mut launch = scenario.launch_with(datapath).unwrap();
+        launch.arguments.extend(["--syn-hold", "10"].map(Into::into));
+        let mut agent = launch.start().unwrap();
+        for _ in 0..3 {
+            let launch = agent.crash().unwrap();
+            let begun = Instant::now();
+            let (answer, next) = thread::scope(|scope| {
+                let request = scope.spawn(|| scenario.request("http://shop.example.com/").send());
+                let next = launch.start().unwrap();
+                (request.join().unwrap().unwrap(), next)
+            });
+            assert_eq!((answer.code, answer.status), (Some(0), 301), "{answer:?}");
+            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+            agent = next;
+        }
+    }
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(super) enum Kind {
     GetRule = 7,
     NewSet = 9,
     NewElements = 12,
+    DeleteElements = 14,
 }
 
 /// Attributes one after the other, each padded to four bytes; numbers are big-endian.
@@ -85,7 +86,7 @@ impl Batch {
 
     pub(super) fn add(&mut self, kind: Kind, family: u8, attributes: Attributes) {
         let flags = match kind {
-            Kind::DeleteTable => REQUEST,
+            Kind::DeleteTable | Kind::DeleteElements => REQUEST,
             Kind::NewRule => REQUEST | CREATE | APPEND,
             _ => REQUEST | CREATE,
         };
@@ -99,8 +100,9 @@ impl Batch {
         self.bytes.extend(message(kind, flags, self.sequence, general, attributes));
     }
 
-    /// Returns once the kernel has done all of it, or the first thing it did not like.
-    pub(super) fn send(mut self) -> io::Result<()> {
+    /// Returns once the kernel has done all of it, or the first thing it did not like. Tables that
+    /// are owned go with the socket.
+    pub(super) fn send(mut self) -> io::Result<Socket> {
         let last = self.sequence;
         self.message(BATCH_END, REQUEST, [0, 0, 0, NFTABLES as u8], &[]);
         let socket = connect()?;
@@ -110,7 +112,7 @@ impl Batch {
         loop {
             let (answer, _) = socket.recv_from_full()?;
             if acknowledgements(&answer)?.contains(&last) {
-                return Ok(());
+                return Ok(socket);
             }
         }
     }

@@ -1,0 +1,205 @@
+//! Holds new connections while no agent serves: a SYN that would be refused is dropped, and its
+//! client sends it again after a second (RFC 6298, section 2), when the next agent is there. It
+//! ends by itself after a while without agent, and then connections are refused.
+//!
+//! ```text
+//! table inet portcullis-5e1f9a27 {           # of one process; the kernel takes it away with it
+//!     chain input {
+//!         type filter hook input priority 9
+//!         tcp syn meta mark set meta mark | 0x2000
+//!     }
+//! }
+//! table inet portcullis {                    # for the next agent
+//!     set held { type inet_proto; flags timeout; elements = { tcp timeout 10s expires … } }
+//!     set ports { type inet_service; … }     # of frontends on all addresses
+//!     set frontends4 { type ipv4_addr . inet_proto . inet_service; … }
+//!     chain input {
+//!         type filter hook input priority 10
+//!         not tcp syn accept
+//!         meta mark & 0x2000 == 0x2000 meta mark set meta mark & ~0x2000 accept
+//!         meta l4proto @held th dport @ports drop
+//!         meta l4proto @held ip daddr . meta l4proto . th dport @frontends4 drop
+//!     }
+//! }
+//! ```
+//!
+//! That an agent serves is said by a table that it owns, and by no other: no look-up of sockets is
+//! needed for each SYN, and nothing has to notice that a process died.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use portcullis_log::LastLogged;
+use portcullis_model::FrontendKey;
+use rustix::rand::GetRandomFlags;
+
+use crate::nftables::addressing::{IPV4, IPV6, endpoint};
+use crate::nftables::{Family, LASTING, Lifetime, Owned, Rule, Ruleset, has_rules, is_unknown};
+
+/// Set and cleared between our two chains; the usual networks and service proxies use others.
+const SERVED: u32 = 0x2000;
+/// linux/netfilter.h: the local input hook, after the filters of others.
+const INPUT: (&str, u32) = ("input", 1);
+const SERVING_PRIORITY: i32 = 9;
+const HOLDING_PRIORITY: i32 = 10;
+
+const HELD: &str = "held";
+const PORTS: &str = "ports";
+const FRONTENDS: [&str; 2] = ["frontends4", "frontends6"];
+/// nft's numbers of the types `inet_proto` and `inet_service`.
+const PROTOCOL: u32 = 12;
+const PORT: u32 = 13;
+const TCP: [u8; 1] = [6];
+/// Of the destination, in the transport header.
+const DESTINATION_PORT: u32 = 2;
+
+/// The hold of this node.
+pub(crate) struct SynHold {
+    /// Time without agent after which connections are refused.
+    time: Duration,
+    /// As the kernel knows them; `None` if it does not.
+    frontends: Option<BTreeSet<FrontendKey>>,
+    /// While this agent serves.
+    serving: Option<Owned>,
+    next_comparison: Instant,
+    problem: LastLogged,
+}
+
+/// Time between looks at whether another program has flushed the rules.
+const COMPARISON_INTERVAL: Duration = Duration::from_secs(10);
+
+impl SynHold {
+    pub(crate) fn new(time: Duration, now: Instant) -> Self {
+        Self {
+            time,
+            frontends: None,
+            serving: None,
+            next_comparison: now + COMPARISON_INTERVAL,
+            problem: LastLogged::default(),
+        }
+    }
+
+    /// Holds new connections to these from the moment on at which this agent no longer serves. To
+    /// be called once it does.
+    pub(crate) fn serve(&mut self, frontends: &BTreeSet<FrontendKey>) {
+        if self.frontends.as_ref() != Some(frontends) {
+            self.try_serve(frontends);
+        }
+    }
+
+    /// This agent serves no longer, and lives on for as long as its connections do.
+    pub(crate) fn stop(&mut self) {
+        self.serving = None;
+    }
+
+    /// To be called more often than every half of the time.
+    pub(crate) fn tend(&mut self, now: Instant) {
+        let Some(frontends) = self.frontends.clone().filter(|_| self.serving.is_some()) else { return };
+        let is_due = now >= self.next_comparison;
+        if is_due {
+            self.next_comparison = now + COMPARISON_INTERVAL;
+        }
+        let is_gone = is_due && has_rules(Family::Inet, LASTING, rules(&frontends)).is_ok_and(|it| !it);
+        if is_gone || refresh(self.time).is_err() {
+            self.try_serve(&frontends);
+        }
+    }
+
+    fn try_serve(&mut self, frontends: &BTreeSet<FrontendKey>) {
+        // Its own mark first: until the rules are there it holds nothing.
+        let served = match &self.serving {
+            Some(_) => Ok(()),
+            None => own().map(|owned| self.serving = Some(owned)),
+        };
+        match served.and_then(|()| hold(frontends, self.time)) {
+            Ok(()) => self.frontends = Some(frontends.clone()),
+            Err(error) => {
+                self.frontends = None;
+                if let Some(error) = self.problem.update((), Some(error.to_string())) {
+                    tracing::warn!(
+                        "new connections are refused while no agent runs, because nftables cannot hold them: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Says that this process serves, for as long as it does. The name is random: agents in pods all
+/// have the same process number.
+fn own() -> io::Result<Owned> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
+    let name = format!("{LASTING}-{:08x}", u32::from_ne_bytes(random));
+    let mut ruleset = Ruleset::new();
+    let mut table = ruleset.new_table(Family::Inet, &name, Lifetime::Owned);
+    table.chain(INPUT.0, INPUT.1, SERVING_PRIORITY);
+    table.rule(INPUT.0, Rule::new().begins_connection().with_mark(SERVED));
+    ruleset.commit_owned()
+}
+
+fn hold(frontends: &BTreeSet<FrontendKey>, time: Duration) -> io::Result<()> {
+    let mut ruleset = Ruleset::new();
+    let mut table = ruleset.table(Family::Inet, LASTING);
+    table.fading_set(HELD, PROTOCOL, 1);
+    table.refresh(HELD, &TCP, time);
+    table.chain(INPUT.0, INPUT.1, HOLDING_PRIORITY);
+    // Most packets are of open connections, and go no further.
+    table.rule(INPUT.0, Rule::new().other_than_tcp().accepted());
+    table.rule(INPUT.0, Rule::new().continues_connection().accepted());
+    table.rule(INPUT.0, Rule::new().has_mark(SERVED).without_mark(SERVED).accepted());
+    let held = || Rule::new().protocol_in(HELD);
+    let ports = ports(frontends);
+    if !ports.is_empty() {
+        table.set(PORTS, PORT, &ports);
+        table.rule(INPUT.0, held().port_in(PORTS, DESTINATION_PORT).dropped());
+    }
+    for (set, addressing) in FRONTENDS.into_iter().zip([IPV4, IPV6]) {
+        let keys: Vec<_> =
+            of_one_address(frontends).filter(|it| addressing.has(&it.address)).map(endpoint).collect();
+        if !keys.is_empty() {
+            table.set(set, addressing.endpoints_shown_as(), &keys);
+            let place = (addressing.destination, addressing.length);
+            let held = held().of_family(addressing.family).endpoint_in(set, place, DESTINATION_PORT);
+            table.rule(INPUT.0, held.dropped());
+        }
+    }
+    ruleset.commit()
+}
+
+fn refresh(time: Duration) -> io::Result<()> {
+    let mut ruleset = Ruleset::new();
+    ruleset.existing(Family::Inet, LASTING).refresh(HELD, &TCP, time);
+    ruleset.commit()
+}
+
+/// Takes the hold away.
+///
+/// # Errors
+/// When the agent lacks NET_ADMIN.
+pub(crate) fn remove() -> io::Result<()> {
+    let mut ruleset = Ruleset::new();
+    ruleset.without(Family::Inet, LASTING);
+    match ruleset.commit() {
+        Err(error) if is_unknown(&error) => Ok(()),
+        result => result,
+    }
+}
+
+/// Number of rules that hold these.
+fn rules(frontends: &BTreeSet<FrontendKey>) -> usize {
+    let families = [IPV4, IPV6].map(|it| of_one_address(frontends).any(|frontend| it.has(&frontend.address)));
+    3 + usize::from(!ports(frontends).is_empty()) + families.into_iter().filter(|has| *has).count()
+}
+
+fn of_one_address(frontends: &BTreeSet<FrontendKey>) -> impl Iterator<Item = &FrontendKey> {
+    frontends.iter().filter(|frontend| frontend.is_tcp() && !frontend.address.is_unspecified())
+}
+
+/// Of frontends on all addresses of the node.
+fn ports(frontends: &BTreeSet<FrontendKey>) -> Vec<Vec<u8>> {
+    let everywhere = frontends.iter().filter(|it| it.is_tcp() && it.address.is_unspecified());
+    let ports: BTreeSet<_> = everywhere.map(|frontend| frontend.port).collect();
+    ports.into_iter().map(|port| port.to_be_bytes().to_vec()).collect()
+}
