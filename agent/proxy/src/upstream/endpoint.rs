@@ -260,7 +260,9 @@ impl Connection {
             }
             Kind::Http2(place) => {
                 let resend = if reused { Resend::of(&outgoing) } else { None };
-                let sent = place.send(outgoing).await;
+                // Boxed: the future of every request, to HTTP/1 backends, too, would have
+                // room for it as long as its response lasts.
+                let sent = Box::pin(place.send(outgoing)).await;
                 sent.map_err(|http2::Unanswered { error, unsent }| {
                     let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
                     SendFailure { error: error.into(), again }
