@@ -99,6 +99,8 @@ pub(crate) struct Vips {
     ours: BTreeSet<IpAddr>,
     /// Those that are local because of us and not wanted any more.
     lingering: BTreeSet<IpAddr>,
+    /// Those among the lingering that Services of others had, too, when they were wanted last.
+    parted: BTreeSet<IpAddr>,
     /// By index, an address of each interface of the node.
     interfaces: BTreeMap<u32, Ipv4Addr>,
     /// Set while addresses may be local that were wanted before; until then they stay if
@@ -143,6 +145,7 @@ impl Vips {
             local: (tracking == Tracking::On).then(BTreeSet::new),
             ours: BTreeSet::new(),
             lingering: BTreeSet::new(),
+            parted: BTreeSet::new(),
             interfaces: BTreeMap::new(),
             leaving: None,
             untracked: (tracking == Tracking::Off).then(untracked),
@@ -168,13 +171,18 @@ impl Vips {
         if self.wanted == wanted && self.local.as_ref() == Some(&wanted.addresses) {
             return BTreeMap::new();
         }
-        self.wanted = wanted;
+        self.want(wanted);
         let missing = match addresses::make_local(&self.wanted.addresses) {
             Ok(changes) => self.take(changes, now),
             Err(error) => self.unknown(&error),
         };
         let missing = frontends.iter().filter_map(|it| Some((*it, missing.get(&it.address)?.clone())));
         missing.collect()
+    }
+
+    fn want(&mut self, wanted: Wanted) {
+        self.parted = &(&self.parted | &self.wanted.shared) - &wanted.addresses;
+        self.wanted = wanted;
     }
 
     /// Takes away what is not wanted any more, when the data plane serves what is, and open
@@ -193,6 +201,7 @@ impl Vips {
             Err(error) => return tracing::debug!("{error}"),
         };
         self.lingering = &kept - local;
+        self.parted = &self.parted & &self.lingering;
         self.leaving = (!self.lingering.is_empty()).then_some(deadline);
         self.keep_rules();
     }
@@ -207,12 +216,20 @@ impl Vips {
         }
     }
 
-    /// The kernel programs' treatment of each.
+    /// The kernel programs' treatment of each. One that lingers is local still, and no more than
+    /// before it is to be the way to what else listens on the node.
     pub(crate) fn sharing(&self) -> impl Iterator<Item = (IpAddr, Sharing)> {
-        self.local.iter().flatten().map(|vip| {
-            let is_exclusive = self.ours.contains(vip) && !self.wanted.shared.contains(vip);
+        let shared = self.shared();
+        self.local.iter().flatten().chain(&self.lingering).map(move |vip| {
+            let is_ours = self.ours.contains(vip) || self.lingering.contains(vip);
+            let is_exclusive = is_ours && !shared.contains(vip);
             (*vip, if is_exclusive { Sharing::Exclusive } else { Sharing::Shared })
         })
+    }
+
+    /// Those that Services of others have, too.
+    fn shared(&self) -> BTreeSet<IpAddr> {
+        &self.wanted.shared | &self.parted
     }
 
     /// True if the address is local without us: processes of the node may listen on it.
@@ -290,9 +307,9 @@ impl Vips {
 
     /// Connections to other Services on a shared address have to be tracked.
     fn untracked(&self) -> Untracked {
-        let (shared, ours) = (&self.wanted.shared, &self.ours);
+        let (shared, ours) = (self.shared(), &self.ours);
         let frontends = self.wanted.on_shared.iter().filter(|frontend| ours.contains(&frontend.address));
-        Untracked { addresses: &(&self.lingering | ours) - shared, frontends: frontends.copied().collect() }
+        Untracked { addresses: &(&self.lingering | ours) - &shared, frontends: frontends.copied().collect() }
     }
 
     fn silence(&self) -> Silence {
@@ -388,5 +405,22 @@ mod tests {
         assert_eq!(kept.untracked(), expected);
         assert_eq!(kept.silence().vips.len(), 2, "both are on loopback");
         assert!(kept.is_nodes(&"10.0.0.3".parse().unwrap()) && !kept.is_nodes(&"10.0.0.2".parse().unwrap()));
+    }
+
+    /// Until the last connection ends there, at most for the drain time.
+    #[test]
+    fn an_address_that_goes_is_shared_with_whom_it_was() {
+        let now = Instant::now();
+        let mut kept = Vips::new(Tracking::Off, Arp::Ignored, Duration::from_secs(30), now);
+        kept.local = Some(vips(&["10.0.0.1", "10.0.0.2"]));
+        kept.ours = vips(&["10.0.0.1", "10.0.0.2"]);
+        kept.wanted =
+            Wanted { addresses: kept.ours.clone(), shared: vips(&["10.0.0.2"]), on_shared: BTreeSet::new() };
+        kept.want(Wanted::default());
+        kept.take(Changes::default(), now);
+        let expected = ["10.0.0.1", "10.0.0.2"].map(|vip| vip.parse().unwrap());
+        let expected = expected.into_iter().zip([Sharing::Exclusive, Sharing::Shared]);
+        assert_eq!(kept.sharing().collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        assert_eq!(kept.untracked().addresses, vips(&["10.0.0.1"]), "kube-proxy translates the other");
     }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -180,6 +181,29 @@ fn an_address_stays_until_its_connections_have_ended() {
             assert!(Instant::now() < deadline, "nothing is left to be sent");
             node.tend();
         }
+    });
+}
+
+/// A tenant makes it stay: one connection is enough.
+#[test]
+fn an_address_that_stays_for_its_connections_leads_to_nothing_else() {
+    isolated(|pin_dir| {
+        let node = open(Choice::Programs, pin_dir, LONG);
+        let (cores, client) = (Cores::new(1), Client::new());
+        node.set_sockets(&cores.sockets()).unwrap();
+        let _daemons = [22, 80].map(|port| TcpListener::bind(("0.0.0.0", port)).unwrap());
+        let frontends = BTreeSet::from([tcp("10.50.0.1:80")]);
+        assert!(node.prepare(&frontends, &BTreeSet::new()).is_empty() && node.serve(frontends).is_empty());
+        let connect = |address: &str| client.connect(address.parse().unwrap());
+        let open = (connect("10.50.0.1:80").unwrap(), cores.accept());
+        withdraw(&node);
+        node.tend();
+        assert!(is_local("10.50.0.1"), "a connection is open");
+        for address in ["10.50.0.1:22", "10.50.0.1:80"] {
+            let refused = connect(address).map_err(|error| error.kind());
+            assert_eq!(refused.err(), Some(ErrorKind::ConnectionRefused), "{address}");
+        }
+        close(open);
     });
 }
 
