@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_common::abi::MAX_CORES;
@@ -21,7 +21,7 @@ use crate::programs::kernel::{KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
 use crate::spread::Spread;
 use crate::steering::Steering;
-use crate::syn_hold::SynHold;
+use crate::syn_hold::{self, SynHold};
 use crate::vips::addresses;
 use crate::vips::{Arp, Everywhere, Tracking, Vips};
 
@@ -63,6 +63,8 @@ pub struct Node {
     vips: Mutex<Vips>,
     /// `None` where connections are not held.
     syn_hold: Option<Mutex<SynHold>>,
+    /// Done when nothing holds connections from an agent that does not.
+    released: Once,
     everywhere: Everywhere,
     shared: Mutex<Shared>,
     description: String,
@@ -130,6 +132,7 @@ impl Node {
             steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
             vips: Mutex::new(Vips::new(settings.tracking, settings.arp, settings.drain, Instant::now())),
             syn_hold: settings.syn_hold.map(|time| Mutex::new(SynHold::new(time, Instant::now()))),
+            released: Once::new(),
             everywhere: settings.everywhere,
             shared: Mutex::default(),
             description,
@@ -239,9 +242,12 @@ impl Node {
             None => BTreeMap::new(),
         };
         lock(&self.vips).remove_others(now);
-        if let Some(hold) = &self.syn_hold {
-            wanted.retain(|frontend| !refused.contains_key(frontend));
-            lock(hold).serve(&wanted);
+        match &self.syn_hold {
+            Some(hold) => {
+                wanted.retain(|frontend| !refused.contains_key(frontend));
+                lock(hold).serve(&wanted);
+            }
+            None => self.released.call_once(release),
         }
         refused
     }
@@ -306,6 +312,13 @@ fn detach_predecessors(pin_dir: &Path) {
             "kernel programs of an earlier agent stay at work, and keep connections from ordinary sockets: {problem}; \
              run `portcullis cleanup` as root when no agent runs"
         );
+    }
+}
+
+/// An earlier agent, with other settings, holds connections for one that says it serves.
+fn release() {
+    if let Err(error) = syn_hold::remove() {
+        tracing::debug!("a hold of an earlier agent, if there is one, ends by itself: {error}");
     }
 }
 

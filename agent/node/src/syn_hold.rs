@@ -10,7 +10,7 @@
 //!     }
 //! }
 //! table inet portcullis {                    # for the next agent
-//!     set held { type inet_proto; flags timeout; elements = { tcp timeout 10s expires … } }
+//!     set held { type inet_proto; flags timeout; elements = { tcp timeout 15s expires … } }
 //!     set ports { type inet_service; … }     # of frontends on all addresses
 //!     set frontends4 { type ipv4_addr . inet_proto . inet_service; … }
 //!     chain input {
@@ -62,6 +62,7 @@ pub(crate) struct SynHold {
     frontends: Option<BTreeSet<FrontendKey>>,
     /// While this agent serves.
     serving: Option<Owned>,
+    next_refresh: Instant,
     next_comparison: Instant,
     problem: LastLogged,
 }
@@ -75,6 +76,7 @@ impl SynHold {
             time,
             frontends: None,
             serving: None,
+            next_refresh: now,
             next_comparison: now + COMPARISON_INTERVAL,
             problem: LastLogged::default(),
         }
@@ -93,7 +95,8 @@ impl SynHold {
         self.serving = None;
     }
 
-    /// To be called more often than every half of the time.
+    /// To be called every second. Each refreshment is a change of the node's ruleset, and a program
+    /// that lists a large one begins again when it has changed: they are as rare as can be.
     pub(crate) fn tend(&mut self, now: Instant) {
         let Some(frontends) = self.frontends.clone().filter(|_| self.serving.is_some()) else { return };
         let is_due = now >= self.next_comparison;
@@ -101,7 +104,11 @@ impl SynHold {
             self.next_comparison = now + COMPARISON_INTERVAL;
         }
         let is_gone = is_due && has_rules(Family::Inet, LASTING, rules(&frontends)).is_ok_and(|it| !it);
-        if is_gone || refresh(self.time).is_err() {
+        let is_old = now >= self.next_refresh;
+        if is_old {
+            self.next_refresh = now + self.time / 2;
+        }
+        if is_gone || is_old && refresh(self.time).is_err() {
             self.try_serve(&frontends);
         }
     }
@@ -143,7 +150,7 @@ fn hold(frontends: &BTreeSet<FrontendKey>, time: Duration) -> io::Result<()> {
     let mut ruleset = Ruleset::new();
     let mut table = ruleset.table(Family::Inet, LASTING);
     table.fading_set(HELD, PROTOCOL, 1);
-    table.refresh(HELD, &TCP, time);
+    table.refresh(HELD, &TCP, lifetime(time));
     table.chain(INPUT.0, INPUT.1, HOLDING_PRIORITY);
     // Most packets are of open connections, and go no further.
     table.rule(INPUT.0, Rule::new().other_than_tcp().accepted());
@@ -168,9 +175,14 @@ fn hold(frontends: &BTreeSet<FrontendKey>, time: Duration) -> io::Result<()> {
     ruleset.commit()
 }
 
+/// With what may have gone by since the last refreshment.
+fn lifetime(time: Duration) -> Duration {
+    time + time / 2
+}
+
 fn refresh(time: Duration) -> io::Result<()> {
     let mut ruleset = Ruleset::new();
-    ruleset.existing(Family::Inet, LASTING).refresh(HELD, &TCP, time);
+    ruleset.existing(Family::Inet, LASTING).refresh(HELD, &TCP, lifetime(time));
     ruleset.commit()
 }
 

@@ -64,7 +64,7 @@ fn connections_wait_for_the_next_agent() {
         node.tend();
         assert_served(&client, &cores);
         let rules = nft("list table inet portcullis");
-        assert!(rules.contains("tcp timeout 1m") && rules.contains("10.50.0.1 . tcp . 443"), "{rules}");
+        assert!(rules.contains("tcp timeout 1m30s") && rules.contains("10.50.0.1 . tcp . 443"), "{rules}");
 
         // As after kill -9.
         close((node, cores));
@@ -129,6 +129,20 @@ fn the_hold_ends_by_itself() {
 fn without_hold_connections_are_refused_at_once() {
     isolated(|pin_dir| {
         let (client, cores) = (Client::new(), Cores::new(1));
+        let node = agent(pin_dir, &cores, None);
+        assert_served(&client, &cores);
+        close((node, cores));
+        assert_eq!(connect(&client, ADDRESSES[0]), Err(ErrorKind::ConnectionRefused));
+    });
+}
+
+#[test]
+fn an_agent_without_hold_ends_that_of_an_earlier_one() {
+    isolated(|pin_dir| {
+        let (client, cores) = (Client::new(), Cores::new(1));
+        close((agent(pin_dir, &cores, Some(Duration::from_secs(60))), cores));
+        assert_eq!(connect(&client, ADDRESSES[0]), Err(ErrorKind::TimedOut));
+        let cores = Cores::new(1);
         let node = agent(pin_dir, &cores, None);
         assert_served(&client, &cores);
         close((node, cores));
