@@ -11,13 +11,13 @@
 //! }
 //! table inet portcullis {                    # for the next agent
 //!     set held { type inet_proto; flags timeout; elements = { tcp timeout 15s expires … } }
-//!     set ports { type inet_service; … }     # of frontends on all addresses
+//!     set ports4 { type inet_service; … }    # of frontends on all addresses
 //!     set frontends4 { type ipv4_addr . inet_proto . inet_service; … }
 //!     chain input {
 //!         type filter hook input priority 10
 //!         not tcp syn accept
 //!         meta mark & 0x2000 == 0x2000 meta mark set meta mark & ~0x2000 accept
-//!         meta l4proto @held th dport @ports drop
+//!         meta l4proto @held meta nfproto ipv4 th dport @ports4 drop
 //!         meta l4proto @held ip daddr . meta l4proto . th dport @frontends4 drop
 //!     }
 //! }
@@ -34,7 +34,7 @@ use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
 use rustix::rand::GetRandomFlags;
 
-use crate::nftables::addressing::{IPV4, IPV6, endpoint};
+use crate::nftables::addressing::{Addressing, IPV4, IPV6, endpoint};
 use crate::nftables::{Family, LASTING, Lifetime, Owned, Rule, Ruleset, has_rules, is_unknown};
 
 /// Set and cleared between our two chains; the usual networks and service proxies use others.
@@ -45,7 +45,7 @@ const SERVING_PRIORITY: i32 = 9;
 const HOLDING_PRIORITY: i32 = 10;
 
 const HELD: &str = "held";
-const PORTS: &str = "ports";
+const PORTS: [&str; 2] = ["ports4", "ports6"];
 const FRONTENDS: [&str; 2] = ["frontends4", "frontends6"];
 /// nft's numbers of the types `inet_proto` and `inet_service`.
 const PROTOCOL: u32 = 12;
@@ -156,20 +156,19 @@ fn hold(frontends: &BTreeSet<FrontendKey>, time: Duration) -> io::Result<()> {
     table.rule(INPUT.0, Rule::new().other_than_tcp().accepted());
     table.rule(INPUT.0, Rule::new().continues_connection().accepted());
     table.rule(INPUT.0, Rule::new().has_mark(SERVED).without_mark(SERVED).accepted());
-    let held = || Rule::new().protocol_in(HELD);
-    let ports = ports(frontends);
-    if !ports.is_empty() {
-        table.set(PORTS, PORT, &ports);
-        table.rule(INPUT.0, held().port_in(PORTS, DESTINATION_PORT).dropped());
-    }
-    for (set, addressing) in FRONTENDS.into_iter().zip([IPV4, IPV6]) {
+    for ((set, addressing), everywhere) in FRONTENDS.into_iter().zip([IPV4, IPV6]).zip(PORTS) {
+        let held = || Rule::new().protocol_in(HELD).of_family(addressing.family);
+        let ports = ports(frontends, addressing);
+        if !ports.is_empty() {
+            table.set(everywhere, PORT, &ports);
+            table.rule(INPUT.0, held().port_in(everywhere, DESTINATION_PORT).dropped());
+        }
         let keys: Vec<_> =
             of_one_address(frontends).filter(|it| addressing.has(&it.address)).map(endpoint).collect();
         if !keys.is_empty() {
             table.set(set, addressing.endpoints_shown_as(), &keys);
             let place = (addressing.destination, addressing.length);
-            let held = held().of_family(addressing.family).endpoint_in(set, place, DESTINATION_PORT);
-            table.rule(INPUT.0, held.dropped());
+            table.rule(INPUT.0, held().endpoint_in(set, place, DESTINATION_PORT).dropped());
         }
     }
     ruleset.commit()
@@ -201,8 +200,11 @@ pub(crate) fn remove() -> io::Result<()> {
 
 /// Number of rules that hold these.
 fn rules(frontends: &BTreeSet<FrontendKey>) -> usize {
-    let families = [IPV4, IPV6].map(|it| of_one_address(frontends).any(|frontend| it.has(&frontend.address)));
-    3 + usize::from(!ports(frontends).is_empty()) + families.into_iter().filter(|has| *has).count()
+    let families = [IPV4, IPV6].map(|it| {
+        let has_some = of_one_address(frontends).any(|frontend| it.has(&frontend.address));
+        usize::from(has_some) + usize::from(!ports(frontends, it).is_empty())
+    });
+    3 + families.into_iter().sum::<usize>()
 }
 
 fn of_one_address(frontends: &BTreeSet<FrontendKey>) -> impl Iterator<Item = &FrontendKey> {
@@ -210,8 +212,9 @@ fn of_one_address(frontends: &BTreeSet<FrontendKey>) -> impl Iterator<Item = &Fr
 }
 
 /// Of frontends on all addresses of the node.
-fn ports(frontends: &BTreeSet<FrontendKey>) -> Vec<Vec<u8>> {
-    let everywhere = frontends.iter().filter(|it| it.is_tcp() && it.address.is_unspecified());
+fn ports(frontends: &BTreeSet<FrontendKey>, addressing: Addressing) -> Vec<Vec<u8>> {
+    let tcp = frontends.iter().filter(|frontend| frontend.is_tcp() && addressing.has(&frontend.address));
+    let everywhere = tcp.filter(|frontend| frontend.address.is_unspecified());
     let ports: BTreeSet<_> = everywhere.map(|frontend| frontend.port).collect();
     ports.into_iter().map(|port| port.to_be_bytes().to_vec()).collect()
 }

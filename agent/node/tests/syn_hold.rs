@@ -25,6 +25,10 @@ fn frontends() -> BTreeSet<FrontendKey> {
 }
 
 fn agent(pin_dir: &Path, cores: &Cores, hold: Option<Duration>) -> Node {
+    serving(pin_dir, cores, hold, &frontends())
+}
+
+fn serving(pin_dir: &Path, cores: &Cores, hold: Option<Duration>, frontends: &BTreeSet<FrontendKey>) -> Node {
     let settings = Settings {
         steering: Choice::Programs,
         pin_dir: pin_dir.to_owned(),
@@ -37,8 +41,8 @@ fn agent(pin_dir: &Path, cores: &Cores, hold: Option<Duration>) -> Node {
     };
     let node = Node::open(&settings).unwrap();
     node.set_sockets(&cores.sockets()).unwrap();
-    assert!(node.prepare(&frontends(), &BTreeSet::new()).is_empty());
-    assert!(node.serve(frontends()).is_empty());
+    assert!(node.prepare(frontends, &BTreeSet::new()).is_empty());
+    assert!(node.serve(frontends.clone()).is_empty());
     node
 }
 
@@ -147,5 +151,19 @@ fn an_agent_without_hold_ends_that_of_an_earlier_one() {
         assert_served(&client, &cores);
         close((node, cores));
         assert_eq!(connect(&client, ADDRESSES[0]), Err(ErrorKind::ConnectionRefused));
+    });
+}
+
+/// A program that listens on all addresses of the other family has nothing to do with it.
+#[test]
+fn a_frontend_on_all_addresses_is_held_in_its_own_family() {
+    isolated(|pin_dir| {
+        let (client, cores) = (Client::new(), Cores::new(1));
+        let frontends = BTreeSet::from([tcp("0.0.0.0:8080")]);
+        let node = serving(pin_dir, &cores, Some(Duration::from_secs(60)), &frontends);
+        let _other = TcpListener::bind("[fd99::1]:8080").unwrap();
+        close((node, cores));
+        assert_eq!(connect(&client, "10.99.0.1:8080"), Err(ErrorKind::TimedOut));
+        assert_eq!(connect(&client, "[fd99::1]:8080"), Ok(()));
     });
 }
