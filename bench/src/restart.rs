@@ -1,6 +1,6 @@
-//! `cargo xtask bench restart`: the agent is killed under load and started again at once, many
-//! times. Clients open a connection for each request all the while; what they see says for how long
-//! connections are refused and how long those wait that are not.
+//! `cargo xtask bench restart`: the agent is killed or told to end under load, and started again at
+//! once, many times. Clients open a connection for each request all the while; what they see says
+//! for how long connections are refused and how long those wait that are not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
+use portcullis_testbed::{Agent, Launch};
+
 use super::peers::{self, Build, Peer, Portcullis, Running};
 use super::report::machine;
 use super::sample::median;
@@ -22,13 +24,13 @@ const CLIENTS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two connections of a client, so that refusals do not keep a CPU busy.
 const PAUSE: Duration = Duration::from_micros(500);
-/// Served in peace between two restarts.
-const PEACE: Duration = Duration::from_millis(300);
+/// Served in peace between two restarts: longer than a client waits before it sends a SYN again.
+const PEACE: Duration = Duration::from_millis(1500);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Kills of the agent, on each site
-    #[arg(long, default_value_t = 10)]
+    /// Ends of the agent, of each kind and on each site
+    #[arg(long, default_value_t = 20)]
     times: usize,
     #[command(flatten)]
     build: Build,
@@ -36,6 +38,21 @@ pub(super) struct Args {
     #[arg(long)]
     write: bool,
 }
+
+/// The end of an agent, and what new connections do until the next one serves.
+#[derive(Clone, Copy)]
+struct End {
+    name: &'static str,
+    by: fn(Agent) -> Result<Launch>,
+    /// Seconds for which they wait.
+    hold: u16,
+}
+
+const ENDS: [End; 3] = [
+    End { name: "SIGKILL, refusing", by: Agent::crash, hold: 0 },
+    End { name: "SIGKILL, waiting", by: Agent::crash, hold: 10 },
+    End { name: "SIGTERM, waiting", by: Agent::stop, hold: 10 },
+];
 
 /// A connection with one request.
 struct Attempt {
@@ -69,19 +86,30 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let peer = args.build.portcullis()?;
     let _backend = backend::start(scratch.path())?;
     let mut text = format!("{}; {} restarts on each site, medians (maxima).\n\n", machine(), args.times);
-    text += "| site | refused for ms | answered again after ms | connections refused | cut off | longest wait of the answered ms |\n";
-    text += "|---|---|---|---|---|---|\n";
+    text += "| site | end | refused for ms | answered again after ms | connections refused | cut off | longest wait of the answered ms |\n";
+    text += "|---|---|---|---|---|---|---|\n";
     for size in [Size::Small, Size::Full] {
         let directory = scratch.path().join(format!("{size:?}"));
         let site = Site::create(size, &directory.join("site"))?;
-        let gaps = restart(&peer, &site, &directory.join("agent"), args.times.max(1))?;
-        text += &row(size, &gaps);
+        for end in ENDS {
+            let peer = peer.clone().with(&["--syn-hold", &end.hold.to_string()]);
+            let gaps = restart(&peer, &site, &directory.join(end.name), end.by, args.times.max(1))?;
+            let row = row(size, end.name, &gaps);
+            eprint!("{row}");
+            text += &row;
+        }
     }
     println!("\n{text}");
     if args.write { document::replace("restart", &text) } else { Ok(()) }
 }
 
-fn restart(peer: &Portcullis, site: &Site, directory: &Path, times: usize) -> Result<Vec<Gap>> {
+fn restart(
+    peer: &Portcullis,
+    site: &Site,
+    directory: &Path,
+    end: fn(Agent) -> Result<Launch>,
+    times: usize,
+) -> Result<Vec<Gap>> {
     let mut running = peers::serve(peer, site, directory)?;
     let clients = Clients::start(SocketAddr::new(peer.address().parse()?, HTTP_PORT));
     let mut kills = Vec::new();
@@ -89,7 +117,7 @@ fn restart(peer: &Portcullis, site: &Site, directory: &Path, times: usize) -> Re
         thread::sleep(PEACE);
         let Running::Agent(agent) = running else { continue };
         kills.push(Instant::now());
-        let mut agent = agent.crash()?.spawn()?;
+        let mut agent = end(*agent)?.spawn()?;
         agent.wait_ready()?;
         running = Running::Agent(Box::new(agent));
     }
@@ -163,14 +191,14 @@ impl Gap {
     }
 }
 
-fn row(size: Size, gaps: &[Gap]) -> String {
+fn row(size: Size, end: &str, gaps: &[Gap]) -> String {
     let of = |value: fn(&Gap) -> f64| {
         let values: Vec<_> = gaps.iter().map(value).collect();
         let most = values.iter().copied().fold(0.0, f64::max);
         format!("{:.0} ({most:.0})", median(values))
     };
     format!(
-        "| {} routes, {} certificates | {} | {} | {} | {} | {} |\n",
+        "| {} routes, {} certificates | {end} | {} | {} | {} | {} | {} |\n",
         size.routes(),
         size.certificates(),
         of(|gap| gap.refused_for.as_secs_f64() * 1e3),

@@ -1,5 +1,6 @@
 //! Portcullis, which serves the site as Gateway API objects.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ pub(crate) struct Portcullis {
     purpose: &'static str,
     pub(crate) binary: PathBuf,
     pub(crate) datapath: Datapath,
+    /// Further arguments.
+    arguments: Vec<OsString>,
 }
 
 /// The agent to measure.
@@ -45,7 +48,14 @@ impl Build {
                 build::release()?
             }
         };
-        Ok(Portcullis { name: "Portcullis", address: "127.0.0.91", purpose: "bench", binary, datapath })
+        Ok(Portcullis {
+            name: "Portcullis",
+            address: "127.0.0.91",
+            purpose: "bench",
+            binary,
+            datapath,
+            arguments: vec![],
+        })
     }
 }
 
@@ -75,6 +85,11 @@ impl Peer for Portcullis {
 }
 
 impl Portcullis {
+    /// With further arguments.
+    pub(crate) fn with(self, arguments: &[&str]) -> Self {
+        Self { arguments: arguments.iter().map(Into::into).collect(), ..self }
+    }
+
     /// Another build, to be measured beside this one.
     pub(crate) fn earlier(&self, binary: &Path) -> Self {
         Self {
@@ -94,7 +109,7 @@ impl Portcullis {
             pins: pin_directory(self.purpose),
             datapath: self.datapath,
             interface: "none".to_owned(),
-            arguments: vec!["--cores".into(), "1".into(), "--log".into(), "warn".into()],
+            arguments: [&["--cores", "1", "--log", "warn"].map(Into::into), &*self.arguments].concat(),
             through: ["taskset", "--cpu-list", PROXY_CPU].map(Into::into).to_vec(),
         }
     }

@@ -138,8 +138,20 @@ impl Agent {
     pub fn crash(mut self) -> Result<Launch> {
         self.child.kill()?;
         self.child.wait()?;
+        Ok(self.successor())
+    }
+
+    /// SIGTERM, as an orderly stop; the pins stay. Returns how to start the next one, once
+    /// connections are drained.
+    pub fn stop(mut self) -> Result<Launch> {
+        self.signal(Signal::TERM)?;
+        self.wait_stopped()?;
+        Ok(self.successor())
+    }
+
+    fn successor(&mut self) -> Launch {
         let kept = Launch { pins: PathBuf::new(), ..self.launch.clone() };
-        Ok(std::mem::replace(&mut self.launch, kept))
+        std::mem::replace(&mut self.launch, kept)
     }
 
     /// Waits until an agent ends that may not run beside another one, and returns its log. The pins
@@ -156,6 +168,10 @@ impl Agent {
     /// SIGTERM, as an orderly stop, and wait until connections are drained.
     pub fn terminate(mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
+        self.wait_stopped()
+    }
+
+    fn wait_stopped(&mut self) -> Result<ExitStatus> {
         let ended = wait::until(STOP, || self.child.try_wait()?.context("it still runs"));
         ended.with_context(|| format!("the agent does not stop; its log:\n{}", self.log()))
     }
