@@ -58,6 +58,8 @@ const DESTINATION_PORT: u32 = 2;
 pub(crate) struct SynHold {
     /// Time without agent after which connections are refused.
     time: Duration,
+    /// Served by this agent; `None` before it serves, and after.
+    wanted: Option<BTreeSet<FrontendKey>>,
     /// As the kernel knows them; `None` if it does not.
     frontends: Option<BTreeSet<FrontendKey>>,
     /// While this agent serves.
@@ -74,6 +76,7 @@ impl SynHold {
     pub(crate) fn new(time: Duration, now: Instant) -> Self {
         Self {
             time,
+            wanted: None,
             frontends: None,
             serving: None,
             next_refresh: now,
@@ -85,31 +88,42 @@ impl SynHold {
     /// Holds new connections to these from the moment on at which this agent no longer serves. To
     /// be called once it does.
     pub(crate) fn serve(&mut self, frontends: &BTreeSet<FrontendKey>) {
+        self.wanted = Some(frontends.clone());
         if self.frontends.as_ref() != Some(frontends) {
             self.try_serve(frontends);
         }
     }
 
-    /// This agent serves no longer, and lives on for as long as its connections do.
+    /// This agent serves no longer, and lives on for as long as its connections do. The time begins
+    /// now.
     pub(crate) fn stop(&mut self) {
-        self.serving = None;
+        self.wanted = None;
+        if self.serving.take().is_some() && self.frontends.is_some() {
+            _ = refresh(self.time);
+        }
     }
 
     /// To be called every second. Each refreshment is a change of the node's ruleset, and a program
     /// that lists a large one begins again when it has changed: they are as rare as can be.
     pub(crate) fn tend(&mut self, now: Instant) {
-        let Some(frontends) = self.frontends.clone().filter(|_| self.serving.is_some()) else { return };
+        let Some(wanted) = self.wanted.clone() else { return };
         let is_due = now >= self.next_comparison;
         if is_due {
             self.next_comparison = now + COMPARISON_INTERVAL;
         }
-        let is_gone = is_due && has_rules(Family::Inet, LASTING, rules(&frontends)).is_ok_and(|it| !it);
+        let Some(frontends) = &self.frontends else {
+            if is_due {
+                self.try_serve(&wanted);
+            }
+            return;
+        };
+        let is_gone = is_due && has_rules(Family::Inet, LASTING, rules(frontends)).is_ok_and(|it| !it);
         let is_old = now >= self.next_refresh;
         if is_old {
             self.next_refresh = now + self.time / 2;
         }
         if is_gone || is_old && refresh(self.time).is_err() {
-            self.try_serve(&frontends);
+            self.try_serve(&wanted);
         }
     }
 
@@ -120,7 +134,10 @@ impl SynHold {
             None => own().map(|owned| self.serving = Some(owned)),
         };
         match served.and_then(|()| hold(frontends, self.time)) {
-            Ok(()) => self.frontends = Some(frontends.clone()),
+            Ok(()) => {
+                self.frontends = Some(frontends.clone());
+                self.problem.update((), None);
+            }
             Err(error) => {
                 self.frontends = None;
                 if let Some(error) = self.problem.update((), Some(error.to_string())) {

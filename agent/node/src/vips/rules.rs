@@ -29,7 +29,10 @@ impl<R: Clone + PartialEq> Rules<R> {
             return;
         }
         match (self.set)(&wanted) {
-            Ok(()) => self.current = Some(wanted),
+            Ok(()) => {
+                self.current = Some(wanted);
+                self.problem.update((), None);
+            }
             Err(error) => {
                 if let Some(error) = self.problem.update((), Some(error.to_string())) {
                     tracing::warn!("{}, because nftables cannot be used: {error}", self.consequence);
