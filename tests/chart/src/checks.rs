@@ -28,27 +28,32 @@ const MANIFESTS: &str = "on-cluster.yaml";
 /// Time for what only looks every 15 s: autoscalers, and agents at a Lease.
 const SCALING: Duration = Duration::from_secs(60);
 
+type Checks = &'static [(&'static str, Check)];
+
+/// With a program of others, which takes minutes to build.
+pub(super) const METALLB: Checks = metallb::CHECKS;
+
 /// In this order: later ones use what earlier ones left.
-const INSTALLED: &[&[(&str, Check)]] = &[
+const INSTALLED: &[Checks] = &[
     kustomize::CHECKS,
     agent::CHECKS,
     nodes::CHECKS,
     gateway::CHECKS,
     balancer::CHECKS,
     reached::CHECKS,
-    metallb::CHECKS,
     host_ports::CHECKS,
     dedicated::CHECKS,
     gateway::LAST_CHECKS,
 ];
 
-pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
+pub(super) fn run(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> Result<()> {
     // What a killed run may have left.
     remove_objects(cluster)?;
-    let failed = check_all(cluster, binary);
+    let failed = check_all(cluster, binary, further);
     remove_objects(cluster)?;
     let failed = failed?;
-    let all = INSTALLED.iter().map(|checks| checks.len()).sum::<usize>() + removed::CHECKS.len();
+    let installed = INSTALLED.iter().map(|checks| checks.len()).sum::<usize>();
+    let all = installed + further.len() + removed::CHECKS.len();
     println!("{} passed, {failed} failed", all - failed);
     if failed > 0 {
         bail!("the chart does not do what it promises");
@@ -57,12 +62,13 @@ pub(super) fn run(cluster: &Cluster, binary: Option<&Path>) -> Result<()> {
 }
 
 /// Returns how many checks failed.
-fn check_all(cluster: &Cluster, binary: Option<&Path>) -> Result<usize> {
+fn check_all(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> Result<usize> {
     install::install(cluster, &super::crds(), binary)?;
     words::apply(cluster, MANIFESTS)?;
     outside::make(cluster)?;
     cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;
-    let failed = INSTALLED.iter().map(|checks| count_failed(cluster, checks)).sum::<usize>();
+    let checks = INSTALLED.iter().copied().chain([further]);
+    let failed = checks.map(|checks| count_failed(cluster, checks)).sum::<usize>();
     install::uninstall(cluster)?;
     Ok(failed + count_failed(cluster, removed::CHECKS))
 }

@@ -46,7 +46,13 @@ enum Command {
     Uninstall(Target),
     /// Prove on a cluster of two nodes that the DaemonSet serves traffic, and that removing it
     /// leaves nothing behind
-    Test(Target),
+    Test {
+        #[command(flatten)]
+        target: Target,
+        /// Also with MetalLB's own controller and speakers, which are built first
+        #[arg(long)]
+        metallb: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -65,7 +71,10 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Check => check(),
         Command::Install(target) => install(&target.running()?, &crds(), target.binary.as_deref()),
         Command::Uninstall(target) => install::uninstall(&target.running()?),
-        Command::Test(target) => checks::run(&target.obtain()?, target.binary.as_deref()),
+        Command::Test { target, metallb } => {
+            let further = if *metallb { checks::METALLB } else { &[] };
+            checks::run(&target.obtain()?, target.binary.as_deref(), further)
+        }
     }
 }
 
