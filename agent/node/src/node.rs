@@ -244,7 +244,9 @@ impl Node {
         lock(&self.vips).remove_others(now);
         match &self.syn_hold {
             Some(hold) => {
-                wanted.retain(|frontend| !refused.contains_key(frontend));
+                // What other processes have is theirs, with an agent and without.
+                let taken = lock(&self.shared).taken.clone();
+                wanted.retain(|frontend| !refused.contains_key(frontend) && !taken.contains(frontend));
                 lock(hold).serve(&wanted);
             }
             None => self.released.call_once(release),

@@ -270,6 +270,24 @@ fn a_port_of_the_node_stays_with_its_process() {
     until(Duration::from_secs(15), is_ours).unwrap();
 }
 
+#[test]
+fn a_crashed_agent_holds_no_port_of_another_process() {
+    let scenario = Scenario::without_configuration("theirs").unwrap();
+    fs::write(scenario.config().join("gateway.yaml"), EVERYWHERE).unwrap();
+    let _server = scenario.server_on_node("sshd", "10.1.0.1:8080").unwrap();
+    for datapath in [Datapath::Ebpf, Datapath::Userspace] {
+        let mut launch = scenario.launch_with(datapath).unwrap();
+        launch.arguments.extend(["--syn-hold", "60"].map(Into::into));
+        let _crashed = launch.start().unwrap().crash().unwrap();
+        let code = |port: u16| {
+            let mut curl = scenario.client.command("curl");
+            curl.args(["-s", "-o", "/dev/null", "--max-time", "2", &format!("http://10.1.0.1:{port}/")]);
+            curl.status().unwrap().code()
+        };
+        assert_eq!((code(8080), code(80)), (Some(0), Some(28)), "the other one's, and its own");
+    }
+}
+
 fn dropped(agent: &Agent) -> f64 {
     agent.metric("portcullis_datapath_verdicts_total{reason=\"dropped-no-listener\"").unwrap()
 }
