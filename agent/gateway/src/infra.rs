@@ -32,6 +32,7 @@ pub use diff::{Operation, diff, without_clashes};
 pub use endpoints::OTHERS_SLICES;
 pub use host_ports::{HostPortGrant, HostPortRights, HostPortSyntax, PortRange};
 pub use name::generated_name;
+pub(crate) use object::name_of;
 pub use object::{Generated, GeneratedKind};
 pub use parameters::{HostPorts, Logging, Mode, NodePorts, Parameters, Pods, ServiceType};
 pub(crate) use parameters::{class_refers, of_class, refers};

@@ -194,7 +194,7 @@ pub(super) fn owner_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     })
 }
 
-pub(super) fn name_of(metadata: &ObjectMeta) -> ObjectName {
+pub(crate) fn name_of(metadata: &ObjectMeta) -> ObjectName {
     ObjectName::new(
         metadata.namespace.as_deref().unwrap_or("default"),
         metadata.name.as_deref().unwrap_or_default(),

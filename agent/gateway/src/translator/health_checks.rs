@@ -10,7 +10,7 @@ use portcullis_model::{HealthCheck, ObjectName};
 use super::frontends::{ChangedFrontends, Sources};
 use super::snapshot::NextSnapshot;
 use crate::AgentRole;
-use crate::infra::Mode;
+use crate::infra::{Mode, name_of};
 
 #[derive(Debug, Default)]
 pub(super) struct HealthChecks {
@@ -54,7 +54,7 @@ impl Sources<'_> {
             return None;
         }
         let service = self.service_of(name)?;
-        let check = HealthCheck { gateway: name.clone(), service: name_of(service) };
+        let check = HealthCheck { gateway: name.clone(), service: name_of(&service.metadata) };
         Some((port(service)?, check))
     }
 }
@@ -64,12 +64,4 @@ fn port(service: &Service) -> Option<u16> {
     let is_local = spec.external_traffic_policy.as_deref() == Some("Local");
     let port = spec.health_check_node_port.filter(|port| *port != 0 && is_local)?;
     u16::try_from(port).ok()
-}
-
-fn name_of(service: &Service) -> ObjectName {
-    let metadata = &service.metadata;
-    ObjectName::new(
-        metadata.namespace.as_deref().unwrap_or("default"),
-        metadata.name.as_deref().unwrap_or_default(),
-    )
 }
