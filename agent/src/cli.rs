@@ -77,6 +77,10 @@ pub(crate) struct RunArgs {
     /// [default: 10 on a node of a cluster, else 0]
     #[arg(long, value_name = "SECONDS", env = "PORTCULLIS_SYN_HOLD", value_parser = clap::value_parser!(u16).range(..=120))]
     pub syn_hold: Option<u16>,
+    /// Take over from the agent of the same installation that serves, if there is one: no
+    /// connection is lost, and it ends when its own are drained
+    #[arg(long, env = "PORTCULLIS_TAKE_OVER", conflicts_with = "beside_others")]
+    pub take_over: bool,
     /// Serve beside other agents of this network namespace. No address and port may be served by
     /// both: their kernel programs know nothing of each other's
     #[arg(long, env = "PORTCULLIS_BESIDE_OTHERS")]
@@ -122,6 +126,18 @@ pub(crate) struct RunArgs {
     /// Time for which such a client may do nothing, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600), env = "PORTCULLIS_MINIMUM_RATE_GRACE")]
     pub minimum_rate_grace: u16,
+    /// Time without a byte either way after which a connection of a TCP listener, or of TLS that is
+    /// not HTTPS, is reset, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=1 << 22), env = "PORTCULLIS_TCP_IDLE")]
+    pub tcp_idle: u32,
+    /// Time without a datagram either way after which a session of a UDP listener is over, in
+    /// seconds; one that was never answered is over after a sixth of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1 << 22), env = "PORTCULLIS_UDP_IDLE")]
+    pub udp_idle: u32,
+    /// Sessions of a UDP listener on each core and address; when there are as many, those go that
+    /// were not answered
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_UDP_SESSIONS")]
+    pub udp_sessions: u32,
     /// Size of a response's head, in KiB: a backend that sends a larger one has failed (502)
     #[arg(long, value_name = "KIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(8..=1024), env = "PORTCULLIS_MAX_RESPONSE_HEADER")]
     pub max_response_header: u16,
@@ -177,7 +193,8 @@ pub(crate) struct RoutesArgs {
 #[derive(Args)]
 #[command(mut_arg("filename", |filename| filename.num_args(1).help("Manifests: a file, a directory or - for standard input; repeat for several [default: ask the running agent]")))]
 pub(crate) struct ExplainArgs {
-    /// The request's URL
+    /// The request's URL; or that of a connection, as tls://NAME, tcp://ADDRESS:PORT or
+    /// udp://ADDRESS:PORT
     pub url: String,
     /// A request header, as "Name: value"; repeat for several
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
@@ -200,6 +217,9 @@ pub(crate) struct DumpArgs {
 
 #[derive(Args)]
 pub(crate) struct ReadyArgs {
+    /// Ask only whether it runs
+    #[arg(long)]
+    pub live: bool,
     #[command(flatten)]
     pub admin: AdminSocket,
 }
@@ -335,6 +355,17 @@ fn via_name(name: &str) -> Result<String, String> {
 impl RunArgs {
     pub(crate) fn beside(&self) -> Beside {
         if self.beside_others { Beside::Agents } else { Beside::OtherUsers }
+    }
+
+    /// The installation that this agent belongs to: agents of others do not take over from it.
+    pub(crate) fn installation(&self) -> String {
+        match &self.config_dir {
+            Some(directory) => {
+                let directory = directory.canonicalize().unwrap_or_else(|_| directory.clone());
+                format!("directory {}", directory.display())
+            }
+            None => self.cluster.installation(&self.controller_name),
+        }
     }
 
     /// Directory of the status files.

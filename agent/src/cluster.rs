@@ -27,9 +27,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::state::StateDir;
+use crate::tenure::Tenure;
 
 /// Time that the API server has at the start before the last good configuration is served.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same of an agent that is to take over: as long as it waits, another one serves.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Label of the pods that are counted as agents; the chart sets it.
 const AGENTS: &str = "app.kubernetes.io/name=portcullis";
 pub(crate) const LEASE: &str = "portcullis";
@@ -151,6 +154,15 @@ impl ClusterArgs {
         self.gateway.clone().map_or(AgentRole::Node, AgentRole::Dedicated)
     }
 
+    /// As [`RunArgs::installation`](crate::cli::RunArgs::installation).
+    pub(crate) fn installation(&self, controller_name: &str) -> String {
+        let namespace = self.namespace.as_deref().unwrap_or("default");
+        match &self.daemon_set {
+            Some(daemon_set) => format!("DaemonSet {namespace}/{daemon_set}"),
+            None => format!("controller {controller_name} in namespace {namespace}"),
+        }
+    }
+
     fn last_good(&self) -> LastGood {
         let configuration = LastGood::new(self.state.last_good());
         match &self.secrets_dir {
@@ -166,25 +178,28 @@ impl ClusterArgs {
 }
 
 impl Cluster {
-    /// Does not wait for the API server.
+    /// Does not wait for the API server. It takes part in the election from the moment on at which
+    /// it serves: another agent of this node may lead.
     pub(crate) async fn start(
         args: &ClusterArgs,
         controller_name: &str,
         drain_timeout: Duration,
+        tenure: watch::Receiver<Tenure>,
     ) -> Result<Self> {
         let kubeconfig = args.kubeconfig.as_deref();
         let (client, contact) = connect_watched(kubeconfig).await.context("cannot use a cluster")?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let queue = StatusQueue::new(controller_name);
+        let is_awaited = *tenure.borrow() == Tenure::Awaited;
         let options = SourceOptions {
             only: args.gateway.clone(),
             last_good: Some(args.last_good()),
-            wait: API_SERVER_TIMEOUT,
+            wait: if is_awaited { TAKE_OVER_TIMEOUT } else { API_SERVER_TIMEOUT },
         };
         let source = KubeSource::new(client.clone(), queue.clone(), options);
         let (membership, writers) = match args.gateway {
             Some(_) => (Membership::reader(&queue), Writers::default()),
-            None => start_writers(args, client, &namespace, &queue),
+            None => start_writers(args, client, &namespace, &queue, tenure),
         };
         let api_server = api_server_addresses(kubeconfig).await;
         let followed = follow_api_server(args.kubeconfig.clone(), api_server.clone());
@@ -198,6 +213,7 @@ fn start_writers(
     client: Client,
     namespace: &str,
     queue: &Arc<StatusQueue>,
+    mut tenure: watch::Receiver<Tenure>,
 ) -> (Membership, Writers) {
     let elector = Elector::new(client.clone(), namespace, LEASE, &args.identity(), Timing::default());
     let leading = elector.leading();
@@ -222,7 +238,14 @@ fn start_writers(
     };
     tasks.spawn(mesh.run());
     let (resign, resigned) = oneshot::channel();
-    let election = tokio::spawn(elector.run(async { drop(resigned.await) }));
+    let election = tokio::spawn(async move {
+        let mut resigned = std::pin::pin!(async { drop(resigned.await) });
+        tokio::select! {
+            () = &mut resigned => return,
+            _ = tenure.wait_for(|tenure| *tenure == Tenure::Held) => {}
+        }
+        elector.run(resigned).await;
+    });
     (
         membership,
         Writers { tasks, announcer: Some(announcer), election: Some((election, resign)), succession },

@@ -23,6 +23,8 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::plane::Plane;
+
 /// Interval at which it is tried again to have ports.
 const RETRY: Duration = Duration::from_secs(5);
 /// Connections of one port; one more ends the oldest.
@@ -36,8 +38,13 @@ const BACKLOG: u32 = 128;
 /// The number of the Service's endpoints on this node: Google's load balancers weigh by it.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
-/// Answers until the future is dropped.
-pub(crate) async fn answer(mut state: watch::Receiver<State>) {
+/// Answers until the future is dropped, and not before this agent serves: another one may.
+pub(crate) async fn answer(state: watch::Receiver<State>, plane: Plane) {
+    plane.serves().await;
+    answer_as(state).await;
+}
+
+async fn answer_as(mut state: watch::Receiver<State>) {
     let mut answering = BTreeMap::<u16, (HealthCheck, AbortHandle)>::new();
     let mut ports = JoinSet::new();
     loop {

@@ -62,7 +62,7 @@ async fn a_node_is_healthy_for_a_service_while_it_serves_the_gateway() {
     let port = free_port();
     let served = state(port);
     let (sender, receiver) = watch::channel(served.clone());
-    let answering = tokio::spawn(answer(receiver));
+    let answering = tokio::spawn(answer_as(receiver));
     let (head, body) = ask(port).await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/json"), "{head}");
     assert!(head.contains("x-load-balancing-endpoint-weight: 1"), "{head}");
@@ -94,7 +94,7 @@ async fn a_port_that_another_process_has_is_its_own_until_it_is_free() {
     let other = StdTcpListener::bind("[::]:0").unwrap();
     let port = other.local_addr().unwrap().port();
     let (_sender, receiver) = watch::channel(state(port));
-    let answering = tokio::spawn(answer(receiver));
+    let answering = tokio::spawn(answer_as(receiver));
     let (mut met, _) = spawn_blocking(move || {
         drop(StdTcpStream::connect(("127.0.0.1", port)).unwrap());
         other.accept().unwrap()
@@ -111,7 +111,7 @@ async fn a_port_that_another_process_has_is_its_own_until_it_is_free() {
 async fn connections_that_ask_nothing_keep_no_load_balancer_out() {
     let port = free_port();
     let (_sender, receiver) = watch::channel(state(port));
-    let answering = tokio::spawn(answer(receiver));
+    let answering = tokio::spawn(answer_as(receiver));
     ask(port).await;
     let silent: Vec<_> =
         (0..2 * MAX_CONNECTIONS).map(|_| StdTcpStream::connect(("127.0.0.1", port)).unwrap()).collect();

@@ -7,6 +7,7 @@ mod check;
 mod cleanup;
 mod cli;
 mod cluster;
+mod hand_over;
 mod health_checks;
 mod inspect;
 mod offline;
@@ -19,6 +20,7 @@ mod scrape;
 mod state;
 mod status;
 mod telemetry;
+mod tenure;
 
 use std::process::ExitCode;
 

@@ -2,11 +2,12 @@
 //! proxy behind them.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use portcullis_control::applier::{Acknowledgement, DataPlane};
@@ -15,14 +16,22 @@ use portcullis_model::Snapshot;
 use portcullis_node::{
     Choice, CoreSockets, Interfaces, KernelLog, Node, Tended, own_addresses, reachable_addresses,
 };
-use portcullis_proxy::{MinimumRate, Proxy, Reason, SocketMode, Stats};
-use tokio::sync::{Notify, watch};
+use portcullis_proxy::{L4, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats};
+use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, RunArgs};
+use crate::hand_over::predecessor::Predecessor;
+use crate::hand_over::successor::Incumbent;
+use crate::tenure::Tenure;
 
 /// Interval at which the node's addresses are looked at: they change with its network.
 const ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time that clients have to complete the TCP handshakes which they have begun when the agent ends:
+/// the kernel resets what it has no socket for.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(1);
+const HANDSHAKE_POLL: Duration = Duration::from_millis(10);
 
 /// Cheap to clone; all clones are the same data plane.
 #[derive(Clone)]
@@ -31,29 +40,106 @@ pub(crate) struct Plane {
     pub node: Arc<Node>,
     /// Notified when what is served has to be looked at again.
     disturbed: Arc<Notify>,
+    /// Held while something is changed that is served, and while another agent takes over.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    tenure: watch::Sender<Tenure>,
+    /// Until this one serves, the agent that does; then kept for it to notice the end of this one.
+    predecessor: Arc<Mutex<Option<Predecessor>>>,
 }
 
 impl Plane {
-    pub(crate) fn start(args: &RunArgs) -> anyhow::Result<Self> {
-        let node = Node::open(&node_settings(args)).context("cannot use the kernel programs")?;
-        let proxy = Proxy::start(proxy_settings(args, &node))?;
-        let sockets: Vec<_> = proxy
-            .sockets()
+    pub(crate) fn start(args: &RunArgs, predecessor: Option<Predecessor>) -> anyhow::Result<Self> {
+        let locks = predecessor.iter().flat_map(|it| &it.locks).map(File::try_clone);
+        let locks = locks.collect::<io::Result<_>>().context("cannot keep the locks of the last agent")?;
+        let node = Node::open(&node_settings(args, locks)).context("cannot use the kernel programs")?;
+        let proxy = Proxy::start_without_sockets(proxy_settings(args, &node))?;
+        let plane = Self {
+            proxy: Arc::new(proxy),
+            node: Arc::new(node),
+            disturbed: Arc::default(),
+            turn: Arc::default(),
+            tenure: watch::Sender::new(if predecessor.is_some() { Tenure::Awaited } else { Tenure::Due }),
+            predecessor: Arc::new(Mutex::new(None)),
+        };
+        match predecessor {
+            None => plane.listen(Sockets::default())?,
+            some => *plane.predecessor() = some,
+        }
+        Ok(plane)
+    }
+
+    fn listen(&self, inherited: Sockets) -> anyhow::Result<()> {
+        self.proxy.listen(inherited)?;
+        self.steer()
+    }
+
+    /// Gives the proxy's sockets to the kernel programs.
+    fn steer(&self) -> anyhow::Result<()> {
+        let sockets = self.proxy.sockets();
+        let sockets: Vec<_> = sockets
             .iter()
             .map(|core| CoreSockets { v4: Some(core.v4.as_fd()), v6: core.v6.as_ref().map(AsFd::as_fd) })
             .collect();
-        node.set_sockets(&sockets).context("cannot give the kernel programs their sockets")?;
-        Ok(Self { proxy: Arc::new(proxy), node: Arc::new(node), disturbed: Arc::default() })
+        self.node.set_sockets(&sockets).context("cannot give the kernel programs their sockets")
+    }
+
+    /// Takes the sockets of the agent that serves, if there is one.
+    fn take_over(&self) -> anyhow::Result<()> {
+        let mut predecessor = self.predecessor();
+        let Some(other) = predecessor.as_mut() else { return Ok(()) };
+        let inherited = other.take().unwrap_or_else(|error| {
+            tracing::warn!(
+                "the agent that served has ended, and connections that waited are lost: {error:#}"
+            );
+            *predecessor = None;
+            Sockets::default()
+        });
+        drop(predecessor);
+        self.node.reread().context("cannot read what the last agent left")?;
+        self.listen(inherited)
+    }
+
+    /// From the first snapshot on.
+    fn begin_serving(&self) {
+        let mut predecessor = self.predecessor();
+        if let Some(other) = predecessor.as_mut() {
+            match other.release() {
+                Ok(()) => tracing::info!("took over from the agent that served"),
+                Err(error) => tracing::warn!("the agent that served does not say that it is done: {error:#}"),
+            }
+        }
+        self.tenure.send_replace(Tenure::Held);
+    }
+
+    fn predecessor(&self) -> MutexGuard<'_, Option<Predecessor>> {
+        self.predecessor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tenure(&self) -> watch::Receiver<Tenure> {
+        self.tenure.subscribe()
+    }
+
+    /// Returns once this agent serves, and no other.
+    pub(crate) async fn serves(&self) {
+        // The sender lives as long as this.
+        _ = self.tenure().wait_for(|tenure| *tenure == Tenure::Held).await;
+    }
+
+    /// Another agent takes connections now, from the same sockets.
+    pub(crate) async fn leave(&self) {
+        self.tenure.send_replace(Tenure::Over);
+        self.proxy.stop_accepting().await;
+        self.node.stop_serving();
     }
 
     pub(crate) async fn stats(&self) -> Stats {
         self.proxy.stats().await
     }
 
-    /// Tasks that look after the node as long as the set exists. They do not hold the proxy.
+    /// Tasks that look after the node as long as the set exists.
     pub(crate) fn chores(&self) -> JoinSet<()> {
         let mut chores = JoinSet::new();
-        chores.spawn(tend(Arc::clone(&self.node), Arc::clone(&self.disturbed)));
+        chores.spawn(tend(self.clone()));
         if let Some(log) = self.node.kernel_log() {
             chores.spawn(flush(log));
         }
@@ -61,19 +147,48 @@ impl Plane {
     }
 
     /// Lets open connections finish. The kernel programs stay for the next agent.
-    pub(crate) async fn drain(self) {
+    pub(crate) async fn drain(&self) {
+        self.tenure.send_replace(Tenure::Over);
         self.node.stop_serving();
-        match Arc::try_unwrap(self.proxy) {
-            Ok(proxy) => proxy.drain().await,
-            Err(_) => {
-                tracing::warn!("the data plane is still in use: connections are closed without draining")
-            }
+        let begun = Instant::now();
+        while begun.elapsed() < HANDSHAKE_TIME && self.node.is_being_connected() {
+            tokio::time::sleep(HANDSHAKE_POLL).await;
         }
+        self.proxy.drain().await;
+    }
+}
+
+impl Incumbent for Plane {
+    async fn serves(&self) {
+        self.serves().await;
+    }
+
+    async fn pause(&self) -> OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
+    }
+
+    async fn share(&self) -> io::Result<Sockets> {
+        self.proxy.share().await
+    }
+
+    fn reclaim(&self) {
+        let reclaimed = self.node.reread().map_err(Into::into).and_then(|()| self.steer());
+        if let Err(error) = reclaimed {
+            tracing::error!("connections may be lost, restart this agent: {error:#}");
+        }
+        self.disturbed.notify_one();
     }
 }
 
 impl DataPlane for Plane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
+        let _turn = self.turn.lock().await;
+        let is_first = !self.tenure.borrow().has_begun();
+        if is_first && let Err(error) = tokio::task::block_in_place(|| self.take_over()) {
+            // The other one serves on when this one has ended.
+            tracing::error!("cannot take over: {error:#}");
+            std::process::exit(1);
+        }
         let spread = self.node.spread(snapshot.frontends.keys());
         let snapshot = match spread.is_empty() {
             true => snapshot,
@@ -91,6 +206,9 @@ impl DataPlane for Plane {
         refused.frontends.extend(unusable);
         refused.frontends.extend(self.node.serve(wanted));
         let refused = spread.gathered(refused);
+        if is_first {
+            tokio::task::block_in_place(|| self.begin_serving());
+        }
         Acknowledgement { refused }
     }
 
@@ -150,12 +268,14 @@ fn early_answer(reason: Reason) -> EarlyAnswer {
     EarlyAnswer { status: reason.status().as_u16(), words: reason.text().trim_end() }
 }
 
-async fn tend(node: Arc<Node>, disturbed: Arc<Notify>) {
+async fn tend(plane: Plane) {
+    plane.serves().await;
     let mut ticks = tokio::time::interval(Node::TEND_INTERVAL);
     loop {
         ticks.tick().await;
-        if node.tend() == Tended::Disturbed {
-            disturbed.notify_one();
+        let _turn = plane.turn.lock().await;
+        if plane.node.tend() == Tended::Disturbed {
+            plane.disturbed.notify_one();
         }
     }
 }
@@ -169,7 +289,7 @@ async fn flush(mut log: KernelLog) {
     }
 }
 
-fn node_settings(args: &RunArgs) -> portcullis_node::Settings {
+fn node_settings(args: &RunArgs, locks: Arc<[File]>) -> portcullis_node::Settings {
     portcullis_node::Settings {
         steering: match args.datapath {
             DatapathChoice::Auto => Choice::Auto,
@@ -183,6 +303,7 @@ fn node_settings(args: &RunArgs) -> portcullis_node::Settings {
         syn_hold: args.syn_hold(),
         everywhere: args.host().everywhere(),
         drain: args.drain_timeout(),
+        locks,
     }
 }
 
@@ -196,6 +317,12 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
     settings.minimum_rate = MinimumRate {
         bytes_per_second: args.minimum_rate,
         grace: Duration::from_secs(args.minimum_rate_grace.into()),
+    };
+    settings.l4 = L4 {
+        idle: Duration::from_secs(args.tcp_idle.into()),
+        udp_idle: Duration::from_secs(args.udp_idle.into()),
+        udp_unanswered: Duration::from_secs(args.udp_idle.into()) / 6,
+        udp_sessions: args.udp_sessions as usize,
     };
     settings.via = args.via.as_deref().map(Into::into);
     settings.upstream.header_bytes = usize::from(args.max_response_header) << 10;

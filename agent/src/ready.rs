@@ -1,4 +1,4 @@
-//! `portcullis ready`: `/readyz` for probes that run a command and make no request.
+//! `portcullis ready`: `/readyz` or `/livez` for probes that run a command and make no request.
 
 use std::process::ExitCode;
 
@@ -8,6 +8,7 @@ use crate::cli::ReadyArgs;
 use crate::{admin, output};
 
 pub(crate) fn run(args: &ReadyArgs) -> Result<ExitCode> {
-    output::text(&admin::client::get(&args.admin.path(), "/readyz")?);
+    let question = if args.live { "/livez" } else { "/readyz" };
+    output::text(&admin::client::get(&args.admin.path(), question)?);
     Ok(ExitCode::SUCCESS)
 }

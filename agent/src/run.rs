@@ -2,9 +2,11 @@
 //! and takes signals.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
@@ -13,13 +15,15 @@ use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink};
 use portcullis_gateway::{EndpointRule, Settings, Translator};
 use portcullis_node::{Lock, Process};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::endpoints::Admin;
 use crate::admin::server::{self, Sockets};
 use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;
+use crate::hand_over::predecessor::Predecessor;
+use crate::hand_over::successor::{Offer, Successor};
 use crate::health_checks;
 use crate::panics;
 use crate::plane::{Plane, forwarding_addresses, node_addresses};
@@ -29,16 +33,24 @@ use crate::telemetry;
 /// directory loads.
 const CONTROL_THREADS: usize = 2;
 
+/// Time for a rollout to delete the pod of an agent from which another one took over. One that is
+/// undone just then deletes the other one instead, once this one is ready again.
+const SUPERSEDED: Duration = Duration::from_secs(120);
+
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     telemetry::start(&args.log, args.log_format)?;
     panics::watch();
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     // Held until the process ends. Before these three nothing on the node is touched.
-    let _lock = Lock::take(args.beside())?;
-    let sockets = server::listen(&args.admin.path(), args.admin_port, &args.admin_host)?;
-    let statuses = status_files(&args.statuses())?;
-    let plane = Plane::start(args)?;
+    let (lock, mut predecessor) = claim(args)?;
+    let admin_socket = args.admin.path();
+    let sockets = server::listen(&admin_socket, args.admin_port, &args.admin_host, predecessor.as_mut())?;
+    let statuses = status_files(&args.statuses(), predecessor.as_ref().map_or(&[], |it| &it.locks))?;
+    let plane = Plane::start(args, predecessor)?;
+    let mut locks = plane.node.locks()?;
+    locks.extend(statuses.as_ref().map(FileStatuses::lock).transpose()?);
+    let offer = Offer { installation: args.installation(), lock, locks };
     tracing::info!("datapath: {}", plane.node.description());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
@@ -46,44 +58,65 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the control runtime")?;
-    let successor = runtime.block_on(serve(args, plane, sockets, statuses))?;
+    let claimed = Claimed { plane, sockets, offer };
+    let heir = runtime.block_on(serve(args, claimed, statuses))?;
     // Whatever still writes to the node ends with it.
     drop(runtime);
-    if successor == Successor::None {
+    if heir == Heir::None {
         cleanup::leave(&args.pin_dir, &args.cluster.state, args.status_dir.as_deref());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The successor of an agent that ends.
+/// The right to serve this network namespace: this agent's, or another one's that has it now.
+fn claim(args: &RunArgs) -> Result<(Lock, Option<Predecessor>)> {
+    if args.take_over
+        && let Some((predecessor, lock)) = Predecessor::greet(&args.installation())?
+    {
+        tracing::info!("another agent serves: this one takes over when it is ready");
+        return Ok((lock, Some(predecessor)));
+    }
+    Ok((Lock::take(args.beside())?, None))
+}
+
+/// The things that an agent has on its node.
+struct Claimed {
+    plane: Plane,
+    sockets: Sockets,
+    offer: Offer,
+}
+
+/// The agent to which one that ends leaves the node.
 #[derive(PartialEq, Eq)]
-enum Successor {
+enum Heir {
     Agent,
     /// The agents were uninstalled, here or everywhere.
     None,
 }
 
-async fn serve(
-    args: &RunArgs,
-    plane: Plane,
-    sockets: Sockets,
-    statuses: Option<FileStatuses>,
-) -> Result<Successor> {
+/// The cause of an agent's end.
+enum End {
+    Stopped,
+    /// With the signals that may have come since.
+    Succeeded(Successor, Signals),
+}
+
+async fn serve(args: &RunArgs, claimed: Claimed, statuses: Option<FileStatuses>) -> Result<Heir> {
     match &args.config_dir {
-        Some(directory) => serve_directory(args, directory, plane, sockets, statuses).await,
-        None => serve_cluster(args, plane, sockets, statuses).await,
+        Some(directory) => serve_directory(args, directory, claimed, statuses).await,
+        None => serve_cluster(args, claimed, statuses).await,
     }
 }
 
 async fn serve_directory(
     args: &RunArgs,
     directory: &Path,
-    plane: Plane,
-    sockets: Sockets,
+    claimed: Claimed,
     statuses: Option<FileStatuses>,
-) -> Result<Successor> {
+) -> Result<Heir> {
     let source = DirSource::new(directory, args.limits.max_file_size()).with_built_in(BUILT_IN);
     let reread = source.reread();
+    let plane = claimed.plane.clone();
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), statuses);
     let applier = applier.reached_at(node_addresses());
     let admin = Admin { state: applier.state(), plane, status_dir: args.statuses(), membership: None };
@@ -91,20 +124,16 @@ async fn serve_directory(
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
     };
-    attend(admin, sockets, applier, hang_up, async {}).await?;
-    Ok(Successor::Agent)
+    attend(admin, claimed, applier, hang_up, async {}).await?;
+    Ok(Heir::Agent)
 }
 
 /// Statuses go to the API server if this agent leads, and always to files: those hold what this
 /// agent itself decided.
-async fn serve_cluster(
-    args: &RunArgs,
-    plane: Plane,
-    sockets: Sockets,
-    files: Option<FileStatuses>,
-) -> Result<Successor> {
+async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatuses>) -> Result<Heir> {
+    let plane = claimed.plane.clone();
     let Cluster { source, api_server, statuses, membership, mut writers } =
-        Cluster::start(&args.cluster, &args.controller_name, args.drain_timeout()).await?;
+        Cluster::start(&args.cluster, &args.controller_name, args.drain_timeout(), plane.tenure()).await?;
     let sink = (statuses, files);
     let translator = Translator::new(Settings { api_server, ..settings(args) });
     let applier = Applier::new(source, translator, plane.clone(), sink);
@@ -116,59 +145,107 @@ async fn serve_cluster(
     let status_dir = args.statuses();
     let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
-    let result = attend(admin, sockets, applier, hang_up, writers.resign()).await;
+    let result = attend(admin, claimed, applier, hang_up, writers.resign()).await;
     writers.resign().await;
-    result?;
-    Ok(if writers.are_uninstalled().await { Successor::None } else { Successor::Agent })
+    match result? {
+        End::Stopped if writers.are_uninstalled().await => Ok(Heir::None),
+        End::Stopped => Ok(Heir::Agent),
+        End::Succeeded(successor, signals) => {
+            wait_to_be_ended(successor, signals).await;
+            Ok(Heir::Agent)
+        }
+    }
 }
 
-/// Applies until a signal comes, then drains. It resigns at once: the agent that writes next must
-/// not wait for our clients.
+/// Applies until a signal comes or another agent takes over, then drains. It resigns at once: the
+/// agent that writes next must not wait for our clients.
 async fn attend<S, W>(
     admin: Admin,
-    sockets: Sockets,
+    claimed: Claimed,
     mut applier: Applier<S, Translator, Plane, W>,
     hang_up: impl Fn(),
     resign: impl Future<Output = ()>,
-) -> Result<()>
+) -> Result<End>
 where
     S: Source + 'static,
     W: StatusSink + 'static,
 {
-    let (plane, state) = (admin.plane.clone(), admin.state.clone());
-    let endpoints = server::serve(admin, sockets)?;
+    let Claimed { plane, sockets, offer } = claimed;
+    let state = admin.state.clone();
+    let mut endpoints = server::serve(admin, sockets);
     let mut chores = plane.chores();
-    chores.spawn(health_checks::answer(state));
+    chores.spawn(health_checks::answer(state, plane.clone()));
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
-    let stop = stopped();
-    tokio::pin!(stop);
-    loop {
+    let mut signals = Signals::new()?;
+    let successor = offer.accept(plane.clone());
+    tokio::pin!(successor);
+    let mut end = loop {
         tokio::select! {
-            signal = &mut stop => { tracing::info!("{}: draining", signal?); break }
+            signal = signals.next() => {
+                tracing::info!("{signal}: draining");
+                break End::Stopped;
+            }
+            successor = &mut successor => {
+                tracing::info!("another agent has taken over: draining");
+                break End::Succeeded(successor.context("cannot wait for other agents")?, signals);
+            }
             _ = hangup.recv() => hang_up(),
             ended = &mut applying => bail!("the control loop ended, which is a bug: {ended:?}"),
         }
-    }
+    };
     let drain = async {
         applying.abort();
         let _ = applying.await;
         chores.shutdown().await;
-        endpoints.close().await;
+        if let End::Succeeded(successor, _) = &mut end {
+            endpoints.close_port().await;
+            if successor.needs_admin_socket {
+                endpoints.close_socket().await;
+            }
+            plane.leave().await;
+            successor.release().await;
+        }
         plane.drain().await;
+        endpoints.close().await;
     };
     tokio::join!(resign, drain);
     tracing::info!("stopped");
-    Ok(())
+    Ok(end)
 }
 
-/// SIGTERM, or Ctrl-C.
-async fn stopped() -> Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot take SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot take SIGINT")?;
+/// The node's kubelet starts a container again that ends by itself, and the new agent would take
+/// over in its turn. So it has some time to end this one first, and after that this one is the one
+/// that was meant to stay.
+async fn wait_to_be_ended(mut successor: Successor, mut signals: Signals) {
     tokio::select! {
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("SIGINT"),
+        _ = signals.next() => {}
+        () = successor.ended() => tracing::warn!("the agent that took over has ended"),
+        () = tokio::time::sleep(SUPERSEDED) => {
+            tracing::warn!("this agent was not ended though another one took over: it is to serve again");
+        }
+    }
+}
+
+/// SIGTERM, and Ctrl-C.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("cannot take SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("cannot take SIGINT")?;
+        Ok(Self { terminate, interrupt })
+    }
+
+    /// Cancel-safe.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
     }
 }
 
@@ -204,8 +281,8 @@ fn settings(args: &RunArgs) -> Settings {
 
 /// Traffic matters more than status files that cannot be written; but two agents would write each
 /// their own to the same.
-fn status_files(directory: &Path) -> Result<Option<FileStatuses>> {
-    match FileStatuses::new(directory.to_owned()) {
+fn status_files(directory: &Path, locks: &[File]) -> Result<Option<FileStatuses>> {
+    match FileStatuses::new(directory.to_owned(), locks) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             let holder = Process::named(&Process::with_lock_on(directory));
             let directory = directory.display();

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use portcullis_control::applier::State;
-use portcullis_inspect::{Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, Traffic};
-use portcullis_proxy::Stats;
+use portcullis_inspect::{
+    Agent, Cluster, Configuration, ForwardedTraffic, GatewayTraffic, ListenerTraffic, Metrics, Traffic,
+};
+use portcullis_proxy::{Forwarded, Stats};
 
 use crate::cluster::Membership;
 use crate::panics;
@@ -31,7 +33,8 @@ fn traffic(stats: Stats) -> Traffic {
         (name, GatewayTraffic { open: stats.open, refused: refused.collect() })
     });
     let listeners = stats.listeners.into_iter().map(|(id, stats)| {
-        (id, ListenerTraffic { tls_connections: stats.connections, requests: stats.requests })
+        let forwarded = forwarded(stats.forwarded);
+        (id, ListenerTraffic { tls_connections: stats.connections, requests: stats.requests, forwarded })
     });
     let failures = stats.handshake_failures.into_iter().map(|(failure, count)| (failure.name(), count));
     let answers = stats.answers.into_iter().map(|(reason, count)| (reason.name(), count));
@@ -48,6 +51,12 @@ fn traffic(stats: Stats) -> Traffic {
         upstream_connect_failures: stats.upstream_connect_failures,
         upstream_retries: stats.upstream_retries,
     }
+}
+
+fn forwarded(stats: Forwarded) -> ForwardedTraffic {
+    let Forwarded { begun, open, received, sent, endings } = stats;
+    let endings = endings.into_iter().map(|(ending, count)| (ending.name(), count)).collect();
+    ForwardedTraffic { begun, open, received, sent, endings }
 }
 
 fn configuration(state: &State) -> Configuration {

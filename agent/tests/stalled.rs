@@ -84,6 +84,8 @@ fn send_http1(mut stream: TcpStream, sent: &AtomicUsize) -> io::Result<()> {
 
 /// Uses every window up at once, so that there is more to do only when a frame comes.
 fn send_http2(mut stream: TcpStream, sent: &AtomicUsize) -> io::Result<()> {
+    // As servers of HTTP/2 do: what they write waits for no acknowledgement.
+    stream.set_nodelay(true)?;
     stream.read_exact(&mut [0; PREFACE.len()])?;
     // SETTINGS_MAX_CONCURRENT_STREAMS
     stream.write_all(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 8, 0]))?;
@@ -176,15 +178,16 @@ fn cost(protocol: &str, request: &[u8], connections: usize, taken: u64) -> usize
     after.saturating_sub(before) / connections
 }
 
-/// HTTP/1 costs no more for what it has taken before.
+/// HTTP/1 costs no more for what it has taken before. There are so many of each that what the agent
+/// has once, such as buffers of its connections to the backend, hardly counts.
 #[test]
 fn clients_that_do_not_read_cost_little() {
     let requests = http2_requests();
     let costs = [HTTP1, H2C].map(|backend| {
         [
-            (backend, "HTTP/1", cost(backend, GET, 100, 0), 64),
-            (backend, "HTTP/1, after 4 MiB", cost(backend, GET, 100, 4 << 20), 64),
-            (backend, "HTTP/2, 100 streams", cost(backend, &requests, 8, 0), 1024),
+            (backend, "HTTP/1", cost(backend, GET, 300, 0), 64),
+            (backend, "HTTP/1, after 4 MiB", cost(backend, GET, 300, 4 << 20), 64),
+            (backend, "HTTP/2, 100 streams", cost(backend, &requests, 16, 0), 1024),
         ]
     });
     println!("KiB for each connection: {costs:?}");

@@ -1,8 +1,9 @@
 //! `cargo xtask bench restart`: the agent is killed or told to end under load, and started again at
-//! once, many times. Clients open a connection for each request all the while; what they see says
-//! for how long connections are refused and how long those wait that are not.
+//! once, or another one takes over from it, many times. Clients open a connection for each request
+//! all the while, or keep theirs; what they see says for how long connections are refused and how
+//! long those wait that are not.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -43,16 +44,29 @@ pub(super) struct Args {
 #[derive(Clone, Copy)]
 struct End {
     name: &'static str,
-    by: fn(Agent) -> Result<Launch>,
+    /// Returns the next agent once it serves.
+    by: fn(Agent) -> Result<Agent>,
     /// Seconds for which they wait.
     hold: u16,
 }
 
-const ENDS: [End; 3] = [
-    End { name: "SIGKILL, refusing", by: Agent::crash, hold: 0 },
-    End { name: "SIGKILL, waiting", by: Agent::crash, hold: 10 },
-    End { name: "SIGTERM, waiting", by: Agent::stop, hold: 10 },
+const ENDS: [End; 4] = [
+    End { name: "SIGKILL, refusing", by: |agent| ready(agent.crash()?), hold: 0 },
+    End { name: "SIGKILL, waiting", by: |agent| ready(agent.crash()?), hold: 10 },
+    End { name: "SIGTERM, waiting", by: |agent| ready(agent.stop()?), hold: 10 },
+    End { name: "taken over", by: take_over, hold: 10 },
 ];
+
+fn ready(launch: Launch) -> Result<Agent> {
+    launch.start()
+}
+
+fn take_over(agent: Agent) -> Result<Agent> {
+    let mut next = agent.successor_beside("--take-over").spawn()?;
+    agent.wait_succeeded()?;
+    next.wait_ready()?;
+    Ok(next)
+}
 
 /// A connection with one request.
 struct Attempt {
@@ -107,7 +121,7 @@ fn restart(
     peer: &Portcullis,
     site: &Site,
     directory: &Path,
-    end: fn(Agent) -> Result<Launch>,
+    end: fn(Agent) -> Result<Agent>,
     times: usize,
 ) -> Result<Vec<Gap>> {
     let mut running = peers::serve(peer, site, directory)?;
@@ -117,9 +131,7 @@ fn restart(
         thread::sleep(PEACE);
         let Running::Agent(agent) = running else { continue };
         kills.push(Instant::now());
-        let mut agent = end(*agent)?.spawn()?;
-        agent.wait_ready()?;
-        running = Running::Agent(Box::new(agent));
+        running = Running::Agent(Box::new(end(*agent)?));
     }
     thread::sleep(PEACE);
     let attempts = clients.finish()?;
@@ -136,12 +148,16 @@ impl Clients {
     fn start(address: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
-        for _ in 0..CLIENTS {
+        for client in 0..CLIENTS {
             let stop = stop.clone();
             threads.push(thread::spawn(move || {
                 let mut attempts = Vec::new();
+                let mut kept = None;
                 while !stop.load(Ordering::Relaxed) {
-                    attempts.push(attempt(address));
+                    attempts.push(match client % 2 {
+                        0 => attempt(address, &mut None),
+                        _ => attempt(address, &mut kept),
+                    });
                     thread::sleep(PAUSE);
                 }
                 attempts
@@ -157,21 +173,41 @@ impl Clients {
     }
 }
 
-fn attempt(address: SocketAddr) -> Attempt {
+/// On the connection that is kept, or on a new one, which is kept then unless the server ends it.
+fn attempt(address: SocketAddr, kept: &mut Option<TcpStream>) -> Attempt {
     let begin = Instant::now();
-    let outcome = match TcpStream::connect_timeout(&address, TIMEOUT) {
+    let connected = match kept.take() {
+        Some(stream) => Ok(stream),
+        None => TcpStream::connect_timeout(&address, TIMEOUT),
+    };
+    let outcome = match connected {
         Err(_) => Outcome::Refused,
-        Ok(stream) if is_answered(&stream) => Outcome::Answered,
-        Ok(_) => Outcome::CutOff,
+        Ok(stream) => match answer(&stream) {
+            Ok(head) if head.starts_with("HTTP/1.1 200") => {
+                if !head.to_ascii_lowercase().contains("connection: close") {
+                    *kept = Some(stream);
+                }
+                Outcome::Answered
+            }
+            Ok(_) | Err(_) => Outcome::CutOff,
+        },
     };
     Attempt { begin, end: Instant::now(), outcome }
 }
 
-fn is_answered(mut stream: &TcpStream) -> bool {
-    let mut answer = String::new();
-    let request = format!("GET / HTTP/1.1\r\nHost: {ONE}\r\nConnection: close\r\n\r\n");
-    let asked = stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.write_all(request.as_bytes()));
-    asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200")
+/// The head of the answer, which has no body.
+fn answer(mut stream: &TcpStream) -> io::Result<String> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.write_all(format!("HEAD / HTTP/1.1\r\nHost: {ONE}\r\n\r\n").as_bytes())?;
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => head.extend_from_slice(&piece[..count]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
 impl Gap {

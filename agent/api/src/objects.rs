@@ -261,13 +261,13 @@ kinds! { $
         Namespaced, Route, read Whole by All, status Written, kept Disk;
     TlsRoute(TlsRoute) in tls_routes as Packed:
         "TLSRoute" "tlsroutes" of GATEWAY_GROUP ["v1", "v1alpha3", "v1alpha2"],
-        Namespaced, Route, read Whole by Nodes, status Written, kept Nowhere;
+        Namespaced, Route, read Whole by All, status Written, kept Disk;
     TcpRoute(TcpRoute) in tcp_routes as Packed:
         "TCPRoute" "tcproutes" of GATEWAY_GROUP ["v1", "v1alpha2"],
-        Namespaced, Route, read Whole by Nodes, status Written, kept Nowhere;
+        Namespaced, Route, read Whole by All, status Written, kept Disk;
     UdpRoute(UdpRoute) in udp_routes as Packed:
         "UDPRoute" "udproutes" of GATEWAY_GROUP ["v1", "v1alpha2"],
-        Namespaced, Route, read Whole by Nodes, status Written, kept Nowhere;
+        Namespaced, Route, read Whole by All, status Written, kept Disk;
     BackendTlsPolicy(BackendTlsPolicy) in backend_tls_policies:
         "BackendTLSPolicy" "backendtlspolicies" of GATEWAY_GROUP ["v1", "v1alpha3"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;

@@ -1,8 +1,8 @@
 //! From a route object to compiled rules. Parsing looks at the route alone; resolving looks up what
-//! it refers to; tables are made by the translator, which knows the listeners. HTTPRoute and
-//! GRPCRoute become the same [`ParsedRoute`], and so does the route that delegation computes
-//! (`delegate`), so that attachment, backends and tables exist once. Nothing here knows about
-//! parents, listeners or statuses beyond the reasons it reports.
+//! it refers to; tables are made by the translator, which knows the listeners. Every kind becomes
+//! the same [`ParsedRoute`], and so does the route that delegation computes (`delegate`), so that
+//! attachment, backends and tables exist once. Nothing here knows about parents, listeners or
+//! statuses beyond the reasons it reports.
 
 mod backend;
 mod draft;
@@ -15,8 +15,11 @@ mod matches;
 pub(crate) mod pattern;
 mod reference;
 mod resolve;
+mod stream;
 mod table;
-mod unserved;
+mod tcp;
+mod tls;
+mod udp;
 
 use std::sync::Arc;
 
@@ -35,7 +38,7 @@ pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
 pub use table::table_entries;
 
 pub(crate) use draft::{Draft, DraftMatch};
-pub(crate) use kind::{carried_by, drafts, failure, parse_draft, print_draft};
+pub(crate) use kind::{carried_by, drafts, failure, is_about_streams, parse_draft, print_draft};
 pub(crate) use pattern::compiling_once;
 pub(crate) use resolve::not_permitted;
 
@@ -68,7 +71,7 @@ pub struct ParsedRoute {
 pub struct ParsedRule {
     pub id: Arc<RuleId>,
     /// The alternatives that are valid. Of an invalid rule they own their traffic still, and fail
-    /// it.
+    /// it. None of a rule for connections or datagrams.
     pub matches: Vec<Arc<RouteMatch>>,
     pub filters: RuleFilters,
     pub backend_refs: Vec<ParsedBackendRef>,
@@ -105,10 +108,12 @@ impl ParsedRoute {
     }
 
     /// The parent references that name a route of the same kind: those that make this a child
-    /// route.
+    /// route, if its kind has such.
     pub fn parent_routes(&self) -> impl Iterator<Item = (usize, &ParentReference)> {
-        self.parent_refs.iter().enumerate().filter(|(_, reference)| {
-            reference.group.as_deref() == Some(self.key.kind.group())
+        let is_child = !is_about_streams(self.key.kind);
+        self.parent_refs.iter().enumerate().filter(move |(_, reference)| {
+            is_child
+                && reference.group.as_deref() == Some(self.key.kind.group())
                 && reference.kind.as_deref() == Some(self.key.kind.as_str())
         })
     }

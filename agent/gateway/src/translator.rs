@@ -193,7 +193,8 @@ impl Translator {
         let sharing = shared_names.update(&reattached, &turned, routes, conflicts);
 
         // What is served: tables into listeners, these into ports, and ports on addresses.
-        let rebuilt = tables.update(reattached, &turned, routes, conflicts);
+        let sources = tables::Sources { listeners, routes, conflicts };
+        let rebuilt = tables.update(reattached, &turned, &judged, sources);
         let sources = ports::Sources { listeners, hierarchy, gateways, tables };
         let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
         let sources = frontends::Sources { gateways, ports, owners, objects, settings };
@@ -224,6 +225,7 @@ impl Translator {
             parents: &parents,
             conflicts: &turned,
             sharing: &sharing,
+            oldest: &rebuilt.oldest,
             frontends: &claimed,
             observed: &observed,
         };
@@ -309,6 +311,7 @@ impl Stages {
             routes,
             conflicts,
             shared_names,
+            tables,
             ports,
             frontends,
             backends,
@@ -325,6 +328,7 @@ impl Stages {
             routes,
             conflicts,
             shared_names,
+            tables,
             ports,
             frontends,
             backends,

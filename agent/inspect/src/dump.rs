@@ -113,7 +113,8 @@ fn dump_l4_rule(rule: &L4Rule) -> Map<String, Value> {
         L4Action::Forward(split) => ("forward", split.backends().iter().map(dump_l4_backend).collect()),
         L4Action::Refuse(reason) => ("refuse", json!(reason)),
     };
-    object([("rule", json!(rule.id.to_string())), action])
+    let id = rule.id.iter().map(|id| ("rule".to_owned(), json!(id.to_string())));
+    id.chain(object([action])).collect()
 }
 
 fn dump_table(table: &RouteTable) -> Value {

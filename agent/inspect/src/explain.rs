@@ -1,7 +1,8 @@
-//! The listener, rule and backend that take a request, and why not the others. The answer is that
-//! of the tables the data plane searches.
+//! The listener, rule and backend that take a request or a connection, and why not the others. The
+//! answer is that of the tables the data plane searches.
 
 mod candidates;
+mod connection;
 pub(crate) mod request;
 
 use std::fmt::Write;
@@ -15,7 +16,7 @@ use portcullis_model::{
 
 use crate::text;
 use candidates::{Candidates, Miss};
-use request::{EarlyAnswer, Question, QuestionError, Reading, Request};
+use request::{EarlyAnswer, Question, QuestionError, Reading, Request, Scheme};
 
 /// The fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,16 +117,35 @@ impl Answer<'_> {
         let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (gateway, number, protocol) = (&port.gateway.name, port.key.number, port.listeners.to_string());
         self.line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"));
-        let (listeners, tls, scheme) = match &port.listeners {
-            PortListeners::Http(listeners) => (listeners, false, "http"),
-            PortListeners::Tls(listeners) => (listeners, true, "https"),
-            PortListeners::Tcp(_) | PortListeners::Udp(_) => {
-                return self.none(&format!("this port speaks {protocol}"));
+        let scheme = self.request.scheme;
+        let ask_with = |other: Scheme| format!("this port speaks {protocol}, ask with {}://", other.as_str());
+        let listeners = match (&port.listeners, scheme) {
+            (PortListeners::Http(listeners), Scheme::Http) => listeners,
+            (PortListeners::Http(_), _) => return self.none(&ask_with(Scheme::Http)),
+            (PortListeners::Tls(listeners), Scheme::Https | Scheme::Tls) => {
+                let named = listeners.for_sni(self.request.server_name.as_deref());
+                if let Some((listener, rules)) = named.and_then(|it| Some((it, it.serves.server_names()?))) {
+                    return self.server_name(listeners, listener, rules);
+                }
+                if scheme == Scheme::Tls {
+                    return match named {
+                        Some(named) if named.serves == Serves::NoCertificate => self.no_certificate(named),
+                        Some(named) => self.none(&format!("{} is for HTTPS, ask with https://", named.id)),
+                        None => self.no_server_name(),
+                    };
+                }
+                listeners
             }
+            (PortListeners::Tls(_), _) => {
+                let is_https = port.listeners.iter().any(|listener| listener.serves.server_names().is_none());
+                return self.none(&ask_with(if is_https { Scheme::Https } else { Scheme::Tls }));
+            }
+            (PortListeners::Tcp(listener), Scheme::Tcp) | (PortListeners::Udp(listener), Scheme::Udp) => {
+                return self.only_listener(listener);
+            }
+            (PortListeners::Tcp(_), _) => return self.none(&ask_with(Scheme::Tcp)),
+            (PortListeners::Udp(_), _) => return self.none(&ask_with(Scheme::Udp)),
         };
-        if tls != self.request.tls {
-            return self.none(&format!("this port speaks {protocol}, ask with {scheme}://"));
-        }
         if let Some(answer) = self.request.early_answer() {
             let EarlyAnswer { status, words } = answer;
             self.line("answer", &format!("{status}: {words}: no route is asked"));
@@ -140,7 +160,7 @@ impl Answer<'_> {
         };
         match listener.serves.routes() {
             Some(routes) => self.rule(routes),
-            None => return self.none(&format!("{} passes on what it gets", listener.id)),
+            None => return self.none(&format!("{} serves no requests", listener.id)),
         }
         Outcome::Answered
     }
@@ -150,18 +170,18 @@ impl Answer<'_> {
     fn listener<'p>(&mut self, listeners: &'p HostMap<Arc<Listener>>) -> Result<&'p Listener, Outcome> {
         let host = self.request.host();
         for (_, listener) in listeners.sorted() {
-            self.listener_line(listener, listeners.most_specific(host));
+            self.listener_line(host, listener, listeners.most_specific(host));
         }
+        let is_tls = self.request.scheme.is_tls();
         let connections = listeners.for_sni(self.request.server_name.as_deref());
-        if self.request.tls && connections.is_none() {
-            return Err(self.none("no listener has this server name, TLS is refused"));
+        if is_tls && connections.is_none() {
+            return Err(self.no_server_name());
         }
-        if let Some(named) = connections.filter(|it| self.request.tls && it.serves == Serves::NoCertificate) {
-            let why = format!("{} has no certificate that can be used, TLS is refused", named.id);
-            return Err(self.none(&why));
+        if let Some(named) = connections.filter(|it| is_tls && it.serves == Serves::NoCertificate) {
+            return Err(self.no_certificate(named));
         }
         let selected = listeners.for_request(host, |best| {
-            !self.request.tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
+            !is_tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
         });
         match selected {
             Selected::Listener(listener) => return Ok(listener),
@@ -176,13 +196,21 @@ impl Answer<'_> {
         Err(Outcome::Answered)
     }
 
+    fn no_certificate(&mut self, listener: &Listener) -> Outcome {
+        self.none(&format!("{} has no certificate that can be used, TLS is refused", listener.id))
+    }
+
+    fn no_server_name(&mut self) -> Outcome {
+        self.none("no listener has this server name, TLS is refused")
+    }
+
     fn none(&mut self, why: &str) -> Outcome {
         self.line("answer", &format!("none: {why}"));
         Outcome::Unanswered
     }
 
-    fn listener_line(&mut self, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) {
-        let (host, pattern) = (self.request.host(), &listener.hostname);
+    fn listener_line(&mut self, host: &str, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) {
+        let pattern = &listener.hostname;
         let is_best = best.is_some_and(|best| Arc::ptr_eq(best, listener));
         let why = match (is_best, pattern.matches(host)) {
             (true, _) => format!("takes it: hostname {pattern} is the most specific that matches {host}"),
@@ -217,19 +245,19 @@ impl Answer<'_> {
         let total = split.total();
         for backend in split.backends() {
             let target = match &backend.target {
-                BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str())),
+                BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str(), "503")),
                 BackendTarget::Invalid(failure) => failure.to_string(),
             };
             self.line("backend", &format!("{} of {total}: {target}", backend.weight));
         }
     }
 
-    fn endpoints(&self, name: &str) -> String {
+    fn endpoints(&self, name: &str, without: &str) -> String {
         match self.snapshot.backends.get(name) {
             Some(backend) if !backend.endpoints.is_empty() => {
                 backend.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             }
-            _ => "no ready endpoints: 503".to_owned(),
+            _ => format!("no ready endpoints: {without}"),
         }
     }
 

@@ -21,7 +21,8 @@ pub use dump::{dump, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
 pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
-    Agent, Cluster, Configuration, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
+    Agent, Cluster, Configuration, ForwardedTraffic, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat,
+    Traffic, metrics,
 };
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;

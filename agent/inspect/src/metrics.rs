@@ -68,6 +68,22 @@ pub struct ListenerTraffic {
     pub tls_connections: u64,
     /// By status class: index 2 counts 200 to 299.
     pub requests: [u64; 6],
+    /// Of a listener that forwards bytes as they are.
+    pub forwarded: ForwardedTraffic,
+}
+
+/// Connections and sessions whose bytes are forwarded as they are.
+#[derive(Debug, Default)]
+pub struct ForwardedTraffic {
+    pub begun: u64,
+    /// Open now.
+    pub open: u64,
+    /// Bytes from clients.
+    pub received: u64,
+    /// Bytes to clients.
+    pub sent: u64,
+    /// By the reason why they ended.
+    pub endings: Vec<(&'static str, u64)>,
 }
 
 /// The configuration in force.
@@ -119,6 +135,25 @@ struct ListenerLabels {
     parent_kind: String,
     parent: String,
     listener: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndingLabels {
+    gateway: String,
+    parent_kind: String,
+    parent: String,
+    listener: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BytesLabels {
+    gateway: String,
+    parent_kind: String,
+    parent: String,
+    listener: String,
+    /// As the gateway sees it: `receive` from clients, `transmit` to them.
+    network_io_direction: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -225,6 +260,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     agent(&mut registry, &metrics.agent);
     requests(&mut registry, &metrics.traffic);
     connections(&mut registry, &metrics.traffic);
+    forwarded(&mut registry, &metrics.traffic);
     upstream(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
@@ -300,6 +336,38 @@ fn connections(registry: &mut Registry, traffic: &Traffic) {
         failures.get_or_create(&ErrorLabels { error_type: failure }).inc_by(*count);
     }
     registry.register("tls_server_handshake_failures", "TLS handshakes that failed, by cause", failures);
+}
+
+/// Of listeners that had such traffic.
+fn forwarded(registry: &mut Registry, traffic: &Traffic) {
+    let begun = Family::<ListenerLabels, Counter>::default();
+    let open = Family::<ListenerLabels, Gauge>::default();
+    let bytes = Family::<BytesLabels, Counter>::default();
+    let endings = Family::<EndingLabels, Counter>::default();
+    for (id, ListenerTraffic { forwarded, .. }) in &traffic.listeners {
+        let labels = listener_labels(id);
+        for (reason, count) in &forwarded.endings {
+            let ListenerLabels { gateway, parent_kind, parent, listener } = labels.clone();
+            let labels = EndingLabels { gateway, parent_kind, parent, listener, reason };
+            endings.get_or_create(&labels).inc_by(*count);
+        }
+        if forwarded.begun == 0 {
+            continue;
+        }
+        begun.get_or_create(&labels).inc_by(forwarded.begun);
+        open.get_or_create(&labels).set(i64::try_from(forwarded.open).unwrap_or(i64::MAX));
+        for (network_io_direction, count) in [("receive", forwarded.received), ("transmit", forwarded.sent)] {
+            let ListenerLabels { gateway, parent_kind, parent, listener } = labels.clone();
+            let labels = BytesLabels { gateway, parent_kind, parent, listener, network_io_direction };
+            bytes.get_or_create(&labels).inc_by(count);
+        }
+    }
+    let help = "Connections and UDP sessions that were forwarded as they are";
+    registry.register("l4_server_connections", help, begun);
+    registry.register("l4_server_connections_open", "Of those, open now", open);
+    registry.register("l4_server_io_bytes", "Bytes of those, from clients and to them", bytes);
+    let help = "Ends of those, and what could not be forwarded, by reason";
+    registry.register("l4_server_connections_ended", help, endings);
 }
 
 fn gateways(registry: &mut Registry, traffic: &Traffic) {
@@ -431,7 +499,17 @@ mod tests {
                 gateways: vec![(gateway, GatewayTraffic { open: 3, refused: vec![("connections", 1)] })],
                 listeners: vec![(
                     listener,
-                    ListenerTraffic { tls_connections: 2, requests: [0, 0, 7, 0, 1, 0] },
+                    ListenerTraffic {
+                        tls_connections: 2,
+                        requests: [0, 0, 7, 0, 1, 0],
+                        forwarded: ForwardedTraffic {
+                            begun: 6,
+                            open: 1,
+                            received: 10,
+                            sent: 20,
+                            endings: vec![("closed", 5)],
+                        },
+                    },
                 )],
                 own_answers: vec![("no_route", 4)],
                 handshake_failures: vec![("timeout", 5)],
@@ -458,6 +536,10 @@ mod tests {
             format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
             format!("tls_server_connections_total{{{listener}}} 2"),
             "network_server_connections_open{gateway=\"infra/web\"} 3".to_owned(),
+            format!("l4_server_connections_total{{{listener}}} 6"),
+            format!("l4_server_connections_open{{{listener}}} 1"),
+            format!("l4_server_io_bytes_total{{{listener},network_io_direction=\"transmit\"}} 20"),
+            format!("l4_server_connections_ended_total{{{listener},reason=\"closed\"}} 5"),
             "network_server_connections_refused_total{gateway=\"infra/web\",reason=\"connections\"} 1"
                 .to_owned(),
             "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),

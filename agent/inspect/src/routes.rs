@@ -1,11 +1,12 @@
-//! Every alternative of every rule, in the order in which it is matched.
+//! Every alternative of every rule, in the order in which it is matched, and every rule for
+//! connections and datagrams.
 
 use std::sync::Arc;
 
-use portcullis_model::{Entry, HostPattern, Listener, Snapshot};
+use portcullis_model::{Entry, HostPattern, L4Protocol, L4Rule, Listener, PortKey, Snapshot};
 
 use crate::table::table;
-use crate::text::{action_text, match_text};
+use crate::text::{action_text, l4_action_text, match_text};
 
 /// A row for each alternative, aligned.
 pub fn routes(snapshot: &Snapshot) -> String {
@@ -20,20 +21,47 @@ pub fn routes(snapshot: &Snapshot) -> String {
         for listener in port.listeners.sorted() {
             for (host, paths) in listener.serves.routes().into_iter().flat_map(|routes| routes.hosts()) {
                 let entries = paths.entries().into_iter();
-                rows.extend(entries.map(|entry| row(port.key.number, listener, &host, entry)));
+                rows.extend(entries.map(|entry| row(port.key, listener, &host, entry)));
+            }
+            for (name, rule) in listener.serves.server_names().into_iter().flat_map(|names| names.sorted()) {
+                rows.extend(l4_row(port.key, listener, &name, rule));
+            }
+            if let Some(rule) = listener.serves.only_rule() {
+                rows.extend(l4_row(port.key, listener, &HostPattern::Any, rule));
             }
         }
     }
     table(&["PORT", "LISTENER", "HOST", "MATCH", "RULE", "ACTION"], &rows)
 }
 
-fn row(port: u16, listener: &Listener, host: &HostPattern, entry: &Entry) -> Vec<String> {
+fn row(port: PortKey, listener: &Listener, host: &HostPattern, entry: &Entry) -> Vec<String> {
     vec![
-        port.to_string(),
+        number(port),
         listener.id.to_string(),
         host.to_string(),
         match_text(&entry.matches),
         entry.rule.id.to_string(),
         action_text(&entry.rule),
     ]
+}
+
+/// `None` if there is no route.
+fn l4_row(port: PortKey, listener: &Listener, name: &HostPattern, rule: &L4Rule) -> Option<Vec<String>> {
+    let id = rule.id.as_ref()?;
+    Some(vec![
+        number(port),
+        listener.id.to_string(),
+        name.to_string(),
+        listener.serves.protocol().to_owned(),
+        id.to_string(),
+        l4_action_text(rule),
+    ])
+}
+
+/// `443`, or `53/udp`.
+fn number(port: PortKey) -> String {
+    match port.protocol {
+        L4Protocol::Tcp => port.number.to_string(),
+        L4Protocol::Udp => format!("{}/udp", port.number),
+    }
 }

@@ -1,6 +1,8 @@
 //! Matches and actions of rules in a line of text.
 
-use portcullis_model::{Action, BackendTarget, RouteMatch, Rule, ValueMatch};
+use portcullis_model::{
+    Action, BackendTarget, L4Action, L4Rule, L4Target, RouteMatch, Rule, Split, ValueMatch, Weighted,
+};
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
 pub(crate) fn match_text(matches: &RouteMatch) -> String {
@@ -27,17 +29,30 @@ pub(crate) fn action_text(rule: &Rule) -> String {
     match &rule.action {
         Action::Redirect(redirect) => format!("redirect {}", redirect.status.as_str()),
         Action::Fail(failure) => failure.to_string(),
-        Action::Forward(split) => {
-            let total = split.total();
-            let share = |weight: u32| match split.backends() {
-                [_] => String::new(),
-                _ => format!(" ({weight} of {total})"),
-            };
-            let backends = split.backends().iter().map(|backend| match &backend.target {
-                BackendTarget::Known(name) => format!("{name}{}", share(backend.weight)),
-                BackendTarget::Invalid(failure) => format!("{failure}{}", share(backend.weight)),
-            });
-            backends.collect::<Vec<_>>().join(", ")
-        }
+        Action::Forward(split) => shares(split, |backend| match &backend.target {
+            BackendTarget::Known(name) => name.to_string(),
+            BackendTarget::Invalid(failure) => failure.to_string(),
+        }),
     }
+}
+
+/// `shop/db:5432`, or `refused: the rule has no backendRefs`
+pub(crate) fn l4_action_text(rule: &L4Rule) -> String {
+    let refused = |reason: &str| format!("refused: {reason}");
+    match &rule.action {
+        L4Action::Refuse(reason) => refused(reason),
+        L4Action::Forward(split) => shares(split, |backend| match &backend.target {
+            L4Target::Known(name) => name.to_string(),
+            L4Target::Refuse(reason) => refused(reason),
+        }),
+    }
+}
+
+fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {
+    let total = split.total();
+    let backends = split.backends().iter().map(|backend| match split.backends() {
+        [_] => name(backend),
+        _ => format!("{} ({} of {total})", name(backend), backend.weight()),
+    });
+    backends.collect::<Vec<_>>().join(", ")
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use portcullis_control::offline::{DefaultAddresses, translate};
 use portcullis_gateway::Settings;
-use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, Reading, explain};
+use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, Reading, explain, routes};
 use portcullis_model::Snapshot;
 use portcullis_proxy::Reason;
 
@@ -156,9 +156,83 @@ fn paths_are_read_as_the_data_plane_reads_them() {
     assert!(!ask("http://www.shop.example:8080/cart", "GET", &[]).contains("\nrequest "));
 }
 
+/// The other questions that `docs/cli.md` shows.
+#[test]
+fn connections_are_explained_as_requests_are() {
+    let snapshot = snapshot("streams.yaml");
+    let text = explain_in(&snapshot, "tls://mail.example", "GET", &[]).text;
+    let expected = "\
+gateway   infra/web port 443 (HTTPS, TLS) on tcp/127.0.0.1:443
+listener  Gateway infra/web listener passed: takes it: hostname *.example is the most specific that matches mail.example
+rule      TLSRoute infra/mail rule 0: server name mail.example
+backend   3 of 4: infra/mail:993 → 127.0.0.1:9993
+backend   1 of 4: refused: Service infra/gone does not exist
+not       TLSRoute infra/rest rule 0: server name *.example: it matches, too, but is less specific
+";
+    assert_eq!(text, expected);
+    for same in ["https://mail.example/whatever", "tls://MAIL.example:443"] {
+        assert_eq!(explain_in(&snapshot, same, "GET", &[]).text, expected, "{same}");
+    }
+    assert_eq!(explain_in(&snapshot, "tls://127.0.0.1", "GET", &["Host: mail.example"]).text, expected);
+}
+
+#[test]
+fn what_no_rule_passes_on_is_explained_too() {
+    use Outcome::{Answered, Unanswered};
+    let snapshot = snapshot("streams.yaml");
+    for (url, line, outcome) in [
+        ("tcp://127.0.0.1:5432", "rule      TCPRoute infra/db rule 0 (all)", Answered),
+        ("tcp://127.0.0.1:5432", "backend   1 of 1: infra/db:5432 → no ready endpoints: refused", Answered),
+        ("udp://127.0.0.1:53", "backend   1 of 1: infra/dns:53/udp → 127.0.0.1:9053", Answered),
+        ("tcp://127.0.0.1:9000", "answer    none: refused: no route is attached to the listener", Unanswered),
+        ("tls://127.0.0.1", "answer    none: no listener has this server name, TLS is refused", Unanswered),
+        (
+            "tls://own.test",
+            "answer    none: Gateway infra/web listener https has no certificate that can be used, TLS is refused",
+            Unanswered,
+        ),
+        (
+            "tls://more.test:8443",
+            "answer    none: Gateway infra/web listener more has no route for this server name, TLS is refused",
+            Unanswered,
+        ),
+        ("http://127.0.0.1:8443/", "answer    none: this port speaks TLS, ask with tls://", Unanswered),
+        (
+            "http://127.0.0.1:443/",
+            "answer    none: this port speaks HTTPS, TLS, ask with https://",
+            Unanswered,
+        ),
+        ("http://127.0.0.1:5432/", "answer    none: this port speaks TCP, ask with tcp://", Unanswered),
+    ] {
+        let explained = explain_in(&snapshot, url, "GET", &[]);
+        assert!(explained.text.lines().any(|it| it == line), "{url}: {}", explained.text);
+        assert_eq!(explained.outcome, outcome, "{url}");
+    }
+    let elsewhere = explain_in(&snapshot, "tcp://127.0.0.1:53", "GET", &[]).text;
+    assert!(elsewhere.starts_with("no listener on port 53 for a connection; on 127.0.0.1 "), "{elsewhere}");
+}
+
+#[test]
+fn rules_for_connections_are_listed_beside_those_for_requests() {
+    let listed = routes(&snapshot("streams.yaml"));
+    let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows: Vec<_> = rows.iter().map(|row| [row[0], row[row.len() - 1]]).collect();
+    assert_eq!(
+        rows,
+        [
+            ["PORT", "ACTION"],
+            ["443", "4)"],
+            ["443", "infra/db:5432"],
+            ["5432", "infra/db:5432"],
+            ["53/udp", "infra/dns:53/udp"],
+        ],
+        "{listed}"
+    );
+}
+
 #[test]
 fn what_is_no_request_is_refused() {
-    for url in ["shop.example", "ftp://shop.example/", "http://a b/"] {
+    for url in ["shop.example", "ftp://shop.example/", "http://a b/", "tcp://127.0.0.1"] {
         let question = Question { url: url.to_owned(), ..Question::default() };
         assert!(explain(&Snapshot::default(), &question, READING).is_err(), "{url}");
     }

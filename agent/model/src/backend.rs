@@ -26,8 +26,9 @@ pub enum BackendProtocol {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
     pub name: BackendName,
+    /// The protocol of requests. What is passed on as it is speaks for itself.
     pub protocol: BackendProtocol,
-    /// Ready endpoints, ordered. Empty: requests are answered 503.
+    /// Ready endpoints, ordered. Empty: requests are answered 503, connections refused.
     pub endpoints: Vec<SocketAddr>,
 }
 

@@ -8,7 +8,8 @@ use crate::{BackendName, HostMap, RuleId, Split, Weighted};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L4Rule {
-    pub id: RuleId,
+    /// `None`: there is no route, and all that comes is refused.
+    pub id: Option<Arc<RuleId>>,
     pub action: L4Action,
 }
 

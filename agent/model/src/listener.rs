@@ -113,6 +113,26 @@ impl Serves {
         }
     }
 
+    /// Of a listener that passes connections on by server name, with TLS ended before or not.
+    pub const fn server_names(&self) -> Option<&Arc<ServerNames>> {
+        match self {
+            Self::TlsTerminated { rules, .. } | Self::TlsPassthrough(rules) => Some(rules),
+            Self::Http(_) | Self::Https { .. } | Self::Tcp(_) | Self::Udp(_) | Self::NoCertificate => None,
+        }
+    }
+
+    /// Of a listener that passes on all that comes to its port.
+    pub const fn only_rule(&self) -> Option<&Arc<L4Rule>> {
+        match self {
+            Self::Tcp(rule) | Self::Udp(rule) => Some(rule),
+            Self::Http(_)
+            | Self::Https { .. }
+            | Self::TlsTerminated { .. }
+            | Self::TlsPassthrough(_)
+            | Self::NoCertificate => None,
+        }
+    }
+
     /// Of a listener where TLS ends.
     pub const fn tls(&self) -> Option<&TlsTermination> {
         match self {

@@ -2,6 +2,7 @@
 //! maps, VIPs and nftables rules. For a node that will have no next one, or one that does without
 //! programs.
 
+use std::fs::File;
 use std::path::Path;
 
 use crate::neighbours::{self, Silence};
@@ -40,13 +41,18 @@ pub fn clean(pin_dir: &Path) -> Cleaned {
 /// not learn of new ports, and drop packets to them. Those of an agent that runs stay, and are a
 /// problem.
 pub fn detach(pin_dir: &Path) -> Cleaned {
+    detach_beside(pin_dir, &[])
+}
+
+/// As [`detach`], and those of the agent that hands over these locks.
+pub(crate) fn detach_beside(pin_dir: &Path, locks: &[File]) -> Cleaned {
     let mut cleaned = Cleaned::default();
-    cleaned.remove_pins(pin_dir, |pins| !pins.are_in_use());
+    cleaned.remove_pins(pin_dir, |pins| pins.are_locked_by(locks) || !pins.are_in_use());
     cleaned
 }
 
 impl Cleaned {
-    fn remove_pins(&mut self, pin_dir: &Path, may_go: fn(&Pins) -> bool) {
+    fn remove_pins(&mut self, pin_dir: &Path, may_go: impl Fn(&Pins) -> bool) {
         let pins = match Pins::of_all_versions(pin_dir) {
             Ok(pins) => pins,
             Err(error) => return self.problems.push(error.to_string()),

@@ -1,8 +1,10 @@
 //! The kernel programs at work: opened once, given sockets and contents, and left to the next
 //! agent. It knows nothing of VIPs on loopback or of draining.
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use aya_log::Level;
 use portcullis_common::reason::Reason;
@@ -27,11 +29,18 @@ pub struct Options {
     pub interfaces: Interfaces,
     /// The most verbose level the kernel programs log at; `None` is silent.
     pub log: Option<Level>,
+    /// Of directories, by an agent that hands over to this one.
+    pub locks: Arc<[File]>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { pin_dir: DEFAULT_PIN_DIR.into(), interfaces: Interfaces::default(), log: None }
+        Self {
+            pin_dir: DEFAULT_PIN_DIR.into(),
+            interfaces: Interfaces::default(),
+            log: None,
+            locks: Arc::default(),
+        }
     }
 }
 
@@ -56,7 +65,8 @@ impl Datapath {
     /// [`Datapath::apply`].
     pub fn open(options: &Options) -> Result<Self, Unavailable> {
         probe(&options.pin_dir).check()?;
-        let Found { ours: pins, others: predecessors } = Pins::open(&options.pin_dir, maps::fit)?;
+        let Found { ours: pins, others: predecessors } =
+            Pins::open(&options.pin_dir, &options.locks, maps::fit)?;
         let mut kernel = Kernel::load(&pins, options.log)?;
         let maps = Maps::take(&mut kernel.0)?;
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
@@ -66,6 +76,17 @@ impl Datapath {
         let mut guards = Guards::new(options.interfaces.clone());
         guards.renew(&mut kernel, &pins);
         Ok(Self { kernel, maps, pins, contents, steering, guards, predecessors })
+    }
+
+    /// Reads the contents of the maps again: an agent before this one has written them since.
+    pub(crate) fn reread(&mut self) -> Result<(), Error> {
+        self.contents = self.maps.contents()?;
+        Ok(())
+    }
+
+    /// The locks of all pin directories that are in use here.
+    pub(crate) fn locks(&self) -> impl Iterator<Item = &File> {
+        std::iter::once(&self.pins).chain(&self.predecessors).filter_map(Pins::held)
     }
 
     /// The programs at work, and how they came there.

@@ -10,15 +10,14 @@
 //! is to run beside others, has a name below it (`@portcullis/…`), and every agent looks for all of
 //! them once it has its own: of two that start at the same time, one at least sees the other.
 //!
-//! The socket listens, but nothing is accepted. That is where one agent will hand over to the next:
-//! the successor connects to the name, is checked by its credentials (`SO_PEERCRED`), and gets the
-//! listening sockets, those of the admin endpoints and this one itself as descriptors
-//! (`SCM_RIGHTS`). The lock is then held by both, and goes to the successor alone when its
-//! predecessor has drained and ended; at no time is it free. The locks of pin and status
-//! directories are descriptors, too, and go the same way.
+//! The socket listens: that is where one agent hands over to the next. The successor connects to
+//! the name, is checked by its credentials, and gets listening sockets, locks of directories and
+//! this lock itself as descriptors (`SCM_RIGHTS`). The lock is then held by both, and goes to the
+//! successor alone when its predecessor has drained and ended; at no time is it free.
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
@@ -27,7 +26,6 @@ use rustix::process::geteuid;
 use crate::netlink::sockets;
 use crate::process::{Process, UnixSocket};
 
-const NAME: &str = "portcullis";
 /// A different one at each read.
 const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 
@@ -45,7 +43,7 @@ pub enum Beside {
 /// Held for as long as an agent runs.
 #[derive(Debug)]
 pub struct Lock {
-    _name: UnixListener,
+    socket: UnixListener,
 }
 
 /// The lock cannot be had.
@@ -72,12 +70,32 @@ struct Held {
     user: Option<u32>,
 }
 
+// === impl Lock ===
+
 impl Lock {
+    /// In the abstract namespace of unix sockets.
+    pub const NAME: &str = "portcullis";
+
+    /// The lock of an agent that hands over.
+    pub fn inherited(socket: OwnedFd) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// The socket to which successors connect.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn try_clone(&self) -> io::Result<UnixListener> {
+        let socket = self.socket.try_clone()?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+
     /// # Errors
     /// When another has it that this one must not run beside.
     pub fn take(beside: Beside) -> Result<Self, Locked> {
         allow(&held()?, beside)?;
-        let lock = Self { _name: Self::bind(beside)? };
+        let lock = Self { socket: Self::bind(beside)? };
         let own = lock.name()?;
         let others: Vec<_> = held()?.into_iter().filter(|held| held.socket.name != own).collect();
         allow(&others, beside)?;
@@ -87,11 +105,11 @@ impl Lock {
 
     fn bind(beside: Beside) -> Result<UnixListener, Locked> {
         let bind = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
-        match bind(NAME) {
+        match bind(Self::NAME) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 // Meanwhile.
                 allow(&held()?, beside)?;
-                Ok(bind(&format!("{NAME}/{}", fs::read_to_string(RANDOM)?.trim_end()))?)
+                Ok(bind(&format!("{}/{}", Self::NAME, fs::read_to_string(RANDOM)?.trim_end()))?)
             }
             bound => Ok(bound?),
         }
@@ -99,9 +117,15 @@ impl Lock {
 
     /// As the kernel lists it.
     fn name(&self) -> io::Result<String> {
-        let address = self._name.local_addr()?;
+        let address = self.socket.local_addr()?;
         let name = address.as_abstract_name().unwrap_or_default();
         Ok(format!("@{}", String::from_utf8_lossy(name)))
+    }
+}
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -109,7 +133,7 @@ impl Lock {
 fn held() -> io::Result<Vec<Held>> {
     let is_lock = |name: &str| {
         name.strip_prefix('@')
-            .and_then(|name| name.strip_prefix(NAME))
+            .and_then(|name| name.strip_prefix(Lock::NAME))
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     let sockets = UnixSocket::all()?.into_iter().filter(|socket| is_lock(&socket.name));

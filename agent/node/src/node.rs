@@ -3,18 +3,22 @@
 //! listeners or routes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_common::abi::MAX_CORES;
 use portcullis_common::reason::Reason;
 use portcullis_model::FrontendKey;
 
-use crate::cleanup::detach;
+use crate::cleanup::detach_beside;
 use crate::datapath::{Datapath, Options};
 use crate::error::{Error, RefusedFrontends, Unavailable};
+use crate::netlink::sockets;
 use crate::ports::{self, Bound};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{KernelLog, log_level};
@@ -41,6 +45,8 @@ pub struct Settings {
     pub everywhere: Everywhere,
     /// Time for open connections to end where nothing is served any more.
     pub drain: Duration,
+    /// As [`Options::locks`].
+    pub locks: Arc<[File]>,
 }
 
 /// The way connections find their listener.
@@ -65,8 +71,14 @@ pub struct Node {
     syn_hold: Option<Mutex<SynHold>>,
     /// Done when nothing holds connections from an agent that does not.
     released: Once,
+    /// Done when no programs of an earlier agent keep connections from an agent without.
+    detached: Once,
+    pin_dir: PathBuf,
+    locks: Arc<[File]>,
     everywhere: Everywhere,
     shared: Mutex<Shared>,
+    /// Given last, whether or not all of them can be steered.
+    served: Mutex<BTreeSet<FrontendKey>>,
     description: String,
 }
 
@@ -93,8 +105,8 @@ impl Node {
     /// Time between calls of [`Node::tend`].
     pub const TEND_INTERVAL: Duration = Duration::from_secs(1);
 
-    /// Opens the kernel programs if they are wanted and possible; else takes those of earlier
-    /// agents away. Maps keep their contents until the first [`Node::serve`].
+    /// Opens the kernel programs if they are wanted and possible. Maps keep their contents until
+    /// the first [`Node::serve`], and programs of earlier agents stay that this one does without.
     ///
     /// # Errors
     /// When only the kernel programs will do, and they are not possible; or another agent uses
@@ -104,6 +116,7 @@ impl Node {
             pin_dir: settings.pin_dir.clone(),
             interfaces: settings.interfaces.clone(),
             log: log_level(),
+            locks: settings.locks.clone(),
         };
         let opened = match settings.steering {
             Choice::Sockets => Err("as asked for".to_owned()),
@@ -122,10 +135,7 @@ impl Node {
                 let description = attached.chain(missing).collect::<Vec<_>>().join(", ");
                 (Some(datapath), format!("ebpf: {description}"))
             }
-            Err(reason) => {
-                detach_predecessors(&options.pin_dir);
-                (None, format!("userspace (ordinary sockets), {reason}"))
-            }
+            Err(reason) => (None, format!("userspace (ordinary sockets), {reason}")),
         };
         Ok(Self {
             bound: Mutex::default(),
@@ -133,8 +143,12 @@ impl Node {
             vips: Mutex::new(Vips::new(settings.tracking, settings.arp, settings.drain, Instant::now())),
             syn_hold: settings.syn_hold.map(|time| Mutex::new(SynHold::new(time, Instant::now()))),
             released: Once::new(),
+            detached: Once::new(),
+            pin_dir: settings.pin_dir.clone(),
+            locks: settings.locks.clone(),
             everywhere: settings.everywhere,
             shared: Mutex::default(),
+            served: Mutex::default(),
             description,
         })
     }
@@ -177,6 +191,27 @@ impl Node {
             Some(steering) => lock(steering).datapath.set_sockets(cores),
             None => Ok(()),
         }
+    }
+
+    /// To be called when another agent has served since this one opened its programs, or last
+    /// served.
+    ///
+    /// # Errors
+    /// When the maps cannot be read.
+    pub fn reread(&self) -> Result<(), Error> {
+        match &self.steering {
+            Some(steering) => lock(steering).datapath.reread(),
+            None => Ok(()),
+        }
+    }
+
+    /// The locks of directories, for an agent that takes over.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn locks(&self) -> io::Result<Vec<OwnedFd>> {
+        let Some(steering) = &self.steering else { return Ok(Vec::new()) };
+        lock(steering).datapath.locks().map(|held| Ok(held.try_clone()?.into())).collect()
     }
 
     /// The frontends that are to be served for those on all addresses, where these are not just
@@ -239,9 +274,13 @@ impl Node {
                 let taken = self.taken(&wanted);
                 lock(steering).apply(wanted.clone(), taken, &lock(&self.vips), now)
             }
-            None => BTreeMap::new(),
+            None => {
+                self.detached.call_once(|| detach_predecessors(&self.pin_dir, &self.locks));
+                BTreeMap::new()
+            }
         };
         lock(&self.vips).remove_others(now);
+        lock(&self.served).clone_from(&wanted);
         match &self.syn_hold {
             Some(hold) => {
                 // What other processes have is theirs, with an agent and without.
@@ -259,6 +298,21 @@ impl Node {
         if let Some(hold) = &self.syn_hold {
             lock(hold).stop();
         }
+    }
+
+    /// True while a client has begun a TCP handshake with a frontend, and not completed it; false
+    /// where the kernel does not tell.
+    pub fn is_being_connected(&self) -> bool {
+        let handshakes = sockets::handshakes().unwrap_or_default();
+        let served = lock(&self.served);
+        handshakes.into_iter().any(|local| {
+            let everywhere = match local {
+                SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+                SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+            };
+            let everywhere = SocketAddr::new(everywhere, local.port());
+            [local, everywhere].into_iter().any(|address| served.contains(&FrontendKey::tcp(address)))
+        })
     }
 
     /// Ends what has had its time to drain, and holds addresses and rules against programs that
@@ -304,8 +358,8 @@ impl Node {
 
 /// Programs of an earlier agent refuse the frontends they know, and drop packets to others: nothing
 /// would update them.
-fn detach_predecessors(pin_dir: &Path) {
-    let detached = detach(pin_dir);
+fn detach_predecessors(pin_dir: &Path, locks: &[File]) {
+    let detached = detach_beside(pin_dir, locks);
     for what in detached.removed {
         tracing::info!("detached what an earlier agent left: {what}");
     }
@@ -344,6 +398,7 @@ mod tests {
             syn_hold: None,
             everywhere: Everywhere::All,
             drain: Duration::ZERO,
+            locks: Arc::default(),
         };
         Node::open(&settings).unwrap()
     }

@@ -8,6 +8,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_node::vips::{Arp, Everywhere, Tracking};
@@ -28,6 +29,7 @@ fn node(arp: Arp) -> Node {
         syn_hold: None,
         everywhere: Everywhere::Interfaces,
         drain: Duration::ZERO,
+        locks: Arc::default(),
     };
     Node::open(&settings).unwrap()
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{FrontendKey, PortKey};
@@ -33,6 +34,7 @@ fn open_where(everywhere: Everywhere, steering: Choice, pin_dir: &Path, drain: D
         syn_hold: None,
         everywhere,
         drain,
+        locks: Arc::default(),
     };
     Node::open(&settings).unwrap_or_else(|error| panic!("{error}"))
 }

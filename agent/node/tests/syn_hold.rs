@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ fn serving(pin_dir: &Path, cores: &Cores, hold: Option<Duration>, frontends: &BT
         syn_hold: hold,
         everywhere: Everywhere::All,
         drain: Duration::ZERO,
+        locks: Arc::default(),
     };
     let node = Node::open(&settings).unwrap();
     node.set_sockets(&cores.sockets()).unwrap();

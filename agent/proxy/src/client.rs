@@ -7,6 +7,7 @@ pub(crate) mod connection;
 pub(crate) mod connection_limit;
 pub(crate) mod frame_budget;
 pub(crate) mod framing;
+pub(crate) mod hello;
 pub(crate) mod listener;
 pub(crate) mod pace;
 pub(crate) mod progress;

@@ -1,4 +1,5 @@
-//! The user-space data plane: accepts connections, terminates TLS, routes and forwards HTTP.
+//! The user-space data plane: accepts connections, terminates TLS, routes and forwards HTTP, and
+//! forwards connections and datagrams as they are.
 //!
 //! One OS thread per core, each with its own single-threaded runtime, its own listening sockets,
 //! connection pools and counters. A core learns of the world through the
@@ -13,7 +14,7 @@
 //! |---|---|
 //! | `proxy`, `thread` | the handle, and the thread of a core, which puts the parts together |
 //! | `http` | requests: edge policy, decision, forwarding, own answers |
-//! | `l4` | bytes passed on as they are |
+//! | `l4` | connections and datagrams forwarded as they are |
 //! | `client`, `upstream` | connections from clients and to backends; neither knows the other |
 //! | `log` | access logs |
 //! | `core` | clock, counters, settings, the current snapshot |
@@ -27,10 +28,13 @@ mod proxy;
 mod thread;
 mod upstream;
 
+pub use crate::core::ending::Ending;
 pub use crate::core::reason::Reason;
-pub use crate::core::settings::{LogOutput, MinimumRate, Settings, SocketMode, Upstream};
-pub use crate::core::socket::CoreSockets;
-pub use crate::core::stats::{ExceededLimit, GatewayStats, HandshakeFailure, ListenerStats, Stats};
+pub use crate::core::settings::{L4, LogOutput, MinimumRate, Settings, SocketMode, Upstream};
+pub use crate::core::socket::{CoreSockets, Sockets};
+pub use crate::core::stats::{
+    ExceededLimit, Forwarded, GatewayStats, HandshakeFailure, ListenerStats, Stats,
+};
 pub use crate::http::edge::bare_host;
 pub use crate::http::path::normalise as normalise_path;
 pub use crate::proxy::{CORE_THREAD, Proxy, StartError};

@@ -1,13 +1,12 @@
 //! The handle by which the rest of the agent drives the data plane.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use portcullis_model::{Snapshot, Unserved};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,7 +14,7 @@ use crate::client::connection_limit::SharedCounts;
 use crate::client::tls::TlsFactory;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
-use crate::core::socket::CoreSockets;
+use crate::core::socket::{CoreSockets, Sockets};
 use crate::core::stats::Stats;
 use crate::core::task::or_abort;
 use crate::log::access_log::LogWriter;
@@ -28,10 +27,18 @@ pub const CORE_THREAD: &str = "core-";
 /// Dropping it stops the data plane at once; [`Proxy::drain`] lets connections finish.
 #[derive(Debug)]
 pub struct Proxy {
-    sockets: Vec<CoreSockets>,
+    mode: SocketMode,
+    /// The cores' own, once more, for the kernel programs.
+    steered: Mutex<Arc<[CoreSockets]>>,
     cores: Vec<mpsc::UnboundedSender<Command>>,
+    ends: Mutex<Ends>,
+}
+
+/// The things that a drain waits for.
+#[derive(Debug, Default)]
+struct Ends {
     threads: Vec<JoinHandle<()>>,
-    access_log: LogWriter,
+    access_log: Option<LogWriter>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -49,26 +56,87 @@ pub enum StartError {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Starts the cores; they serve nothing before the first [`Proxy::apply`].
+    /// Starts the cores with sockets of their own; they serve nothing before the first
+    /// [`Proxy::apply`].
     ///
     /// # Errors
     /// When sockets or threads cannot be had.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
+        let proxy = Self::start_without_sockets(settings)?;
+        proxy.listen(Sockets::default())?;
+        Ok(proxy)
+    }
+
+    /// Starts cores that take no connections before [`Proxy::listen`].
+    ///
+    /// # Errors
+    /// When threads cannot be had.
+    pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
         let shared_counts = SharedCounts::default();
         let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
-        let mut proxy = Self { sockets: Vec::new(), cores: Vec::new(), threads: Vec::new(), access_log };
+        let (mut cores, mut threads) = (Vec::new(), Vec::new());
         for core in 0..settings.cores.max(1) {
-            proxy.start_core(core, &settings, tls.clone(), agent, shared_counts.clone())?;
+            let (sender, commands) = mpsc::unbounded_channel();
+            let (settings, tls, counts) = (settings.clone(), tls.clone(), shared_counts.clone());
+            let log = access_log.for_core();
+            let thread = start_thread(core, move || thread::run(settings, tls, agent, counts, log, commands));
+            threads.push(thread.map_err(|problem| StartError::Core { core, problem })?);
+            cores.push(sender);
         }
-        Ok(proxy)
+        let ends = Mutex::new(Ends { threads, access_log: Some(access_log) });
+        Ok(Self { mode: settings.sockets, steered: Mutex::default(), cores, ends })
+    }
+
+    /// Takes connections from these sockets, of an agent before this one. In
+    /// [`SocketMode::Steered`] cores without any open their own.
+    ///
+    /// # Errors
+    /// When sockets cannot be had.
+    pub fn listen(&self, inherited: Sockets) -> Result<(), StartError> {
+        let mut parts = inherited.dealt(self.cores.len());
+        let mut steered = Vec::new();
+        if self.mode == SocketMode::Steered {
+            for part in &mut parts {
+                if part.steered.is_empty() {
+                    part.steered.push(CoreSockets::open().map_err(StartError::Socket)?);
+                }
+                for pair in &part.steered {
+                    steered.push(pair.try_clone().map_err(StartError::Socket)?);
+                }
+            }
+        }
+        for (core, part) in self.cores.iter().zip(parts) {
+            let (report, reported) = sync_channel(1);
+            let _ = core.send(Command::Listen(part, report));
+            let listening = reported.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));
+            listening.map_err(StartError::Socket)?;
+        }
+        *lock(&self.steered) = steered.into();
+        Ok(())
     }
 
     /// In [`SocketMode::Steered`], the sockets of every core: connections brought there are served.
-    pub fn sockets(&self) -> &[CoreSockets] {
-        &self.sockets
+    pub fn sockets(&self) -> Arc<[CoreSockets]> {
+        lock(&self.steered).clone()
+    }
+
+    /// The sockets at which connections are taken, for another agent to take them, too.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub async fn share(&self) -> io::Result<Sockets> {
+        let steered = self.sockets();
+        let steered = steered.iter().map(CoreSockets::try_clone).collect::<io::Result<_>>()?;
+        let mut sockets = Sockets { steered, ..Sockets::default() };
+        for of_core in self.command(Command::Share).await {
+            let of_core = of_core?;
+            sockets.bound.extend(of_core.bound);
+            sockets.datagrams.extend(of_core.datagrams);
+        }
+        Ok(sockets)
     }
 
     /// Returns once every core serves the snapshot, except for what one of them cannot serve.
@@ -88,44 +156,26 @@ impl Proxy {
         sum
     }
 
-    /// Stops accepting, lets open connections finish within the drain time-out, then stops.
-    pub async fn drain(mut self) {
-        // They are the cores' own once more: the kernel would go on taking connections that no core
-        // accepts.
-        self.sockets.clear();
-        self.command(Command::Drain).await;
-        self.cores.clear();
-        for thread in self.threads.drain(..) {
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
-        }
-        self.access_log.finish().await;
+    /// Takes no more connections: another agent does, from the same sockets.
+    pub async fn stop_accepting(&self) {
+        *lock(&self.steered) = Arc::default();
+        self.command(Command::Stop).await;
     }
 
-    fn start_core(
-        &mut self,
-        core: usize,
-        settings: &Arc<Settings>,
-        tls: TlsFactory,
-        agent: AgentId,
-        shared_counts: SharedCounts,
-    ) -> Result<(), StartError> {
-        let sockets = match settings.sockets {
-            SocketMode::Steered => Some(CoreSockets::open().map_err(StartError::Socket)?),
-            SocketMode::Bound => None,
-        };
-        let for_thread =
-            sockets.as_ref().map(CoreSockets::try_clone).transpose().map_err(StartError::Socket)?;
-        let (sender, commands) = mpsc::unbounded_channel();
-        let settings = settings.clone();
-        let access_log = self.access_log.for_core();
-        let thread = start_thread(core, for_thread, move |listeners| {
-            thread::run(settings, tls, agent, shared_counts, access_log, listeners, commands)
-        });
-        let thread = thread.map_err(|problem| StartError::Core { core, problem })?;
-        self.sockets.extend(sockets);
-        self.cores.push(sender);
-        self.threads.push(thread);
-        Ok(())
+    /// Serves the connections that wait, takes no more, lets those that are open finish within the
+    /// drain time-out, then stops.
+    pub async fn drain(&self) {
+        // They are the cores' own once more: the kernel would go on taking connections that no core
+        // accepts.
+        *lock(&self.steered) = Arc::default();
+        self.command(Command::Drain).await;
+        let Ends { threads, access_log } = std::mem::take(&mut *lock(&self.ends));
+        for thread in threads {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+        if let Some(access_log) = access_log {
+            access_log.finish().await;
+        }
     }
 
     /// Sends every core a command and collects the answers; a core that is gone gives none.
@@ -148,33 +198,21 @@ impl Proxy {
 /// unnoticed, but its share of the connections is lost.
 fn start_thread<F: Future<Output = ()>>(
     core: usize,
-    sockets: Option<CoreSockets>,
-    body: impl FnOnce(Vec<TcpListener>) -> F + Send + 'static,
+    body: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let (report, reported) = sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("{CORE_THREAD}{core}")).spawn(move || {
-        if let Err(problem) = run_pinned(core, sockets, &report, body) {
-            let _ = report.send(Err(problem));
+        pin_to_cpu(core);
+        match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                let _ = report.send(Ok(()));
+                runtime.block_on(or_abort(body()));
+            }
+            Err(problem) => drop(report.send(Err(problem))),
         }
     })?;
     reported.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)))?;
     Ok(thread)
-}
-
-fn run_pinned<F: Future<Output = ()>>(
-    core: usize,
-    sockets: Option<CoreSockets>,
-    report: &SyncSender<io::Result<()>>,
-    body: impl FnOnce(Vec<TcpListener>) -> F,
-) -> io::Result<()> {
-    pin_to_cpu(core);
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-    runtime.block_on(or_abort(async {
-        let listeners = sockets.map(CoreSockets::watch).transpose()?.unwrap_or_default();
-        let _ = report.send(Ok(()));
-        body(listeners).await;
-        Ok(())
-    }))
 }
 
 /// Best effort: in a container with fewer CPUs the scheduler decides.
@@ -189,4 +227,8 @@ fn pin_to_cpu(core: usize) {
         own.set(cpu);
         let _ = sched_setaffinity(None, &own);
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,11 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use portcullis_model::{FrontendKey, Snapshot, Unserved};
+use rustix::net::SocketFlags;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -15,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::client::accept::accept_forever;
 use crate::client::clients::Clients;
-use crate::client::connection::Opener;
+use crate::client::connection::{Opened, Opener};
 use crate::client::connection_limit::{ConnectionLimits, SharedCounts};
 use crate::client::listener::Listeners;
 use crate::client::tls::TlsFactory;
@@ -24,7 +28,7 @@ use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::snapshot::{self, SnapshotCell};
-use crate::core::socket;
+use crate::core::socket::{self, CoreSockets, Sockets};
 use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
 use crate::http::connection;
@@ -32,12 +36,19 @@ use crate::http::forward::Forwarder;
 use crate::http::headers::Via;
 use crate::http::router::Router;
 use crate::http::service::Service;
+use crate::l4::forward::StreamForwarder;
+use crate::l4::streams::Streams;
+use crate::l4::udp::{Buffer, Context, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::upstream::pool::Pools;
 
 pub(crate) enum Command {
+    Listen(Sockets, SyncSender<io::Result<()>>),
     Apply(Arc<Snapshot>, oneshot::Sender<Unserved>),
     Stats(oneshot::Sender<Stats>),
+    /// The sockets of frontends, once more.
+    Share(oneshot::Sender<io::Result<Sockets>>),
+    Stop(oneshot::Sender<()>),
     Drain(oneshot::Sender<()>),
 }
 
@@ -50,6 +61,8 @@ struct Core {
     connection_limits: Rc<ConnectionLimits>,
     listeners: Rc<Listeners>,
     clients: Rc<Clients>,
+    streams: Rc<Streams>,
+    udp: Rc<UdpFrontends>,
     /// The tasks of connections and tunnels.
     tasks: TaskTracker,
     server: Rc<Server>,
@@ -60,14 +73,25 @@ struct Server {
     opener: Opener,
     clients: Rc<Clients>,
     service: Rc<Service>,
+    stream_forwarder: StreamForwarder,
 }
 
 /// The accept loops of a core.
+#[derive(Default)]
 struct Acceptors {
     /// Sockets that connections wait at until there is a snapshot to serve them by.
     waiting: Vec<TcpListener>,
-    steered: Vec<JoinHandle<()>>,
-    bound: BTreeMap<FrontendKey, JoinHandle<()>>,
+    /// Of frontends, from an agent before this one, until the first snapshot.
+    inherited: BTreeMap<FrontendKey, Vec<TcpListener>>,
+    steered: Vec<Acceptor>,
+    /// One socket each, or those of several cores of an agent before this one.
+    bound: BTreeMap<FrontendKey, Vec<Acceptor>>,
+}
+
+/// An accept loop. Dropped, it ends.
+struct Acceptor {
+    listener: Rc<TcpListener>,
+    task: JoinHandle<()>,
 }
 
 /// The body of a core's thread: serves until it drains, or until the proxy is dropped.
@@ -77,17 +101,27 @@ pub(crate) async fn run(
     agent: AgentId,
     shared_counts: SharedCounts,
     access_log: AccessLog,
-    steered: Vec<TcpListener>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let core = Core::new(settings, tls, agent, shared_counts, access_log);
-    let mut acceptors = Acceptors::new(steered);
+    let mut acceptors = Acceptors::default();
     while let Some(command) = commands.recv().await {
         match command {
+            Command::Listen(mut sockets, done) => {
+                core.udp.inherit(std::mem::take(&mut sockets.datagrams));
+                let _ = done.send(acceptors.inherit(sockets));
+            }
+            Command::Share(reply) => drop(reply.send(core.share(&acceptors))),
+            Command::Stop(done) => {
+                acceptors = Acceptors::default();
+                core.udp.stop();
+                let _ = done.send(());
+            }
             Command::Apply(snapshot, done) => drop(done.send(core.apply(snapshot, &mut acceptors))),
             Command::Stats(reply) => drop(reply.send(core.read())),
             Command::Drain(done) => {
-                acceptors.stop();
+                core.serve_waiting(&acceptors);
+                drop(acceptors);
                 core.drain().await;
                 core.access_log.flush();
                 let _ = done.send(());
@@ -112,13 +146,29 @@ impl Core {
         let buffers = settings.buffers / settings.cores.max(1) as u64;
         let buffers = usize::try_from(buffers).unwrap_or(usize::MAX);
         let clients = Rc::new(Clients::new(buffers, settings.minimum_rate));
+        let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, shared_counts));
         let listeners = Rc::new(Listeners::new(tls));
         let tasks = TaskTracker::new();
         let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
+        let udp = Rc::new(UdpFrontends::new(Context {
+            settings: settings.l4,
+            descriptors: settings.client_descriptors,
+            pools: pools.clone(),
+            snapshot: snapshot.clone(),
+            listeners: listeners.clone(),
+            access_log: access_log.clone(),
+            tasks: tasks.clone(),
+            buffer: Buffer::default(),
+        }));
         tokio::task::spawn_local(or_abort(pools.clone().sweep_forever()));
-        tokio::task::spawn_local(or_abort(tick_forever(clients.clone(), access_log.clone())));
+        tokio::task::spawn_local(or_abort(tick_forever(
+            clients.clone(),
+            streams.clone(),
+            udp.clone(),
+            access_log.clone(),
+        )));
         let opener = Opener {
             snapshot: snapshot.clone(),
             connection_limits: connection_limits.clone(),
@@ -133,9 +183,11 @@ impl Core {
             via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
         };
+        let stream_forwarder =
+            StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone());
         let forwarder = Forwarder { pools, tasks: tasks.clone(), too_large: LogLimit::default() };
         let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });
-        let server = Rc::new(Server { opener, clients: clients.clone(), service });
+        let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });
         Self {
             settings,
             snapshot,
@@ -144,6 +196,8 @@ impl Core {
             connection_limits,
             listeners,
             clients,
+            streams,
+            udp,
             tasks,
             server,
         }
@@ -152,16 +206,24 @@ impl Core {
     fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Unserved {
         self.connection_limits.retain(snapshot.frontends.values());
         self.listeners.retain(snapshot.frontends.values());
-        let mut unserved = snapshot::unserved(&snapshot);
+        let mut unserved = Unserved::default();
         match self.settings.sockets {
             SocketMode::Steered => acceptors.open(self),
             SocketMode::Bound => unserved.frontends.extend(acceptors.follow(self, &snapshot)),
         }
+        unserved.frontends.extend(self.udp.follow(&snapshot));
         self.snapshot.store(snapshot);
         // Connections whose listener is gone have served their last request.
         let current = self.snapshot.load();
         self.clients.finish(|client| client.is_withdrawn(&current));
+        self.streams.follow(&current);
         unserved
+    }
+
+    /// The sockets of frontends.
+    fn share(&self, acceptors: &Acceptors) -> io::Result<Sockets> {
+        let (bound, datagrams) = (acceptors.share()?, self.udp.share()?);
+        Ok(Sockets { bound, datagrams, ..Sockets::default() })
     }
 
     fn read(&self) -> Stats {
@@ -172,17 +234,30 @@ impl Core {
         stats
     }
 
-    fn accept(&self, listener: TcpListener) -> JoinHandle<()> {
+    fn accept(&self, listener: TcpListener) -> Acceptor {
+        let listener = Rc::new(listener);
         let (server, tasks) = (self.server.clone(), self.tasks.clone());
+        let (accepted, counters) = (listener.clone(), self.counters.clone());
         let descriptors = self.settings.client_descriptors;
-        let accepting = accept_forever(listener, descriptors, self.counters.clone(), move |stream, peer| {
+        let accepting = accept_forever(accepted, descriptors, counters, move |stream, peer| {
             tasks.spawn_local(server.clone().serve(stream, peer));
         });
-        tokio::task::spawn_local(or_abort(accepting))
+        Acceptor { listener, task: tokio::task::spawn_local(or_abort(accepting)) }
+    }
+
+    /// Takes the connections that the kernel has made already: they would be reset.
+    fn serve_waiting(&self, acceptors: &Acceptors) {
+        for acceptor in acceptors.iter() {
+            while let Ok((stream, peer)) = accept_now(&acceptor.listener) {
+                self.counters.accepted.increment();
+                self.tasks.spawn_local(self.server.clone().serve(stream, peer));
+            }
+        }
     }
 
     async fn drain(&self) {
-        self.clients.finish_all();
+        self.clients.drain();
+        self.udp.stop();
         self.tasks.close();
         let left = tokio::time::timeout(self.settings.drain, self.tasks.wait()).await;
         if left.is_err() {
@@ -191,15 +266,23 @@ impl Core {
                 "closing connections that outlived the drain time-out"
             );
             self.clients.abort_all().await;
+            self.streams.abort_all().await;
         }
     }
 }
 
 /// Keeps the core's clock and sweeps its connections by it.
-async fn tick_forever(clients: Rc<Clients>, access_log: Rc<AccessLog>) {
+async fn tick_forever(
+    clients: Rc<Clients>,
+    streams: Rc<Streams>,
+    udp: Rc<UdpFrontends>,
+    access_log: Rc<AccessLog>,
+) {
     loop {
         clock::tick().await;
-        clients.sweep();
+        let held = streams.sweep(clients.held());
+        clients.sweep(held);
+        udp.sweep();
         access_log.flush();
     }
 }
@@ -208,8 +291,12 @@ async fn tick_forever(clients: Rc<Clients>, access_log: Rc<AccessLog>) {
 
 impl Server {
     async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        if let Some(connection) = self.opener.open(stream, peer).await {
-            connection::serve(connection, &self.clients, self.service.clone()).await;
+        match self.opener.open(stream, peer).await {
+            Some(Opened::Http(connection)) => {
+                connection::serve(connection, &self.clients, self.service.clone()).await;
+            }
+            Some(Opened::L4(connection)) => self.stream_forwarder.serve(*connection).await,
+            None => {}
         }
     }
 }
@@ -217,43 +304,77 @@ impl Server {
 // === impl Acceptors ===
 
 impl Acceptors {
-    fn new(steered: Vec<TcpListener>) -> Self {
-        Self { waiting: steered, steered: Vec::new(), bound: BTreeMap::new() }
+    fn inherit(&mut self, sockets: Sockets) -> io::Result<()> {
+        for listener in sockets.steered.into_iter().flat_map(CoreSockets::into_listeners) {
+            self.waiting.push(TcpListener::from_std(listener)?);
+        }
+        for listener in sockets.bound {
+            let frontend = FrontendKey::tcp(listener.local_addr()?);
+            self.inherited.entry(frontend).or_default().push(TcpListener::from_std(listener)?);
+        }
+        Ok(())
     }
 
     /// Accepts the connections that are steered here. Kernel programs that outlived an agent steer
     /// to the next one's sockets before it knows any listener; those connections wait.
     fn open(&mut self, core: &Core) {
         self.steered.extend(self.waiting.drain(..).map(|listener| core.accept(listener)));
+        self.inherited.clear();
     }
 
     /// Binds what the snapshot adds, closes what it no longer has. Returns the frontends that
     /// cannot be bound, and why.
     fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<(FrontendKey, String)> {
-        self.bound.retain(|frontend, task| {
-            let port = snapshot.frontends.get(frontend);
-            let wanted = port.is_some_and(|port| snapshot::is_accepting(port));
-            if !wanted {
-                task.abort();
-            }
-            wanted
-        });
-        let wanted = snapshot.frontends.iter().filter(|(_, port)| snapshot::is_accepting(port));
+        let wanted = |frontend: &FrontendKey| {
+            snapshot.frontends.get(frontend).is_some_and(|port| snapshot::is_accepting(port))
+        };
+        self.bound.retain(|frontend, _| wanted(frontend));
+        let mut inherited = std::mem::take(&mut self.inherited);
         let mut unbound = Vec::new();
-        for (frontend, _) in wanted {
+        for frontend in snapshot.frontends.keys().filter(|frontend| wanted(frontend)) {
             if let Entry::Vacant(place) = self.bound.entry(*frontend) {
-                let address = frontend.socket_address();
-                match socket::listen(address).and_then(TcpListener::from_std) {
-                    Ok(listener) => _ = place.insert(core.accept(listener)),
-                    Err(error) => unbound.push((*frontend, format!("cannot listen on {address}: {error}"))),
+                let listeners = match inherited.remove(frontend) {
+                    Some(listeners) => Ok(listeners),
+                    None => bind(frontend.socket_address()).map(|listener| vec![listener]),
+                };
+                match listeners {
+                    Ok(listeners) => {
+                        place.insert(listeners.into_iter().map(|listener| core.accept(listener)).collect());
+                    }
+                    Err(error) => unbound.push((*frontend, error)),
                 }
             }
         }
         unbound
     }
 
-    fn stop(&mut self) {
-        self.waiting.clear();
-        self.steered.iter().chain(self.bound.values()).for_each(JoinHandle::abort);
+    fn share(&self) -> io::Result<Vec<StdTcpListener>> {
+        let bound = self.bound.values().flatten();
+        bound.map(|acceptor| Ok(acceptor.listener.as_fd().try_clone_to_owned()?.into())).collect()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Acceptor> {
+        self.steered.iter().chain(self.bound.values().flatten())
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    let listener = socket::listen(address).and_then(TcpListener::from_std);
+    listener.map_err(|error| format!("cannot listen on {address}: {error}"))
+}
+
+/// A connection that is there already.
+fn accept_now(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let stream: StdTcpStream = rustix::net::accept_with(listener, flags)?.into();
+    let peer = stream.peer_addr()?;
+    Ok((TcpStream::from_std(stream)?, peer))
+}
+
+// === impl Acceptor ===
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

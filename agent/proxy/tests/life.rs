@@ -113,7 +113,7 @@ async fn a_drain_refuses_connections_while_a_request_is_held() {
 
         let request = tokio::spawn(client::send(Transport::Http1, address, get("/")));
         let (mut held, _) = backend.accept().await.unwrap();
-        let drain = tokio::spawn(proxy.drain());
+        let drain = tokio::spawn(async move { proxy.drain().await });
         let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(address).await.is_ok() {
             assert!(tokio::time::Instant::now() < deadline, "{mode:?}: the port is still open");
@@ -145,7 +145,7 @@ async fn a_drain_lets_requests_finish() {
     while backend.connections() == 0 {
         tokio::task::yield_now().await;
     }
-    let drain = tokio::spawn(gateway.proxy.drain());
+    let drain = tokio::spawn(async move { gateway.proxy.drain().await });
     release.notify_one();
     assert_eq!(request.await.unwrap().body(), "late");
     drain.await.unwrap();
@@ -166,7 +166,7 @@ async fn a_drain_answers_the_first_request_of_a_connection() {
     while gateway.proxy.stats().await.accepted < 2 {
         tokio::task::yield_now().await;
     }
-    let drain = tokio::spawn(gateway.proxy.drain());
+    let drain = tokio::spawn(async move { gateway.proxy.drain().await });
     idle.read_to_end(&mut Vec::new()).await.unwrap();
     new.write_all(request).await.unwrap();
     let mut answer = String::new();

@@ -45,7 +45,7 @@ async fn without_descriptors_it_does_not_start() {
         assert!(free > 0, "without any descriptor");
         proxy.apply(Arc::new(Snapshot::default())).await;
         drop(taken);
-        for core in proxy.sockets() {
+        for core in proxy.sockets().iter() {
             let address = core.v4.local_addr().unwrap();
             assert!(is_served(address).await, "with {free} descriptors, no core accepts at {address}");
         }

@@ -22,7 +22,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 const PREFACE: usize = 24;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// `:status: 200` (RFC 7541 appendix A).
 const OK: u8 = 0x88;
@@ -162,4 +165,34 @@ async fn empty_frames_without_end_are_not_put_up_with() {
     let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
     let reply = timeout(LIMIT, client.try_send("GET /")).await.expect("it goes on");
     assert!(reply.is_err() || reply.is_ok_and(|reply| reply.status == 502));
+}
+
+#[tokio::test]
+async fn a_response_that_is_reset_midway_breaks_off() {
+    let head = frame(HEADERS, END_HEADERS, 1, &[OK]);
+    let data = frame(DATA, 0, 1, &[b'x'; 10_000]);
+    let reset = frame(RST_STREAM, 0, 1, &2_u32.to_be_bytes());
+    let frames = [head, data, reset].concat();
+    for via in Via::ALL {
+        let world = world(answer(frames.clone()).await).await;
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        let reply = timeout(LIMIT, client.try_send("GET /")).await.expect("it goes on");
+        assert!(reply.is_err(), "{via:?}");
+    }
+}
+
+/// Trailers without end are no way to fill memory either.
+#[tokio::test]
+async fn trailers_larger_than_heads_may_be_break_the_response_off() {
+    let head = [frame(HEADERS, END_HEADERS, 1, &[OK]), frame(DATA, 0, 1, b"x")].concat();
+    // A field `x` of 16,000 bytes, as a literal without indexing (RFC 7541 section 6.2.2).
+    let field = [&[0, 1, b'x', 0x7f, 0x81, 0x7c][..], &[b'y'; 16_000]].concat();
+    let first = frame(HEADERS, END_STREAM, 1, &field);
+    let more = frame(CONTINUATION, 0, 1, &field).repeat(100);
+    let world = world(answer([head, first, more].concat()).await).await;
+    for via in Via::ALL {
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        let reply = timeout(LIMIT, client.try_send("GET /")).await.expect("it goes on");
+        assert!(reply.is_err() || reply.is_ok_and(|reply| reply.status == 502), "{via:?}");
+    }
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::cluster::Membership;
 use crate::plane::{Plane, READING};
 use crate::scrape;
+use crate::tenure::Tenure;
 
 const INDEX: &str = "\
 /livez    200 while the process runs
@@ -54,6 +55,10 @@ impl Admin {
             }
             _ if !is_read => not_allowed("GET, HEAD"),
             "/livez" => ok("ok\n"),
+            "/readyz" if *self.plane.tenure().borrow() == Tenure::Over => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "not ready: open connections are drained, no new ones taken\n",
+            ),
             "/readyz" => readiness(&state, self.membership.as_ref()),
             "/metrics" => self.metrics(&state, request.headers()).await,
             "/config" => ok(portcullis_inspect::dump(&state.snapshot)),

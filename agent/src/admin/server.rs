@@ -25,11 +25,13 @@ use portcullis_node::Process;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::admin::endpoints::{Admin, text};
 use crate::admin::hosts::Hosts;
+use crate::hand_over::predecessor::Predecessor;
+use crate::plane::Plane;
 
 /// Largest body of a question, in bytes.
 const MAX_BODY: usize = 64 << 10;
@@ -47,14 +49,18 @@ const REQUEST_TIME: Duration = Duration::from_secs(5);
 const QUEUE_TIME: Duration = Duration::from_secs(5);
 /// Time for all that is asked and answered on one connection.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// Between attempts to have a socket that an agent before this one had.
+const RETRY: Duration = Duration::from_secs(1);
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
 /// The sockets of the endpoints, taken before the agent touches anything else: one that cannot have
 /// them must not cost the agent that does. Nothing is answered yet.
 pub(crate) struct Sockets {
-    unix: StdUnixListener,
-    file: SocketFile,
-    tcp: Option<(StdTcpListener, Hosts)>,
+    path: PathBuf,
+    port: Option<u16>,
+    hosts: Hosts,
+    unix: Option<(StdUnixListener, SocketFile)>,
+    tcp: Option<StdTcpListener>,
 }
 
 /// The answers on one socket.
@@ -87,37 +93,88 @@ struct SocketFile(PathBuf);
 
 /// The open endpoints; [`Endpoints::close`] ends them and removes the socket.
 pub(crate) struct Endpoints {
-    _file: SocketFile,
-    acceptors: JoinSet<()>,
-    /// Gone when they are to end.
+    unix: Acceptor,
+    tcp: Acceptor,
+}
+
+/// The answers on one socket, which end with it.
+struct Acceptor {
+    task: JoinHandle<()>,
     open: watch::Sender<()>,
 }
 
-/// Listens on a unix socket, and on a port of 127.0.0.1 if one is given, under these names.
-pub(crate) fn listen(socket: &Path, port: Option<u16>, names: &[String]) -> Result<Sockets> {
-    let unix = listen_on_file(socket)?;
-    let file = SocketFile(socket.to_owned());
-    unix.set_nonblocking(true)?;
-    let tcp = port.map(listen_on_loopback).transpose()?;
-    let tcp = tcp.map(|tcp| (tcp, Hosts::Listed(names.to_vec())));
-    Ok(Sockets { unix, file, tcp })
+/// Listens on a unix socket, and on a port of 127.0.0.1 if one is given, under these names. An
+/// agent that takes over gets neither as long as the other one has it.
+pub(crate) fn listen(
+    socket: &Path,
+    port: Option<u16>,
+    names: &[String],
+    predecessor: Option<&mut Predecessor>,
+) -> Result<Sockets> {
+    let (path, hosts) = (socket.to_owned(), Hosts::Listed(names.to_vec()));
+    let (unix, tcp) = match predecessor {
+        Some(other) if StdUnixStream::connect(socket).is_ok() => {
+            other.needs_admin_socket = true;
+            (None, None)
+        }
+        Some(_) => (Some(listen_on_file(socket)?), None),
+        None => (Some(listen_on_file(socket)?), port.map(listen_on_loopback).transpose()?),
+    };
+    Ok(Sockets { path, port, hosts, unix, tcp })
 }
 
-/// Answers on the sockets.
-pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Result<Endpoints> {
-    let Sockets { unix, file, tcp } = sockets;
-    tracing::info!("admin endpoints on {}", file.0.display());
-    let (open, closed) = watch::channel(());
-    let mut acceptors = JoinSet::new();
+/// Answers on the sockets; on those that another agent has once this one serves.
+pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Endpoints {
+    let Sockets { path, port, hosts, unix, tcp } = sockets;
     let service = |hosts| {
         Arc::new(Service { admin: admin.clone(), hosts, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) })
     };
-    acceptors.spawn(accept(UnixListener::from_std(unix)?, service(Hosts::Any), closed.clone()));
-    if let Some((tcp, hosts)) = tcp {
-        tracing::info!("admin endpoints on http://{}", tcp.local_addr()?);
-        acceptors.spawn(accept(TcpListener::from_std(tcp)?, service(hosts), closed));
+    let (on_file, on_port) = (service(Hosts::Any), service(hosts));
+    let plane = admin.plane.clone();
+    let unix = Acceptor::start(async move |closed| {
+        let (unix, _file) = match unix {
+            Some(taken) => taken,
+            None => once_served(&plane, || listen_on_file(&path)).await,
+        };
+        match UnixListener::from_std(unix) {
+            Ok(listener) => {
+                tracing::info!("admin endpoints on {}", path.display());
+                accept(listener, on_file, closed).await;
+            }
+            Err(error) => tracing::error!("no admin endpoints on {}: {error}", path.display()),
+        }
+    });
+    let plane = admin.plane.clone();
+    let tcp = Acceptor::start(async move |closed| {
+        let Some(port) = port else { return };
+        let tcp = match tcp {
+            Some(taken) => taken,
+            None => once_served(&plane, || listen_on_loopback(port)).await,
+        };
+        match tcp.local_addr().and_then(|local| Ok((TcpListener::from_std(tcp)?, local))) {
+            Ok((listener, local)) => {
+                tracing::info!("admin endpoints on http://{local}");
+                accept(listener, on_port, closed).await;
+            }
+            Err(error) => tracing::error!("no admin endpoints on port {port}: {error}"),
+        }
+    });
+    Endpoints { unix, tcp }
+}
+
+/// The other agent has let go of it by then; any other process that has it may do so later.
+async fn once_served<L>(plane: &Plane, listen: impl Fn() -> Result<L>) -> L {
+    plane.serves().await;
+    let mut told = false;
+    loop {
+        match listen() {
+            Ok(listener) => return listener,
+            Err(error) if !told => tracing::warn!("{error:#}"),
+            Err(_) => {}
+        }
+        told = true;
+        tokio::time::sleep(RETRY).await;
     }
-    Ok(Endpoints { _file: file, acceptors, open })
 }
 
 fn listen_on_loopback(port: u16) -> Result<StdTcpListener> {
@@ -131,7 +188,7 @@ fn listen_on_loopback(port: u16) -> Result<StdTcpListener> {
 }
 
 /// Replaces a socket that no agent answers any more; only its owner may use the new one.
-fn listen_on_file(socket: &Path) -> Result<StdUnixListener> {
+fn listen_on_file(socket: &Path) -> Result<(StdUnixListener, SocketFile)> {
     if StdUnixStream::connect(socket).is_ok() {
         let path = socket.display();
         let holder = Process::named(&Process::listening_on(&path.to_string()));
@@ -149,9 +206,12 @@ fn listen_on_file(socket: &Path) -> Result<StdUnixListener> {
         }
         let listener = StdUnixListener::bind(socket)?;
         fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    prepare().with_context(|| format!("cannot open the admin socket {} (--admin-socket)", socket.display()))
+    let listener = prepare()
+        .with_context(|| format!("cannot open the admin socket {} (--admin-socket)", socket.display()))?;
+    Ok((listener, SocketFile(socket.to_owned())))
 }
 
 /// The accepting side that both kinds of sockets have.
@@ -319,10 +379,48 @@ impl Body for Counted {
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Returns when nothing here holds the data plane any more.
+    pub(crate) async fn close_port(&mut self) {
+        self.tcp.close().await;
+    }
+
+    pub(crate) async fn close_socket(&mut self) {
+        self.unix.close().await;
+    }
+
     pub(crate) async fn close(mut self) {
-        drop(self.open);
-        while self.acceptors.join_next().await.is_some() {}
+        self.close_port().await;
+        self.close_socket().await;
+    }
+}
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    fn start<F>(answer: impl FnOnce(watch::Receiver<()>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (open, closed) = watch::channel(());
+        let mut end = closed.clone();
+        let answering = answer(closed);
+        let task = tokio::spawn(async move {
+            let mut answering = std::pin::pin!(answering);
+            tokio::select! {
+                () = &mut answering => {}
+                // It may wait for a socket that it is not to have.
+                _ = end.changed() => drop(timeout(FIRST_LOOK, answering).await),
+            }
+        });
+        Self { task, open }
+    }
+
+    /// Returns when nothing is answered any more. A second time does nothing.
+    async fn close(&mut self) {
+        let (open, _) = watch::channel(());
+        drop(std::mem::replace(&mut self.open, open));
+        if !self.task.is_finished() {
+            let _ = (&mut self.task).await;
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use std::{fmt, fs};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{admin, leftovers, wait};
@@ -146,6 +146,22 @@ impl Agent {
     pub fn stop(mut self) -> Result<Launch> {
         self.signal(Signal::TERM)?;
         self.wait_stopped()?;
+        Ok(self.successor())
+    }
+
+    /// The same agent once more, with a further argument: it is to run beside this one at first.
+    pub fn successor_beside(&self, argument: &str) -> Launch {
+        let mut launch = self.launch.clone();
+        if !launch.arguments.iter().any(|known| known == argument) {
+            launch.arguments.push(argument.into());
+        }
+        launch
+    }
+
+    /// Waits until it ends by itself, as an agent that another one has succeeded; the pins stay.
+    pub fn wait_succeeded(mut self) -> Result<Launch> {
+        let status = self.wait_stopped()?;
+        ensure!(status.success(), "{status}; its log:\n{}", self.log());
         Ok(self.successor())
     }
 

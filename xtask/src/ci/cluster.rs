@@ -54,7 +54,7 @@ pub(super) fn chart(tally: &mut Tally) -> Result<()> {
 
 /// Every feature that we claim, and everything that is core, of an installed chart.
 pub(super) fn conformance(tally: &mut Tally) -> Result<()> {
-    let mut conformance = inside_ci(CONFORMANCE, &["--profile=GATEWAY-HTTP", "--profile=GATEWAY-GRPC"]);
+    let mut conformance = inside_ci(CONFORMANCE, &["--all"]);
     conformance.arg("--binary").arg(in_pods()?).arg("--report").arg(workspace::root().join(REPORT));
     tally.follow(&mut conformance)
 }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -23,7 +25,7 @@ const LONGEST: usize = 246;
 pub struct FileStatuses {
     shared: Arc<Shared>,
     /// The directory's lock; it ends with the process, however that ends.
-    _lock: File,
+    lock: File,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -77,18 +79,35 @@ pub fn remove_statuses(directory: &Path) -> io::Result<bool> {
 impl FileStatuses {
     /// # Errors
     /// When the directory cannot be made; `WouldBlock` when another agent writes its statuses
-    /// there: each would take the other's away.
-    pub fn new(directory: PathBuf) -> io::Result<Self> {
+    /// there: each would take the other's away. One that hands over has given its locks.
+    pub fn new(directory: PathBuf, locks: &[File]) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
-        let lock = File::open(&directory)?;
-        lock.try_lock()?;
+        let lock = locked(File::open(&directory)?, locks)?;
         let shared = Arc::<Shared>::default();
         let worker = shared.clone();
         let thread = std::thread::Builder::new()
             .name("status-files".to_owned())
             .spawn(move || worker.run(&directory))?;
-        Ok(Self { shared, _lock: lock, thread: Some(thread) })
+        Ok(Self { shared, lock, thread: Some(thread) })
     }
+
+    /// The directory's lock, for an agent that takes over.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn lock(&self) -> io::Result<OwnedFd> {
+        Ok(self.lock.try_clone()?.into())
+    }
+}
+
+fn locked(directory: File, locks: &[File]) -> io::Result<File> {
+    let place = |file: &File| Ok::<_, io::Error>((file.metadata()?.dev(), file.metadata()?.ino()));
+    let its = place(&directory)?;
+    if let Some(held) = locks.iter().find(|held| place(held).is_ok_and(|place| place == its)) {
+        return held.try_clone();
+    }
+    directory.try_lock()?;
+    Ok(directory)
 }
 
 impl StatusSink for FileStatuses {
@@ -279,7 +298,7 @@ mod tests {
     fn files_hold_the_newest_status_and_go_with_their_object() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join("HTTPRoute/shop").join(name);
-        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
         sink.write(&[(key("a"), status("x")), (key("b"), status("x"))].into());
         sink.keep_only(&[key("a"), key("b")].into());
         drop(sink);
@@ -289,7 +308,7 @@ mod tests {
         let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
         let before = inode(&file("a.yaml"));
 
-        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
         sink.write(&[(key("a"), status("x")), (key("c"), status("x"))].into());
         sink.keep_only(&[key("a"), key("c")].into());
         sink.write(&[(key("c"), status("y"))].into());
@@ -299,7 +318,7 @@ mod tests {
         assert_eq!(inode(&file("a.yaml")), before, "an unchanged status is not written");
         assert_eq!(second[1]["status"]["parents"][0]["conditions"][0]["reason"], "y");
 
-        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
         sink.write(&[(key("a"), None), (key("none"), None)].into());
         drop(sink);
         assert!(!file("a.yaml").exists() && file("c.yaml").exists());
@@ -309,20 +328,20 @@ mod tests {
     fn one_agent_writes_to_a_directory_whatever_path_leads_there() {
         let dir = tempfile::tempdir().unwrap();
         let (directory, link) = (dir.path().join("status"), dir.path().join("link"));
-        let held = FileStatuses::new(directory.clone()).unwrap();
+        let held = FileStatuses::new(directory.clone(), &[]).unwrap();
         std::os::unix::fs::symlink(&directory, &link).unwrap();
         for path in [directory, link.clone()] {
-            assert_eq!(FileStatuses::new(path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(FileStatuses::new(path, &[]).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         }
         drop(held);
-        FileStatuses::new(link).unwrap();
+        FileStatuses::new(link, &[]).unwrap();
     }
 
     #[test]
     fn the_longest_names_have_files_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["a", "b"].map(|last| format!("{}{last}", "x".repeat(252)));
-        let mut sink = FileStatuses::new(dir.path().to_owned()).unwrap();
+        let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
         sink.write(&names.iter().map(|name| (key(name), status("x"))).collect());
         sink.keep_only(&names.iter().map(|name| key(name)).collect());
         drop(sink);

@@ -8,7 +8,7 @@ use portcullis_api::types::shared::{GrandparentStatus, ParentReference, RoutePar
 use super::consent::not_admitted;
 use super::{Attempt, ChildReport, Family};
 use crate::conditions::Conditions;
-use crate::route::ParsedRoute;
+use crate::route::{ParsedRoute, is_about_streams};
 use crate::{ConditionStatus, ConditionType, Fault, Reason};
 
 /// A Gateway or ListenerSet that the parent attaches to.
@@ -221,13 +221,14 @@ pub fn missing_parent_conditions(
 }
 
 /// For a parentRef to a route of another kind: "A child HTTPRoute can not point to a parent
-/// TCPRoute."
+/// TCPRoute." Or of the same, if it is one that delegation is not for.
 pub fn foreign_parent_conditions(child: &ParsedRoute, reference: &ParentReference) -> Vec<Condition> {
-    let message = format!(
-        "a parent route must be of the same kind: {} cannot be a child of {}",
-        child.key.kind,
-        reference.kind.as_deref().unwrap_or_default()
-    );
+    let (own, other) = (child.key.kind, reference.kind.as_deref().unwrap_or_default());
+    let message = if is_about_streams(own) {
+        format!("{own}s have no parent routes: name a Gateway or a ListenerSet, not a {other}")
+    } else {
+        format!("a parent route must be of the same kind: {own} cannot be a child of {other}")
+    };
     refused(child, &Fault::new(ConditionType::NotSupported, Reason::NotSupported, message), None)
 }
 

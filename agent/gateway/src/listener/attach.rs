@@ -73,7 +73,10 @@ impl Candidates<'_> {
         }
         let allowed: Vec<_> = relevant.iter().filter(|(_, listener)| self.is_allowed(listener)).collect();
         if allowed.is_empty() {
-            return Err(Fault::not_accepted(Reason::NotAllowedByListeners, self.not_allowed(parent)));
+            let is_carried =
+                relevant.iter().any(|(_, listener)| listener.kinds.contains(&self.route.key.kind));
+            let message = if is_carried { self.not_allowed(parent) } else { self.not_carried(parent) };
+            return Err(Fault::not_accepted(Reason::NotAllowedByListeners, message));
         }
         let attached: Vec<_> = allowed
             .into_iter()
@@ -109,6 +112,11 @@ impl Candidates<'_> {
         let (own, from) = (&self.parent.key.name.namespace, &self.route.key.name.namespace);
         listener.kinds.contains(&self.route.key.kind)
             && listener.namespaces.admits(own, from, self.namespaces)
+    }
+
+    fn not_carried(&self, parent: Kind) -> String {
+        let kind = self.route.key.kind;
+        format!("the {parent}'s listeners take no {kind}s (protocol and allowedRoutes.kinds of the listener)")
     }
 
     fn not_allowed(&self, parent: Kind) -> String {

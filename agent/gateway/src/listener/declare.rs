@@ -154,8 +154,9 @@ impl Declared {
             return;
         }
         let mut references = References::new(&self.key, grants, certificates);
-        if Protocol::of(&spec.protocol) == Protocol::Https {
-            references.follow(spec);
+        let protocol = Protocol::of(spec);
+        if protocol.ends_tls() {
+            references.follow(spec, protocol);
         }
         let References { found, lost, secrets, foreign, .. } = references;
         self.secrets.extend(secrets);
@@ -181,7 +182,7 @@ impl ParentKey {
 
 impl Listener {
     fn new(spec: &ListenerSpec, certificates: Arc<[Certificate]>, mut unresolved: Vec<Fault>) -> Self {
-        let protocol = Protocol::of(&spec.protocol);
+        let protocol = Protocol::of(spec);
         let (kinds, unknown_kinds) = kinds(spec, protocol);
         let no_certificate = certificates.is_empty().then(|| unresolved.first().cloned()).flatten();
         let no_certificate = no_certificate.map(|fault| fault.under(ConditionType::Accepted));
@@ -244,22 +245,23 @@ fn protocol_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     let filtered =
         spec.filters.as_ref().and_then(|filters| filters.requests.as_ref()).is_some_and(|f| !f.is_empty());
-    match protocol {
-        Protocol::Http | Protocol::Https => {}
-        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => {
-            let message = format!("protocol {} is not supported; use HTTP or HTTPS", spec.protocol);
-            return vec![Fault::not_accepted(Reason::UnsupportedProtocol, message)];
-        }
+    if protocol == Protocol::Unknown {
+        let message =
+            format!("protocol {} is not supported; use HTTP, HTTPS, TLS, TCP or UDP", spec.protocol);
+        return vec![Fault::not_accepted(Reason::UnsupportedProtocol, message)];
     }
     let mut messages = Vec::new();
-    if protocol == Protocol::Http && spec.tls.is_some() {
-        messages.push("tls is for protocol HTTPS: remove it, or change the protocol".to_owned());
+    if !protocol.has_server_names() && spec.tls.is_some() {
+        messages.push("tls is for protocols HTTPS and TLS: remove it, or change the protocol".to_owned());
     }
     if protocol == Protocol::Https && mode != "Terminate" {
         messages.push(format!("tls.mode {mode} does not go with protocol HTTPS; use Terminate"));
     }
+    if protocol == Protocol::TlsTerminated && mode != "Terminate" {
+        messages.push(format!("there is no tls.mode {mode}; use Terminate or Passthrough"));
+    }
     let unknown: Vec<_> = options(spec).filter(|key| !is_foreign(key)).collect();
-    if protocol == Protocol::Https && !unknown.is_empty() {
+    if protocol.has_server_names() && !unknown.is_empty() {
         messages.push(format!(
             "tls.options has {}, which is no option that we know: remove it; what an option was to forbid must not \
              be served without it",
@@ -339,11 +341,14 @@ impl<'r, C: Certificates> References<'r, C> {
         }
     }
 
-    fn follow(&mut self, spec: &ListenerSpec) {
+    fn follow(&mut self, spec: &ListenerSpec, protocol: Protocol) {
         let references =
             spec.tls.as_ref().and_then(|tls| tls.certificate_refs.as_deref()).unwrap_or_default();
         if references.is_empty() {
-            let message = "tls.certificateRefs is empty: an HTTPS listener needs a certificate";
+            let message = match protocol {
+                Protocol::Https => "tls.certificateRefs is empty: an HTTPS listener needs a certificate",
+                _ => "tls.certificateRefs is empty: without a certificate, tls.mode can be Passthrough only",
+            };
             self.lost.push(Fault::unresolved(Reason::InvalidCertificateRef, message));
         }
         for reference in references {

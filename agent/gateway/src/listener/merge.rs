@@ -168,7 +168,7 @@ fn conflict_within<'l>(
     others.find_map(|other| {
         let reason = collision(listener, other)?;
         let by = format!("listener {} of the same object; neither is served", other.name);
-        Some(conflicted(listener, reason, Reason::Invalid, &by))
+        Some(conflicted(listener, other.protocol, (reason, Reason::Invalid), &by))
     })
 }
 
@@ -181,7 +181,8 @@ impl Taken {
         let is_taken = self.hostnames.contains(&listener.hostname);
         let hostname = if is_taken { Hostname::Taken } else { Hostname::Free };
         let another = self.protocols.iter().find(|protocol| !protocol.shares_port_with(listener.protocol));
-        let reason = reason(*another.unwrap_or(&listener.protocol), listener, hostname)?;
+        let protocol = *another.unwrap_or(&listener.protocol);
+        let reason = reason(protocol, listener, hostname)?;
         let is_parents = match reason {
             Reason::HostnameConflict => self.parents.contains(&listener.hostname),
             _ => self.owner == Owner::Parent,
@@ -191,7 +192,7 @@ impl Taken {
         } else {
             "another listener attached to the same Gateway"
         };
-        Some(conflicted(listener, reason, reason, by))
+        Some(conflicted(listener, protocol, (reason, reason), by))
     }
 }
 
@@ -212,18 +213,24 @@ fn reason(protocol: Protocol, listener: &Listener, hostname: Hostname) -> Option
     }
 }
 
-/// A listener that loses what it asks for to another; `by` names nothing of it that the owner of
-/// this one cannot see anyway.
+/// A listener that loses what it asks for to another of `protocol`; `by` names nothing of it that
+/// the owner of this one cannot see anyway.
 ///
 /// The conformance tests want the conflict's reason on `Accepted` and `Programmed`, too, where the
 /// text of GEP-1713 has `PortUnavailable`; for conflicts within one object they want `Invalid`.
-fn conflicted(listener: &Listener, reason: Reason, refusal: Reason, by: &str) -> Acceptance {
+fn conflicted(
+    listener: &Listener,
+    protocol: Protocol,
+    (reason, refusal): (Reason, Reason),
+    by: &str,
+) -> Acceptance {
     let (port, hostname) = (listener.port.number, &listener.hostname);
     let taken = match reason {
         Reason::HostnameConflict => format!("hostname {hostname} on port {port} is taken"),
         Reason::ListenerConflict => {
             format!("port {port} is used for another protocol and hostname {hostname} is taken on it")
         }
+        _ if protocol == listener.protocol => format!("port {port} is taken"),
         _ => format!("port {port} is used for another protocol"),
     };
     let message = format!("{taken} by {by}");

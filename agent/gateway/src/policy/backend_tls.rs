@@ -50,7 +50,7 @@ pub(crate) fn unserved(policy: &ObjectName, service: &ObjectName, port: u16, rea
     };
     let message = format!(
         "{policy} wants TLS to Service {service} port {port}, which is not supported yet; requests for it are \
-         answered with an error, and not sent in plaintext"
+         answered with an error, connections to it are refused, and nothing is sent in plaintext"
     );
     Fault::unresolved(Reason::UnsupportedProtocol, message)
 }
@@ -60,8 +60,8 @@ pub(crate) fn unserved(policy: &ObjectName, service: &ObjectName, port: u16, rea
 pub(crate) fn unknown(service: &ObjectName, port: u16) -> Fault {
     let message = format!(
         "the agents cannot read BackendTLSPolicies, and one may want TLS to Service {service} port {port}; requests \
-         for it are answered with an error, and not sent in plaintext: give the agents the rights of the \
-         chart's ClusterRole"
+         for it are answered with an error, connections to it are refused, and nothing is sent in plaintext: give \
+         the agents the rights of the chart's ClusterRole"
     );
     Fault::unresolved(Reason::UnsupportedProtocol, message)
 }
@@ -90,7 +90,7 @@ pub(crate) fn missing(target: &Target, service: Option<&Service>) -> Option<Faul
 pub(crate) fn unsupported() -> Fault {
     Fault::unsupported(
         "TLS to backends is not supported yet: requests for the Services that the policy targets are answered with \
-         an error, and not sent in plaintext",
+         an error, connections to them are refused, and nothing is sent in plaintext",
     )
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use portcullis_api::Kind;
 use portcullis_model::{Backend, BackendName, BackendProtocol, L4Protocol, ObjectName, PortKey};
 
-use super::kind::backend_protocol;
+use super::kind::{Traffic, traffic};
 use crate::{Fault, Reason};
 
 /// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak
@@ -32,7 +32,7 @@ pub enum ProtocolSource {
 // === impl BackendUse ===
 
 impl BackendUse {
-    /// The use that a route of `kind`, which is carried over TCP, makes of the port.
+    /// The use that a route of `kind` makes of the port.
     ///
     /// # Errors
     /// When the Service has no such port or speaks what we cannot.
@@ -44,18 +44,29 @@ impl BackendUse {
                 format!("Service {name} is of type ExternalName, which is not supported"),
             ));
         }
-        let key = PortKey::tcp(port);
+        let traffic = traffic(kind);
+        let key = match traffic {
+            Traffic::Requests { .. } => PortKey::tcp(port),
+            Traffic::Streams(protocol) => PortKey { number: port, protocol },
+        };
         let found = service_port(service, key).ok_or_else(|| {
             Fault::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"))
         })?;
-        let stated = stated_protocol(found, key.protocol).map_err(|what| {
+        let stated = match traffic {
+            Traffic::Requests { .. } => stated_protocol(found, key.protocol),
+            // Whatever it is that bytes are, they are passed on.
+            Traffic::Streams(own) => foreign_transport(found, own).map_or(Ok(None), |it| Err(it.to_owned())),
+        };
+        let stated = stated.map_err(|what| {
             let message =
                 format!("Service {name} port {port} speaks {what}, which this route cannot forward to");
             Fault::unresolved(Reason::UnsupportedProtocol, message)
         })?;
-        let protocol = match (stated, backend_protocol(kind)) {
-            (None, BackendProtocol::H2c) => ProtocolSource::RouteKind,
-            (Some(_), _) | (None, BackendProtocol::Http1) => ProtocolSource::Service,
+        let protocol = match (stated, traffic) {
+            (None, Traffic::Requests { backend_protocol: BackendProtocol::H2c, .. }) => {
+                ProtocolSource::RouteKind
+            }
+            _ => ProtocolSource::Service,
         };
         Ok(Self { service: name, port: key, protocol })
     }

@@ -15,7 +15,7 @@ use portcullis_model::{BackendProtocol, PathMatch, RouteMatch, RuleId, Timeouts}
 
 use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
-use super::kind::{RouteKind, SESSIONS_IGNORED};
+use super::kind::{RouteKind, SESSIONS_IGNORED, Traffic};
 use super::matches::{alternatives, check_length, headers, unknown_type};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::{ParsedRule, pattern};
@@ -29,10 +29,11 @@ impl RouteKind for GrpcRoute {
 
     const PROTOCOLS: &'static [Protocol] = &[Protocol::Http, Protocol::Https];
 
-    /// "`UNAVAILABLE`", which 503 stands for in gRPC's mapping of HTTP statuses.
-    const FAILURE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
-
-    const BACKEND_PROTOCOL: BackendProtocol = BackendProtocol::H2c;
+    const TRAFFIC: Traffic = Traffic::Requests {
+        // "`UNAVAILABLE`", which 503 stands for in gRPC's mapping of HTTP statuses.
+        failure: StatusCode::SERVICE_UNAVAILABLE,
+        backend_protocol: BackendProtocol::H2c,
+    };
 
     fn hostnames(&self) -> &[String] {
         self.spec.hostnames.as_deref().unwrap_or_default()

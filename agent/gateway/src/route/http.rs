@@ -12,7 +12,7 @@ use portcullis_model::{BackendProtocol, RuleId, SlowClients, Timeouts};
 
 use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
-use super::kind::{RouteKind, SESSIONS_IGNORED};
+use super::kind::{RouteKind, SESSIONS_IGNORED, Traffic};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::{ParsedRule, duration, matches};
 use crate::Fault;
@@ -23,10 +23,11 @@ impl RouteKind for HttpRoute {
 
     const PROTOCOLS: &'static [Protocol] = &[Protocol::Http, Protocol::Https];
 
-    /// "500 status codes MUST be returned."
-    const FAILURE: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
-
-    const BACKEND_PROTOCOL: BackendProtocol = BackendProtocol::Http1;
+    const TRAFFIC: Traffic = Traffic::Requests {
+        // "500 status codes MUST be returned."
+        failure: StatusCode::INTERNAL_SERVER_ERROR,
+        backend_protocol: BackendProtocol::Http1,
+    };
 
     fn hostnames(&self) -> &[String] {
         self.spec.hostnames.as_deref().unwrap_or_default()

@@ -7,11 +7,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::StatusCode;
+use portcullis_api::types::httproutes::HttpRoute;
 use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{
     GATEWAY_GROUP, Kind, Object, ObjectKey, ObjectType, created, generation, with_route_type,
 };
-use portcullis_model::{BackendProtocol, HostPattern, ObjectName, RouteOrigin, RuleId};
+use portcullis_model::{BackendProtocol, HostPattern, L4Protocol, ObjectName, RouteOrigin, RuleId};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -24,6 +25,22 @@ use crate::protocol::Protocol;
 /// The same field of rules of several kinds.
 pub(super) const SESSIONS_IGNORED: &str = "sessionPersistence: it is not supported yet";
 
+/// The traffic that routes of a kind are about.
+#[derive(Clone, Copy)]
+pub(crate) enum Traffic {
+    /// HTTP requests. Delegation is for these kinds: "parent and child routes" are HTTPRoutes, or
+    /// GRPCRoutes (GEP-1058).
+    Requests {
+        /// Answer to requests that a rule takes and no backend can.
+        failure: StatusCode,
+        /// The protocol to speak to a Service that says nothing about its own.
+        backend_protocol: BackendProtocol,
+    },
+    /// Connections, or datagrams, that are passed on as they are. One route takes all of them under
+    /// a name: the oldest.
+    Streams(L4Protocol),
+}
+
 /// A kind of route as its CRD has it.
 pub(crate) trait RouteKind: ObjectType {
     /// An element of `spec.rules`.
@@ -32,15 +49,7 @@ pub(crate) trait RouteKind: ObjectType {
     /// The protocols of the listeners that can carry it.
     const PROTOCOLS: &'static [Protocol];
 
-    /// Message to the owners of routes of a kind that nothing serves; `None` for one that is
-    /// served.
-    const UNSERVED: Option<&'static str> = None;
-
-    /// Answer to requests that a rule takes and no backend can.
-    const FAILURE: StatusCode;
-
-    /// The protocol to speak to a Service that says nothing about its own.
-    const BACKEND_PROTOCOL: BackendProtocol;
+    const TRAFFIC: Traffic;
 
     /// `spec.hostnames`; none for a kind that has no such field.
     fn hostnames(&self) -> &[String];
@@ -91,20 +100,27 @@ pub(crate) fn carried_by(protocol: Protocol) -> Vec<Kind> {
     Kind::routes().filter(|kind| protocols(*kind).contains(&protocol)).collect()
 }
 
-/// Answer to requests that a rule of such a route takes and no backend can.
-pub(crate) fn failure(kind: Kind) -> StatusCode {
-    with_route_type!(kind, Route => Route::FAILURE).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+/// The traffic that routes of a kind are about; that of HTTPRoutes for a kind that is none.
+pub(super) fn traffic(kind: Kind) -> Traffic {
+    with_route_type!(kind, Route => Route::TRAFFIC).unwrap_or(HttpRoute::TRAFFIC)
 }
 
-/// The protocol that such a route speaks to a Service that says nothing about its own.
-pub(super) fn backend_protocol(kind: Kind) -> BackendProtocol {
-    with_route_type!(kind, Route => Route::BACKEND_PROTOCOL).unwrap_or(BackendProtocol::Http1)
+/// Answer to requests that a rule of such a route takes and no backend can.
+pub(crate) fn failure(kind: Kind) -> StatusCode {
+    match traffic(kind) {
+        Traffic::Requests { failure, .. } => failure,
+        Traffic::Streams(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// True for kinds whose routes pass connections or datagrams on as they are.
+pub(crate) fn is_about_streams(kind: Kind) -> bool {
+    matches!(traffic(kind), Traffic::Streams(_))
 }
 
 // === delegation ===
 
-/// The rules of a route, as drafts; none for a kind that delegation is not for: "parent and child
-/// routes" are HTTPRoutes, or GRPCRoutes (GEP-1058).
+/// The rules of a route, as drafts; none for a kind that delegation is not for.
 pub(crate) fn drafts(object: &Object) -> Vec<Draft> {
     let drafts = with_route_type!(object.kind(), Route => {
         Route::of(object).map(|route| route.rules().iter().filter_map(Route::draft).collect())
@@ -126,8 +142,7 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
     let metadata = route.metadata();
     let namespace = metadata.namespace.as_deref().unwrap_or("default");
     let name = Arc::new(ObjectName::new(namespace, metadata.name.as_deref().unwrap_or_default()));
-    let (hostnames, mut faults) = hostnames(route.hostnames());
-    faults.extend(R::UNSERVED.map(Fault::unsupported));
+    let (hostnames, faults) = hostnames(route.hostnames());
     let written = if faults.is_empty() { route.rules() } else { Cow::Borrowed(&[] as &[R::Rule]) };
     let mut rules = Vec::with_capacity(written.len());
     let mut ignored = Vec::new();

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendTarget, Failure, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
+    Action, BackendTarget, Failure, L4Action, L4Backend, L4Rule, L4Target, ObjectName, RouteMatch, Rule,
+    Split, WeightedBackend,
 };
 
 use super::reference::ParsedBackendRef;
-use super::{BackendUse, ParsedRoute, ParsedRule, kind};
+use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
 use crate::policy::backend_tls::{self, BackendTls};
 use crate::{Fault, Reason};
 
@@ -32,6 +33,11 @@ pub struct ResolvedRoute {
     pub rules: Vec<ResolvedRule>,
     /// The fault that `ResolvedRefs=False` reports.
     pub fault: Option<Fault>,
+    /// The same, in addition, where TLS ends before connections are passed on.
+    pub decrypted_fault: Option<Fault>,
+    /// Services with policies that ask for TLS and are without effect on what is passed on as it
+    /// is.
+    pub unheeded: BTreeSet<ObjectName>,
     /// The backends that rules forward to.
     pub backends: BTreeSet<BackendUse>,
     /// Every Service referred to, found or not: when one of them changes, the route has to be
@@ -40,28 +46,51 @@ pub struct ResolvedRoute {
 }
 
 #[derive(Clone, Debug)]
-pub struct ResolvedRule {
-    pub matches: Vec<Arc<RouteMatch>>,
-    pub rule: Arc<Rule>,
+pub enum ResolvedRule {
+    Requests {
+        /// The alternatives that find it.
+        matches: Vec<Arc<RouteMatch>>,
+        rule: Arc<Rule>,
+    },
+    Streams {
+        rule: Arc<L4Rule>,
+        /// In its place where TLS has ended before: what backends are to get in TLS, they do not
+        /// get without. The same one if there are no such backends.
+        decrypted: Arc<L4Rule>,
+    },
 }
 
 impl ResolvedRule {
     /// True if requests fare the same with both, and as the same alternatives.
     pub(crate) fn serves_same(&self, other: &Self) -> bool {
-        self.rule == other.rule
-            && self.matches.len() == other.matches.len()
-            && self.matches.iter().zip(&other.matches).all(|(a, b)| Arc::ptr_eq(a, b))
+        match (self, other) {
+            (Self::Requests { matches, rule }, Self::Requests { matches: others, rule: other }) => {
+                rule == other
+                    && matches.len() == others.len()
+                    && matches.iter().zip(others).all(|(a, b)| Arc::ptr_eq(a, b))
+            }
+            (Self::Streams { rule, decrypted }, Self::Streams { rule: other, decrypted: others }) => {
+                (rule, decrypted) == (other, others)
+            }
+            _ => false,
+        }
     }
 }
 
 pub fn resolve(route: &ParsedRoute, resolver: &(impl Resolver + ?Sized)) -> ResolvedRoute {
-    let mut resolution =
-        Resolution { kind: route.key.kind, resolver, faults: Vec::new(), resolved: ResolvedRoute::default() };
+    let mut resolution = Resolution {
+        kind: route.key.kind,
+        resolver,
+        faults: Vec::new(),
+        decrypted_faults: Vec::new(),
+        resolved: ResolvedRoute::default(),
+    };
     for rule in &route.rules {
         let resolved = resolution.rule(rule);
         resolution.resolved.rules.push(resolved);
     }
     resolution.resolved.fault = Fault::summary(resolution.faults);
+    resolution.resolved.decrypted_fault = Fault::summary(resolution.decrypted_faults);
     resolution.resolved
 }
 
@@ -69,7 +98,21 @@ struct Resolution<'r, R: ?Sized> {
     kind: Kind,
     resolver: &'r R,
     faults: Vec<Fault>,
+    decrypted_faults: Vec<Fault>,
     resolved: ResolvedRoute,
+}
+
+/// A backend that may be forwarded to.
+struct Target {
+    used: BackendUse,
+    tls: Tls,
+}
+
+/// The reason why a backend gets nothing in plaintext.
+enum Tls {
+    NotAsked,
+    Asked(Fault),
+    Unknown(Fault),
 }
 
 impl<R: Resolver + ?Sized> Resolution<'_, R> {
@@ -77,6 +120,10 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         let unresolved = rule.faults.iter().filter(|fault| !fault.is_unacceptable());
         self.faults.extend(unresolved.map(|fault| fault.clone().within(&rule.label())));
         // Looked up for an invalid rule, too: its broken references are worth reporting.
+        if is_about_streams(self.kind) { self.stream_rule(rule) } else { self.request_rule(rule) }
+    }
+
+    fn request_rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
         let compiled = Rule {
             id: rule.id.clone(),
@@ -84,7 +131,52 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             action: self.action(rule, backends),
             timeouts: rule.timeouts,
         };
-        ResolvedRule { matches: rule.matches.clone(), rule: Arc::new(compiled) }
+        ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
+    }
+
+    fn stream_rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
+        let (mut backends, mut decrypted) = (Vec::new(), Vec::new());
+        for reference in &rule.backend_refs {
+            let (target, instead) = self.l4_targets(rule, reference);
+            decrypted.push(L4Backend {
+                weight: reference.weight,
+                target: instead.unwrap_or_else(|| target.clone()),
+            });
+            backends.push(L4Backend { weight: reference.weight, target });
+        }
+        let [resolved, decrypted] = [backends, decrypted].map(|backends| Arc::new(l4_rule(rule, backends)));
+        let decrypted = if decrypted == resolved { resolved.clone() } else { decrypted };
+        ResolvedRule::Streams { rule: resolved, decrypted }
+    }
+
+    /// The target of what is passed on, and another one where TLS has ended before.
+    fn l4_targets(
+        &mut self,
+        rule: &ParsedRule,
+        reference: &ParsedBackendRef,
+    ) -> (L4Target, Option<L4Target>) {
+        let refuse = |fault: &Fault| L4Target::Refuse(fault.message.as_str().into());
+        let Target { used, tls } = match self.target(reference) {
+            Ok(target) => target,
+            Err(fault) => {
+                let refused = refuse(&fault);
+                self.faults.push(fault.within(&rule.label()));
+                return (refused, None);
+            }
+        };
+        let instead = match tls {
+            Tls::NotAsked => None,
+            Tls::Asked(fault) => {
+                self.resolved.unheeded.insert(used.service.clone());
+                Some(fault)
+            }
+            Tls::Unknown(fault) => Some(fault),
+        };
+        let known = L4Target::Known(used.name());
+        self.resolved.backends.insert(used);
+        let refused = instead.as_ref().map(refuse);
+        self.decrypted_faults.extend(instead.map(|fault| fault.within(&rule.label())));
+        (known, refused)
     }
 
     fn action(&self, rule: &ParsedRule, backends: Vec<WeightedBackend>) -> Action {
@@ -94,16 +186,15 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         if let Some(redirect) = &rule.filters.redirect {
             return Action::Redirect(redirect.clone());
         }
-        let reason = match (&rule.delegation, backends.is_empty()) {
-            (Some(_), _) => "no child route is bound to the rule",
-            (None, true) => "the rule has no backendRefs",
-            (None, false) => "all backendRefs of the rule have weight 0",
+        let reason = match &rule.delegation {
+            Some(_) => "no child route is bound to the rule",
+            None => without_backends(rule),
         };
         Split::new(backends).map_or_else(|| Action::Fail(self.failure(reason)), Action::Forward)
     }
 
     fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
-        let target = match self.target(reference) {
+        let target = match self.target(reference).and_then(Target::in_plaintext) {
             Ok(used) => {
                 let name = used.name();
                 self.resolved.backends.insert(used);
@@ -118,7 +209,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         WeightedBackend { weight: reference.weight, target, filters: reference.filters.filters.clone() }
     }
 
-    fn target(&mut self, reference: &ParsedBackendRef) -> Result<BackendUse, Fault> {
+    fn target(&mut self, reference: &ParsedBackendRef) -> Result<Target, Fault> {
         if let Some(fault) = &reference.fault {
             return Err(fault.as_ref().clone());
         }
@@ -145,15 +236,47 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             return Err(leads_back(&name, &gateway));
         }
         let used = BackendUse::of(self.kind, name, service, port)?;
-        match self.resolver.backend_tls(&used.service, used.port_name(service)) {
-            BackendTls::NotAsked => Ok(used),
-            BackendTls::Asked(by) => Err(backend_tls::unserved(by, &used.service, port, &reference.owner)),
-            BackendTls::Unknown => Err(backend_tls::unknown(&used.service, port)),
-        }
+        let tls = match self.resolver.backend_tls(&used.service, used.port_name(service)) {
+            BackendTls::NotAsked => Tls::NotAsked,
+            BackendTls::Asked(by) => {
+                Tls::Asked(backend_tls::unserved(by, &used.service, port, &reference.owner))
+            }
+            BackendTls::Unknown => Tls::Unknown(backend_tls::unknown(&used.service, port)),
+        };
+        Ok(Target { used, tls })
     }
 
     fn failure(&self, reason: &str) -> Failure {
         Failure { status: kind::failure(self.kind), reason: reason.into() }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    fn in_plaintext(self) -> Result<BackendUse, Fault> {
+        match self.tls {
+            Tls::NotAsked => Ok(self.used),
+            Tls::Asked(fault) | Tls::Unknown(fault) => Err(fault),
+        }
+    }
+}
+
+fn l4_rule(rule: &ParsedRule, backends: Vec<L4Backend>) -> L4Rule {
+    let action = match rule.faults.first() {
+        Some(fault) => L4Action::Refuse(fault.message.as_str().into()),
+        None => Split::new(backends)
+            .map_or_else(|| L4Action::Refuse(without_backends(rule).into()), L4Action::Forward),
+    };
+    L4Rule { id: Some(rule.id.clone()), action }
+}
+
+/// The reason why nothing is forwarded by a rule that has no backend with a share.
+fn without_backends(rule: &ParsedRule) -> &'static str {
+    if rule.backend_refs.is_empty() {
+        "the rule has no backendRefs"
+    } else {
+        "all backendRefs of the rule have weight 0"
     }
 }
 

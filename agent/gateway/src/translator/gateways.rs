@@ -328,8 +328,10 @@ impl Gateways {
         }
     }
 
-    /// "Controllers MUST detect the presence of overlapping hostnames" among listeners that
-    /// terminate TLS (`OverlappingTLSConfig`): clients may reuse a connection for either.
+    /// "Controllers MUST detect the presence of overlapping hostnames" (`OverlappingTLSConfig`):
+    /// clients may reuse a connection to an HTTPS listener for what is another's. One that lacks a
+    /// certificate keeps overlapping others: what is wrong with it is not to be seen in their
+    /// statuses.
     fn mark_overlaps<'k>(
         &mut self,
         members: impl Iterator<Item = &'k ParentKey> + Clone,
@@ -338,12 +340,15 @@ impl Gateways {
     ) {
         let mut ports: BTreeMap<PortKey, Hosts<'_>> = BTreeMap::new();
         for (key, declared) in members.clone().filter_map(|key| Some((key, listeners.get(key)?))) {
-            terminating(declared, self.acceptances(key)).for_each(|listener| {
+            let named = distinct(declared, self.acceptances(key));
+            named.filter(|listener| listener.protocol.has_server_names()).for_each(|listener| {
                 ports.entry(listener.port).or_default().add(&listener.hostname);
             });
         }
         for (key, declared) in members.filter_map(|key| Some((key, listeners.get(key)?))) {
-            let overlaps = terminating(declared, self.acceptances(key)).filter(|listener| {
+            let https = distinct(declared, self.acceptances(key));
+            let https = https.filter(|listener| listener.protocol == Protocol::Https);
+            let overlaps = https.filter(|listener| {
                 ports.get(&listener.port).is_some_and(|hosts| hosts.overlap_another(&listener.hostname))
             });
             let now: Vec<_> = overlaps.map(|listener| listener.name.clone()).collect();
@@ -413,12 +418,6 @@ fn affected(
         affected.extend(referring.map(|(name, _)| name.clone()));
     }
     affected
-}
-
-/// The listeners of an object that have their names with TLS. One that lacks a certificate keeps
-/// overlapping others: what is wrong with it is not to be seen in their statuses.
-fn terminating<'d>(declared: &'d Declared, acceptances: &[Acceptance]) -> impl Iterator<Item = &'d Listener> {
-    distinct(declared, acceptances).filter(|listener| listener.protocol == Protocol::Https)
 }
 
 /// The listeners of an object that have their port and hostname for themselves.
@@ -510,8 +509,8 @@ fn outside_of(
 
 /// A listener that could not enforce a policy must not be served without it.
 fn unsupported_policy(gateway: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Fault> {
-    let applies = listener.protocol == Protocol::Https
-        && !Policies::of(gateway, definer, listener.port.number).is_empty();
+    let applies =
+        listener.protocol.ends_tls() && !Policies::of(gateway, definer, listener.port.number).is_empty();
     let message =
         "client certificate validation (spec.tls.frontend) applies to the listener, but is not supported yet";
     applies.then(|| Fault::unsupported(message))

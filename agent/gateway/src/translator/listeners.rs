@@ -39,6 +39,13 @@ pub(super) struct ChangedListeners {
     pub(super) listeners: BTreeSet<ListenerKey>,
 }
 
+/// The fate of TLS at a listener, or of whatever else it is that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tls {
+    Ended,
+    PassedOn,
+}
+
 /// Certificates by Secret, each read once however many listeners refer to it.
 #[derive(Debug, Default)]
 struct CertificateCache {
@@ -69,6 +76,15 @@ impl Listeners {
     /// True if the Gateway exists and is ours, or the ListenerSet exists.
     pub(super) fn contains(&self, parent: &ParentKey) -> bool {
         self.declared.contains_key(parent)
+    }
+
+    pub(super) fn tls(&self, (parent, name): &ListenerKey) -> Tls {
+        let listeners = self.declared.get(parent).map(|declared| &declared.listeners);
+        let listener = listeners.and_then(|all| all.iter().find(|listener| listener.name == *name));
+        match listener {
+            Some(listener) if listener.protocol.ends_tls() => Tls::Ended,
+            _ => Tls::PassedOn,
+        }
     }
 
     pub(super) fn keys_of(&self, parent: &ParentKey) -> impl Iterator<Item = ListenerKey> {
@@ -226,8 +242,8 @@ fn same_in_merge(a: &Listener, b: &Listener) -> bool {
 }
 
 fn same_to_routes(a: &Listener, b: &Listener) -> bool {
-    (&a.name, a.port, &a.hostname, &a.kinds, &a.namespaces)
-        == (&b.name, b.port, &b.hostname, &b.kinds, &b.namespaces)
+    (&a.name, a.port, a.protocol, &a.hostname, &a.kinds, &a.namespaces)
+        == (&b.name, b.port, b.protocol, &b.hostname, &b.kinds, &b.namespaces)
 }
 
 // === impl CertificateLookup ===

@@ -78,7 +78,7 @@ impl Ports {
         sources: Sources<'_>,
     ) -> ChangedPorts {
         let mut changes = PortChanges::new();
-        let mut listeners: BTreeSet<_> = judged.listeners.union(tables).cloned().collect();
+        let mut listeners: BTreeSet<_> = judged.listeners.union(&tables.listeners).cloned().collect();
         for parent in attached.moved.union(&merged.acceptances) {
             listeners.extend(sources.listeners.keys_of(parent));
         }
@@ -176,15 +176,19 @@ impl Sources<'_> {
             parent: parent.name.clone(),
             name: name.clone(),
         };
-        let routes = || self.tables.of(key).clone();
+        let tables = self.tables;
+        let tls = || TlsTermination { certificates: listener.certificates.clone() };
         let serves = match listener.protocol {
             _ if !acceptance.is_accepted() => Serves::NoCertificate,
-            Protocol::Http => Serves::Http(routes()),
-            Protocol::Https => Serves::Https {
-                tls: TlsTermination { certificates: listener.certificates.clone() },
-                routes: routes(),
-            },
-            Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Unknown => return None,
+            Protocol::Http => Serves::Http(tables.of(key).clone()),
+            Protocol::Https => Serves::Https { tls: tls(), routes: tables.of(key).clone() },
+            Protocol::TlsTerminated => {
+                Serves::TlsTerminated { tls: tls(), rules: tables.server_names(key).clone() }
+            }
+            Protocol::TlsPassthrough => Serves::TlsPassthrough(tables.server_names(key).clone()),
+            Protocol::Tcp => Serves::Tcp(tables.only_rule(key).clone()),
+            Protocol::Udp => Serves::Udp(tables.only_rule(key).clone()),
+            Protocol::Unknown => return None,
         };
         let model = Listener { id, hostname: listener.hostname.clone(), serves };
         Some(Served { port: listener.port, listener: Arc::new(model) })

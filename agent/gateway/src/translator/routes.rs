@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_api::{Kind, ObjectKey};
-use portcullis_model::{Entry, HostPattern, ObjectName};
+use portcullis_model::{Entry, HostPattern, L4Rule, ObjectName};
 
 use super::attachments::{AttachedTo, ListenerHostnames, ListenerRoutes, Parents};
 use super::changes::ChangedObjects;
 use super::counts::Counts;
 use super::families::{AttachedFamily, Consent, StandIn, replace_parent, same_rules, serve_same};
 use super::hierarchy::ChangedHierarchy;
-use super::listeners::ChangedListeners;
+use super::listeners::{ChangedListeners, Tls};
 use super::parsed::{ParsedRoutes, parents_of};
 use super::policies::ChangedPolicies;
 use super::relation::{Relation, only_in};
@@ -50,6 +50,8 @@ pub(super) struct RouteState {
     /// With its children, if it has or wants any; `stand_ins` are then served in the route's place.
     pub(super) family: Option<Arc<AttachedFamily>>,
     stand_ins: Box<[StandIn]>,
+    /// Services with policies that are without effect where the route is attached.
+    pub(super) unheeded: Box<[ObjectName]>,
 }
 
 /// The references of a route. Ordered lists rather than sets: most have one element, and there are
@@ -232,6 +234,15 @@ impl Routes {
             // No client can be sent there.
             resolved.backends.clear();
         }
+        let (decrypted, passed_on): (Vec<_>, Vec<_>) =
+            attached.keys().partition(|listener| parents.listeners.tls(listener) == Tls::Ended);
+        if !decrypted.is_empty() {
+            let faults = [resolved.fault.take(), resolved.decrypted_fault.take()];
+            resolved.fault = Fault::summary(faults.into_iter().flatten());
+        }
+        if passed_on.is_empty() {
+            resolved.unheeded.clear();
+        }
         RouteState {
             references: References::of(parsed, &resolved, parents),
             rules: resolved.rules.into(),
@@ -241,6 +252,7 @@ impl Routes {
             verdicts: verdicts.into(),
             family,
             stand_ins: stand_ins.into(),
+            unheeded: resolved.unheeded.into_iter().collect(),
         }
     }
 
@@ -361,6 +373,15 @@ impl RouteState {
             self.stand_ins.iter().flat_map(|it| it.entries(listener, hostname)).collect()
         } else {
             table_entries(&self.parsed, &self.rules)
+        }
+    }
+
+    /// The rule for connections, or datagrams.
+    pub(super) fn stream_rule(&self, tls: Tls) -> Option<Arc<L4Rule>> {
+        match (self.rules.first()?, tls) {
+            (ResolvedRule::Streams { rule, .. }, Tls::PassedOn) => Some(rule.clone()),
+            (ResolvedRule::Streams { decrypted, .. }, Tls::Ended) => Some(decrypted.clone()),
+            (ResolvedRule::Requests { .. }, _) => None,
         }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct Changes<'c> {
     pub(super) conflicts: &'c ChangedConflicts,
     /// Routes that may take other names from other namespaces' than before.
     pub(super) sharing: &'c BTreeSet<ObjectKey>,
+    /// Routes that came to be the oldest at a listener, or are it no longer.
+    pub(super) oldest: &'c BTreeSet<ObjectKey>,
     pub(super) frontends: &'c ChangedFrontends,
     /// Gateways of which something else was observed.
     pub(super) observed: &'c BTreeSet<ObjectName>,
@@ -121,7 +123,7 @@ impl Changes<'_> {
         affected.extend(refusing.map(|(route, _)| route.clone()));
         let slices = self.objects.of(Kind::EndpointSlice);
         affected.extend(slices.map(|name| ObjectKey::new(Kind::EndpointSlice, name.clone())));
-        affected.extend(self.sharing.iter().cloned());
+        affected.extend(self.sharing.iter().chain(self.oldest).cloned());
         for route in &self.conflicts.routes {
             affected.insert(route.clone());
             // Its children are served where it is, and nowhere else.

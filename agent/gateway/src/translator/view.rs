@@ -21,6 +21,7 @@ use super::policies::Policies;
 use super::ports::Ports;
 use super::routes::Routes;
 use super::shared_names::SharedNames;
+use super::tables::Tables;
 use crate::feedback::Observations;
 use crate::listener::ParentKey;
 use crate::status::{Status, classless_status};
@@ -39,6 +40,7 @@ pub(super) struct View<'s> {
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,
     pub(super) shared_names: &'s SharedNames,
+    pub(super) tables: &'s Tables,
     pub(super) ports: &'s Ports,
     pub(super) frontends: &'s Frontends,
     pub(super) backends: &'s Backends,

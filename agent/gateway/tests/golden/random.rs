@@ -229,14 +229,18 @@ fn listeners(dice: &mut Dice) -> Value {
 }
 
 fn listener(at: u64, dice: &mut Dice) -> Value {
-    let protocol = dice.pick(&["HTTP", "HTTP", "HTTPS", "TCP"]);
+    let protocol = dice.pick(&["HTTP", "HTTP", "HTTP", "HTTPS", "TLS", "TLS", "TCP", "UDP"]);
     let reference = json!({"name": dice.pick(&["c", "d"]), "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
     json!({
         "name": format!("l{at}"),
         "port": dice.pick(&[80, 443]),
         "protocol": protocol,
         "hostname": dice.maybe(|dice| json!(dice.pick(&HOSTNAMES))),
-        "tls": if protocol == "HTTPS" { json!({"certificateRefs": [reference]}) } else { Value::Null },
+        "tls": match protocol {
+            "HTTPS" => json!({"certificateRefs": [reference]}),
+            "TLS" => json!({"mode": dice.pick(&["Terminate", "Passthrough"]), "certificateRefs": [reference]}),
+            _ => Value::Null,
+        },
         "allowedRoutes": dice.maybe(|dice| json!({"namespaces": from(dice)})),
     })
 }
@@ -254,15 +258,22 @@ fn route(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["r", "q"]);
     let parents: Vec<_> = (0..=dice.roll(2)).map(|_| parent_ref(dice)).collect();
     let backend = json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
-    let kind = dice.pick(&["HTTPRoute", "HTTPRoute", "GRPCRoute"]);
-    let matched = match kind {
-        "GRPCRoute" => json!({"method": {"service": dice.pick(&["x.Y", "x.Z"])}}),
-        _ => json!({"path": {"type": "PathPrefix", "value": dice.pick(&["/", "/x"])}}),
+    let kind = dice.pick(&["HTTPRoute", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
+    let matches = match kind {
+        "HTTPRoute" => {
+            json!([{"path": {"type": "PathPrefix", "value": dice.pick(&["/", "/x"])}}])
+        }
+        "GRPCRoute" => json!([{"method": {"service": dice.pick(&["x.Y", "x.Z"])}}]),
+        _ => Value::Null,
+    };
+    let hostnames = match kind {
+        "TCPRoute" | "UDPRoute" => Value::Null,
+        _ => dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
     };
     let spec = json!({
         "parentRefs": parents,
-        "hostnames": dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
-        "rules": [{"matches": [matched], "backendRefs": [backend]}],
+        "hostnames": hostnames,
+        "rules": [{"matches": matches, "backendRefs": [backend]}],
     });
     manifest("gateway.networking.k8s.io/v1", kind, namespace, name, dice, json!({"spec": spec}))
 }
@@ -289,7 +300,8 @@ fn secret(namespace: &str, dice: &mut Dice) -> Value {
 fn service(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["v", "w"]);
     let addresses = dice.maybe(|dice| json!([dice.pick(&ADDRESSES)]));
-    let spec = json!({"ports": [{"port": dice.pick(&[80, 80, 81])}], "clusterIPs": addresses});
+    let port = json!({"port": dice.pick(&[80, 80, 81]), "protocol": dice.pick(&["TCP", "TCP", "UDP"])});
+    let spec = json!({"ports": [port], "clusterIPs": addresses});
     let ingress = dice.maybe(|dice| json!([{"ip": dice.pick(&ADDRESSES)}]));
     let content = json!({"spec": spec, "status": {"loadBalancer": {"ingress": ingress}}});
     manifest("v1", "Service", namespace, name, dice, content)
@@ -349,7 +361,7 @@ fn pod(namespace: &str, dice: &mut Dice) -> Value {
 }
 
 fn grant(namespace: &str, dice: &mut Dice) -> Value {
-    let from = json!({"group": "gateway.networking.k8s.io", "kind": dice.pick(&["Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute"]),
+    let from = json!({"group": "gateway.networking.k8s.io", "kind": dice.pick(&["Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"]),
         "namespace": dice.pick(&NAMESPACES)});
     let spec = json!({"from": [from], "to": [{"group": "", "kind": dice.pick(&["Secret", "Service", "ConfigMap"])}]});
     manifest("gateway.networking.k8s.io/v1", "ReferenceGrant", namespace, "g", dice, json!({"spec": spec}))

@@ -1,4 +1,4 @@
-//! The question, and the request that it is about, made from a URL and header lines.
+//! The question, and the request or connection that it is about, made from a URL and header lines.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use http::{Method, Uri};
-use portcullis_model::{FrontendKey, PortKey, RequestHead};
+use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead};
 use serde::{Deserialize, Serialize};
 
-/// A request to explain.
+/// A request to explain, or a connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Question {
     pub url: String,
@@ -25,10 +25,12 @@ pub struct Question {
 pub enum QuestionError {
     #[error("{url:?} is no URL")]
     NoUrl { url: String, source: http::uri::InvalidUri },
-    #[error("{0:?} is no http:// or https:// URL")]
+    #[error("{0:?} is no URL of http://, https://, tls://, tcp:// or udp://")]
     Scheme(String),
     #[error("{0:?} is no port: use one of 1 to 65535")]
     Port(String),
+    #[error("{0:?} names no port: add one")]
+    NoPort(String),
     #[error("{0:?} is no HTTP method")]
     Method(String),
     #[error("{0:?} is no \"Name: value\"")]
@@ -53,10 +55,22 @@ pub struct EarlyAnswer {
     pub words: &'static str,
 }
 
+/// The traffic that a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    Https,
+    /// A connection in TLS, whatever is said in it.
+    Tls,
+    Tcp,
+    Udp,
+}
+
 pub(crate) struct Request {
-    pub tls: bool,
+    pub scheme: Scheme,
     pub port: u16,
-    /// The TLS server name: the URL's host, unless that is an address.
+    /// The TLS server name: the URL's host, unless that is an address; in a connection of which no
+    /// more is asked, the `Host` given with it.
     pub server_name: Option<String>,
     /// Address that it is sent to, if the URL has one.
     address: Option<IpAddr>,
@@ -75,11 +89,8 @@ impl Request {
     pub(crate) fn parse(question: &Question, reading: Reading) -> Result<Self, QuestionError> {
         let url = || question.url.clone();
         let uri: Uri = url().parse().map_err(|source| QuestionError::NoUrl { url: url(), source })?;
-        let tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(QuestionError::Scheme(url())),
-        };
+        let scheme = uri.scheme_str().and_then(Scheme::of);
+        let scheme = scheme.ok_or_else(|| QuestionError::Scheme(url()))?;
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let authority = authority.rsplit_once('@').map_or(authority, |(_, authority)| authority);
         let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
@@ -89,10 +100,16 @@ impl Request {
         let host = (reading.host)(headers.get("host").map_or(authority, String::as_str));
         let path = host.as_ref().map_err(|refused| *refused).and_then(|_| (reading.path)(uri.path()));
         Ok(Self {
-            tls,
-            port: port(authority)?.unwrap_or(if tls { 443 } else { 80 }),
-            server_name: (tls && address.is_none())
-                .then(|| url_host.strip_suffix('.').unwrap_or(&url_host).to_owned()),
+            scheme,
+            port: match port(authority)?.or(scheme.default_port()) {
+                Some(port) => port,
+                None => return Err(QuestionError::NoPort(url())),
+            },
+            server_name: match headers.get("host").filter(|_| scheme == Scheme::Tls) {
+                Some(name) => Some(name.to_ascii_lowercase()),
+                None => (scheme.is_tls() && address.is_none())
+                    .then(|| url_host.strip_suffix('.').unwrap_or(&url_host).to_owned()),
+            },
             address,
             method: method.to_ascii_uppercase().parse().map_err(|_| QuestionError::Method(method.clone()))?,
             path: path.map(Cow::into_owned),
@@ -119,7 +136,51 @@ impl Request {
     }
 
     pub(crate) fn is_for_port(&self, frontend: &FrontendKey) -> bool {
-        frontend.port_key() == PortKey::tcp(self.port)
+        frontend.port_key() == PortKey { number: self.port, protocol: self.scheme.transport() }
+    }
+}
+
+// === impl Scheme ===
+
+impl Scheme {
+    fn of(text: &str) -> Option<Self> {
+        match text {
+            "http" => Some(Self::Http),
+            "https" => Some(Self::Https),
+            "tls" => Some(Self::Tls),
+            "tcp" => Some(Self::Tcp),
+            "udp" => Some(Self::Udp),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Tls => "tls",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    pub(crate) fn is_tls(self) -> bool {
+        matches!(self, Self::Https | Self::Tls)
+    }
+
+    fn transport(self) -> L4Protocol {
+        match self {
+            Self::Http | Self::Https | Self::Tls | Self::Tcp => L4Protocol::Tcp,
+            Self::Udp => L4Protocol::Udp,
+        }
+    }
+
+    fn default_port(self) -> Option<u16> {
+        match self {
+            Self::Http => Some(80),
+            Self::Https | Self::Tls => Some(443),
+            Self::Tcp | Self::Udp => None,
+        }
     }
 }
 
@@ -195,9 +256,17 @@ impl RequestHead for Request {
     }
 }
 
-/// `GET shop.example/cart`; if routes see another path, with both.
+/// `GET shop.example/cart`; if routes see another path, with both. `a tcp connection`.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scheme {
+            Scheme::Http | Scheme::Https => {}
+            Scheme::Tls => {
+                return write!(f, "TLS with server name {}", self.server_name.as_deref().unwrap_or("none"));
+            }
+            Scheme::Tcp => return f.write_str("a connection"),
+            Scheme::Udp => return f.write_str("a datagram"),
+        }
         write!(f, "{} {}{}", self.method, self.host, self.target)?;
         if self.is_rewritten() { write!(f, ", routed as {}", self.path()) } else { Ok(()) }
     }

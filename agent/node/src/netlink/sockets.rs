@@ -59,6 +59,20 @@ pub(crate) fn local_addresses() -> io::Result<BTreeSet<IpAddr>> {
     Ok(addresses)
 }
 
+/// The local addresses and ports of TCP handshakes that clients have begun and not completed,
+/// IPv4-mapped ones as IPv4.
+///
+/// # Errors
+/// As [`local_addresses`].
+pub(crate) fn handshakes() -> io::Result<BTreeSet<SocketAddr>> {
+    let mut local = BTreeSet::new();
+    dump(&StateFlags::SYN_RECV, |socket| {
+        let id = &socket.header.socket_id;
+        local.insert(SocketAddr::new(id.source_address.to_canonical(), id.source_port));
+    })?;
+    Ok(local)
+}
+
 /// All sockets that listen.
 ///
 /// # Errors

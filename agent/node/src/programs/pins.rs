@@ -55,12 +55,16 @@ pub(crate) struct Found {
 
 impl Pins {
     /// Finds the directory with maps that fit, or makes one, and mounts the BPF file system at its
-    /// usual place if the machine has none.
-    pub(crate) fn open(base: &Path, fit: impl Fn(&Pins) -> bool) -> Result<Found, Unavailable> {
+    /// usual place if the machine has none. The locks `held` are those of an agent that hands over.
+    pub(crate) fn open(
+        base: &Path,
+        held: &[File],
+        fit: impl Fn(&Pins) -> bool,
+    ) -> Result<Found, Unavailable> {
         ensure_bpffs(base)?;
         let base = &resolve(base)?;
         let mut others = Self::of_all_versions(base)?;
-        others.iter_mut().try_for_each(Self::lock)?;
+        others.iter_mut().try_for_each(|pins| pins.lock(held))?;
         let version = base.join(format!("v{ABI_VERSION}"));
         version.ancestors().filter(|directory| directory.exists()).try_for_each(check_owner)?;
         let adopted = others.iter().position(|pins| pins.directory.parent() == Some(&version) && fit(pins));
@@ -97,14 +101,18 @@ impl Pins {
         let made = DirBuilder::new().recursive(true).mode(PRIVATE).create(&directory);
         made.map_err(|source| Unavailable::PinDirectory { path: directory.clone(), source })?;
         let mut pins = Self { directory, in_use: None };
-        pins.lock()?;
+        pins.lock(&[])?;
         Ok(pins)
     }
 
-    fn lock(&mut self) -> Result<(), Unavailable> {
+    fn lock(&mut self, held: &[File]) -> Result<(), Unavailable> {
         let path = || self.directory.clone();
         let failed = |source: io::Error| Unavailable::PinDirectory { path: path(), source };
         let directory = File::open(&self.directory).map_err(failed)?;
+        if let Some(held) = held.iter().find(|held| is_same(held, &directory)) {
+            self.in_use = Some(held.try_clone().map_err(failed)?);
+            return Ok(());
+        }
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => self.in_use = Some(directory),
             Err(Errno::WOULDBLOCK) => {
@@ -113,6 +121,17 @@ impl Pins {
             Err(error) => return Err(failed(error.into())),
         }
         Ok(())
+    }
+
+    /// The lock that this agent has.
+    pub(crate) fn held(&self) -> Option<&File> {
+        self.in_use.as_ref()
+    }
+
+    /// Returns `true` if one of these is their lock.
+    pub(crate) fn are_locked_by(&self, locks: &[File]) -> bool {
+        let directory = File::open(&self.directory);
+        directory.is_ok_and(|directory| locks.iter().any(|held| is_same(held, &directory)))
     }
 
     /// Returns `true` if a running agent looks after them.
@@ -168,6 +187,12 @@ impl Pins {
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
     }
+}
+
+/// True of descriptors of one directory.
+fn is_same(one: &File, other: &File) -> bool {
+    let place = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+    place(one).ok().is_some_and(|one| place(other).is_ok_and(|other| one == other))
 }
 
 fn namespace() -> Result<String, Unavailable> {

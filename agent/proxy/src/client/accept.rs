@@ -18,7 +18,7 @@ const EXHAUSTED: Duration = Duration::from_millis(50);
 /// Hands on every connection that comes to the socket, as long as no descriptor is numbered
 /// `descriptors` or higher.
 pub(crate) async fn accept_forever(
-    listener: TcpListener,
+    listener: Rc<TcpListener>,
     descriptors: u64,
     counters: Rc<CoreCounters>,
     serve: impl Fn(TcpStream, SocketAddr),

@@ -17,10 +17,11 @@ use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::{Limits, ObjectName};
 
+use crate::client::connection::Version;
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
-use crate::client::progress::{Awaited, Owed, Progress, SENT_AHEAD};
+use crate::client::progress::{Awaited, Owed, Progress};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
@@ -37,6 +38,10 @@ const MUCH: usize = 8 << 10;
 const SMALL_PIECE: usize = 3 << 10;
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
+/// Ticks without request after which a drain ends a connection that has had no last response.
+const QUIET: u32 = 3 * clock::PER_SECOND;
+/// Bytes that are kept free for a request under way.
+const RESERVED: usize = 32 << 10;
 /// Streams that an HTTP/2 connection may have at a time, however many others there are.
 const FEWEST_STREAMS: usize = 8;
 /// The time until requests of aborted connections must be over, and the pause between looks.
@@ -56,6 +61,7 @@ pub(crate) struct Client {
     /// Of its responses, as far as they come from backends of HTTP/2.
     pub windows: Rc<Windows>,
     permit: ConnectionPermit,
+    version: Version,
     idle_limit: IdleLimit,
     under_way: Rc<Cell<usize>>,
     /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
@@ -79,7 +85,7 @@ struct WatchedUpload {
 
 /// The time that a client may do nothing when it is its turn, and the limit that sets it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct IdleLimit {
+struct IdleLimit {
     ticks: u32,
     limit: ExceededLimit,
 }
@@ -87,6 +93,9 @@ pub(crate) struct IdleLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Serve,
+    /// HTTP/1 when the core drains: the next response is the last. A client that sends its next
+    /// request at this very moment would lose it if the connection just ended.
+    Drain,
     /// End after what has begun.
     Finish,
     Abort,
@@ -99,9 +108,11 @@ pub(crate) struct Clients {
     /// The number of requests that are being served.
     under_way: Rc<Cell<usize>>,
     closed_for_buffers: LogLimit,
+    /// Bytes that bodies held at the last sweep.
+    held: Cell<usize>,
     open: RefCell<HashMap<u64, Open, RandomState>>,
     registered: Cell<u64>,
-    closing: Cell<bool>,
+    draining: Cell<bool>,
 }
 
 struct Open {
@@ -141,9 +152,10 @@ impl Client {
         local: SocketAddr,
         tls: Option<Rc<ListenerState>>,
         permit: ConnectionPermit,
-        idle_limit: IdleLimit,
+        version: Version,
         clients: &Clients,
     ) -> Self {
+        let idle_limit = IdleLimit::of(version, permit.limits());
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
             peer,
@@ -151,8 +163,12 @@ impl Client {
             local,
             tls,
             progress: Arc::new(Progress::new()),
-            windows: Rc::default(),
+            windows: match version {
+                Version::Http1 => Windows::http1(),
+                Version::Http2 => Windows::http2(),
+            },
             permit,
+            version,
             idle_limit,
             under_way: clients.under_way.clone(),
             stalled_since: Cell::new(0),
@@ -210,6 +226,7 @@ impl Client {
             // First, because a request that has come is not to be lost.
             let polled = connection.as_mut().poll(cx).map(Some);
             self.resume_bodies();
+            self.windows.renew();
             if polled.is_pending() && self.phase.get() == Phase::Finish && !finishing {
                 finishing = true;
                 finish(connection.as_mut());
@@ -230,6 +247,19 @@ impl Client {
         }
     }
 
+    /// True of HTTP/1 if no request is to follow the one that is answered.
+    pub(crate) fn is_last_response(&self) -> bool {
+        self.phase.get() == Phase::Drain
+    }
+
+    /// HTTP/2 says which streams it still takes; none is lost.
+    fn drain(&self) {
+        self.set_phase(match self.version {
+            Version::Http1 => Phase::Drain,
+            Version::Http2 => Phase::Finish,
+        });
+    }
+
     fn set_phase(&self, phase: Phase) {
         self.phase.set(phase);
         if let Some(waker) = &*self.waker.borrow() {
@@ -245,10 +275,11 @@ impl Client {
             self.abort(self.idle_limit.limit);
         } else if pacing.is_some_and(|pacing| self.is_too_slow(pacing)) {
             self.abort(ExceededLimit::MinimumRate);
-        } else if self.progress.idle_age().is_some_and(|age| age > self.idle_limit.ticks) {
+        } else if self.progress.idle_age().is_some_and(|age| age > self.longest_idle()) {
             self.set_phase(Phase::Finish);
         }
         self.sweep_uploads(pacing);
+        self.windows.sweep();
     }
 
     /// Breaks off the bodies that come too slowly. The connection stays, which may have other
@@ -273,6 +304,13 @@ impl Client {
         }
     }
 
+    fn longest_idle(&self) -> u32 {
+        match self.phase.get() {
+            Phase::Drain => self.idle_limit.ticks.min(QUIET),
+            Phase::Serve | Phase::Finish | Phase::Abort => self.idle_limit.ticks,
+        }
+    }
+
     fn abort(&self, limit: ExceededLimit) {
         tracing::debug!(client = %self.peer, limit = limit.name(), "closed: the client did not go on in time");
         self.permit.refused(limit);
@@ -292,7 +330,7 @@ impl Client {
     /// Bytes in memory that the client does not read or backends do not take of it, and the ticks
     /// for which there have been any.
     fn held(&self) -> (usize, u32) {
-        let held = self.progress.held();
+        let held = self.progress.held(self.windows.ahead());
         let since = match self.holding_since.get() {
             _ if held == 0 => 0,
             0 => clock::now() + 1,
@@ -331,12 +369,12 @@ impl Client {
 // === impl IdleLimit ===
 
 impl IdleLimit {
-    pub(crate) fn http1(limits: &Limits) -> Self {
-        Self { ticks: clock::ticks(limits.idle_timeout), limit: ExceededLimit::IdleTimeout }
-    }
-
-    pub(crate) fn http2(limits: &Limits) -> Self {
-        Self { ticks: clock::ticks(limits.http2_idle_timeout), limit: ExceededLimit::Http2IdleTimeout }
+    fn of(version: Version, limits: &Limits) -> Self {
+        let (time, limit) = match version {
+            Version::Http1 => (limits.idle_timeout, ExceededLimit::IdleTimeout),
+            Version::Http2 => (limits.http2_idle_timeout, ExceededLimit::Http2IdleTimeout),
+        };
+        Self { ticks: clock::ticks(time), limit }
     }
 }
 
@@ -349,23 +387,26 @@ impl Clients {
             pacing: Pacing::of(minimum_rate),
             under_way: Rc::default(),
             closed_for_buffers: LogLimit::default(),
+            held: Cell::default(),
             open: RefCell::default(),
             registered: Cell::default(),
-            closing: Cell::default(),
+            draining: Cell::default(),
         }
     }
 
     /// Streams that one more HTTP/2 connection may have at a time: those of its Gateway, but no
     /// more than there is memory for beside the requests under way.
     pub(crate) fn streams(&self, limit: u32) -> u32 {
-        let room = (self.buffers / SENT_AHEAD).saturating_sub(self.under_way.get()).max(FEWEST_STREAMS);
+        let room = (self.buffers / RESERVED).saturating_sub(self.under_way.get()).max(FEWEST_STREAMS);
         u32::try_from(room).map_or(limit, |room| room.min(limit))
     }
 
     /// A connection may have been withdrawn before it gets here: in the middle of its handshake.
     pub(crate) fn register(self: &Rc<Self>, client: &Rc<Client>, current: &Current) -> Registered {
-        if self.closing.get() || client.is_withdrawn(current) {
+        if client.is_withdrawn(current) {
             client.set_phase(Phase::Finish);
+        } else if self.draining.get() {
+            client.drain();
         }
         let number = self.registered.get();
         self.registered.set(number + 1);
@@ -380,9 +421,9 @@ impl Clients {
     }
 
     /// Lets all connections finish, those to come after their first request.
-    pub(crate) fn finish_all(&self) {
-        self.closing.set(true);
-        self.finish(|_| true);
+    pub(crate) fn drain(&self) {
+        self.draining.set(true);
+        self.open.borrow().values().for_each(|open| open.client.drain());
     }
 
     /// Ends all connections, and waits until their requests have been logged.
@@ -397,8 +438,15 @@ impl Clients {
         let _ = tokio::time::timeout(ABORT_TIMEOUT, ended).await;
     }
 
-    pub(crate) fn sweep(&self) {
-        let mut holding = 0;
+    /// Bytes that bodies hold.
+    pub(crate) fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// Ends what has to end. Together with the bytes that others hold, no more are held than may
+    /// be.
+    pub(crate) fn sweep(&self, held_by_others: usize) {
+        let mut holding = held_by_others;
         for open in self.open.borrow().values() {
             open.client.sweep(self.pacing);
             holding += open.client.held().0;
@@ -408,6 +456,7 @@ impl Clients {
                 buffer.shrink();
             }
         }
+        self.held.set(holding - held_by_others);
         if holding > self.buffers {
             self.make_room(holding);
         }
@@ -480,9 +529,14 @@ impl Exchange {
         self.is_unhurried
     }
 
+    /// The bytes of its response that were read from the backend, and not written.
+    pub(crate) fn unread(&mut self) -> Arc<AtomicUsize> {
+        self.unread.get_or_insert_default().clone()
+    }
+
     /// The bytes, which count as unread until the HTTP library drops them.
     pub(crate) fn hold(&mut self, bytes: Bytes) -> Bytes {
-        let of_exchange = self.unread.get_or_insert_default().clone();
+        let of_exchange = self.unread();
         of_exchange.store(of_exchange.load(Relaxed) + bytes.len(), Relaxed);
         let of_connection = self.client.progress.clone();
         of_connection.hold(bytes.len());

@@ -1,22 +1,28 @@
 //! The beginning of a client connection: the port that it came to, room for it at its Gateway, TLS
-//! on ports that have it, and the version of HTTP that follows. Serving it is not done here.
+//! on ports that have it, and what follows: a version of HTTP, or bytes that are forwarded as they
+//! are. Serving it is not done here.
 
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-use portcullis_model::{Listener, PortListeners, Serves};
-use rustls::server::Acceptor;
+use portcullis_model::{L4Rule, PortListeners, Serves};
+use rustls::server::Accepted;
+use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::StartHandshake;
+use tokio_rustls::server::TlsStream;
 
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
-use crate::client::listener::{ListenerState, Listeners};
+use crate::client::hello::{Hello, read_hello};
+use crate::client::listener::{ListenerState, Listeners, Refusal};
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
-use crate::core::snapshot::{SnapshotCell, refusal};
+use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::{CoreCounters, ExceededLimit, HandshakeFailure};
 
 /// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
@@ -37,6 +43,12 @@ pub(crate) struct Opener {
     pub counters: Rc<CoreCounters>,
 }
 
+/// A connection, by what follows on it.
+pub(crate) enum Opened {
+    Http(Connection),
+    L4(Box<L4Connection>),
+}
+
 /// A connection on which HTTP is about to begin.
 pub(crate) struct Connection {
     pub peer: SocketAddr,
@@ -44,6 +56,27 @@ pub(crate) struct Connection {
     pub local: SocketAddr,
     pub permit: ConnectionPermit,
     pub start: Negotiated,
+}
+
+/// A connection whose bytes are about to be forwarded as they are.
+pub(crate) struct L4Connection {
+    pub peer: SocketAddr,
+    /// The address and port the client connected to.
+    pub local: SocketAddr,
+    pub permit: ConnectionPermit,
+    pub stream: L4Stream,
+}
+
+/// A connection of a listener that forwards bytes as they are.
+pub(crate) struct L4Stream {
+    pub transport: Transport,
+    /// Bytes that were read to find the rule: the backend gets them first.
+    pub replay: Vec<u8>,
+    /// Of its ClientHello.
+    pub server_name: Option<Box<str>>,
+    pub listener: Rc<ListenerState>,
+    /// `None` if the listener has no rule for the server name. TLS has not begun then.
+    pub rule: Option<Arc<L4Rule>>,
 }
 
 /// A connection to a Gateway that has room for it, before a byte of it is read.
@@ -57,6 +90,14 @@ enum First {
     Request,
     /// For one of the port's listeners, as they are when it has come.
     ClientHello,
+    /// Anything, or nothing before the backend has said something.
+    Bytes(Rc<ListenerState>, Arc<L4Rule>),
+}
+
+/// The service of a TLS connection.
+enum Start {
+    Http(Negotiated),
+    L4(L4Stream),
 }
 
 pub(crate) struct Negotiated {
@@ -78,19 +119,29 @@ pub(crate) enum Version {
 
 impl Opener {
     /// `None` if nothing is to be served on the connection, which is closed then.
-    pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Connection> {
+    pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
         let local = stream.local_addr().ok()?;
         let _ = stream.set_nodelay(true);
         let Admitted { permit, first } = self.admit(local)?;
         let start = match first {
-            First::Request => start_plain(&permit, stream).await?,
+            First::Request => Start::Http(start_plain(&permit, stream).await?),
             First::ClientHello => {
                 let handshake = timeout(permit.limits().tls_handshake_timeout, self.handshake(local, stream));
                 let shaken = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout));
                 shaken.inspect_err(|failure| self.counters.handshake_failed(*failure)).ok()?
             }
+            First::Bytes(listener, rule) => Start::L4(L4Stream {
+                transport: Transport::Plain(stream),
+                replay: Vec::new(),
+                server_name: None,
+                listener,
+                rule: Some(rule),
+            }),
         };
-        Some(Connection { peer, local, permit, start })
+        Some(match start {
+            Start::Http(start) => Opened::Http(Connection { peer, local, permit, start }),
+            Start::L4(stream) => Opened::L4(Box::new(L4Connection { peer, local, permit, stream })),
+        })
     }
 
     /// Lets a connection in, if its port is a Gateway's that has room for it. The address and port
@@ -104,52 +155,84 @@ impl Opener {
         let first = match &port.listeners {
             PortListeners::Http(_) => First::Request,
             PortListeners::Tls(_) => First::ClientHello,
-            PortListeners::Tcp(listener) | PortListeners::Udp(listener) => {
-                tracing::debug!(%local, listener = %listener.id, "connection to a listener that is not served");
-                return None;
-            }
+            PortListeners::Tcp(listener) | PortListeners::Udp(listener) => match &listener.serves {
+                Serves::Tcp(rule) => First::Bytes(self.listeners.get(listener), rule.clone()),
+                _ => return None,
+            },
         };
         Some(Admitted { permit: self.connection_limits.admit(&port.gateway)?, first })
     }
 
-    async fn handshake(&self, local: SocketAddr, stream: TcpStream) -> Result<Negotiated, HandshakeFailure> {
-        let accepting = LazyConfigAcceptor::new(Acceptor::default(), stream);
-        let start = accepting.await.map_err(protocol_failure)?;
-        let name = start.client_hello().server_name().map(normal_name);
+    async fn handshake(&self, local: SocketAddr, mut stream: TcpStream) -> Result<Start, HandshakeFailure> {
+        let Hello { accepted, bytes } = read_hello(&mut stream).await.map_err(protocol_failure)?;
+        let name = accepted.client_hello().server_name().map(normal_name);
         let current = self.snapshot.load();
         let listeners = current.port(local).and_then(|port| port.listeners.by_name());
         let listener = listeners.and_then(|listeners| listeners.for_sni(name.as_deref()));
-        let terminates = |listener: &Listener| refusal(listener).is_none() && listener.serves.tls().is_some();
-        let served = listener.filter(|listener| terminates(listener)).and_then(|listener| {
-            let state = self.listeners.get(listener);
-            let config = self.listeners.server_config(&state)?;
-            Some((state, config))
-        });
-        let Some((state, config)) = served else {
-            let failure = match listener.map(|listener| &listener.serves) {
-                Some(Serves::NoCertificate) => HandshakeFailure::NoCertificate,
-                _ => HandshakeFailure::UnknownName,
+        let Some(listener) = listener.filter(|listener| listener.serves != Serves::NoCertificate) else {
+            let failure = match listener {
+                Some(_) => HandshakeFailure::NoCertificate,
+                None => HandshakeFailure::UnknownName,
             };
-            tracing::debug!(
-                name,
-                failure = failure.name(),
-                "no listener of the port serves this server name"
-            );
-            let mut stream = start.io;
-            let _ = stream.write_all(&UNRECOGNIZED_NAME).await;
-            let _ = stream.shutdown().await;
+            let reason = failure.name();
+            tracing::debug!(name, reason, "no listener of the port serves this server name");
+            let port = current.port(local).cloned();
+            drop(current);
+            match port.map(|port| self.listeners.refusal(&port)) {
+                Some(Refusal::Reset) => drop(SockRef::from(&stream).set_linger(Some(Duration::ZERO))),
+                Some(Refusal::Alert) | None => {
+                    let _ = stream.write_all(&UNRECOGNIZED_NAME).await;
+                    let _ = stream.shutdown().await;
+                }
+            }
             return Err(failure);
         };
+        let state = self.listeners.get(listener);
+        let (rule, replay, transport) = match &listener.serves {
+            Serves::TlsPassthrough(rules) => {
+                (rules.for_sni(name.as_deref()).cloned(), bytes, Transport::Plain(stream))
+            }
+            Serves::TlsTerminated { rules, .. } => {
+                let rule = rules.for_sni(name.as_deref()).cloned();
+                drop(bytes);
+                let transport = match &rule {
+                    Some(_) => Transport::Tls(Box::new(self.terminate(&state, accepted, stream).await?)),
+                    None => Transport::Plain(stream),
+                };
+                (rule, Vec::new(), transport)
+            }
+            Serves::Http(_)
+            | Serves::Https { .. }
+            | Serves::Tcp(_)
+            | Serves::Udp(_)
+            | Serves::NoCertificate => {
+                drop(bytes);
+                let stream = self.terminate(&state, accepted, stream).await?;
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                return Ok(Start::Http(Negotiated {
+                    transport: Transport::Tls(Box::new(stream)),
+                    replay: Vec::new(),
+                    version: if is_http2 { Version::Http2 } else { Version::Http1 },
+                    tls: Some(state),
+                }));
+            }
+        };
+        let server_name = name.map(String::into_boxed_str);
+        Ok(Start::L4(L4Stream { transport, replay, server_name, listener: state, rule }))
+    }
+
+    async fn terminate(
+        &self,
+        listener: &ListenerState,
+        accepted: Accepted,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, HandshakeFailure> {
+        let config = self.listeners.server_config(listener).ok_or(HandshakeFailure::NoCertificate)?;
+        let start = StartHandshake::from_parts(accepted, stream);
         let mut stream = start.into_stream(config).await.map_err(protocol_failure)?;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_TLS));
-        state.counters().connections.increment();
-        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        Ok(Negotiated {
-            transport: Transport::Tls(Box::new(stream)),
-            replay: Vec::new(),
-            version: if is_http2 { Version::Http2 } else { Version::Http1 },
-            tls: Some(state),
-        })
+        listener.counters().connections.increment();
+        Ok(stream)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use foldhash::fast::RandomState;
 use http::HeaderValue;
-use portcullis_model::{Gateway, Limits, ObjectName, Port};
+use portcullis_model::{AccessLog, Gateway, Limits, ObjectName, Port};
 
 use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
@@ -59,6 +59,10 @@ impl ConnectionPermit {
 
     pub(crate) fn gateway(&self) -> &ObjectName {
         &self.0.gateway.name
+    }
+
+    pub(crate) fn access_log(&self) -> Option<AccessLog> {
+        self.0.gateway.access_log
     }
 
     pub(crate) fn pseudonym(&self) -> &HeaderValue {

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use portcullis_model::{Listener, ListenerId, Port, Serves, TlsTermination};
 use rustls::ServerConfig;
 
-use crate::client::tls::TlsFactory;
+use crate::client::tls::{Protocols, TlsFactory};
 use crate::core::stats::{ListenerCounters, Stats};
 
 pub(crate) struct ListenerState {
@@ -25,6 +25,18 @@ pub(crate) struct Listeners {
     tls: TlsFactory,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
+    /// Of ports that were asked for a name they have not, likewise.
+    refusals: RefCell<HashMap<usize, (Arc<Port>, Refusal), RandomState>>,
+}
+
+/// The way that a TLS port refuses server names that none of its listeners has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// In TLS, as a server that ends it.
+    Alert,
+    /// As a port that passes TLS on and does not speak it. The API's conformance tests take nothing
+    /// else from TLS listeners.
+    Reset,
 }
 
 /// The state that a listener's successive versions share.
@@ -32,7 +44,7 @@ pub(crate) struct Listeners {
 struct SharedState {
     served: Cell<bool>,
     counters: ListenerCounters,
-    tls: RefCell<Option<(TlsTermination, Arc<ServerConfig>)>>,
+    tls: RefCell<Option<(TlsTermination, Protocols, Arc<ServerConfig>)>>,
 }
 
 // === impl ListenerState ===
@@ -52,7 +64,7 @@ impl ListenerState {
 
 impl Listeners {
     pub(crate) fn new(tls: TlsFactory) -> Self {
-        Self { tls, listeners: RefCell::default(), shared: RefCell::default() }
+        Self { tls, listeners: RefCell::default(), shared: RefCell::default(), refusals: RefCell::default() }
     }
 
     pub(crate) fn get(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
@@ -70,20 +82,42 @@ impl Listeners {
     /// listener keeps its configuration, and with it its sessions.
     pub(crate) fn server_config(&self, listener_state: &ListenerState) -> Option<Arc<ServerConfig>> {
         let termination = listener_state.listener.serves.tls()?;
+        let protocols = match listener_state.listener.serves.routes() {
+            Some(_) => Protocols::Http,
+            None => Protocols::Any,
+        };
         let mut current = listener_state.shared.tls.borrow_mut();
-        if let Some((same, config)) = current.as_ref()
-            && same == termination
+        if let Some((same, offered, config)) = current.as_ref()
+            && (same, *offered) == (termination, protocols)
         {
             return Some(config.clone());
         }
-        let config = self.tls.server_config(termination);
-        *current = Some((termination.clone(), config.clone()));
+        let config = self.tls.server_config(termination, protocols);
+        *current = Some((termination.clone(), protocols, config.clone()));
         Some(config)
+    }
+
+    /// Looked up once for each version of a port, which may have thousands of listeners.
+    pub(crate) fn refusal(&self, port: &Arc<Port>) -> Refusal {
+        let mut refusals = self.refusals.borrow_mut();
+        let (_, refusal) = refusals.entry(Arc::as_ptr(port) as usize).or_insert_with(|| {
+            let speaks_tls = port.listeners.iter().any(|listener| match listener.serves {
+                Serves::Https { .. } | Serves::NoCertificate => true,
+                Serves::Http(_)
+                | Serves::TlsTerminated { .. }
+                | Serves::TlsPassthrough(_)
+                | Serves::Tcp(_)
+                | Serves::Udp(_) => false,
+            });
+            (port.clone(), if speaks_tls { Refusal::Alert } else { Refusal::Reset })
+        });
+        *refusal
     }
 
     /// Forgets listeners that no port has any more, or none that serves anything: connections to
     /// one that lost its certificate end as they do when it goes.
     pub(crate) fn retain<'p>(&self, ports: impl Iterator<Item = &'p Arc<Port>>) {
+        self.refusals.borrow_mut().clear();
         let mut shared = self.shared.borrow_mut();
         shared.values().for_each(|shared| shared.served.set(false));
         let mut live = HashSet::with_hasher(RandomState::default());

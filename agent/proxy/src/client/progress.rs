@@ -10,9 +10,9 @@ use std::task::Poll;
 use crate::core::clock;
 use crate::core::untaken::Untaken;
 
-/// Bytes of memory that a response takes besides those that were read: what a backend of HTTP/2 has
-/// sent ahead, much or nothing.
-pub(crate) const SENT_AHEAD: usize = 32 << 10;
+/// Bytes of memory that a connection and each of its responses take besides those that are read.
+const CONNECTION: usize = 24 << 10;
+const RESPONSE: usize = 8 << 10;
 
 /// Only the connection's core touches it; it is atomic because the stream of an upgraded connection
 /// must be `Send`.
@@ -213,11 +213,11 @@ impl Progress {
 
     /// Bytes of memory that are in use because the client does not read, of its own responses and
     /// of those that backends have sent ahead, and because backends do not take what it sent.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn held(&self, ahead: usize) -> usize {
         let [_, _, client] = &self.exchanges;
-        let responses = match self.unread() {
+        let responses = match self.unread() + ahead {
             0 => 0,
-            unread => unread + client.load(Relaxed) as usize * SENT_AHEAD,
+            unread => CONNECTION + client.load(Relaxed) as usize * RESPONSE + unread,
         };
         responses + self.untaken.bytes()
     }

@@ -17,6 +17,15 @@ const TICKETS: usize = 1;
 /// RFC 6066 section 3).
 pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
+/// The protocols inside TLS (RFC 7301) that a listener offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    Http,
+    /// Whatever the backend speaks. None is chosen: with a list of ours, clients of others would be
+    /// refused.
+    Any,
+}
+
 /// Makes configurations; all cores of a process share the key that session tickets are sealed with.
 #[derive(Clone)]
 pub(crate) struct TlsFactory {
@@ -35,7 +44,11 @@ impl TlsFactory {
         Ok(Self { provider: Arc::new(provider()), tickets: aws_lc_rs::Ticketer::new()? })
     }
 
-    pub(crate) fn server_config(&self, termination: &TlsTermination) -> Arc<ServerConfig> {
+    pub(crate) fn server_config(
+        &self,
+        termination: &TlsTermination,
+        protocols: Protocols,
+    ) -> Arc<ServerConfig> {
         let versions = [&version::TLS13, &version::TLS12];
         #[expect(
             clippy::expect_used,
@@ -47,7 +60,10 @@ impl TlsFactory {
         let choice = Arc::new(CertificateChoice(termination.certificates.clone()));
         let mut config = builder.with_no_client_auth().with_cert_resolver(choice);
         config.ignore_client_order = true;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = match protocols {
+            Protocols::Http => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            Protocols::Any => Vec::new(),
+        };
         config.ticketer = self.tickets.clone();
         // Sessions live in tickets only, which cost no memory and are good on every core.
         config.session_storage = Arc::new(NoServerSessionStorage {});

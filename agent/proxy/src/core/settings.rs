@@ -26,6 +26,7 @@ pub struct Settings {
     /// Bytes of all buffers together, for bodies that clients do not read or backends do not take.
     pub buffers: u64,
     pub minimum_rate: MinimumRate,
+    pub l4: L4,
     /// Descriptors of the process from which on no client is taken in, so that there are some left
     /// for connections to backends and for the rest of the agent.
     pub client_descriptors: u64,
@@ -39,6 +40,19 @@ pub struct MinimumRate {
     pub bytes_per_second: u32,
     /// The time that a client may do nothing.
     pub grace: Duration,
+}
+
+/// Limits of connections and sessions whose bytes are forwarded as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L4 {
+    /// The time without a byte either way after which a connection is reset.
+    pub idle: Duration,
+    /// The time without a datagram either way after which a session of UDP is over.
+    pub udp_idle: Duration,
+    /// The same for one that was never answered.
+    pub udp_unanswered: Duration,
+    /// Sessions of a UDP frontend on a core.
+    pub udp_sessions: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +99,7 @@ impl Default for Settings {
             via: None,
             buffers: memory::limit() / 4,
             minimum_rate: MinimumRate::default(),
+            l4: L4::default(),
             client_descriptors: client_descriptors(),
         }
     }
@@ -95,6 +110,15 @@ impl Default for Settings {
 impl Default for MinimumRate {
     fn default() -> Self {
         Self { bytes_per_second: 240, grace: Duration::from_secs(5) }
+    }
+}
+
+// === impl L4 ===
+
+impl Default for L4 {
+    fn default() -> Self {
+        let [idle, udp_idle, udp_unanswered] = [3600, 60, 10].map(Duration::from_secs);
+        Self { idle, udp_idle, udp_unanswered, udp_sessions: 16 << 10 }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_model::{FrontendKey, Listener, Port, PortListeners, Serves, Snapshot, Unserved};
+use portcullis_model::{FrontendKey, Port, PortListeners, Snapshot};
 
 /// The place where the current snapshot is found.
 #[derive(Default)]
@@ -50,39 +50,10 @@ impl Current {
     }
 }
 
-/// True if connections to the port are accepted, be it for some of its listeners only.
+/// True if connections to the port are accepted: datagrams are taken in another way.
 pub(crate) fn is_accepting(port: &Port) -> bool {
     match &port.listeners {
-        PortListeners::Http(_) | PortListeners::Tls(_) => true,
-        PortListeners::Tcp(_) | PortListeners::Udp(_) => false,
-    }
-}
-
-/// The parts of a snapshot that this data plane cannot serve, wherever it runs. A listener that is
-/// refused leaves those that share its port alone.
-pub(crate) fn unserved(snapshot: &Snapshot) -> Unserved {
-    let mut unserved = Unserved::default();
-    for (frontend, port) in &snapshot.frontends {
-        for listener in port.listeners.iter() {
-            let Some(why) = refusal(listener) else { continue };
-            if is_accepting(port) {
-                unserved.listeners.insert((*frontend, listener.id.clone()), why);
-            } else {
-                unserved.frontends.insert(*frontend, why);
-            }
-        }
-    }
-    unserved
-}
-
-/// The reason why the traffic of a listener is refused although it could be served elsewhere.
-pub(crate) fn refusal(listener: &Listener) -> Option<String> {
-    match &listener.serves {
-        // That it has no certificate is no news to those who made the snapshot.
-        Serves::Http(_) | Serves::Https { .. } | Serves::NoCertificate => None,
-        Serves::TlsTerminated { .. } | Serves::TlsPassthrough(_) | Serves::Tcp(_) | Serves::Udp(_) => {
-            let (id, protocol) = (&listener.id, listener.serves.protocol());
-            Some(format!("{id} has protocol {protocol}, which is not served: use HTTP or HTTPS"))
-        }
+        PortListeners::Http(_) | PortListeners::Tls(_) | PortListeners::Tcp(_) => true,
+        PortListeners::Udp(_) => false,
     }
 }

@@ -1,10 +1,12 @@
 //! Listening sockets: a pair on loopback that the kernel steers connections to, or one per
 //! frontend.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 const BACKLOG: i32 = 4096;
@@ -20,12 +22,25 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
 /// a third of them.
 const UNSENT: u32 = 16 << 10;
 
-/// The steered sockets of one core.
+/// Bytes of datagrams that may wait to be read from a frontend's socket; the kernel doubles it.
+const DATAGRAMS: usize = 1 << 20;
+
+/// A pair of steered sockets, which one core has.
 #[derive(Debug)]
 pub struct CoreSockets {
     pub v4: TcpListener,
     /// Absent on hosts without IPv6.
     pub v6: Option<TcpListener>,
+}
+
+/// Listening sockets that one agent gives to the next, with the connections that wait there.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    pub steered: Vec<CoreSockets>,
+    /// Of frontends, each by its local address; several of one, as there were cores.
+    pub bound: Vec<TcpListener>,
+    /// The same for UDP.
+    pub datagrams: Vec<UdpSocket>,
 }
 
 // === impl CoreSockets ===
@@ -36,14 +51,55 @@ impl CoreSockets {
         Ok(Self { v4, v6: listen(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).ok() })
     }
 
-    /// For a runtime, which must be the current one.
-    pub(crate) fn watch(self) -> io::Result<Vec<tokio::net::TcpListener>> {
-        [Some(self.v4), self.v6].into_iter().flatten().map(tokio::net::TcpListener::from_std).collect()
+    pub(crate) fn into_listeners(self) -> impl Iterator<Item = TcpListener> {
+        [Some(self.v4), self.v6].into_iter().flatten()
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { v4: self.v4.try_clone()?, v6: self.v6.as_ref().map(TcpListener::try_clone).transpose()? })
     }
+}
+
+// === impl Sockets ===
+
+impl Sockets {
+    /// For each of so many cores its part.
+    pub(crate) fn dealt(self, cores: usize) -> Vec<Self> {
+        let mut parts: Vec<_> = (0..cores).map(|_| Self::default()).collect();
+        for (place, pair) in self.steered.into_iter().enumerate() {
+            parts[place % cores].steered.push(pair);
+        }
+        let mut dealt = HashMap::<SocketAddr, usize>::new();
+        for listener in self.bound {
+            let Ok(local) = listener.local_addr() else { continue };
+            let place = dealt.entry(local).or_default();
+            parts[*place % cores].bound.push(listener);
+            *place += 1;
+        }
+        let mut dealt = HashMap::<SocketAddr, usize>::new();
+        for socket in self.datagrams {
+            let Ok(local) = socket.local_addr() else { continue };
+            let place = dealt.entry(local).or_default();
+            parts[*place % cores].datagrams.push(socket);
+            *place += 1;
+        }
+        parts
+    }
+}
+
+/// A non-blocking socket for datagrams that other cores may bind, too; the kernel deals clients out
+/// to them.
+pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_reuse_port(true)?;
+    if matches!(address.ip(), IpAddr::V6(_)) {
+        socket.set_only_v6(true)?;
+    }
+    // More than the system's default needs a capability, and is no condition.
+    let _ = set_socket_recv_buffer_size_force(&socket, DATAGRAMS);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
 }
 
 /// A non-blocking listener that other cores may bind, too. `::` does not take IPv4 connections, so

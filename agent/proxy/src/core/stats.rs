@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use portcullis_model::{ListenerId, ObjectName};
 
+use crate::core::ending::Ending;
 use crate::core::reason::Reason;
 
 /// The reason why a TLS handshake did not complete.
@@ -66,10 +67,26 @@ pub struct GatewayStats {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerStats {
-    /// TLS connections; a plain connection belongs to no listener before its first request.
+    /// TLS connections that end here; a plain connection of HTTP belongs to no listener before its
+    /// first request.
     pub connections: u64,
     /// By status class: index 2 counts 200 to 299.
     pub requests: [u64; 6],
+    pub forwarded: Forwarded,
+}
+
+/// Connections and sessions of a listener whose bytes are forwarded as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    pub begun: u64,
+    /// Open now.
+    pub open: u64,
+    /// Bytes from clients.
+    pub received: u64,
+    /// Bytes to clients.
+    pub sent: u64,
+    /// By the reason why they ended; those that never happened are missing.
+    pub endings: BTreeMap<Ending, u64>,
 }
 
 /// One core's cells.
@@ -98,6 +115,16 @@ pub(crate) struct GatewayCounters {
 pub(crate) struct ListenerCounters {
     pub connections: Counter,
     pub requests: [Counter; 6],
+    pub forwarded: ForwardedCounters,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ForwardedCounters {
+    pub begun: Counter,
+    pub open: Counter,
+    pub received: Counter,
+    pub sent: Counter,
+    endings: [Counter; Ending::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -188,6 +215,13 @@ impl ListenerStats {
     fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.requests.iter_mut().zip(other.requests).for_each(|(sum, count)| *sum += count);
+        self.forwarded.begun += other.forwarded.begun;
+        self.forwarded.open += other.forwarded.open;
+        self.forwarded.received += other.forwarded.received;
+        self.forwarded.sent += other.forwarded.sent;
+        for (ending, count) in &other.forwarded.endings {
+            *self.forwarded.endings.entry(*ending).or_default() += count;
+        }
     }
 }
 
@@ -256,6 +290,26 @@ impl ListenerCounters {
         ListenerStats {
             connections: self.connections.get(),
             requests: std::array::from_fn(|class| self.requests[class].get()),
+            forwarded: self.forwarded.read(),
+        }
+    }
+}
+
+// === impl ForwardedCounters ===
+
+impl ForwardedCounters {
+    pub(crate) fn ended(&self, ending: Ending) {
+        self.endings[ending as usize].increment();
+    }
+
+    fn read(&self) -> Forwarded {
+        let endings = Ending::ALL.iter().map(|ending| (*ending, self.endings[*ending as usize].get()));
+        Forwarded {
+            begun: self.begun.get(),
+            open: self.open.get(),
+            received: self.received.get(),
+            sent: self.sent.get(),
+            endings: endings.filter(|(_, count)| *count > 0).collect(),
         }
     }
 }
@@ -264,7 +318,11 @@ impl ListenerCounters {
 
 impl Counter {
     pub(crate) fn increment(&self) {
-        self.0.set(self.0.get() + 1);
+        self.add(1);
+    }
+
+    pub(crate) fn add(&self, count: u64) {
+        self.0.set(self.0.get() + count);
     }
 
     pub(crate) fn decrement(&self) {

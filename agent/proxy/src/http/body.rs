@@ -55,7 +55,12 @@ pub(crate) enum BodyError {
 // === impl Body ===
 
 impl Body {
-    pub(crate) fn new(content: Content, exchange: Exchange, record: Option<Box<Record>>) -> Self {
+    pub(crate) fn new(content: Content, mut exchange: Exchange, record: Option<Box<Record>>) -> Self {
+        if let Content::Upstream(upstream) = &content
+            && let UpstreamBody { incoming: Some(incoming), size: Size::Large, .. } = &**upstream
+        {
+            incoming.count_unread(|| exchange.unread());
+        }
         let mut body = Self { content, exchange, record };
         body.mark(Awaited::Client);
         body.record(0);

@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_model::Limits;
 
-use crate::client::clients::{Client, Clients, IdleLimit};
+use crate::client::clients::{Client, Clients};
 use crate::client::connection::{Connection, Negotiated, Version};
 use crate::client::frame_budget::FrameBudget;
 use crate::client::framing::Framing;
@@ -46,12 +46,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
     let Connection { peer, local, permit, start } = connection;
     let Negotiated { transport, replay, version, tls } = start;
-    let limits = permit.limits();
-    let (check, idle_limit) = match version {
-        Version::Http1 => (ProtocolCheck::Http1(Framing::default()), IdleLimit::http1(limits)),
-        Version::Http2 => (ProtocolCheck::Http2(FrameBudget::default()), IdleLimit::http2(limits)),
+    let check = match version {
+        Version::Http1 => ProtocolCheck::Http1(Framing::default()),
+        Version::Http2 => ProtocolCheck::Http2(FrameBudget::default()),
     };
-    let client = Rc::new(Client::new(peer, local, tls, permit, idle_limit, clients));
+    let client = Rc::new(Client::new(peer, local, tls, permit, version, clients));
     let limits = client.limits();
     let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());

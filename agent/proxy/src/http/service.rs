@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::{Request, Version};
+use http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use portcullis_model::SlowClients;
 
@@ -72,12 +72,16 @@ impl Service {
             }
             Decision::Own(own) => Err(self.router.answer(client, &request, own)),
         };
-        match forwarded {
+        let mut response = match forwarded {
             Ok((response, endpoint)) => {
                 let record = self.router.forwarded(client, &request, response.status(), endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
             Err((answer, record)) => answer.map(|text| Body::new(text.into(), exchange, record)),
+        };
+        if client.is_last_response() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        response
     }
 }

@@ -104,7 +104,7 @@ struct Line<'a> {
 struct Target<'a>(Option<&'a PathAndQuery>);
 
 /// Text that may hold anything, between quotes of the text form.
-struct Escaped<'a>(&'a str);
+pub(super) struct Escaped<'a>(pub &'a str);
 
 // === impl LoggedRequest ===
 
@@ -264,7 +264,7 @@ fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::O
     serializer.collect_str(value)
 }
 
-fn to_the_millisecond<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn to_the_millisecond<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{time:.3}"))
 }
 

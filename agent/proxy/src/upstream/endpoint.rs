@@ -6,6 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -52,6 +54,13 @@ struct Idle {
     since: u32,
 }
 
+/// A connection for bytes of any protocol, not to be kept.
+pub(crate) struct Dedicated {
+    pub stream: TcpStream,
+    pub endpoint: SocketAddr,
+    _in_flight: InFlight,
+}
+
 /// A connection checked out for one request.
 pub(crate) struct Connection {
     kind: Kind,
@@ -75,7 +84,8 @@ enum Source {
     Http2 { body: Http2Body, _place: Stream },
 }
 
-struct InFlight(Rc<Endpoint>);
+/// Something that an endpoint is busy with.
+pub(crate) struct InFlight(Rc<Endpoint>);
 
 /// The reason why a request got no response head.
 pub(crate) struct SendFailure {
@@ -122,6 +132,16 @@ impl Endpoint {
         self.in_flight.get()
     }
 
+    /// Counts as busy as long as this lasts.
+    pub(crate) fn occupy(self: &Rc<Self>) -> InFlight {
+        InFlight::new(self)
+    }
+
+    /// It is tried last for a while.
+    pub(crate) fn note_failure(&self) {
+        self.failed.set(Some(clock::now()));
+    }
+
     pub(crate) fn failed_lately(&self) -> bool {
         self.failed.get().is_some_and(|since| clock::now() - since < clock::ticks(AVOID_AFTER_FAILURE))
     }
@@ -142,14 +162,29 @@ impl Endpoint {
             return Ok(Connection { kind, in_flight, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let connecting = Box::pin(timeout(self.settings.connect, self.connect(counters)));
-        let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let kind = connected.inspect_err(|error| {
+        let kind = Box::pin(self.noting_failure(counters, self.connect(counters))).await?;
+        Ok(Connection { kind, in_flight, reused: false })
+    }
+
+    /// A new connection, whatever the protocol is.
+    pub(crate) async fn dedicated(self: &Rc<Self>, counters: &CoreCounters) -> io::Result<Dedicated> {
+        let in_flight = InFlight::new(self);
+        let stream = self.noting_failure(counters, self.dial(counters)).await?;
+        Ok(Dedicated { stream, endpoint: self.address, _in_flight: in_flight })
+    }
+
+    /// Holds an attempt at connecting to its time-out, and remembers its failure.
+    async fn noting_failure<T>(
+        &self,
+        counters: &CoreCounters,
+        connecting: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        let connected = timeout(self.settings.connect, connecting).await;
+        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|error| {
             counters.connect_failures.increment();
             self.failures.set((self.failures.get().0.wrapping_add(1), error.kind()));
             self.failed.set(Some(clock::now()));
-        })?;
-        Ok(Connection { kind, in_flight, reused: false })
+        })
     }
 
     /// Drops connections that were idle for too long, or that the peer has closed.
@@ -292,6 +327,13 @@ impl ResponseBody {
         match &self.source {
             Source::Http1(body) => body.size_hint(),
             Source::Http2 { body, .. } => body.size_hint(),
+        }
+    }
+
+    /// Bytes that the client has yet to be written count against what a backend of HTTP/2 may send.
+    pub(crate) fn count_unread(&self, unread: impl FnOnce() -> Arc<AtomicUsize>) {
+        if let Source::Http2 { body, .. } = &self.source {
+            body.count_unread(unread());
         }
     }
 

@@ -21,7 +21,6 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::core::window::Window;
 use crate::upstream::http2::body::Inboxes;
 use crate::upstream::http2::wire::{Metered, Touched, Wire};
 use crate::upstream::request::{Outgoing, Upload};
@@ -158,14 +157,13 @@ impl Stream {
         }
         let answered = async {
             let (response, body) = sender.clone().send_request(Request::from_parts(parts, ()), is_empty)?;
-            let window = Window::begin(&windows);
-            let metering = wire.meter(response.stream_id().as_u32(), window.size());
+            let metering = wire.meter(response.stream_id().as_u32(), &windows);
             let sending = (!is_empty)
                 .then(|| AbortOnDropHandle::new(spawn_local(sending::send(upload, body, wire.clone()))));
             let response = response.await?;
             // The request may go on for longer than the response takes to begin.
             sending.map(AbortOnDropHandle::detach);
-            Ok(inboxes.receive(response, metering, window))
+            Ok(inboxes.receive(response, metering))
         };
         answered.await.map_err(|error| Unanswered { error, unsent: None })
     }

@@ -137,7 +137,7 @@ pub fn pattern(host: &str) -> HostPattern {
     if host == "*" { HostPattern::Any } else { HostPattern::parse(host).unwrap() }
 }
 
-fn termination(host: &str) -> TlsTermination {
+pub fn termination(host: &str) -> TlsTermination {
     let name = if host == "*" { "any.example.com" } else { host };
     TlsTermination { certificates: vec![certificate(&[name])].into() }
 }

@@ -5,6 +5,7 @@
 pub mod backend;
 pub mod client;
 pub mod fixture;
+pub mod l4;
 pub mod origin;
 pub mod rules;
 pub mod via;

@@ -75,7 +75,7 @@ fn addresses_change(cluster: &Cluster) -> Result<()> {
     }
     to_second.go_on()?;
     within.go_on()?;
-    load.end()
+    load.end().map(drop)
 }
 
 /// As ServiceLB of k3s does, which brings the traffic to the ClusterIP itself.

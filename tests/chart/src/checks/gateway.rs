@@ -39,7 +39,7 @@ fn changes_keep_connections(cluster: &Cluster) -> Result<()> {
     PODS.iter().try_for_each(|pod| pod.await_refusal(cluster, &more))?;
     first?.go_on()?;
     second?.go_on()?;
-    load.end()
+    load.end().map(drop)
 }
 
 fn change_listeners(cluster: &Cluster, operation: &str) -> Result<()> {

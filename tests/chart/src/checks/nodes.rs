@@ -1,11 +1,14 @@
 //! An agent on each of two nodes.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use portcullis_test_cluster::{Check, Cluster, Node, wait};
 use portcullis_testbed::command;
 
 use super::SCALING;
 use super::client::{Client, Conversation, PODS};
+use super::load::Load;
 use super::removed;
 use super::words::{agent_pid, await_field, field, patch, pins, vip};
 use crate::{NAMESPACE, RELEASE};
@@ -17,10 +20,16 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
         pods_reach_it,
     ),
     ("both nodes reach the Gateway", nodes_reach_it),
+    ("an update of the agents fails no request, and none waits for another agent", updates_cost_nothing),
     ("the leader's death: the other agent serves on, leads, and follows changes", leader_dies),
     ("the agent that died is back and serves", agent_returns),
     ("a node that the DaemonSet leaves out keeps nothing; the other one serves on", node_is_left_out),
 ];
+
+const UPDATES: usize = 3;
+
+/// Time after which Linux sends the first packet of a connection again.
+const RETRANSMISSION: Duration = Duration::from_secs(1);
 
 fn each_node_has_an_agent(cluster: &Cluster) -> Result<()> {
     for node in cluster.nodes() {
@@ -49,6 +58,28 @@ fn nodes_reach_it(cluster: &Cluster) -> Result<()> {
     for node in cluster.nodes() {
         let answer = Client::Node(node).await_answer(cluster, &format!("http://{vip}/from-{node}"))?;
         ensure!(answer.contains(&format!("/from-{node}")), "unexpected answer: {answer}");
+    }
+    Ok(())
+}
+
+/// The connection that stays open keeps an old agent for as long as it may.
+fn updates_cost_nothing(cluster: &Cluster) -> Result<()> {
+    let vip = vip(cluster)?;
+    let url = format!("http://{vip}/");
+    let on = |client| Load::begin(cluster, client, &url);
+    let loads = [PODS[0], PODS[1], Client::Node(Node::FIRST), Client::Node(Node::SECOND)].map(on);
+    let loads = loads.into_iter().collect::<Result<Vec<_>>>()?;
+    for _ in 0..UPDATES {
+        let tunnel = Conversation::begin(cluster, PODS[0], &vip, 80)?;
+        let daemon_set = format!("daemonset/{RELEASE}");
+        cluster.kubectl(&["rollout", "restart", "-n", NAMESPACE, &daemon_set])?;
+        cluster.kubectl(&["rollout", "status", "--timeout=120s", "-n", NAMESPACE, &daemon_set])?;
+        drop(tunnel);
+    }
+    for load in loads {
+        let longest = load.end()?;
+        eprintln!("    the slowest request took {longest:?}");
+        ensure!(longest < RETRANSMISSION, "a request took {longest:?}: it was dropped at first");
     }
     Ok(())
 }

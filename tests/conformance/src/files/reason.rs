@@ -22,20 +22,6 @@ pub(super) struct Reason {
 
 pub(super) const REASONS: &[Reason] = &[
     Reason {
-        name: "TLS, TCP, UDP",
-        why: "TLSRoute, TCPRoute and UDPRoute are not served yet, nor are listeners for them: every one of them says so",
-        explains: |_, fault| {
-            let is_route = matches!(fault.kind.as_str(), "TLSRoute" | "TCPRoute" | "UDPRoute");
-            is_route && fault.reason == "UnsupportedValue"
-                || ["TLS", "TCP", "UDP"].iter().any(|protocol| {
-                    fault.message.starts_with(&format!("protocol {protocol} is not supported"))
-                        || fault
-                            .message
-                            .starts_with(&format!("a listener with protocol {protocol} carries no routes"))
-                })
-        },
-    },
-    Reason {
         name: "TLS to backends",
         why: "BackendTLSPolicy and `spec.tls.backend` are not supported yet; requests are answered with an error instead of being sent in plaintext",
         explains: |_, fault| {
@@ -125,12 +111,25 @@ const ASKED_FOR: &[(&str, &[&str])] = &[
     ("listenerset-allowed-namespace-same", &["NotAllowed"]),
     ("listenerset-allowed-namespace-selector", &["NotAllowed"]),
     ("listenerset-allowed-routes-namespaces", &["NotAllowedByListeners"]),
+    ("listenerset-allowed-routes-supported-kinds", &["InvalidRouteKinds"]),
     ("listenerset-default-not-allowed", &["NotAllowed"]),
     ("listenerset-dual-parentref-independence", &["NoMatchingParent"]),
     ("listenerset-gateway-parent-section-name-not-found", &["NoMatchingParent"]),
     ("listenerset-hostname-conflict", &["HostnameConflict"]),
     ("listenerset-protocol-conflict", &["ProtocolConflict"]),
     ("listenerset-reference-grant", &["RefNotPermitted"]),
+    ("tcproute-invalid-backendref-nonexistent", &["BackendNotFound"]),
+    ("tcproute-invalid-cross-namespace-backend-ref", &["RefNotPermitted"]),
+    ("tcproute-invalid-non-tcp-listener", &["NotAllowedByListeners", "BackendNotFound"]),
+    ("tlsroute-invalid-backendref-nonexistent", &["BackendNotFound"]),
+    ("tlsroute-invalid-backendref-unknown-kind", &["InvalidKind"]),
+    ("tlsroute-invalid-no-matching-listener-hostname", &["NoMatchingListenerHostname"]),
+    ("tlsroute-invalid-no-matching-listener", &["NoMatchingParent", "NotAllowedByListeners"]),
+    ("tlsroute-invalid-reference-grant", &["RefNotPermitted"]),
+    ("tlsroute-listener-passthrough-supported-kinds", &["InvalidRouteKinds"]),
+    ("udproute-invalid-backendref-nonexistent", &["BackendNotFound"]),
+    ("udproute-invalid-cross-namespace-backend-ref", &["RefNotPermitted"]),
+    ("udproute-not-allowed-by-listeners", &["NotAllowedByListeners"]),
 ];
 
 /// Types of which False is a fault, and those of which True is.

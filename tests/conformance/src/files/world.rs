@@ -27,7 +27,7 @@ const REFERENCES: [(&str, &str); 8] = [
 ];
 
 /// Secrets and ConfigMaps that the suite's program makes (`utils/suite/suite.go`).
-const OF_SUITE: [&str; 12] = [
+const OF_SUITE: [&str; 13] = [
     "certificate",
     "tls-validity-checks-certificate",
     "web-backend-cm",
@@ -39,6 +39,7 @@ const OF_SUITE: [&str; 12] = [
     "tls-checks-certificate",
     "tls-checks-client-certificate",
     "tls-passthrough-checks-certificate",
+    "tls-terminate-checks-certificate",
     "mismatch-ca-certificate",
 ];
 
@@ -182,9 +183,12 @@ fn collect<'a>(value: &'a Value, by: &'a str, own: &str, found: &mut Vec<(Key, R
 
 /// Of a Service: every port that is referred to.
 fn ports(references: &[Reference<'_>]) -> Vec<Value> {
-    let ports: BTreeSet<_> = references.iter().filter_map(|it| it.written["port"].as_u64()).collect();
-    let ports = if ports.is_empty() { BTreeSet::from([80]) } else { ports };
-    ports.into_iter().map(|port| json!({"name": format!("p{port}"), "port": port})).collect()
+    let transport = |kind: &str| if kind == "UDPRoute" { "UDP" } else { "TCP" };
+    let ports = references.iter().filter_map(|it| Some((it.written["port"].as_u64()?, transport(it.by))));
+    let ports: BTreeSet<_> = ports.collect();
+    let ports = if ports.is_empty() { BTreeSet::from([(80, "TCP")]) } else { ports };
+    let port = |(number, transport): (u64, &str)| json!({"name": format!("p{number}-{}", transport.to_ascii_lowercase()), "port": number, "protocol": transport});
+    ports.into_iter().map(port).collect()
 }
 
 /// Of a Gateway: one for each section and port that is referred to, open to all.

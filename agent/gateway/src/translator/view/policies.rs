@@ -6,8 +6,11 @@ use portcullis_api::{Kind, ObjectKey, generation};
 use portcullis_model::ObjectName;
 
 use super::View;
+use crate::listener::ListenerKey;
 use crate::policy::backend_tls;
+use crate::route::is_about_streams;
 use crate::status::{Status, policy_status};
+use crate::translator::listeners::Tls;
 use crate::{Fault, Grants};
 
 impl<'s> View<'s> {
@@ -19,7 +22,11 @@ impl<'s> View<'s> {
         for service in &self.policies.services(name) {
             let routes = self.routes.referring_to(service);
             let permitted = routes.filter(|(route, _)| self.may_refer(route, service));
-            let parents = permitted.flat_map(|(_, attached)| attached.iter()).map(|((parent, _), _)| parent);
+            let parents = permitted.flat_map(|(route, attached)| {
+                let listeners = attached.iter().map(|(listener, _)| listener);
+                listeners.filter(move |listener| self.heeds_policies(route, listener))
+            });
+            let parents = parents.map(|(parent, _)| parent);
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
         }
         let controller = &self.settings.controller_name;
@@ -38,6 +45,12 @@ impl<'s> View<'s> {
         let missing: Vec<_> = missing.collect();
         let unsupported = (missing.len() < targets.len()).then(backend_tls::unsupported);
         Fault::summary(unsupported.into_iter().chain(missing))
+    }
+
+    /// True if the agent has to encrypt for a route at a listener: bytes that are passed on as they
+    /// came are not its to encrypt.
+    fn heeds_policies(self, route: &ObjectKey, listener: &ListenerKey) -> bool {
+        !is_about_streams(route.kind) || self.listeners.tls(listener) == Tls::Ended
     }
 
     /// True if the route has permission, or is a parent with a child that has. Strangers must not

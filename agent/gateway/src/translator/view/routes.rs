@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use portcullis_api::types::shared::{ParentReference, RouteParentStatus, RouteStatus};
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
+use portcullis_model::HostPattern;
 use serde_json::json;
 
 use super::View;
 use crate::conditions::{make_partial, remark};
 use crate::delegate::{foreign_parent_conditions, missing_parent_conditions};
+use crate::route::is_about_streams;
 use crate::status::summary::parent_name;
 use crate::status::{ParentVerdict, route_status};
 use crate::translator::attachments::Parents;
@@ -68,8 +70,10 @@ impl<'s> View<'s> {
         let unresolved = Fault::summary(state.unresolved.as_deref().cloned().into_iter().chain(refused));
         let mut status = route_status(&state.parsed, unresolved.as_ref(), &verdicts, controller);
         for (entry, verdict) in status.parents.iter_mut().zip(&verdicts) {
-            if let Some(taken) = self.taken_names(state, verdict) {
-                remark(&mut entry.conditions, ConditionType::Accepted, &taken);
+            let remarks =
+                [self.taken_names(state, verdict), self.given_names(state, verdict), unheeded(state)];
+            for words in remarks.into_iter().flatten() {
+                remark(&mut entry.conditions, ConditionType::Accepted, &words);
             }
         }
         if let Some(bound) = state.family.as_ref().filter(|_| state.parsed.is_parent()) {
@@ -109,6 +113,37 @@ impl<'s> View<'s> {
             format!(
                 "requests for {names} come to this route and not to an older one of another namespace, whose \
                  hostnames include it; claims in the Gateway's GatewayParameters can say whose they are"
+            )
+        })
+    }
+
+    /// The listeners of a parent, or names there, that an older route of the kind has: a tenant's
+    /// that is not named.
+    fn given_names(self, state: &RouteState, verdict: &ParentVerdict) -> Option<String> {
+        let key = &state.parsed.key;
+        if !is_about_streams(key.kind) {
+            return None;
+        }
+        let mut given = BTreeSet::new();
+        let mut kept = false;
+        for listener in self.parents().listeners_by_reference(&state.parsed, verdict.reference) {
+            for pattern in state.attached.get(&listener).into_iter().flatten() {
+                if self.tables.oldest(&listener, pattern).is_none_or(|oldest| oldest == *key) {
+                    kept = true;
+                } else if *pattern == HostPattern::Any {
+                    given.insert(format!("listener {}", listener.1));
+                } else {
+                    given.insert(format!("{pattern} at listener {}", listener.1));
+                }
+            }
+        }
+        let given: Vec<_> = given.into_iter().collect();
+        let rest = if kept { "the rest is" } else { "nothing is" };
+        (!given.is_empty()).then(|| {
+            format!(
+                "an older {} has {}: of several, the oldest is served, and {rest} left to this one",
+                key.kind,
+                given.join(", ")
             )
         })
     }
@@ -183,13 +218,24 @@ impl<'s> View<'s> {
     }
 }
 
+/// The Services of policies that are without effect on what the route passes on.
+fn unheeded(state: &RouteState) -> Option<String> {
+    let services: Vec<_> = state.unheeded.iter().map(ToString::to_string).collect();
+    (!services.is_empty()).then(|| {
+        format!(
+            "what the route passes on as it is reaches {} as it came: a BackendTLSPolicy is without effect on it",
+            services.join(", ")
+        )
+    })
+}
+
 // === impl Named ===
 
 impl Named {
     fn by(reference: &ParentReference, own: Kind) -> Self {
         let kind = reference.kind.as_deref().filter(|_| reference.group.as_deref() == Some(GATEWAY_GROUP));
         match kind {
-            Some(kind) if kind == own.as_str() => Self::SameKind,
+            Some(kind) if kind == own.as_str() && !is_about_streams(own) => Self::SameKind,
             // Those that we do not know, too: the API names all kinds of routes so.
             Some(kind) if kind.ends_with("Route") => Self::OtherRoute,
             _ => Self::Other,

@@ -2,7 +2,6 @@
 //! but where this one is stricter.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use bytes::Bytes;
 use http::header::TRANSFER_ENCODING;
@@ -14,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
+use crate::core::window::Windows;
 use crate::upstream::request::Upload;
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 8 << 10, fields: 100 };
@@ -131,7 +131,7 @@ async fn serve(listener: &TcpListener, bytes: &[u8], piece: usize) {
 
 async fn own(stream: TcpStream, method: &Method) -> Option<Read> {
     let request = Request::builder().method(method).uri("/").body(Upload::Empty).unwrap();
-    let mut outgoing = Outgoing::of(request, &Rc::default());
+    let mut outgoing = Outgoing::of(request, &Windows::http1());
     let response = Http1::new(stream).send(&mut outgoing, LIMITS).await.ok()?;
     let (parts, mut body) = response.into_parts();
     let mut frames = Vec::new();

@@ -6,9 +6,11 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use foldhash::fast::RandomState;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Response, header};
@@ -17,8 +19,10 @@ use http_body::{Frame, SizeHint};
 use crate::core::window::Window;
 use crate::upstream::http2::wire::{Metering, Touched};
 
-/// Bytes of a piece at least, however small the frames are.
+/// Bytes of a piece: at least, however small the frames are, and at most. From 16 KiB on the
+/// allocator adds a page to each.
 const SMALL: usize = 1 << 10;
+const LARGE: usize = 8 << 10;
 
 /// By stream, those that are being received.
 #[derive(Default)]
@@ -29,7 +33,6 @@ pub(crate) struct Http2Body {
     inbox: Rc<RefCell<Inbox>>,
     inboxes: Rc<Inboxes>,
     metering: Metering,
-    window: Window,
     /// Bytes to come, if the backend announced them.
     left: Option<u64>,
 }
@@ -38,8 +41,9 @@ pub(crate) struct Http2Body {
 struct Inbox {
     incoming: RecvStream,
     pieces: VecDeque<BytesMut>,
-    /// Bytes of all of them.
-    held: usize,
+    /// Bytes that were taken of the first one.
+    begun: usize,
+    window: Rc<Window>,
     end: End,
     /// Of a client that waits for more.
     waker: Option<Waker>,
@@ -60,18 +64,19 @@ impl Inboxes {
         self: &Rc<Self>,
         response: Response<RecvStream>,
         metering: Metering,
-        window: Window,
     ) -> Response<Http2Body> {
         let length = response.headers().get(header::CONTENT_LENGTH);
         let left = length.and_then(|length| length.to_str().ok()?.parse().ok());
         response.map(|incoming| {
+            let window = metering.window().clone();
+            window.announce(left);
             let end = if incoming.is_end_stream() { End::Complete } else { End::Open };
-            let mut inbox = Inbox { incoming, pieces: VecDeque::new(), held: 0, end, waker: None };
+            let mut inbox = Inbox { incoming, pieces: VecDeque::new(), begun: 0, window, end, waker: None };
             // Some of it may have come with the head.
             inbox.fill();
             let inbox = Rc::new(RefCell::new(inbox));
-            self.0.borrow_mut().insert(metering.id(), inbox.clone());
-            Http2Body { inbox, inboxes: self.clone(), metering, window, left }
+            self.0.borrow_mut().insert(metering.window().stream(), inbox.clone());
+            Http2Body { inbox, inboxes: self.clone(), metering, left }
         })
     }
 
@@ -93,25 +98,25 @@ impl Inboxes {
 impl Http2Body {
     pub(crate) fn is_end_stream(&self) -> bool {
         let inbox = self.inbox.borrow();
-        matches!(inbox.end, End::Complete) && inbox.held == 0
+        matches!(inbox.end, End::Complete) && inbox.pieces.is_empty()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 
-    /// The next frame, which has no more than `most` bytes. The backend may go on when the client
-    /// comes back for more: then it has taken the last one.
+    /// Has bytes count against its window that the HTTP library is yet to write.
+    pub(crate) fn count_unread(&self, unread: Arc<AtomicUsize>) {
+        self.metering.window().count_unread(unread);
+    }
+
+    /// The next frame, which has no more than `most` bytes.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         let mut inbox = self.inbox.borrow_mut();
-        if let End::Open = inbox.end {
-            let held = u32::try_from(inbox.held).unwrap_or(u32::MAX);
-            self.metering.enlarge(self.window.size(), held);
-        }
         let bytes = inbox.take(most);
         if !bytes.is_empty() {
             self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
@@ -138,7 +143,7 @@ impl Http2Body {
 
 impl Drop for Http2Body {
     fn drop(&mut self) {
-        self.inboxes.0.borrow_mut().remove(&self.metering.id());
+        self.inboxes.0.borrow_mut().remove(&self.metering.window().stream());
     }
 }
 
@@ -148,13 +153,14 @@ impl Inbox {
     /// Takes what the library has, and wakes the client that waits for it.
     fn fill(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
-        let before = self.held;
+        let mut has_more = false;
         while let End::Open = self.end {
             match self.incoming.poll_data(&mut cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
                     let _ = self.incoming.flow_control().release_capacity(bytes.len());
                     if !bytes.is_empty() {
-                        self.hold(&bytes);
+                        bytes.chunks(LARGE).for_each(|piece| self.hold(piece));
+                        has_more = true;
                     }
                 }
                 Poll::Ready(Some(Err(error))) => self.end = End::Broken(error),
@@ -167,7 +173,7 @@ impl Inbox {
                 Poll::Pending => break,
             }
         }
-        if (self.held > before || !matches!(self.end, End::Open))
+        if (has_more || !matches!(self.end, End::Open))
             && let Some(waker) = self.waker.take()
         {
             waker.wake();
@@ -176,7 +182,7 @@ impl Inbox {
 
     /// Small frames become one piece.
     fn hold(&mut self, bytes: &[u8]) {
-        self.held += bytes.len();
+        self.window.hold(bytes.len());
         match self.pieces.back_mut() {
             Some(last) if last.capacity() - last.len() >= bytes.len() => last.extend_from_slice(bytes),
             _ => {
@@ -187,13 +193,22 @@ impl Inbox {
         }
     }
 
+    /// Bytes with no more memory than they need: part of a piece is copied, so that it does not
+    /// keep the rest, and the piece is held until its end is taken.
     fn take(&mut self, most: usize) -> Bytes {
         let Some(mut piece) = self.pieces.pop_front() else { return Bytes::new() };
-        if piece.len() > most {
-            let rest = piece.split_off(most);
-            self.pieces.push_front(rest);
+        if self.begun == 0 && piece.len() <= most && piece.len() >= piece.capacity() / 2 {
+            self.window.taken(piece.len());
+            return piece.freeze();
         }
-        self.held -= piece.len();
-        piece.freeze()
+        let part = Bytes::copy_from_slice(&piece[..most.min(piece.len())]);
+        piece.advance(part.len());
+        self.begun += part.len();
+        if piece.is_empty() {
+            self.window.taken(std::mem::take(&mut self.begun));
+        } else {
+            self.pieces.push_front(piece);
+        }
+        part
     }
 }

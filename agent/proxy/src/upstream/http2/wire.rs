@@ -12,13 +12,13 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use foldhash::fast::RandomState;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::core::window;
+use crate::core::window::{self, Enlarged, Window, Windows};
 
 /// Bytes that are written at once, at most.
 const LIMIT: usize = 16 << 10;
@@ -35,6 +35,7 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
+const PADDED: u8 = 8;
 const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 /// Bytes of a setting: its identifier and its value.
@@ -43,8 +44,7 @@ const SETTING: usize = 6;
 /// Shared by all who use the connection; the library has [`Metered`].
 pub(crate) struct Wire {
     state: RefCell<State>,
-    /// The task of the connection.
-    task: RefCell<Option<Waker>>,
+    enlarged: Rc<Enlarged>,
 }
 
 /// The socket as the library sees it. Its flushes do nothing: [`Wire::poll_send`] does what they
@@ -54,7 +54,7 @@ pub(super) struct Metered(Rc<Wire>);
 /// A stream that has a window; it is over when this is dropped.
 pub(super) struct Metering {
     wire: Rc<Wire>,
-    id: u32,
+    window: Rc<Window>,
 }
 
 /// The streams of which a frame came.
@@ -77,9 +77,8 @@ struct State {
 /// All but the socket.
 #[derive(Debug)]
 struct Flow {
-    windows: HashMap<u32, Window, RandomState>,
-    /// Streams whose windows are to be enlarged.
-    due: Vec<u32>,
+    windows: HashMap<u32, Rc<Window>, RandomState>,
+    enlarged: Rc<Enlarged>,
     touched: Vec<u32>,
     all_touched: bool,
     outgoing: Outgoing,
@@ -87,15 +86,6 @@ struct Flow {
     /// Bytes for the socket, and how many of them it has.
     unsent: Vec<u8>,
     sent: usize,
-}
-
-#[derive(Debug, Default)]
-struct Window {
-    /// The request's head is on its way, without which the backend knows no such stream.
-    has_begun: bool,
-    /// Bytes that the backend may send, and those of them that it is yet to be told of.
-    left: u32,
-    due: u32,
 }
 
 /// Follows what the library writes.
@@ -148,8 +138,9 @@ struct Overrun(u32);
 
 impl Wire {
     pub(super) fn new(stream: TcpStream) -> Rc<Self> {
-        let state = State { stream, flow: Flow::new(), is_blocked: false, read: 0 };
-        Rc::new(Self { state: state.into(), task: RefCell::default() })
+        let enlarged = Rc::<Enlarged>::default();
+        let state = State { stream, flow: Flow::new(enlarged.clone()), is_blocked: false, read: 0 };
+        Rc::new(Self { state: state.into(), enlarged })
     }
 
     /// The same, for the library.
@@ -157,12 +148,11 @@ impl Wire {
         Metered(self.clone())
     }
 
-    /// Gives a stream a window, before its request is sent.
-    pub(super) fn meter(self: &Rc<Self>, id: u32, window: u32) -> Metering {
-        let due = window.saturating_sub(window::SMALLEST);
-        let window = Window { has_begun: false, left: window::SMALLEST + due, due };
-        self.state.borrow_mut().flow.windows.insert(id, window);
-        Metering { wire: self.clone(), id }
+    /// Gives a stream a window among those of its client, before its request is sent.
+    pub(super) fn meter(self: &Rc<Self>, id: u32, windows: &Rc<Windows>) -> Metering {
+        let window = Window::begin(windows, &self.enlarged, id);
+        self.state.borrow_mut().flow.windows.insert(id, window.clone());
+        Metering { wire: self.clone(), window }
     }
 
     /// Has the connection's task look at a stream, as if a frame of it had come.
@@ -172,17 +162,12 @@ impl Wire {
     }
 
     pub(super) fn wake(&self) {
-        if let Some(task) = &*self.task.borrow() {
-            task.wake_by_ref();
-        }
+        self.enlarged.wake();
     }
 
     /// Sends what there is. Called by the connection's task only.
     pub(super) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut task = self.task.borrow_mut();
-        if !task.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
-            *task = Some(cx.waker().clone());
-        }
+        self.enlarged.set_task(cx.waker());
         self.state.borrow_mut().poll_send(cx)
     }
 
@@ -206,33 +191,15 @@ impl Wire {
 // === impl Metering ===
 
 impl Metering {
-    pub(super) fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// Lets the backend send until there are so many bytes of it, `held` of which there are. It is
-    /// told of half a window at least: frames cost, too.
-    pub(super) fn enlarge(&self, window: u32, held: u32) {
-        let mut state = self.wire.state.borrow_mut();
-        let flow = &mut state.flow;
-        let Some(stream) = flow.windows.get_mut(&self.id) else { return };
-        let more = window.saturating_sub(stream.left.saturating_add(held));
-        if more < window / 2 || more == 0 {
-            return;
-        }
-        stream.left += more;
-        stream.due += more;
-        if stream.has_begun && stream.due == more {
-            flow.due.push(self.id);
-            drop(state);
-            self.wire.wake();
-        }
+    pub(super) fn window(&self) -> &Rc<Window> {
+        &self.window
     }
 }
 
 impl Drop for Metering {
     fn drop(&mut self) {
-        self.wire.state.borrow_mut().flow.windows.remove(&self.id);
+        self.wire.state.borrow_mut().flow.windows.remove(&self.window.stream());
+        self.window.end();
     }
 }
 
@@ -323,11 +290,11 @@ impl State {
 // === impl Flow ===
 
 impl Flow {
-    fn new() -> Self {
+    fn new(enlarged: Rc<Enlarged>) -> Self {
         let outgoing = Outgoing { frames: Frames::behind(PREFACE), settings: vec![], in_head: false };
         Self {
             windows: HashMap::default(),
-            due: vec![],
+            enlarged,
             touched: vec![],
             all_touched: false,
             outgoing,
@@ -349,17 +316,10 @@ impl Flow {
     }
 
     fn send_head(&mut self, head: Head) {
-        let Self { windows, due, outgoing, unsent, .. } = self;
+        let Self { windows, outgoing, unsent, .. } = self;
         match head.kind {
             WINDOW_UPDATE if head.stream != 0 => return,
-            HEADERS => {
-                if let Some(window) = windows.get_mut(&head.stream)
-                    && !std::mem::replace(&mut window.has_begun, true)
-                    && window.due > 0
-                {
-                    due.push(head.stream);
-                }
-            }
+            HEADERS => windows.get(&head.stream).into_iter().for_each(|window| window.open()),
             _ => {}
         }
         if matches!(head.kind, HEADERS | CONTINUATION) {
@@ -388,13 +348,13 @@ impl Flow {
 
     /// Says which windows are larger, unless the library is in the middle of something.
     fn write_due(&mut self) {
-        let Self { windows, due, outgoing, unsent, .. } = self;
+        let Self { windows, enlarged, outgoing, unsent, .. } = self;
         if !outgoing.frames.is_between() || outgoing.in_head {
             return;
         }
-        for id in due.drain(..) {
-            let Some(window) = windows.get_mut(&id) else { continue };
-            let more = std::mem::take(&mut window.due);
+        for id in enlarged.take() {
+            let Some(window) = windows.get(&id) else { continue };
+            let more = window.take_due();
             if more > 0 {
                 unsent.extend_from_slice(&[0, 0, 4, WINDOW_UPDATE, 0]);
                 unsent.extend_from_slice(&id.to_be_bytes());
@@ -411,10 +371,15 @@ impl Flow {
                 Part::Payload(_, Completeness::Complete) => self.incoming.current(),
                 Part::Head(Some(head)) => {
                     if head.kind == DATA
-                        && let Some(window) = self.windows.get_mut(&head.stream)
+                        && let Some(window) = self.windows.get(&head.stream)
                     {
+                        if head.flags & PADDED != 0 {
+                            window.pad();
+                        }
                         let length = u32::try_from(head.length).unwrap_or(u32::MAX);
-                        window.left = window.left.checked_sub(length).ok_or(Overrun(head.stream))?;
+                        if !window.used(length) {
+                            return Err(Overrun(head.stream));
+                        }
                     }
                     if head.length > 0 {
                         continue;
@@ -438,7 +403,7 @@ impl Flow {
                 if head.kind == RST_STREAM
                     || matches!(head.kind, DATA | HEADERS) && head.flags & END_STREAM != 0
                 {
-                    self.windows.remove(&head.stream);
+                    self.windows.remove(&head.stream).into_iter().for_each(|window| window.close());
                 }
             }
             _ => {}

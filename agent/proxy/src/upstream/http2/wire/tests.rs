@@ -15,15 +15,31 @@ fn update(stream: u32, more: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes())
 }
 
-fn metered(windows: &[(u32, u32)]) -> Flow {
-    let mut flow = Flow::new();
+/// With streams that have the smallest window, and one of a client's own that has a larger one.
+fn metered(streams: &[u32], large: Option<u32>) -> Flow {
+    let enlarged = Rc::<Enlarged>::default();
+    let mut flow = Flow::new(enlarged.clone());
     flow.send(&[b'P'; PREFACE]);
     flow.unsent.clear();
-    for (id, size) in windows {
-        let due = size - window::SMALLEST;
-        flow.windows.insert(*id, Window { has_begun: false, left: *size, due });
+    let client = Windows::http2();
+    // What others have leaves them nothing but the smallest.
+    let others: Vec<_> =
+        (100..).step_by(2).take(20).map(|id| Window::begin(&client, &enlarged, id)).collect();
+    for id in streams {
+        flow.windows.insert(*id, Window::begin(&client, &enlarged, *id));
+    }
+    drop(others);
+    if let Some(id) = large {
+        flow.windows.insert(id, Window::begin(&Windows::http1(), &enlarged, id));
     }
     flow
+}
+
+/// The frame by which the larger window is announced.
+fn larger(stream: u32) -> Vec<u8> {
+    let due = Window::begin(&Windows::http1(), &Rc::default(), stream).take_due();
+    assert!(due > 0);
+    update(stream, due)
 }
 
 #[test]
@@ -39,7 +55,7 @@ fn the_library_says_nothing_of_the_windows_of_streams() {
     ];
     let sent = [&frame(SETTINGS, 0, 0, &settings(window::SMALLEST)), &said[1], &said[2], &said[4]];
     for cut in CUTS {
-        let mut flow = metered(&[]);
+        let mut flow = metered(&[], None);
         said.concat().chunks(cut).for_each(|piece| flow.send(piece));
         assert_eq!(flow.unsent, sent.map(Vec::as_slice).concat(), "by {cut}");
     }
@@ -49,7 +65,7 @@ fn the_library_says_nothing_of_the_windows_of_streams() {
 fn a_window_is_enlarged_behind_the_head_of_its_request() {
     let head = [frame(HEADERS, 0, 1, b"abc"), frame(CONTINUATION, END_HEADERS, 1, b"d")].concat();
     for cut in CUTS {
-        let mut flow = metered(&[(1, 5 << 10), (3, window::SMALLEST)]);
+        let mut flow = metered(&[3], Some(1));
         for piece in head.chunks(cut) {
             flow.write_due();
             flow.send(piece);
@@ -58,16 +74,14 @@ fn a_window_is_enlarged_behind_the_head_of_its_request() {
         flow.write_due();
         flow.send(&frame(HEADERS, END_HEADERS, 3, b"e"));
         flow.write_due();
-        let sent =
-            [head.clone(), update(1, (5 << 10) - window::SMALLEST), frame(HEADERS, END_HEADERS, 3, b"e")]
-                .concat();
+        let sent = [head.clone(), larger(1), frame(HEADERS, END_HEADERS, 3, b"e")].concat();
         assert_eq!(flow.unsent, sent, "by {cut}");
     }
 }
 
 #[test]
 fn a_stream_that_is_over_gets_no_larger_window() {
-    let mut flow = metered(&[(1, 5 << 10)]);
+    let mut flow = metered(&[], Some(1));
     flow.send(&frame(HEADERS, END_HEADERS, 1, b"abc"));
     flow.windows.remove(&1);
     flow.unsent.clear();
@@ -79,7 +93,7 @@ fn a_stream_that_is_over_gets_no_larger_window() {
 fn a_backend_may_use_its_window_and_no_more() {
     let size = window::SMALLEST as usize;
     for cut in CUTS {
-        let mut flow = metered(&[(1, window::SMALLEST), (3, window::SMALLEST)]);
+        let mut flow = metered(&[1, 3], None);
         let all = [frame(DATA, 0, 1, &vec![0; size]), frame(DATA, 0, 1, &[])].concat();
         assert_eq!(all.chunks(cut).try_for_each(|piece| flow.receive(piece)), Ok(()), "by {cut}");
         assert_eq!(flow.receive(&frame(DATA, 0, 5, &[0])), Ok(()), "the library knows no such stream");
@@ -97,7 +111,7 @@ fn a_stream_is_looked_at_when_a_frame_of_it_is_complete() {
         frame(RST_STREAM, 0, 5, &[0; 4]),
     ];
     for cut in CUTS {
-        let mut flow = metered(&[(1, 4096), (3, 4096), (5, 4096)]);
+        let mut flow = metered(&[1, 3, 5], None);
         let (last, first) = frames.split_last().unwrap();
         let bytes = [first.concat(), last[..last.len() - 1].to_vec()].concat();
         assert_eq!(bytes.chunks(cut).try_for_each(|piece| flow.receive(piece)), Ok(()));

@@ -1,0 +1,44 @@
+//! TLSRoute: connections by the server name of their ClientHello. Its hostnames are these names.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use portcullis_api::types::shared::{ParentReference, StreamRouteRule};
+use portcullis_api::types::tlsroutes::TlsRoute;
+use portcullis_model::{L4Protocol, RuleId};
+
+use super::kind::{RouteKind, Traffic};
+use super::{ParsedRule, stream};
+use crate::protocol::Protocol;
+
+impl RouteKind for TlsRoute {
+    type Rule = StreamRouteRule;
+
+    const PROTOCOLS: &'static [Protocol] = &[Protocol::TlsPassthrough, Protocol::TlsTerminated];
+
+    const TRAFFIC: Traffic = Traffic::Streams(L4Protocol::Tcp);
+
+    fn hostnames(&self) -> &[String] {
+        self.spec.hostnames.as_deref().unwrap_or_default()
+    }
+
+    fn parent_refs(&self) -> &[ParentReference] {
+        self.spec.parent_refs.as_deref().unwrap_or_default()
+    }
+
+    fn rules(&self) -> Cow<'_, [StreamRouteRule]> {
+        Cow::Borrowed(&self.spec.rules)
+    }
+
+    fn rule_name(rule: &StreamRouteRule) -> Option<&str> {
+        rule.name.as_deref()
+    }
+
+    fn parse_rule(rule: &StreamRouteRule, id: Arc<RuleId>) -> ParsedRule {
+        stream::parse_rule(rule, id)
+    }
+
+    fn default_gateways(&self) -> Option<&str> {
+        self.spec.use_default_gateways.as_deref()
+    }
+}

@@ -1,0 +1,56 @@
+//! The ClientHello of a connection. Its bytes are kept: a connection that is passed through sends
+//! them on.
+
+use std::io;
+
+use bytes::BufMut;
+use rustls::server::{Accepted, Acceptor};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+/// Bytes of a read: nearly every hello whole.
+const READ: usize = 4 << 10;
+/// Bytes from which on reads are small. What follows a hello in the same read must fit into the TLS
+/// library's buffer, or it would be lost; the largest record, of 16 KiB, leaves it 2 KiB.
+const LARGE: usize = 8 << 10;
+const SMALL_READ: usize = 512;
+
+pub(crate) struct Hello {
+    pub accepted: Accepted,
+    /// Everything that was read: the hello, and what came with it.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads a hello in however many segments and records; the TLS library limits it to 64 KiB. A
+/// client that sends none gets the library's alert.
+pub(crate) async fn read_hello(stream: &mut TcpStream) -> io::Result<Hello> {
+    let mut acceptor = Acceptor::default();
+    let mut bytes = Vec::new();
+    loop {
+        stream.readable().await?;
+        let before = bytes.len();
+        let most = if before < LARGE { READ } else { SMALL_READ };
+        bytes.reserve_exact(most);
+        match stream.try_read_buf(&mut (&mut bytes).limit(most)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        }
+        let mut unparsed = &bytes[before..];
+        acceptor.read_tls(&mut unparsed)?;
+        if !unparsed.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the ClientHello is too large"));
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(Hello { accepted, bytes }),
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut message = Vec::new();
+                alert.write_all(&mut message)?;
+                let _ = stream.write_all(&message).await;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A connection whose bytes are forwarded as they are, from the choice of its backend to its line
+//! in the access log. A connection without backend is reset: its client is to know that this is no
+//! answer of a server that had nothing to say.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use portcullis_model::L4Rule;
+use tokio::net::TcpStream;
+
+use crate::client::connection::{L4Connection, L4Stream};
+use crate::client::stream::Transport;
+use crate::core::ending::Ending;
+use crate::core::snapshot::SnapshotCell;
+use crate::l4::copy::{self, Scratch};
+use crate::l4::pipe::Pipes;
+use crate::l4::side::reset_on_close;
+use crate::l4::splice;
+use crate::l4::streams::{Stream, Streams};
+use crate::l4::target::{log_refusal, refusal, target};
+use crate::log::access_log::AccessLog;
+use crate::log::flow::{Flow, Totals};
+use crate::log::record::Destination;
+use crate::upstream::dedicated::connect;
+use crate::upstream::endpoint::Dedicated;
+use crate::upstream::pool::Pools;
+
+/// Forwards the connections of a core.
+pub(crate) struct StreamForwarder {
+    pools: Rc<Pools>,
+    snapshot: Rc<SnapshotCell>,
+    streams: Rc<Streams>,
+    access_log: Rc<AccessLog>,
+    pipes: Pipes,
+    scratch: Scratch,
+}
+
+/// A backend's connection, which is reset unless both sides came to their end.
+struct BackendConnection {
+    dedicated: Dedicated,
+    ending: Option<Ending>,
+}
+
+// === impl StreamForwarder ===
+
+impl StreamForwarder {
+    pub(crate) fn new(
+        pools: Rc<Pools>,
+        snapshot: Rc<SnapshotCell>,
+        streams: Rc<Streams>,
+        access_log: Rc<AccessLog>,
+    ) -> Self {
+        let (pipes, scratch) = (Pipes::default(), Scratch::default());
+        Self { pools, snapshot, streams, access_log, pipes, scratch }
+    }
+
+    pub(crate) async fn serve(&self, connection: L4Connection) {
+        let (at, begun) = (Timestamp::now(), Instant::now());
+        let L4Connection { peer, local, permit, stream } = connection;
+        let L4Stream { mut transport, replay, server_name, listener, rule } = stream;
+        let current = self.snapshot.load();
+        let registered = self.streams.register(peer, local, listener.clone(), &current);
+        drop(current);
+        let id = rule.as_deref().and_then(|rule| rule.id.as_deref());
+        let mut destination = Destination { rule: id, ..Default::default() };
+        let forwarding =
+            self.forward(&mut transport, replay, rule.as_deref(), &registered.stream, &mut destination);
+        let driven = registered.stream.drive(forwarding).await;
+        let ending = driven.unwrap_or_else(|order| order);
+        if ending != Ending::Closed {
+            reset_on_close(client_socket(&transport));
+        }
+        listener.counters().forwarded.ended(ending);
+        let current = self.snapshot.load();
+        let log = current.port(local).map_or_else(|| permit.access_log(), |port| port.gateway.access_log);
+        if let Some(log) = log {
+            let flow = Flow {
+                at,
+                gateway: permit.gateway(),
+                listener: &listener.listener.id,
+                client: peer,
+                protocol: listener.listener.serves.protocol(),
+                server_name: server_name.as_deref(),
+                destination,
+            };
+            let progress = &registered.stream.progress;
+            let totals = Totals {
+                received: progress.received(),
+                sent: progress.sent(),
+                duration: begun.elapsed(),
+                ending,
+            };
+            flow.log(log, &totals, &self.access_log);
+        }
+    }
+
+    async fn forward<'r>(
+        &self,
+        transport: &mut Transport,
+        replay: Vec<u8>,
+        rule: Option<&'r L4Rule>,
+        stream: &Stream,
+        destination: &mut Destination<'r>,
+    ) -> Ending {
+        let Some(rule) = rule else { return Ending::NoRoute };
+        let backend = match target(rule) {
+            Ok(backend) => backend,
+            Err(why) => {
+                log_refusal(rule, &why);
+                return refusal(rule);
+            }
+        };
+        destination.backend = Some(backend);
+        let dedicated = match connect(&self.pools, backend).await {
+            Ok(dedicated) => dedicated,
+            Err(error) => {
+                log_refusal(rule, &error);
+                destination.endpoint = error.endpoint();
+                return error.ending();
+            }
+        };
+        destination.endpoint = Some(dedicated.endpoint);
+        let mut backend = BackendConnection { dedicated, ending: None };
+        let (socket, progress) = (&mut backend.dedicated.stream, &stream.progress);
+        let joined = match transport {
+            Transport::Plain(client) => splice::join(client, socket, replay, &self.pipes, progress).await,
+            Transport::Tls(client) => copy::join(client, socket, &self.scratch, progress).await,
+        };
+        let ending = joined.map_or_else(
+            |broken| {
+                tracing::debug!(side = ?broken.side, error = %broken.error, "connection broken");
+                broken.ending()
+            },
+            |()| Ending::Closed,
+        );
+        backend.ending = Some(ending);
+        ending
+    }
+}
+
+fn client_socket(transport: &Transport) -> &TcpStream {
+    match transport {
+        Transport::Plain(stream) => stream,
+        Transport::Tls(stream) => stream.get_ref().0,
+    }
+}
+
+// === impl BackendConnection ===
+
+impl Drop for BackendConnection {
+    fn drop(&mut self) {
+        if self.ending != Some(Ending::Closed) {
+            reset_on_close(&self.dedicated.stream);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Two TCP connections, each of which gets what the other one sends, until both have ended. Bytes
+//! go through pipes and stay in the kernel; where there is no pipe to be had, they are copied.
+//!
+//! One direction reads only when everything it read before is written. So whatever a peer does, a
+//! direction holds no more than a pipe and the buffers of two sockets, and a reader that the kernel
+//! has nothing for is not mistaken for a pipe that is full.
+
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::BufMut;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::l4::pipe::{Pipe, Pipes};
+use crate::l4::side::{Broken, Side};
+use crate::l4::streams::Progress;
+
+/// Bytes that a socket may hold that came and were not read, with what the kernel needs to hold
+/// them; it doubles the number.
+const RECEIVED: usize = 1 << 20;
+/// Bytes that a socket may hold that are yet to be sent for the first time.
+const UNSENT: u32 = 1 << 20;
+/// Bytes of a copy.
+const COPY: usize = 64 << 10;
+/// Moves in a row, after which others of the core have their turn.
+const TURN: usize = 8;
+
+/// Of one direction.
+struct Direction<'p> {
+    from: Side,
+    pipes: &'p Pipes,
+    progress: &'p Progress,
+    /// Not empty.
+    pipe: Option<Pipe>,
+    /// Bytes that are to go before all others, and how many of them have gone.
+    copied: Vec<u8>,
+    gone: usize,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Nothing more comes; what is left has to go.
+    Ended,
+    /// The end was passed on.
+    Over,
+}
+
+/// Joins both; `first` goes to the backend before what the client sends.
+pub(crate) async fn join(
+    client: &TcpStream,
+    backend: &TcpStream,
+    first: Vec<u8>,
+    pipes: &Pipes,
+    progress: &Progress,
+) -> Result<(), Broken> {
+    hold_little(client);
+    hold_little(backend);
+    let mut upload = Direction::new(Side::Client, first, pipes, progress);
+    let mut download = Direction::new(Side::Backend, Vec::new(), pipes, progress);
+    // A side that is not read, because the other one takes nothing or it has sent its end, may be
+    // reset all the same.
+    let mut client_failed = pin!(client.ready(Interest::ERROR));
+    let mut backend_failed = pin!(backend.ready(Interest::ERROR));
+    poll_fn(|cx| {
+        let up = upload.poll(cx, client, backend)?;
+        let down = download.poll(cx, backend, client)?;
+        progress.hold(upload.held() + download.held());
+        if up.is_ready() && down.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if client_failed.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(Side::Client.broken(failure(client))));
+        }
+        if backend_failed.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(Side::Backend.broken(failure(backend))));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Bounds what the kernel holds for a peer that does not read. By itself it takes several megabytes
+/// of a fast sender. It needs a capability for a number above the system's; without it the system's
+/// rules hold.
+fn hold_little(stream: &TcpStream) {
+    let _ = set_socket_recv_buffer_size_force(stream, RECEIVED);
+    let _ = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT);
+}
+
+fn failure(stream: &TcpStream) -> io::Error {
+    stream.take_error().ok().flatten().unwrap_or_else(|| ErrorKind::ConnectionReset.into())
+}
+
+// === impl Direction ===
+
+impl<'p> Direction<'p> {
+    fn new(from: Side, first: Vec<u8>, pipes: &'p Pipes, progress: &'p Progress) -> Self {
+        Self { from, pipes, progress, pipe: None, copied: first, gone: 0, state: State::Open }
+    }
+
+    fn held(&self) -> usize {
+        self.pipe.as_ref().map_or(0, Pipe::held) + self.copied.len() - self.gone
+    }
+
+    /// Ready once its end was passed on.
+    fn poll(&mut self, cx: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> Poll<Result<(), Broken>> {
+        for _ in 0..TURN {
+            if self.state == State::Over {
+                return Poll::Ready(Ok(()));
+            }
+            if self.held() > 0 {
+                ready!(self.poll_write(cx, to)).map_err(|error| self.from.other().broken(error))?;
+            } else if self.state == State::Ended {
+                let shut = SockRef::from(to).shutdown(std::net::Shutdown::Write);
+                shut.map_err(|error| self.from.other().broken(error))?;
+                self.state = State::Over;
+            } else {
+                ready!(self.poll_read(cx, from)).map_err(|error| self.from.broken(error))?;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<()>> {
+        loop {
+            ready!(to.poll_write_ready(cx))?;
+            let written = match &mut self.pipe {
+                // What was copied came first.
+                _ if self.gone < self.copied.len() => {
+                    to.try_write(&self.copied[self.gone..]).inspect(|count| self.gone += count)
+                }
+                Some(pipe) => to.try_io(Interest::WRITABLE, || pipe.drain(to)),
+                None => return Poll::Ready(Ok(())),
+            };
+            match written {
+                Ok(count) => {
+                    self.progress.moved(self.from, count);
+                    self.release();
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<()>> {
+        loop {
+            ready!(from.poll_read_ready(cx))?;
+            let read = match self.pipes.take() {
+                Ok(mut pipe) => {
+                    let read = from.try_io(Interest::READABLE, || pipe.fill(from));
+                    self.pipe = Some(pipe);
+                    self.release();
+                    read
+                }
+                Err(_) => {
+                    self.copied.reserve_exact(COPY);
+                    from.try_read_buf(&mut (&mut self.copied).limit(COPY))
+                }
+            };
+            match read {
+                Ok(0) => self.state = State::Ended,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            return Poll::Ready(Ok(()));
+        }
+    }
+
+    /// Gives back what is empty.
+    fn release(&mut self) {
+        if self.gone == self.copied.len() && self.copied.capacity() > 0 {
+            (self.copied, self.gone) = (Vec::new(), 0);
+        }
+        if let Some(pipe) = self.pipe.take_if(|pipe| pipe.held() == 0) {
+            self.pipes.give_back(pipe);
+        }
+    }
+}

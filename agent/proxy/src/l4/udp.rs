@@ -1,0 +1,559 @@
+//! UDP: each client of a frontend has a session, which is a socket of its own that is connected to
+//! the chosen endpoint. So an answer is known by the socket that it comes to, and nothing but that
+//! endpoint can answer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use portcullis_model::{
+    AccessLog as LogSettings, BackendName, FrontendKey, L4Action, L4Protocol, L4Rule, L4Target, Listener,
+    Port, PortKey, PortListeners, RuleId, Serves, Snapshot,
+};
+use rustix::net::SendFlags;
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::client::listener::{ListenerState, Listeners};
+use crate::core::clock;
+use crate::core::ending::Ending;
+use crate::core::log_limit::LogLimit;
+use crate::core::settings::L4;
+use crate::core::snapshot::{Current, SnapshotCell};
+use crate::core::socket::bind_udp;
+use crate::core::task::or_abort;
+use crate::l4::target::{log_refusal, refusal, target};
+use crate::l4::udp::socket::{ClientKey, FrontendSocket};
+use crate::l4::udp::table::{Expired, Expiry, SessionTable};
+use crate::log::access_log::AccessLog;
+use crate::log::flow::{Flow, Totals};
+use crate::log::record::Destination;
+use crate::upstream::endpoint::{Endpoint, InFlight};
+use crate::upstream::pool::Pools;
+
+mod socket;
+mod table;
+
+/// No datagram is larger.
+const LARGEST: usize = 64 << 10;
+/// Datagrams in a row, after which others of the core have their turn.
+const TURN: usize = 32;
+/// The time that the last answers have when a frontend is given up.
+const LAST_ANSWERS: u32 = clock::PER_SECOND;
+
+/// The UDP frontends of a core.
+pub(crate) struct UdpFrontends {
+    context: Rc<Context>,
+    /// One each, or those of several cores of an agent before this one.
+    open: RefCell<BTreeMap<FrontendKey, Vec<Rc<Frontend>>>>,
+    /// Sockets of an agent before this one, until the first snapshot.
+    inherited: RefCell<BTreeMap<FrontendKey, Vec<StdUdpSocket>>>,
+    /// Frontends that take nothing any more, but may still give answers.
+    leaving: RefCell<Vec<Rc<Frontend>>>,
+    is_stopped: Cell<bool>,
+}
+
+/// The parts of a core that sessions need.
+pub(crate) struct Context {
+    pub settings: L4,
+    /// Descriptors of the process from which on there are no new sessions.
+    pub descriptors: u64,
+    pub pools: Rc<Pools>,
+    pub snapshot: Rc<SnapshotCell>,
+    pub listeners: Rc<Listeners>,
+    pub access_log: Rc<AccessLog>,
+    pub tasks: TaskTracker,
+    pub buffer: Buffer,
+}
+
+/// The memory that a core reads datagrams into.
+pub(crate) struct Buffer(RefCell<Box<[u8]>>);
+
+/// A frontend and its sessions.
+struct Frontend {
+    key: FrontendKey,
+    context: Rc<Context>,
+    socket: FrontendSocket,
+    sessions: RefCell<SessionTable<ClientKey, Session>>,
+    receiving: RefCell<Option<AbortHandle>>,
+    /// The generation of snapshots that all sessions were last compared with.
+    looked_at: Cell<u64>,
+    /// The time at which all sessions are over, and why.
+    leaving: Cell<Option<(u32, Ending)>>,
+    full: LogLimit,
+}
+
+struct Session {
+    client: ClientKey,
+    listener: Rc<ListenerState>,
+    rule: Option<Arc<RuleId>>,
+    backend: BackendName,
+    endpoint: Rc<Endpoint>,
+    _in_flight: InFlight,
+    socket: UdpSocket,
+    /// The generation of snapshots that its endpoint was last found in.
+    generation: Cell<u64>,
+    task: RefCell<Option<AbortHandle>>,
+    at: Timestamp,
+    begun: Instant,
+    /// Bytes from the client, and to it.
+    received: Cell<u64>,
+    sent: Cell<u64>,
+    /// The client has sent something since it was last sent anything.
+    awaits_answer: Cell<bool>,
+    /// Of its Gateway, when it began.
+    log: Option<LogSettings>,
+}
+
+// === impl Buffer ===
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(RefCell::new(vec![0; LARGEST].into()))
+    }
+}
+
+// === impl UdpFrontends ===
+
+impl UdpFrontends {
+    pub(crate) fn new(context: Context) -> Self {
+        Self {
+            context: Rc::new(context),
+            open: RefCell::default(),
+            inherited: RefCell::default(),
+            leaving: RefCell::default(),
+            is_stopped: Cell::default(),
+        }
+    }
+
+    /// Takes sockets of an agent before this one.
+    pub(crate) fn inherit(&self, sockets: Vec<StdUdpSocket>) {
+        let mut inherited = self.inherited.borrow_mut();
+        for socket in sockets {
+            if let Ok(local) = socket.local_addr() {
+                let port = PortKey { number: local.port(), protocol: L4Protocol::Udp };
+                inherited.entry(FrontendKey::new(local.ip(), port)).or_default().push(socket);
+            }
+        }
+    }
+
+    /// The sockets, once more.
+    pub(crate) fn share(&self) -> io::Result<Vec<StdUdpSocket>> {
+        self.open.borrow().values().flatten().map(|frontend| frontend.socket.share()).collect()
+    }
+
+    /// Binds what the snapshot adds, gives up what it no longer has. Returns the frontends that
+    /// cannot be bound, and why.
+    pub(crate) fn follow(&self, snapshot: &Snapshot) -> Vec<(FrontendKey, String)> {
+        let is_wanted = |frontend: &FrontendKey| {
+            snapshot.frontends.get(frontend).is_some_and(|port| rule(port).is_some())
+        };
+        if self.is_stopped.get() {
+            return Vec::new();
+        }
+        let mut open = self.open.borrow_mut();
+        let gone: Vec<_> =
+            open.extract_if(.., |frontend, _| !is_wanted(frontend)).map(|(_, gone)| gone).collect();
+        gone.into_iter().flatten().for_each(|frontend| self.give_up(frontend, Ending::Withdrawn));
+        let mut inherited = std::mem::take(&mut *self.inherited.borrow_mut());
+        let mut unbound = Vec::new();
+        for key in snapshot.frontends.keys().filter(|key| is_wanted(key)) {
+            if let Entry::Vacant(place) = open.entry(*key) {
+                let sockets = match inherited.remove(key) {
+                    Some(sockets) => Ok(sockets),
+                    None => bind_udp(key.socket_address()).map(|socket| vec![socket]),
+                };
+                let opened = sockets.and_then(|sockets| {
+                    sockets.into_iter().map(|socket| Frontend::open(*key, socket, &self.context)).collect()
+                });
+                match opened {
+                    Ok(frontends) => drop(place.insert(frontends)),
+                    Err(error) => {
+                        unbound.push((*key, format!("cannot bind {}: {error}", key.socket_address())));
+                    }
+                }
+            }
+        }
+        unbound
+    }
+
+    /// Ends what is over.
+    pub(crate) fn sweep(&self) {
+        self.open.borrow().values().flatten().for_each(|frontend| frontend.sweep());
+        self.leaving.borrow_mut().retain(|frontend| {
+            frontend.sweep();
+            frontend.sessions.borrow().len() > 0
+        });
+    }
+
+    /// Takes nothing more; the answers that clients wait for have a moment.
+    pub(crate) fn stop(&self) {
+        let open = std::mem::take(&mut *self.open.borrow_mut());
+        open.into_values().flatten().for_each(|frontend| self.give_up(frontend, Ending::Stopped));
+        self.is_stopped.set(true);
+    }
+
+    fn give_up(&self, frontend: Rc<Frontend>, ending: Ending) {
+        frontend.give_up(ending);
+        self.leaving.borrow_mut().push(frontend);
+    }
+}
+
+// === impl Frontend ===
+
+impl Frontend {
+    fn open(key: FrontendKey, socket: StdUdpSocket, context: &Rc<Context>) -> io::Result<Rc<Self>> {
+        let socket = FrontendSocket::new(socket, key.address)?;
+        let frontend = Rc::new(Self {
+            key,
+            context: context.clone(),
+            socket,
+            sessions: RefCell::default(),
+            receiving: RefCell::default(),
+            looked_at: Cell::new(0),
+            leaving: Cell::default(),
+            full: LogLimit::default(),
+        });
+        let receiving = tokio::task::spawn_local(or_abort(frontend.clone().receive_forever()));
+        *frontend.receiving.borrow_mut() = Some(receiving.abort_handle());
+        Ok(frontend)
+    }
+
+    async fn receive_forever(self: Rc<Self>) {
+        let logged = LogLimit::default();
+        'waiting: loop {
+            if self.socket.readable().await.is_err() {
+                return;
+            }
+            for _ in 0..TURN {
+                let mut buffer = self.context.buffer.0.borrow_mut();
+                match self.socket.try_receive(&mut buffer) {
+                    Ok((length, client)) => self.forward(client, &buffer[..length]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue 'waiting,
+                    Err(error) => {
+                        if logged.is_due() {
+                            tracing::warn!(frontend = %self.key, %error, "cannot receive");
+                        }
+                    }
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn forward(self: &Rc<Self>, client: ClientKey, datagram: &[u8]) {
+        let current = self.context.snapshot.load();
+        let Some(port) = current.snapshot.frontends.get(&self.key) else { return };
+        let mut avoid = None;
+        // An error that came for an earlier datagram shows when the next one is sent.
+        for _ in 0..2 {
+            let known = self.sessions.borrow_mut().asked(&client);
+            let known = known.filter(|session| self.keep_current(session, &current));
+            let session = match known {
+                Some(session) => session,
+                None => match self.begin(client, port, avoid) {
+                    Ok(session) => session,
+                    Err(ending) => return self.note_lost(port, ending),
+                },
+            };
+            match session.send(datagram) {
+                Ok(()) => return,
+                // There is no room, or the datagram is too large for the way: it is lost, as on the
+                // way it might be.
+                Err(error) if !is_unreachable(&error) => return,
+                Err(_) => {
+                    avoid = Some(session.endpoint.address);
+                    self.fail(&session);
+                }
+            }
+        }
+    }
+
+    fn note_lost(&self, port: &Port, ending: Ending) {
+        if let Some((listener, _)) = rule(port) {
+            self.context.listeners.get(listener).counters().forwarded.ended(ending);
+        }
+    }
+
+    fn begin(
+        self: &Rc<Self>,
+        client: ClientKey,
+        port: &Port,
+        avoid: Option<SocketAddr>,
+    ) -> Result<Rc<Session>, Ending> {
+        let (context, log) = (&self.context, port.gateway.access_log);
+        let (listener, rule) = rule(port).ok_or(Ending::NoRoute)?;
+        let backend = target(rule).map_err(|why| {
+            log_refusal(rule, &why);
+            refusal(rule)
+        })?;
+        self.make_room(listener)?;
+        let endpoint = context.pools.pick(backend, avoid).ok_or(Ending::NoEndpoint)?;
+        let socket = connected(endpoint.address).map_err(|error| {
+            log_refusal(rule, &error);
+            endpoint.note_failure();
+            Ending::ConnectFailed
+        })?;
+        if u64::try_from(socket.as_raw_fd()).is_ok_and(|number| number >= context.descriptors) {
+            self.evict();
+            return Err(Ending::Full);
+        }
+        let listener = context.listeners.get(listener);
+        let counters = &listener.counters().forwarded;
+        counters.begun.increment();
+        counters.open.increment();
+        let session = Rc::new(Session {
+            client,
+            rule: rule.id.clone(),
+            backend: backend.clone(),
+            _in_flight: endpoint.occupy(),
+            endpoint,
+            socket,
+            generation: Cell::new(context.snapshot.generation()),
+            task: RefCell::default(),
+            at: Timestamp::now(),
+            begun: Instant::now(),
+            received: Cell::new(0),
+            sent: Cell::new(0),
+            awaits_answer: Cell::new(false),
+            log,
+            listener,
+        });
+        self.sessions.borrow_mut().insert(client, session.clone());
+        let answering = self.clone().answer_forever(session.clone());
+        let task = context.tasks.spawn_local(answering);
+        *session.task.borrow_mut() = Some(task.abort_handle());
+        Ok(session)
+    }
+
+    /// Ends a session if there are as many as there may be.
+    fn make_room(&self, listener: &Listener) -> Result<(), Ending> {
+        if self.sessions.borrow().len() < self.context.settings.udp_sessions {
+            return Ok(());
+        }
+        if self.full.is_due() {
+            tracing::warn!(
+                listener = %listener.id,
+                frontend = %self.key,
+                "{} sessions on this core, as many as there may be (--udp-sessions): those that were not answered go, \
+                 then those that look as if they were over",
+                self.context.settings.udp_sessions
+            );
+        }
+        if self.evict() { Ok(()) } else { Err(Ending::Full) }
+    }
+
+    fn evict(&self) -> bool {
+        let dispensable = self.sessions.borrow_mut().dispensable();
+        dispensable.inspect(|client| self.end(client, Ending::Evicted)).is_some()
+    }
+
+    /// Brings the session's answers to its client.
+    async fn answer_forever(self: Rc<Self>, session: Rc<Session>) {
+        let mut late = Vec::new();
+        loop {
+            let Ok(ready) = session.socket.ready(Interest::READABLE | Interest::ERROR).await else { return };
+            if ready.is_error() {
+                if let Ok(Some(_)) = session.socket.take_error() {
+                    return self.fail(&session);
+                }
+                // It was told when something was sent, and is not to be told again.
+                let told = || io::Result::<()>::Err(ErrorKind::WouldBlock.into());
+                let _ = session.socket.try_io(Interest::ERROR, told);
+            }
+            for _ in 0..TURN {
+                match self.answer(&session, &mut late) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(_) => return self.fail(&session),
+                }
+                if !late.is_empty() {
+                    let _ = self.socket.send(&late, session.client).await;
+                    late = Vec::new();
+                }
+            }
+        }
+    }
+
+    /// Sends the next answer on; `late` is what has to wait until the socket has room.
+    fn answer(&self, session: &Session, late: &mut Vec<u8>) -> io::Result<()> {
+        let mut buffer = self.context.buffer.0.borrow_mut();
+        let length = session.socket.try_recv(&mut buffer)?;
+        let datagram = &buffer[..length];
+        session.note_sent(length);
+        self.sessions.borrow_mut().answered(&session.client);
+        if let Err(error) = self.socket.try_send(datagram, session.client)
+            && error.kind() == ErrorKind::WouldBlock
+        {
+            *late = datagram.to_vec();
+        }
+        Ok(())
+    }
+
+    /// The endpoint is not there: the client's next datagram goes to another.
+    fn fail(&self, session: &Session) {
+        session.endpoint.note_failure();
+        self.end(&session.client, Ending::BackendUnreachable);
+    }
+
+    /// False if the session's endpoint is no longer what its frontend leads to: it is over then.
+    fn keep_current(&self, session: &Session, current: &Current) -> bool {
+        if session.generation.get() == current.generation {
+            return true;
+        }
+        let port = current.snapshot.frontends.get(&self.key);
+        let leads_there = port.and_then(|port| rule(port)).is_some_and(|(_, rule)| match &rule.action {
+            L4Action::Refuse(_) => false,
+            L4Action::Forward(split) => split
+                .backends()
+                .iter()
+                .any(|backend| matches!(&backend.target, L4Target::Known(name) if *name == session.backend)),
+        });
+        let backend = current.snapshot.backends.get(session.backend.as_str());
+        let is_there = backend.is_some_and(|backend| backend.endpoints.contains(&session.endpoint.address));
+        if leads_there && is_there {
+            session.generation.set(current.generation);
+        } else {
+            self.end(&session.client, Ending::EndpointGone);
+        }
+        leads_there && is_there
+    }
+
+    fn give_up(&self, ending: Ending) {
+        if let Some(receiving) = self.receiving.take() {
+            receiving.abort();
+        }
+        self.leaving.set(Some((clock::now() + LAST_ANSWERS, ending)));
+        self.sweep();
+    }
+
+    fn sweep(&self) {
+        let settings = self.context.settings;
+        let expiry = Expiry {
+            idle: clock::ticks(settings.udp_idle),
+            unanswered: clock::ticks(settings.udp_unanswered),
+        };
+        let expired = self.sessions.borrow().expired(expiry);
+        for (client, expired) in expired {
+            let ending = match expired {
+                Expired::Idle => Ending::Idle,
+                Expired::Unanswered => Ending::Unanswered,
+            };
+            self.end(&client, ending);
+        }
+        let generation = self.context.snapshot.generation();
+        if self.leaving.get().is_none() && self.looked_at.replace(generation) == generation {
+            return;
+        }
+        let sessions: Vec<_> = self.sessions.borrow().iter().map(|(_, session)| session.clone()).collect();
+        let current = self.context.snapshot.load();
+        for session in sessions {
+            match self.leaving.get() {
+                None => {
+                    self.keep_current(&session, &current);
+                }
+                Some((deadline, ending)) => {
+                    if !session.awaits_answer.get() || clock::now() >= deadline {
+                        self.end(&session.client, ending);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&self, client: &ClientKey, ending: Ending) {
+        let Some(session) = self.sessions.borrow_mut().remove(client) else { return };
+        if let Some(task) = session.task.take() {
+            task.abort();
+        }
+        let counters = &session.listener.counters().forwarded;
+        counters.open.decrement();
+        counters.ended(ending);
+        let current = self.context.snapshot.load();
+        let port = current.snapshot.frontends.get(&self.key);
+        if let Some(log) = port.map_or(session.log, |port| port.gateway.access_log) {
+            session.log(log, ending, &self.context.access_log);
+        }
+    }
+}
+
+/// The listener of a UDP port, and its rule.
+fn rule(port: &Port) -> Option<(&Arc<Listener>, &L4Rule)> {
+    match &port.listeners {
+        PortListeners::Udp(listener) => match &listener.serves {
+            Serves::Udp(rule) => Some((listener, rule)),
+            _ => None,
+        },
+        PortListeners::Http(_) | PortListeners::Tls(_) | PortListeners::Tcp(_) => None,
+    }
+}
+
+fn connected(endpoint: SocketAddr) -> io::Result<UdpSocket> {
+    let any = if endpoint.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = StdUdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.connect(endpoint)?;
+    UdpSocket::from_std(socket)
+}
+
+/// True if an ICMP message, or this machine's routes, say that nothing is there.
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    )
+}
+
+// === impl Session ===
+
+impl Session {
+    /// At once or never: the runtime does not know yet whether a new socket has room.
+    fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        rustix::net::send(&self.socket, datagram, SendFlags::DONTWAIT)?;
+        let bytes = datagram.len() as u64;
+        self.received.set(self.received.get() + bytes);
+        self.listener.counters().forwarded.received.add(bytes);
+        self.awaits_answer.set(true);
+        Ok(())
+    }
+
+    fn note_sent(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.sent.set(self.sent.get() + bytes);
+        self.listener.counters().forwarded.sent.add(bytes);
+        self.awaits_answer.set(false);
+    }
+
+    fn log(&self, settings: LogSettings, ending: Ending, log: &AccessLog) {
+        let id = &self.listener.listener.id;
+        let flow = Flow {
+            at: self.at,
+            gateway: &id.gateway,
+            listener: id,
+            client: self.client.peer,
+            protocol: self.listener.listener.serves.protocol(),
+            server_name: None,
+            destination: Destination {
+                rule: self.rule.as_deref(),
+                backend: Some(&self.backend),
+                endpoint: Some(self.endpoint.address),
+            },
+        };
+        let totals = Totals {
+            received: self.received.get(),
+            sent: self.sent.get(),
+            duration: self.begun.elapsed(),
+            ending,
+        };
+        flow.log(settings, &totals, log);
+    }
+}

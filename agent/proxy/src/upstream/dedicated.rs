@@ -1,0 +1,60 @@
+//! Connections to backends for bytes of any protocol: each client's connection has its own.
+
+use std::io;
+use std::net::SocketAddr;
+
+use portcullis_model::BackendName;
+
+use crate::core::ending::Ending;
+use crate::upstream::endpoint::Dedicated;
+use crate::upstream::pool::Pools;
+
+const ATTEMPTS: usize = 3;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("the Service has no ready endpoint")]
+    NoEndpoint,
+    #[error("cannot connect to {0}: {1}")]
+    Connect(SocketAddr, io::Error),
+}
+
+/// Tries other endpoints when one cannot be connected to.
+pub(crate) async fn connect(pools: &Pools, name: &BackendName) -> Result<Dedicated, DialError> {
+    let (mut avoid, mut failure) = (None, DialError::NoEndpoint);
+    for attempt in 0..ATTEMPTS {
+        let endpoint = pools.pick(name, avoid).filter(|it| Some(it.address) != avoid);
+        let Some(endpoint) = endpoint else { break };
+        if attempt > 0 {
+            pools.counters.retries.increment();
+        }
+        match endpoint.dedicated(&pools.counters).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => {
+                avoid = Some(endpoint.address);
+                failure = DialError::Connect(endpoint.address, error);
+            }
+        }
+    }
+    Err(failure)
+}
+
+// === impl DialError ===
+
+impl DialError {
+    pub(crate) fn ending(&self) -> Ending {
+        match self {
+            Self::NoEndpoint => Ending::NoEndpoint,
+            Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Ending::ConnectTimeout,
+            Self::Connect(..) => Ending::ConnectFailed,
+        }
+    }
+
+    /// The endpoint that was tried last.
+    pub(crate) fn endpoint(&self) -> Option<SocketAddr> {
+        match self {
+            Self::NoEndpoint => None,
+            Self::Connect(endpoint, _) => Some(*endpoint),
+        }
+    }
+}
