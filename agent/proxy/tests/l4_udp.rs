@@ -7,7 +7,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use portcullis_model::{
     Serves, Snapshot, Unserved,
 };
 use portcullis_proxy::{Ending, Forwarded, L4, LogOutput, Proxy, Settings, SocketMode};
+use socket2::SockRef;
 use support::l4::{backends, listener, rule, to};
 use support::world::eventually;
 use tokio::net::UdpSocket;
@@ -28,28 +29,42 @@ use tokio::time::timeout;
 struct Udp {
     proxy: Proxy,
     address: SocketAddr,
+    /// Keeps the address from other sockets until the proxy has it.
+    reserved: Option<StdUdpSocket>,
     log: Option<AccessLog>,
 }
 
-fn free(ip: IpAddr) -> SocketAddr {
-    std::net::UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap()
+/// A socket at a port of its own.
+fn bound(ip: IpAddr) -> StdUdpSocket {
+    StdUdpSocket::bind((ip, 0)).unwrap()
+}
+
+/// Lets the proxy bind the same address. Not before the port is chosen: the kernel would choose one
+/// of another test's proxy, too.
+fn share(socket: StdUdpSocket) -> StdUdpSocket {
+    SockRef::from(&socket).set_reuse_port(true).unwrap();
+    socket
 }
 
 impl Udp {
     fn with(settings: Settings) -> Self {
+        Self::at(share(bound(Ipv4Addr::LOCALHOST.into())), settings)
+    }
+
+    fn at(reserved: StdUdpSocket, settings: Settings) -> Self {
         let settings = Settings { sockets: SocketMode::Steered, ..settings };
-        let address = free(Ipv4Addr::LOCALHOST.into());
-        Self { proxy: Proxy::start(settings).unwrap(), address, log: None }
+        let address = reserved.local_addr().unwrap();
+        Self { proxy: Proxy::start(settings).unwrap(), address, reserved: Some(reserved), log: None }
     }
 
     /// With several cores, in front of this rule and these endpoints.
     async fn start(rule: Arc<L4Rule>, endpoints: &[(&str, &[SocketAddr])]) -> Self {
-        let udp = Self::with(Settings { cores: 2, ..Settings::default() });
+        let mut udp = Self::with(Settings { cores: 2, ..Settings::default() });
         assert_eq!(udp.apply(rule, endpoints).await, Unserved::default());
         udp
     }
 
-    async fn apply(&self, rule: Arc<L4Rule>, endpoints: &[(&str, &[SocketAddr])]) -> Unserved {
+    async fn apply(&mut self, rule: Arc<L4Rule>, endpoints: &[(&str, &[SocketAddr])]) -> Unserved {
         let mut snapshot = Snapshot { backends: backends(endpoints), ..Snapshot::default() };
         let listeners = PortListeners::of(Arc::new(listener("udp", "*", Serves::Udp(rule))));
         let mut gateway = Gateway::new(ObjectName::new("infra", "web"));
@@ -57,7 +72,9 @@ impl Udp {
         let key = PortKey { number: self.address.port(), protocol: L4Protocol::Udp };
         let port = Port { gateway: gateway.into(), key, listeners };
         snapshot.frontends.insert(FrontendKey::new(self.address.ip(), key), Arc::new(port));
-        self.proxy.apply(Arc::new(snapshot)).await
+        let unserved = self.proxy.apply(Arc::new(snapshot)).await;
+        self.reserved = None;
+        unserved
     }
 
     async fn forwarded(&self) -> Forwarded {
@@ -160,8 +177,8 @@ async fn no_answer_reaches_another_client() {
 async fn answers_come_from_the_address_that_was_asked() {
     let backend = echo("1").await;
     for any in ["0.0.0.0", "::"] {
-        let mut udp = Udp::with(Settings { cores: 2, ..Settings::default() });
-        udp.address = free(any.parse().unwrap());
+        let mut udp =
+            Udp::at(share(bound(any.parse().unwrap())), Settings { cores: 2, ..Settings::default() });
         let unserved = udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
         assert_eq!(unserved, Unserved::default());
         let addresses: &[&str] =
@@ -209,7 +226,7 @@ async fn datagrams_of_all_sizes_pass() {
 async fn sessions_end_when_they_are_idle() {
     let backend = echo("1").await;
     let l4 = L4 { udp_idle: Duration::from_secs(2), udp_unanswered: Duration::from_secs(1), ..L4::default() };
-    let udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
+    let mut udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
     udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
     let (idle, busy, unanswered) = (udp.client().await, udp.client().await, udp.client().await);
     let first = way(&ask(&idle, "x").await);
@@ -232,7 +249,7 @@ async fn sessions_end_when_they_are_idle() {
 async fn a_flood_evicts_no_session_that_was_answered() {
     let backend = echo("1").await;
     let l4 = L4 { udp_sessions: 64, ..L4::default() };
-    let udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
+    let mut udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
     udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
     let mut live = Vec::new();
     for number in 0..48 {
@@ -270,7 +287,11 @@ async fn a_flood_evicts_no_session_that_was_answered() {
 
 #[tokio::test]
 async fn an_endpoint_that_is_not_there_is_left() {
-    let closed = free(Ipv4Addr::LOCALHOST.into());
+    // No other socket gets the port, and what this one is not connected to does not reach it.
+    let elsewhere = bound(Ipv4Addr::LOCALHOST.into());
+    let reserved = bound(Ipv4Addr::LOCALHOST.into());
+    reserved.connect(elsewhere.local_addr().unwrap()).unwrap();
+    let closed = reserved.local_addr().unwrap();
     let open = echo("1").await;
     let udp = Udp::start(to(&[("app/one:1", 1)]), &[("app/one:1", &[closed, open])]).await;
     for _ in 0..20 {
@@ -284,7 +305,7 @@ async fn an_endpoint_that_is_not_there_is_left() {
 async fn sessions_keep_their_endpoint_as_long_as_there_is_one() {
     let (one, two, three) = (echo("1").await, echo("2").await, echo("3").await);
     let rule = || to(&[("app/one:1", 1)]);
-    let udp = Udp::start(rule(), &[("app/one:1", &[one, two])]).await;
+    let mut udp = Udp::start(rule(), &[("app/one:1", &[one, two])]).await;
     let mut clients = Vec::new();
     for _ in 0..20 {
         let client = udp.client().await;
@@ -320,7 +341,7 @@ async fn sessions_keep_their_endpoint_as_long_as_there_is_one() {
 async fn backends_get_their_share_and_what_has_none_is_counted() {
     let (one, two) = (echo("1").await, echo("2").await);
     let rule = to(&[("app/one:1", 1), ("app/two:1", 3), ("", 4)]);
-    let udp = Udp::start(rule, &[("app/one:1", &[one]), ("app/two:1", &[two])]).await;
+    let mut udp = Udp::start(rule, &[("app/one:1", &[one]), ("app/two:1", &[two])]).await;
     let mut exchanges = JoinSet::new();
     for _ in 0..800 {
         let client = udp.client().await;
@@ -367,7 +388,7 @@ async fn a_listener_that_is_gone_gives_its_last_answers() {
     backend.send_to(b"late", session).await.unwrap();
     let length = timeout(Duration::from_secs(5), client.recv(&mut buffer)).await.unwrap().unwrap();
     assert_eq!(&buffer[..length], b"late");
-    eventually("the address is free", async || std::net::UdpSocket::bind(udp.address).is_ok()).await;
+    eventually("the address is free", async || StdUdpSocket::bind(udp.address).is_ok()).await;
 }
 
 #[tokio::test]
@@ -385,15 +406,14 @@ async fn a_drain_takes_no_longer_than_the_last_answers() {
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_not_served() {
-    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut udp = Udp::with(Settings { cores: 2, ..Settings::default() });
-    udp.address = taken.local_addr().unwrap();
+    let taken = bound(Ipv4Addr::LOCALHOST.into());
+    let mut udp = Udp::at(taken.try_clone().unwrap(), Settings { cores: 2, ..Settings::default() });
     let unserved = udp.apply(to(&[("app/one:1", 1)]), &[]).await;
     let [(frontend, why)] = unserved.frontends.iter().collect::<Vec<_>>()[..] else { panic!("{unserved:?}") };
     assert_eq!((frontend.protocol, frontend.socket_address()), (L4Protocol::Udp, udp.address));
     assert!(why.starts_with(&format!("cannot bind {}: ", udp.address)), "{why}");
     // The next snapshot tries again.
-    drop(taken);
+    udp.reserved = Some(share(taken));
     let backend = echo("1").await;
     let unserved = udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
     assert_eq!(unserved, Unserved::default());

@@ -501,8 +501,16 @@ fn connected(endpoint: SocketAddr) -> io::Result<UdpSocket> {
     let any = if endpoint.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = StdUdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.set_nonblocking(true)?;
-    socket.connect(endpoint)?;
+    connect(&socket, endpoint)?;
     UdpSocket::from_std(socket)
+}
+
+/// From now on nothing comes but from the endpoint. What came since the socket has its port, such
+/// as a late answer to a session that had it before, is no answer to anything.
+fn connect(socket: &StdUdpSocket, endpoint: SocketAddr) -> io::Result<()> {
+    socket.connect(endpoint)?;
+    while socket.recv(&mut [0]).is_ok() {}
+    Ok(())
 }
 
 /// True if an ICMP message, or this machine's routes, say that nothing is there.
@@ -555,5 +563,24 @@ impl Session {
             ending,
         };
         flow.log(settings, &totals, log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_before_a_session_is_no_answer() {
+        let [session, endpoint, stranger] =
+            [(); 3].map(|()| StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        session.set_nonblocking(true).unwrap();
+        let address = session.local_addr().unwrap();
+        stranger.send_to(b"stray", address).unwrap();
+        connect(&session, endpoint.local_addr().unwrap()).unwrap();
+        endpoint.send_to(b"answer", address).unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(session.recv(&mut buffer).unwrap(), 6);
+        assert_eq!(&buffer[..6], b"answer");
     }
 }
