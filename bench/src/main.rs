@@ -10,6 +10,7 @@ mod delegation;
 mod document;
 mod http;
 mod instructions;
+mod l4;
 mod load;
 mod manifests;
 mod peers;
@@ -44,6 +45,11 @@ enum Benchmark {
     Instructions(instructions::Args),
     /// HTTP against HAProxy, nginx and Envoy in the same run, interleaved
     Http(http::Args),
+    /// Connections and datagrams forwarded as they are, against HAProxy and nginx, interleaved
+    L4(l4::Args),
+    /// The proxy that `l4` compares with, which copies
+    #[command(hide = true)]
+    L4Copying(l4::CopyingArgs),
     /// Edits of the directory under load: failed requests, and the time until an edit is visible
     Change(change::Args),
     /// The same for parent and child routes, a thousand of them
@@ -65,6 +71,8 @@ fn main() -> Result<()> {
     match Cli::parse().benchmark {
         Benchmark::Instructions(args) => instructions::run(&args),
         Benchmark::Http(args) => http::run(&args),
+        Benchmark::L4(args) => l4::run(&args),
+        Benchmark::L4Copying(args) => l4::copy(&args),
         Benchmark::Change(args) => change::run(&args),
         Benchmark::Delegation(args) => delegation::run(&args),
         Benchmark::Cluster(args) => cluster::run(&args),

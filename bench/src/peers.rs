@@ -104,12 +104,13 @@ pub(super) fn url(peer: &dyn Peer, path: &str) -> String {
     format!("http://{}:{HTTP_PORT}{path}", peer.address())
 }
 
-fn start(command: &[&str], directory: &Path) -> Result<Running> {
+/// Its output goes to a file there.
+pub(super) fn start(command: &[&str], directory: &Path) -> Result<Running> {
     Process::start(PROXY_CPU, command, &directory.join(LOG)).map(Running::Process)
 }
 
 /// The first line that holds a version.
-fn version(program: &str, argument: &str) -> Result<String> {
+pub(super) fn version(program: &str, argument: &str) -> Result<String> {
     let output = std::process::Command::new(program).arg(argument).output();
     let output =
         output.with_context(|| format!("cannot run {program}: `cargo xtask setup --bench` installs it"))?;

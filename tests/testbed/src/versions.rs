@@ -51,6 +51,7 @@ pub const COUNTING_TOOLS: &[Tool] = &[tool("valgrind", "valgrind")];
 pub const BENCH_TOOLS: &[Tool] = &[
     tool("haproxy", "haproxy"),
     tool("nginx", "nginx"),
+    tool("/usr/lib/nginx/modules/ngx_stream_module.so", "libnginx-mod-stream"),
     tool("wrk", "wrk"),
     tool("h2load", "nghttp2-client"),
     // For Envoy; the module has no command.
