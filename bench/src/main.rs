@@ -5,6 +5,7 @@
 
 mod backend;
 mod change;
+mod clients;
 mod cluster;
 mod delegation;
 mod document;
@@ -50,6 +51,8 @@ enum Benchmark {
     /// The proxy that `l4` compares with, which copies
     #[command(hide = true)]
     L4Copying(l4::CopyingArgs),
+    /// TLS clients of all kinds and a thousand names at one port: none reaches another's listener
+    Clients(clients::Args),
     /// Edits of the directory under load: failed requests, and the time until an edit is visible
     Change(change::Args),
     /// The same for parent and child routes, a thousand of them
@@ -73,6 +76,7 @@ fn main() -> Result<()> {
         Benchmark::Http(args) => http::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),
+        Benchmark::Clients(args) => clients::run(&args),
         Benchmark::Change(args) => change::run(&args),
         Benchmark::Delegation(args) => delegation::run(&args),
         Benchmark::Cluster(args) => cluster::run(&args),

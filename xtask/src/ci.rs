@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", run: tests::run, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
+    Step { name: "clients", run: |_| clients(), fatal: false },
     Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "check files", run: |_| check_files(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
@@ -110,6 +111,12 @@ fn auditing_early() -> Result<()> {
     setup.spawn().context("cannot start building cargo-deny")?;
     println!("ci: building cargo-deny meanwhile; its log is {AUDITING_LOG}");
     Ok(())
+}
+
+/// TLS clients of all kinds that there are here, a few hundred connections.
+fn clients() -> Result<()> {
+    let mut clients = pass_on::BENCH.command();
+    command::run(clients.args(["clients", "--quick", "--binary"]).arg(build::debug_program()))
 }
 
 /// Fails if a request costs more than recorded, whatever else this machine does meanwhile.
