@@ -6,8 +6,10 @@
 #![no_std]
 
 pub mod abi;
+pub mod client_hello;
 pub mod packet;
 pub mod reason;
+pub mod server_name;
 pub mod steer;
 pub mod verdict;
 

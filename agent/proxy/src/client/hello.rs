@@ -1,5 +1,9 @@
 //! The ClientHello of a connection. Its bytes are kept: a connection that is passed through sends
 //! them on.
+//!
+//! The TLS library reads it, and not the parser of the kernel programs, which steps over all but
+//! the name: the handshake goes on from what the library has read, and what it refuses is answered
+//! with its alert. `common/tests/client_hello` holds both to the same names.
 
 use std::io;
 

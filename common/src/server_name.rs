@@ -1,0 +1,167 @@
+//! Server names in the form in which the kernel looks them up: in lower case, without a trailing
+//! dot, from the last byte to the first, so that a longest prefix is a longest suffix.
+
+use crate::client_hello::{LONGEST_NAME, Window};
+
+/// A name from its last byte to its first, and a NUL, which no name has: a prefix that includes it
+/// is for this name alone, and one that ends with a dot is for all names below.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReversedName(pub [u8; LONGEST_NAME + 1]);
+
+/// A name's form in lower case, and what it is in a name.
+static BYTES: [u16; 256] = bytes();
+
+const DOT: u16 = 1 << 8;
+const HYPHEN: u16 = 1 << 9;
+/// Any but a digit.
+const LETTER: u16 = 1 << 10;
+
+impl ReversedName {
+    pub const EMPTY: Self = Self([0; LONGEST_NAME + 1]);
+
+    /// Puts here the name in the window, and returns its length without the NUL; `None` if the TLS
+    /// library takes it for no DNS name. An IPv4 address is none.
+    ///
+    /// Without a branch for a kind of byte: the verifier follows each combination of branches, and
+    /// of what they leave behind.
+    #[inline(always)]
+    pub fn read(&mut self, window: &(impl Window + ?Sized), offset: usize, length: usize) -> Option<usize> {
+        let end = offset + length;
+        let [last] = window.at::<1>(end.checked_sub(1)?)?;
+        let length = if *last == b'.' { length - 1 } else { length };
+        let mut labels = Labels::default();
+        let mut read = 0;
+        while read < LONGEST_NAME {
+            if read == length {
+                break;
+            }
+            let [byte] = window.at::<1>((offset + length).wrapping_sub(read + 1))?;
+            let byte = BYTES[usize::from(*byte)];
+            labels.push(byte);
+            *self.0.get_mut(read)? = byte as u8;
+            read += 1;
+        }
+        *self.0.get_mut(read)? = 0;
+        (read == length && labels.are_a_name()).then_some(read)
+    }
+}
+
+/// The grammar of names, read backwards; the newest byte is the lowest bit.
+struct Labels {
+    dots: u64,
+    hyphens: u64,
+    /// Not 0 once the name cannot be one.
+    faults: u64,
+    /// 1 while in the last label, which comes first.
+    last: u64,
+    /// Not 0 if that has something other than digits.
+    letters: u64,
+}
+
+impl Default for Labels {
+    /// The end of a name is like a dot.
+    fn default() -> Self {
+        Self { dots: 1, hyphens: 0, faults: 0, last: 1, letters: 0 }
+    }
+}
+
+impl Labels {
+    #[inline(always)]
+    fn push(&mut self, byte: u16) {
+        let dot = u64::from(byte & DOT != 0);
+        let hyphen = u64::from(byte & HYPHEN != 0);
+        let letter = u64::from(byte & LETTER != 0);
+        // A label is not empty, neither ends nor begins with a hyphen, and has 63 bytes at most, so
+        // that there is a dot among any 64.
+        self.faults |= (dot | hyphen) & self.dots | dot & self.hyphens;
+        self.last &= !dot;
+        self.letters |= letter & self.last;
+        self.dots = self.dots << 1 | dot;
+        self.hyphens = self.hyphens << 1 | hyphen;
+        self.faults |= u64::from(byte == 0) | u64::from(self.dots == 0);
+    }
+
+    /// The name's first label is like one after a dot.
+    #[inline(always)]
+    fn are_a_name(&self) -> bool {
+        let first = (self.dots | self.hyphens) & 1;
+        self.faults & 1 == 0 && first == 0 && self.letters != 0
+    }
+}
+
+const fn bytes() -> [u16; 256] {
+    let mut bytes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let ascii = byte as u8;
+        let lower = ascii.to_ascii_lowercase() as u16;
+        bytes[byte] = match ascii {
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => lower | LETTER,
+            b'0'..=b'9' => lower,
+            b'-' => lower | HYPHEN | LETTER,
+            b'.' => lower | DOT,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::format;
+
+    use super::*;
+
+    fn reversed(name: &str) -> Option<ReversedName> {
+        let mut reversed = ReversedName::EMPTY;
+        reversed.read(name.as_bytes(), 0, name.len()).map(|_| reversed)
+    }
+
+    fn is_name(name: &str) -> bool {
+        reversed(name).is_some()
+    }
+
+    #[test]
+    fn names_end_first_and_with_nul() {
+        let ReversedName(bytes) = reversed("App.Example.COM.").unwrap();
+        assert_eq!(&bytes[..17], b"moc.elpmaxe.ppa\0\0");
+    }
+
+    #[test]
+    fn a_prefix_with_a_dot_is_for_names_below() {
+        let ReversedName(below) = reversed("x.example.com").unwrap();
+        let ReversedName(other) = reversed("badexample.com").unwrap();
+        let ReversedName(itself) = reversed("example.com").unwrap();
+        let wildcard = b"moc.elpmaxe.";
+        assert!(below.starts_with(wildcard));
+        assert!(!other.starts_with(wildcard) && !itself.starts_with(wildcard));
+    }
+
+    #[test]
+    fn what_is_no_dns_name_is_refused() {
+        let label = "a".repeat(63);
+        for name in ["a", "a.b", "a_b.c", "1.b", "1-2", "a.1b", "a.b.", &label, &format!("{label}.{label}")] {
+            assert!(is_name(name), "{name}");
+        }
+        let long = "a".repeat(64);
+        let odd = ["", ".", "..", ".a", "a..b", "-a.b", "a-.b", "a.-b", "a.b-", "a.1", "10.0.0.1", "::1"];
+        let long = [&long, &format!("{long}.b"), &format!("b.{long}")];
+        for name in odd.into_iter().chain(long.map(|it| &**it)).chain(["a b", "a\0", "é.com", "a/b", "a.."])
+        {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_longest_name_has_room() {
+        let label = "a".repeat(63);
+        let name = format!("{label}.{label}.{label}.{}", "b".repeat(61));
+        assert_eq!(name.len(), LONGEST_NAME);
+        assert!(is_name(&name));
+        assert!(!is_name(&format!("{name}b")), "one byte more");
+    }
+}
