@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         pins: pin_directory(PURPOSE),
         datapath: Datapath::Auto,
         interface: "none".to_owned(),
-        arguments: ["--cores", "2", "--log", "warn"].map(Into::into).to_vec(),
+        arguments: ["--cores", "2", "--log", "warn", "--beside-others"].map(Into::into).to_vec(),
         through: vec![],
     };
     let _agent = agent.start()?;

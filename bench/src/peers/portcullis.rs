@@ -97,6 +97,7 @@ impl Portcullis {
             address: "127.0.0.95",
             purpose: "bench-earlier",
             binary: binary.to_owned(),
+            arguments: [&*self.arguments, &["--beside-others".into()]].concat(),
             ..self.clone()
         }
     }

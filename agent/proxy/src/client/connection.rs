@@ -121,7 +121,6 @@ impl Opener {
     /// `None` if nothing is to be served on the connection, which is closed then.
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
         let local = stream.local_addr().ok()?;
-        let _ = stream.set_nodelay(true);
         let Admitted { permit, first } = self.admit(local)?;
         let start = match first {
             First::Request => Start::Http(start_plain(&permit, stream).await?),

@@ -114,8 +114,24 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     // Inherited by what is accepted.
     socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_tcp_notsent_lowat(UNSENT)?;
+    socket.set_tcp_nodelay(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn what_is_accepted_sends_at_once() {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(accepted.nodelay().unwrap());
+    }
 }

@@ -1,7 +1,7 @@
 //! A client's stream and a backend's connection, each of which gets what the other one sends, for
 //! streams whose bytes the kernel does not have: those inside TLS.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -86,6 +86,12 @@ impl Default for Scratch {
     }
 }
 
+impl Scratch {
+    pub(crate) fn borrow(&self) -> RefMut<'_, Box<[u8]>> {
+        self.0.borrow_mut()
+    }
+}
+
 // === impl Direction ===
 
 impl<'p> Direction<'p> {
@@ -137,7 +143,7 @@ impl<'p> Direction<'p> {
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<Result<(), Broken>> {
-        let mut scratch = self.scratch.0.borrow_mut();
+        let mut scratch = self.scratch.borrow();
         let mut read = ReadBuf::new(&mut scratch);
         ready!(Pin::new(from).poll_read(cx, &mut read)).map_err(|error| self.from.broken(error))?;
         let mut bytes = read.filled();

@@ -124,7 +124,9 @@ impl StreamForwarder {
         let mut backend = BackendConnection { dedicated, ending: None };
         let (socket, progress) = (&mut backend.dedicated.stream, &stream.progress);
         let joined = match transport {
-            Transport::Plain(client) => splice::join(client, socket, replay, &self.pipes, progress).await,
+            Transport::Plain(client) => {
+                splice::join(client, socket, replay, &self.pipes, &self.scratch, progress).await
+            }
             Transport::Tls(client) => copy::join(client, socket, &self.scratch, progress).await,
         };
         let ending = joined.map_or_else(

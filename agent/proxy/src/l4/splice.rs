@@ -1,5 +1,6 @@
 //! Two TCP connections, each of which gets what the other one sends, until both have ended. Bytes
-//! go through pipes and stay in the kernel; where there is no pipe to be had, they are copied.
+//! go through pipes and stay in the kernel. Where little comes at once, or there is no pipe to be
+//! had, they are copied: system calls cost more than a copy then, and a pipe takes one more.
 //!
 //! One direction reads only when everything it read before is written. So whatever a peer does, a
 //! direction holds no more than a pipe and the buffers of two sockets, and a reader that the kernel
@@ -7,15 +8,16 @@
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
-use bytes::BufMut;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::SockRef;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::ReadHalf;
 
+use crate::l4::copy::Scratch;
 use crate::l4::pipe::{Pipe, Pipes};
 use crate::l4::side::{Broken, Side};
 use crate::l4::streams::Progress;
@@ -25,8 +27,10 @@ use crate::l4::streams::Progress;
 const RECEIVED: usize = 1 << 20;
 /// Bytes that a socket may hold that are yet to be sent for the first time.
 const UNSENT: u32 = 1 << 20;
-/// Bytes of a copy.
-const COPY: usize = 64 << 10;
+/// Bytes of a direction from which on both of that is so; many connections never have as many.
+const UNBOUNDED: u64 = 64 << 10;
+/// Bytes that are worth a pipe.
+const MUCH: usize = 16 << 10;
 /// Moves in a row, after which others of the core have their turn.
 const TURN: usize = 8;
 
@@ -34,13 +38,24 @@ const TURN: usize = 8;
 struct Direction<'p> {
     from: Side,
     pipes: &'p Pipes,
+    scratch: &'p Scratch,
     progress: &'p Progress,
     /// Not empty.
     pipe: Option<Pipe>,
     /// Bytes that are to go before all others, and how many of them have gone.
     copied: Vec<u8>,
     gone: usize,
+    /// Bytes that were read.
+    read: u64,
+    /// For what is read next.
+    way: Way,
     state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Copy,
+    Splice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,23 +69,25 @@ enum State {
 
 /// Joins both; `first` goes to the backend before what the client sends.
 pub(crate) async fn join(
-    client: &TcpStream,
-    backend: &TcpStream,
+    client: &mut TcpStream,
+    backend: &mut TcpStream,
     first: Vec<u8>,
     pipes: &Pipes,
+    scratch: &Scratch,
     progress: &Progress,
 ) -> Result<(), Broken> {
-    hold_little(client);
-    hold_little(backend);
-    let mut upload = Direction::new(Side::Client, first, pipes, progress);
-    let mut download = Direction::new(Side::Backend, Vec::new(), pipes, progress);
+    let mut upload = Direction::new(Side::Client, first, pipes, scratch, progress);
+    let mut download = Direction::new(Side::Backend, Vec::new(), pipes, scratch, progress);
+    let (mut from_client, to_client) = client.split();
+    let (mut from_backend, to_backend) = backend.split();
+    let (client, backend) = (to_client.as_ref(), to_backend.as_ref());
     // A side that is not read, because the other one takes nothing or it has sent its end, may be
     // reset all the same.
     let mut client_failed = pin!(client.ready(Interest::ERROR));
     let mut backend_failed = pin!(backend.ready(Interest::ERROR));
     poll_fn(|cx| {
-        let up = upload.poll(cx, client, backend)?;
-        let down = download.poll(cx, backend, client)?;
+        let up = upload.poll(cx, &mut from_client, backend)?;
+        let down = download.poll(cx, &mut from_backend, client)?;
         progress.hold(upload.held() + download.held());
         if up.is_ready() && down.is_ready() {
             return Poll::Ready(Ok(()));
@@ -89,9 +106,9 @@ pub(crate) async fn join(
 /// Bounds what the kernel holds for a peer that does not read. By itself it takes several megabytes
 /// of a fast sender. It needs a capability for a number above the system's; without it the system's
 /// rules hold.
-fn hold_little(stream: &TcpStream) {
-    let _ = set_socket_recv_buffer_size_force(stream, RECEIVED);
-    let _ = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT);
+fn hold_little(from: &TcpStream, to: &TcpStream) {
+    let _ = set_socket_recv_buffer_size_force(from, RECEIVED);
+    let _ = SockRef::from(to).set_tcp_notsent_lowat(UNSENT);
 }
 
 fn failure(stream: &TcpStream) -> io::Error {
@@ -101,8 +118,15 @@ fn failure(stream: &TcpStream) -> io::Error {
 // === impl Direction ===
 
 impl<'p> Direction<'p> {
-    fn new(from: Side, first: Vec<u8>, pipes: &'p Pipes, progress: &'p Progress) -> Self {
-        Self { from, pipes, progress, pipe: None, copied: first, gone: 0, state: State::Open }
+    fn new(
+        from: Side,
+        first: Vec<u8>,
+        pipes: &'p Pipes,
+        scratch: &'p Scratch,
+        progress: &'p Progress,
+    ) -> Self {
+        let (pipe, way, state) = (None, Way::Copy, State::Open);
+        Self { from, pipes, scratch, progress, pipe, copied: first, gone: 0, read: 0, way, state }
     }
 
     fn held(&self) -> usize {
@@ -110,7 +134,12 @@ impl<'p> Direction<'p> {
     }
 
     /// Ready once its end was passed on.
-    fn poll(&mut self, cx: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> Poll<Result<(), Broken>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut ReadHalf<'_>,
+        to: &TcpStream,
+    ) -> Poll<Result<(), Broken>> {
         for _ in 0..TURN {
             if self.state == State::Over {
                 return Poll::Ready(Ok(()));
@@ -122,7 +151,7 @@ impl<'p> Direction<'p> {
                 shut.map_err(|error| self.from.other().broken(error))?;
                 self.state = State::Over;
             } else {
-                ready!(self.poll_read(cx, from)).map_err(|error| self.from.broken(error))?;
+                ready!(self.poll_move(cx, from, to))?;
             }
         }
         cx.waker().wake_by_ref();
@@ -152,28 +181,69 @@ impl<'p> Direction<'p> {
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<()>> {
-        loop {
-            ready!(from.poll_read_ready(cx))?;
-            let read = match self.pipes.take() {
-                Ok(mut pipe) => {
-                    let read = from.try_io(Interest::READABLE, || pipe.fill(from));
-                    self.pipe = Some(pipe);
-                    self.release();
-                    read
-                }
-                Err(_) => {
-                    self.copied.reserve_exact(COPY);
-                    from.try_read_buf(&mut (&mut self.copied).limit(COPY))
-                }
+    /// Reads, and writes what it copied as far as it is taken at once.
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut ReadHalf<'_>,
+        to: &TcpStream,
+    ) -> Poll<Result<(), Broken>> {
+        let count = match self.way {
+            Way::Copy => ready!(self.poll_copy(cx, from, to))?,
+            Way::Splice => ready!(self.poll_splice(cx, from, to))?,
+        };
+        if count == 0 {
+            self.state = State::Ended;
+        }
+        let before = self.read;
+        self.read += count as u64;
+        if before < UNBOUNDED && self.read >= UNBOUNDED {
+            hold_little(from.as_ref(), to);
+        }
+        self.way = if count < MUCH { Way::Copy } else { Way::Splice };
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut ReadHalf<'_>,
+        to: &TcpStream,
+    ) -> Poll<Result<usize, Broken>> {
+        let mut scratch = self.scratch.borrow();
+        let mut read = ReadBuf::new(&mut scratch);
+        ready!(Pin::new(from).poll_read(cx, &mut read)).map_err(|error| self.from.broken(error))?;
+        let bytes = read.filled();
+        if !bytes.is_empty() {
+            let written = match to.try_write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                written => written.map_err(|error| self.from.other().broken(error))?,
             };
-            match read {
-                Ok(0) => self.state = State::Ended,
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(error) => return Poll::Ready(Err(error)),
+            if written > 0 {
+                self.progress.moved(self.from, written);
             }
-            return Poll::Ready(Ok(()));
+            self.copied.extend_from_slice(&bytes[written..]);
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_splice(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut ReadHalf<'_>,
+        to: &TcpStream,
+    ) -> Poll<Result<usize, Broken>> {
+        loop {
+            ready!(from.as_ref().poll_read_ready(cx)).map_err(|error| self.from.broken(error))?;
+            let Ok(mut pipe) = self.pipes.take() else { return self.poll_copy(cx, from, to) };
+            let socket: &TcpStream = from.as_ref();
+            let read = socket.try_io(Interest::READABLE, || pipe.fill(socket));
+            self.pipe = Some(pipe);
+            self.release();
+            match read {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read.map_err(|error| self.from.broken(error))),
+            }
         }
     }
 
