@@ -1,6 +1,7 @@
 //! One core: a thread with a single-threaded runtime that owns everything its connections need. The
 //! parts are put together here, and nowhere else.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
@@ -9,6 +10,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use portcullis_model::{FrontendKey, Snapshot, Unserved};
 use rustix::net::SocketFlags;
@@ -86,7 +88,14 @@ struct Acceptors {
     steered: Vec<Acceptor>,
     /// One socket each, or those of several cores of an agent before this one.
     bound: BTreeMap<FrontendKey, Vec<Acceptor>>,
+    /// Of an agent before this one that took its connections in the other [`SocketMode`]. Those
+    /// that clients have begun there are served.
+    outgoing: Rc<RefCell<Vec<Acceptor>>>,
 }
+
+/// The time that clients have to complete handshakes at sockets that get no more of them: the
+/// kernel sends its part again after one second and after three.
+const OUTGOING: Duration = Duration::from_secs(5);
 
 /// An accept loop. Dropped, it ends.
 struct Acceptor {
@@ -208,7 +217,7 @@ impl Core {
         self.listeners.retain(snapshot.frontends.values());
         let mut unserved = Unserved::default();
         match self.settings.sockets {
-            SocketMode::Steered => acceptors.open(self),
+            SocketMode::Steered => acceptors.open(self, &snapshot),
             SocketMode::Bound => unserved.frontends.extend(acceptors.follow(self, &snapshot)),
         }
         unserved.frontends.extend(self.udp.follow(&snapshot));
@@ -222,7 +231,7 @@ impl Core {
 
     /// The sockets of frontends.
     fn share(&self, acceptors: &Acceptors) -> io::Result<Sockets> {
-        let (bound, datagrams) = (acceptors.share()?, self.udp.share()?);
+        let (bound, datagrams) = (acceptors.share(self.settings.sockets)?, self.udp.share()?);
         Ok(Sockets { bound, datagrams, ..Sockets::default() })
     }
 
@@ -245,14 +254,32 @@ impl Core {
         Acceptor { listener, task: tokio::task::spawn_local(or_abort(accepting)) }
     }
 
-    /// Takes the connections that the kernel has made already: they would be reset.
+    fn accept_all(&self, listeners: impl IntoIterator<Item = TcpListener>) -> Vec<Acceptor> {
+        listeners.into_iter().map(|listener| self.accept(listener)).collect()
+    }
+
     fn serve_waiting(&self, acceptors: &Acceptors) {
-        for acceptor in acceptors.iter() {
-            while let Ok((stream, peer)) = accept_now(&acceptor.listener) {
-                self.counters.accepted.increment();
-                self.tasks.spawn_local(self.server.clone().serve(stream, peer));
-            }
+        let outgoing = acceptors.outgoing.borrow();
+        for acceptor in acceptors.steered.iter().chain(acceptors.bound.values().flatten()).chain(&*outgoing) {
+            acceptor.serve_waiting(&self.server, &self.tasks, &self.counters);
         }
+    }
+
+    /// Accepts for a while from sockets that get no new connections.
+    fn accept_outgoing(&self, acceptors: &Acceptors, listeners: Vec<TcpListener>) {
+        if listeners.is_empty() {
+            return;
+        }
+        acceptors.outgoing.borrow_mut().extend(self.accept_all(listeners));
+        let outgoing = Rc::downgrade(&acceptors.outgoing);
+        let (server, tasks, counters) = (self.server.clone(), self.tasks.clone(), self.counters.clone());
+        tokio::task::spawn_local(or_abort(async move {
+            tokio::time::sleep(OUTGOING).await;
+            let Some(outgoing) = outgoing.upgrade() else { return };
+            for acceptor in outgoing.take() {
+                acceptor.serve_waiting(&server, &tasks, &counters);
+            }
+        }));
     }
 
     async fn drain(&self) {
@@ -317,21 +344,22 @@ impl Acceptors {
 
     /// Accepts the connections that are steered here. Kernel programs that outlived an agent steer
     /// to the next one's sockets before it knows any listener; those connections wait.
-    fn open(&mut self, core: &Core) {
-        self.steered.extend(self.waiting.drain(..).map(|listener| core.accept(listener)));
-        self.inherited.clear();
+    fn open(&mut self, core: &Core, snapshot: &Snapshot) {
+        self.steered.extend(core.accept_all(self.waiting.drain(..)));
+        let inherited = std::mem::take(&mut self.inherited).into_iter();
+        let outgoing = inherited.filter(|(frontend, _)| is_accepted(snapshot, frontend));
+        core.accept_outgoing(self, outgoing.flat_map(|(_, listeners)| listeners).collect());
     }
 
     /// Binds what the snapshot adds, closes what it no longer has. Returns the frontends that
     /// cannot be bound, and why.
     fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<(FrontendKey, String)> {
-        let wanted = |frontend: &FrontendKey| {
-            snapshot.frontends.get(frontend).is_some_and(|port| snapshot::is_accepting(port))
-        };
-        self.bound.retain(|frontend, _| wanted(frontend));
+        let outgoing = std::mem::take(&mut self.waiting);
+        core.accept_outgoing(self, outgoing);
+        self.bound.retain(|frontend, _| is_accepted(snapshot, frontend));
         let mut inherited = std::mem::take(&mut self.inherited);
         let mut unbound = Vec::new();
-        for frontend in snapshot.frontends.keys().filter(|frontend| wanted(frontend)) {
+        for frontend in snapshot.frontends.keys().filter(|frontend| is_accepted(snapshot, frontend)) {
             if let Entry::Vacant(place) = self.bound.entry(*frontend) {
                 let listeners = match inherited.remove(frontend) {
                     Some(listeners) => Ok(listeners),
@@ -339,7 +367,7 @@ impl Acceptors {
                 };
                 match listeners {
                     Ok(listeners) => {
-                        place.insert(listeners.into_iter().map(|listener| core.accept(listener)).collect());
+                        place.insert(core.accept_all(listeners));
                     }
                     Err(error) => unbound.push((*frontend, error)),
                 }
@@ -348,14 +376,18 @@ impl Acceptors {
         unbound
     }
 
-    fn share(&self) -> io::Result<Vec<StdTcpListener>> {
-        let bound = self.bound.values().flatten();
+    /// The sockets that are bound to frontends; with those that are outgoing, which would be in the
+    /// next agent's way.
+    fn share(&self, mode: SocketMode) -> io::Result<Vec<StdTcpListener>> {
+        let outgoing = self.outgoing.borrow();
+        let outgoing = outgoing.iter().filter(|_| mode == SocketMode::Steered);
+        let bound = self.bound.values().flatten().chain(outgoing);
         bound.map(|acceptor| Ok(acceptor.listener.as_fd().try_clone_to_owned()?.into())).collect()
     }
+}
 
-    fn iter(&self) -> impl Iterator<Item = &Acceptor> {
-        self.steered.iter().chain(self.bound.values().flatten())
-    }
+fn is_accepted(snapshot: &Snapshot, frontend: &FrontendKey) -> bool {
+    snapshot.frontends.get(frontend).is_some_and(|port| snapshot::is_accepting(port))
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, String> {
@@ -372,6 +404,16 @@ fn accept_now(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
 }
 
 // === impl Acceptor ===
+
+impl Acceptor {
+    /// Takes the connections that the kernel has made already: they would be reset.
+    fn serve_waiting(&self, server: &Rc<Server>, tasks: &TaskTracker, counters: &CoreCounters) {
+        while let Ok((stream, peer)) = accept_now(&self.listener) {
+            counters.accepted.increment();
+            tasks.spawn_local(server.clone().serve(stream, peer));
+        }
+    }
+}
 
 impl Drop for Acceptor {
     fn drop(&mut self) {

@@ -8,11 +8,13 @@ mod support;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use portcullis_model::{
     FrontendKey, Gateway, L4Protocol, ObjectName, Port, PortKey, PortListeners, Serves, Snapshot, Unserved,
 };
-use portcullis_proxy::{Proxy, Settings, SocketMode, Sockets};
+use portcullis_proxy::{CoreSockets, Proxy, Settings, SocketMode, Sockets};
+use socket2::{Domain, Socket, Type};
 use support::backend::Backend;
 use support::fixture::{ListenerSpec, RouteSpec, snapshot};
 use support::l4::{backends, listener, to};
@@ -101,6 +103,35 @@ async fn no_request_fails_when_sockets_go_to_another() {
     }
 }
 
+/// Clients may have begun connections that the next data plane would take elsewhere.
+#[tokio::test]
+async fn connections_begun_at_sockets_of_the_other_kind_are_served() {
+    let backend = Backend::echo().await;
+    for mode in [SocketMode::Steered, SocketMode::Bound] {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(16).unwrap();
+        let listener = std::net::TcpListener::from(socket);
+        let address = listener.local_addr().unwrap();
+        let inherited = match mode {
+            SocketMode::Bound => {
+                Sockets { steered: vec![CoreSockets { v4: listener, v6: None }], ..Sockets::default() }
+            }
+            SocketMode::Steered => Sockets { bound: vec![listener], ..Sockets::default() },
+        };
+        let mut waiting = TcpStream::connect(address).await.unwrap();
+        let proxy = Proxy::start_without_sockets(settings(mode, 2)).unwrap();
+        proxy.listen(inherited).unwrap();
+        serve(&proxy, address, backend.address).await;
+        let answer = tokio::time::timeout(Duration::from_secs(10), ask(&mut waiting)).await;
+        let head = answer.expect("it is not accepted").unwrap();
+        assert!(head.starts_with("http/1.1 200"), "{mode:?}: {head}");
+        proxy.drain().await;
+    }
+}
+
 /// A client whose request is on its way when the connection ends loses it.
 #[tokio::test]
 async fn a_drain_ends_a_connection_with_an_answer_that_says_so() {
@@ -182,7 +213,7 @@ async fn ask_datagrams(address: SocketAddr, stop: Arc<AtomicBool>, answered: Arc
         number += 1;
         socket.send(&number.to_be_bytes()).await.unwrap();
         let mut buffer = [0; 64];
-        let received = tokio::time::timeout(std::time::Duration::from_secs(10), socket.recv(&mut buffer));
+        let received = tokio::time::timeout(Duration::from_secs(10), socket.recv(&mut buffer));
         let length = received.await.expect("a datagram is lost").unwrap();
         assert_eq!(buffer[..length], number.to_be_bytes());
         answered.fetch_add(1, Ordering::SeqCst);
