@@ -31,8 +31,6 @@ use crate::tenure::Tenure;
 
 /// Time that the API server has at the start before the last good configuration is served.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same of an agent that is to take over: as long as it waits, another one serves.
-const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Label of the pods that are counted as agents; the chart sets it.
 const AGENTS: &str = "app.kubernetes.io/name=portcullis";
 pub(crate) const LEASE: &str = "portcullis";
@@ -190,11 +188,11 @@ impl Cluster {
         let (client, contact) = connect_watched(kubeconfig).await.context("cannot use a cluster")?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let queue = StatusQueue::new(controller_name);
-        let is_awaited = *tenure.borrow() == Tenure::Awaited;
         let options = SourceOptions {
             only: args.gateway.clone(),
             last_good: Some(args.last_good()),
-            wait: if is_awaited { TAKE_OVER_TIMEOUT } else { API_SERVER_TIMEOUT },
+            wait: API_SERVER_TIMEOUT,
+            another_serves: another_serves(tenure.clone()),
         };
         let source = KubeSource::new(client.clone(), queue.clone(), options);
         let (membership, writers) = match args.gateway {
@@ -206,6 +204,16 @@ impl Cluster {
         let source = Reaching::new(source, contact, followed, drain_timeout);
         Ok(Self { source, api_server, statuses: queue, membership, writers })
     }
+}
+
+/// True until this agent is to serve whatever it knows.
+fn another_serves(mut tenure: watch::Receiver<Tenure>) -> watch::Receiver<bool> {
+    let (sender, another_serves) = watch::channel(*tenure.borrow() == Tenure::Awaited);
+    tokio::spawn(async move {
+        _ = tenure.wait_for(|tenure| *tenure != Tenure::Awaited).await;
+        sender.send_replace(false);
+    });
+    another_serves
 }
 
 fn start_writers(

@@ -21,6 +21,7 @@ use portcullis_gateway::{ChangedNeeds, Feedback};
 use portcullis_model::ObjectName;
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::sync::watch::Receiver;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -51,6 +52,16 @@ pub struct SourceOptions {
     pub last_good: Option<LastGood>,
     /// Wait for the API server at the start before the last good configuration is used.
     pub wait: Duration,
+    /// While this is true, another agent serves, and knows more than was kept: nothing is served
+    /// before everything was read.
+    pub another_serves: Receiver<bool>,
+}
+
+impl SourceOptions {
+    /// For [`SourceOptions::another_serves`] of an agent that takes over from none.
+    pub fn no_other() -> Receiver<bool> {
+        tokio::sync::watch::Sender::new(false).subscribe()
+    }
 }
 
 /// Must be made, and polled, within a tokio runtime.
@@ -76,6 +87,9 @@ pub struct KubeSource {
     remembered: Option<Update>,
     writing: FuturesUnordered<JoinHandle<Written>>,
     phase: Phase,
+    another_serves: Receiver<bool>,
+    /// Of the updates so far there was one that would have been served without another agent.
+    is_withheld: bool,
     /// Translation told what it needs. It does not if it panics.
     are_needs_known: bool,
     /// There was an update that was complete.
@@ -128,6 +142,8 @@ impl KubeSource {
             remembered: None,
             writing: FuturesUnordered::new(),
             phase: Phase::Reading(Instant::now() + options.wait),
+            another_serves: options.another_serves,
+            is_withheld: false,
             are_needs_known: false,
             is_complete: false,
             is_remembered: false,
@@ -166,6 +182,14 @@ impl KubeSource {
             last_good.changed();
         }
         Some(update)
+    }
+
+    /// Has the last good configuration only translated as long as another agent serves.
+    fn withhold(&mut self, update: Update) -> Update {
+        let is_withheld = !update.is_draft && self.phase != Phase::Current && *self.another_serves.borrow();
+        // A later one has what is in it.
+        self.is_withheld = is_withheld || self.is_withheld && update.is_draft;
+        Update { is_draft: update.is_draft || is_withheld, ..update }
     }
 
     /// Only translation knows what has to be read besides.
@@ -273,6 +297,7 @@ impl KubeSource {
             () = sleep_until(keep), if self.writing.is_empty() => return self.keep(),
             () = sleep_until(Some(self.poll)) => return self.ask_again(),
             () = sleep_until(deadline) => return self.stop_waiting(),
+            Ok(()) = self.another_serves.changed() => return,
         }
         for delta in std::mem::take(&mut self.received) {
             self.take(delta);
@@ -464,7 +489,11 @@ impl Source for KubeSource {
     async fn next(&mut self) -> Update {
         loop {
             if let Some(update) = self.update() {
-                return update;
+                return self.withhold(update);
+            }
+            if self.is_withheld && !*self.another_serves.borrow() {
+                self.is_withheld = false;
+                return Update::default();
             }
             self.receive().await;
         }

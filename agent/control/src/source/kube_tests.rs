@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use portcullis_gateway::{Settings, Translator};
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
 
 use super::*;
 use crate::kube::fake::{ApiServer, Asked};
@@ -77,8 +78,56 @@ async fn start_with(
 ) -> (KubeSource, UnboundedReceiver<Asked>) {
     let server = ApiServer::start().await;
     let client = server.client().await;
-    let options = SourceOptions { only: None, last_good, wait: Duration::from_millis(500) };
+    let options = SourceOptions {
+        only: None,
+        last_good,
+        wait: Duration::from_millis(500),
+        another_serves: SourceOptions::no_other(),
+    };
     (KubeSource::new(client, StatusQueue::new("portcullis.dev/gateway"), options), serve(server, policies))
+}
+
+/// The last good configuration is older than what the other agent has, and has no keys.
+#[tokio::test]
+async fn what_was_kept_is_served_when_no_other_agent_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("last-good"), format!("{}\n", manifests()[0])).unwrap();
+    // It never answers.
+    let server = ApiServer::start().await;
+    let last_good = Some(LastGood::new(dir.path().join("last-good")));
+    let (another, another_serves) = watch::channel(true);
+    let options = SourceOptions { only: None, last_good, wait: Duration::ZERO, another_serves };
+    let queue = StatusQueue::new("portcullis.dev/gateway");
+    let mut source = KubeSource::new(server.client().await, queue, options);
+    let kept = source.next().await;
+    assert_eq!((keys(&kept), kept.is_draft), (vec!["GatewayClass c".to_owned()], true));
+    another.send_replace(false);
+    let now = source.next().await;
+    assert!(!now.is_draft && now.changes.is_empty() && !now.is_complete, "{now:?}");
+}
+
+/// A new release that lacks a right takes over all the same, but not with what was kept.
+#[tokio::test]
+async fn everything_that_may_be_read_is_enough_to_take_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("last-good");
+    std::fs::write(&path, format!("{}\n", manifests()[0])).unwrap();
+    let (mut source, mut one_by_one) = start_with(Some(LastGood::new(path)), Policies::Denied).await;
+    let (_another, another_serves) = watch::channel(true);
+    source.another_serves = another_serves;
+    source.take(Delta::Denied(Kind::BackendTlsPolicy));
+    tokio::spawn(async move {
+        while let Some(asked) = one_by_one.recv().await {
+            asked.answer(200, secret());
+        }
+    });
+    let kept = source.next().await;
+    assert!(kept.is_draft && keys(&kept) == ["GatewayClass c"], "{kept:?}");
+    let draft = source.next().await;
+    assert!(draft.is_draft);
+    translate(&mut source, &draft);
+    let rest = source.next().await;
+    assert!(!rest.is_draft && keys(&rest) == ["Secret edge/key"], "{rest:?}");
 }
 
 /// Tells the source what the objects of an update need.
@@ -203,7 +252,12 @@ async fn no_address_of_the_cluster_is_served_again_from_what_was_kept() {
     // It never answers.
     let server = ApiServer::start().await;
     let last_good = Some(LastGood::new(dir.path().join("last-good")));
-    let options = SourceOptions { only: None, last_good, wait: Duration::from_millis(10) };
+    let options = SourceOptions {
+        only: None,
+        last_good,
+        wait: Duration::from_millis(10),
+        another_serves: SourceOptions::no_other(),
+    };
     let queue = StatusQueue::new("portcullis.dev/gateway");
     let mut source = KubeSource::new(server.client().await, queue, options);
     let load_balancers = ["10.0.0.0/8", "192.0.2.0/24", "203.0.113.0/24"];

@@ -178,7 +178,12 @@ fn settings(fixture: &Fixture) -> Settings {
 
 fn read(fixture: &Fixture, last_good: Option<LastGood>) -> (Arc<StatusQueue>, KubeSource) {
     let queue = StatusQueue::new(&fixture.controller_name);
-    let options = SourceOptions { only: None, last_good, wait: Duration::from_secs(2) };
+    let options = SourceOptions {
+        only: None,
+        last_good,
+        wait: Duration::from_secs(2),
+        another_serves: SourceOptions::no_other(),
+    };
     (queue.clone(), KubeSource::new(fixture.client.clone(), queue, options))
 }
 

@@ -38,8 +38,12 @@ impl Pod {
         let (queue, controller_name) =
             (StatusQueue::new(&account.controller_name), account.controller_name.clone());
         let gateway = ObjectName::new(account.name.as_str(), gateway);
-        let options =
-            SourceOptions { only: Some(gateway.clone()), last_good: None, wait: Duration::from_secs(2) };
+        let options = SourceOptions {
+            only: Some(gateway.clone()),
+            last_good: None,
+            wait: Duration::from_secs(2),
+            another_serves: SourceOptions::no_other(),
+        };
         let source = KubeSource::new(account.client.clone(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let role = AgentRole::Dedicated(gateway);

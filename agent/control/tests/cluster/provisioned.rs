@@ -74,7 +74,12 @@ impl Provider {
     fn start_on(data_plane: PausedDataPlane, fixture: &Fixture) -> Self {
         let (client, controller_name) = (|| fixture.client.clone(), fixture.controller_name.clone());
         let queue = StatusQueue::new(&controller_name);
-        let options = SourceOptions { only: None, last_good: None, wait: Duration::from_secs(2) };
+        let options = SourceOptions {
+            only: None,
+            last_good: None,
+            wait: Duration::from_secs(2),
+            another_serves: SourceOptions::no_other(),
+        };
         let source = KubeSource::new(client(), queue.clone(), options);
         let generated = Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() };
         let load_balancers = vec!["203.0.113.0/24".parse().unwrap()];

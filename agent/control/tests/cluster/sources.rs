@@ -16,7 +16,12 @@ use crate::fixture::{DEADLINE, Fixture, condition};
 use crate::process::Process;
 
 fn options(last_good: Option<LastGood>) -> SourceOptions {
-    SourceOptions { only: None, last_good, wait: Duration::from_millis(300) }
+    SourceOptions {
+        only: None,
+        last_good,
+        wait: Duration::from_millis(300),
+        another_serves: SourceOptions::no_other(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
