@@ -368,6 +368,11 @@ impl RunArgs {
         }
     }
 
+    /// Directory in which agents meet to hand over; those beside others do not.
+    pub(crate) fn hand_over(&self) -> Option<PathBuf> {
+        (!self.beside_others).then(|| self.cluster.state.hand_over())
+    }
+
     /// Directory of the status files.
     pub(crate) fn statuses(&self) -> PathBuf {
         self.status_dir.clone().unwrap_or_else(|| match &self.config_dir {

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::{EarlyAnswer, Reading};
 use portcullis_model::Snapshot;
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, RunArgs};
-use crate::hand_over::predecessor::Predecessor;
+use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
 use crate::tenure::Tenure;
 
@@ -48,10 +48,10 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    pub(crate) fn start(args: &RunArgs, predecessor: Option<Predecessor>) -> anyhow::Result<Self> {
-        let locks = predecessor.iter().flat_map(|it| &it.locks).map(File::try_clone);
-        let locks = locks.collect::<io::Result<_>>().context("cannot keep the locks of the last agent")?;
-        let node = Node::open(&node_settings(args, locks)).context("cannot use the kernel programs")?;
+    pub(crate) fn start(args: &RunArgs, mut predecessor: Option<Predecessor>) -> anyhow::Result<Self> {
+        let locks = predecessor.as_mut().map(|it| std::mem::take(&mut it.locks)).unwrap_or_default();
+        let node =
+            Node::open(&node_settings(args, locks.into())).context("cannot use the kernel programs")?;
         let proxy = Proxy::start_without_sockets(proxy_settings(args, &node))?;
         let plane = Self {
             proxy: Arc::new(proxy),
@@ -69,6 +69,7 @@ impl Plane {
     }
 
     fn listen(&self, inherited: Sockets) -> anyhow::Result<()> {
+        self.node.inherit(inherited.bound.iter().map(AsFd::as_fd));
         self.proxy.listen(inherited)?;
         self.steer()
     }
@@ -87,28 +88,42 @@ impl Plane {
     fn take_over(&self) -> anyhow::Result<()> {
         let mut predecessor = self.predecessor();
         let Some(other) = predecessor.as_mut() else { return Ok(()) };
-        let inherited = other.take().unwrap_or_else(|error| {
-            tracing::warn!(
-                "the agent that served has ended, and connections that waited are lost: {error:#}"
-            );
-            *predecessor = None;
-            Sockets::default()
-        });
-        drop(predecessor);
+        match other.take() {
+            Ok(inherited) => {
+                drop(predecessor);
+                self.node.reread().context("cannot read what the last agent left")?;
+                self.listen(inherited)
+            }
+            Err(Silence::Serves(why)) => bail!("the agent that serves goes on: {why}"),
+            Err(Silence::Ended) => {
+                drop(predecessor);
+                self.begin_alone()
+            }
+        }
+    }
+
+    /// The agent that served has ended before this one was ready. To be called with the turn.
+    fn begin_alone(&self) -> anyhow::Result<()> {
+        tracing::warn!("the agent that served has ended, and connections that waited are lost");
+        *self.predecessor() = None;
         self.node.reread().context("cannot read what the last agent left")?;
-        self.listen(inherited)
+        self.listen(Sockets::default())?;
+        self.tenure.send_replace(Tenure::Due);
+        Ok(())
     }
 
     /// From the first snapshot on.
-    fn begin_serving(&self) {
-        let mut predecessor = self.predecessor();
-        if let Some(other) = predecessor.as_mut() {
+    fn begin_serving(&self) -> anyhow::Result<()> {
+        if let Some(other) = self.predecessor().as_mut() {
             match other.release() {
                 Ok(()) => tracing::info!("took over from the agent that served"),
-                Err(error) => tracing::warn!("the agent that served does not say that it is done: {error:#}"),
+                Err(Silence::Ended) => tracing::warn!("the agent that served has ended before it was done"),
+                Err(Silence::Serves(why)) => bail!("the agent that serves goes on: {why}"),
             }
         }
+        self.node.relieve_predecessors();
         self.tenure.send_replace(Tenure::Held);
+        Ok(())
     }
 
     fn predecessor(&self) -> MutexGuard<'_, Option<Predecessor>> {
@@ -117,6 +132,11 @@ impl Plane {
 
     pub(crate) fn tenure(&self) -> watch::Receiver<Tenure> {
         self.tenure.subscribe()
+    }
+
+    /// Returns once no other agent serves.
+    pub(crate) async fn stands_alone(&self) {
+        _ = self.tenure().wait_for(|tenure| *tenure != Tenure::Awaited).await;
     }
 
     /// Returns once this agent serves, and no other.
@@ -130,6 +150,8 @@ impl Plane {
         self.tenure.send_replace(Tenure::Over);
         self.proxy.stop_accepting().await;
         self.node.stop_serving();
+        // Should that one end before this one has drained, the next must find them free.
+        self.node.release_locks();
     }
 
     pub(crate) async fn stats(&self) -> Stats {
@@ -140,6 +162,7 @@ impl Plane {
     pub(crate) fn chores(&self) -> JoinSet<()> {
         let mut chores = JoinSet::new();
         chores.spawn(tend(self.clone()));
+        chores.spawn(await_end_of_predecessor(self.clone()));
         if let Some(log) = self.node.kernel_log() {
             chores.spawn(flush(log));
         }
@@ -159,8 +182,8 @@ impl Plane {
 }
 
 impl Incumbent for Plane {
-    async fn serves(&self) {
-        self.serves().await;
+    async fn stands_alone(&self) {
+        self.stands_alone().await;
     }
 
     async fn pause(&self) -> OwnedMutexGuard<()> {
@@ -184,10 +207,8 @@ impl DataPlane for Plane {
     async fn apply(&mut self, snapshot: Arc<Snapshot>) -> Acknowledgement {
         let _turn = self.turn.lock().await;
         let is_first = !self.tenure.borrow().has_begun();
-        if is_first && let Err(error) = tokio::task::block_in_place(|| self.take_over()) {
-            // The other one serves on when this one has ended.
-            tracing::error!("cannot take over: {error:#}");
-            std::process::exit(1);
+        if is_first {
+            tokio::task::block_in_place(|| self.take_over()).unwrap_or_else(|error| give_way(&error));
         }
         let spread = self.node.spread(snapshot.frontends.keys());
         let snapshot = match spread.is_empty() {
@@ -207,13 +228,32 @@ impl DataPlane for Plane {
         refused.frontends.extend(self.node.serve(wanted));
         let refused = spread.gathered(refused);
         if is_first {
-            tokio::task::block_in_place(|| self.begin_serving());
+            tokio::task::block_in_place(|| self.begin_serving()).unwrap_or_else(|error| give_way(&error));
         }
         Acknowledgement { refused }
     }
 
     async fn disturbed(&mut self) {
         self.disturbed.notified().await;
+    }
+}
+
+/// The other one serves on when this one has ended.
+fn give_way(error: &anyhow::Error) {
+    tracing::error!("cannot take over: {error:#}");
+    std::process::exit(1);
+}
+
+/// Without it this one has nothing to wait for, and others may take over from this one.
+async fn await_end_of_predecessor(plane: Plane) {
+    let watched = plane.predecessor().as_ref().map(Predecessor::watch);
+    let Some(Ok(watched)) = watched else { return };
+    watched.ended().await;
+    let _turn = plane.turn.lock().await;
+    if *plane.tenure().borrow() == Tenure::Awaited
+        && let Err(error) = tokio::task::block_in_place(|| plane.begin_alone())
+    {
+        give_way(&error);
     }
 }
 

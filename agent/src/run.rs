@@ -28,10 +28,14 @@ use crate::health_checks;
 use crate::panics;
 use crate::plane::{Plane, forwarding_addresses, node_addresses};
 use crate::telemetry;
+use crate::tenure::Tenure;
 
 /// Control work is light and must never wait for itself: admin requests are answered while a large
 /// directory loads.
 const CONTROL_THREADS: usize = 2;
+
+/// Time in which an agent that was given the listening sockets serves.
+const SERVING_TIME: Duration = Duration::from_secs(60);
 
 /// Time for a rollout to delete the pod of an agent from which another one took over. One that is
 /// undone just then deletes the other one instead, once this one is ready again.
@@ -50,7 +54,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let plane = Plane::start(args, predecessor)?;
     let mut locks = plane.node.locks()?;
     locks.extend(statuses.as_ref().map(FileStatuses::lock).transpose()?);
-    let offer = Offer { installation: args.installation(), lock, locks };
+    let installation = args.installation();
+    let offer = Offer { directory: args.hand_over(), installation, lock, locks, serving_time: SERVING_TIME };
     tracing::info!("datapath: {}", plane.node.description());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
@@ -70,13 +75,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 
 /// The right to serve this network namespace: this agent's, or another one's that has it now.
 fn claim(args: &RunArgs) -> Result<(Lock, Option<Predecessor>)> {
-    if args.take_over
-        && let Some((predecessor, lock)) = Predecessor::greet(&args.installation())?
-    {
+    let Some(directory) = args.hand_over().filter(|_| args.take_over) else {
+        return Ok((Lock::take(args.beside())?, None));
+    };
+    if let Some((predecessor, lock)) = Predecessor::greet(&directory, &args.installation())? {
         tracing::info!("another agent serves: this one takes over when it is ready");
         return Ok((lock, Some(predecessor)));
     }
-    Ok((Lock::take(args.beside())?, None))
+    let nothing = || format!("no agent hands over in {} (--state-dir)", directory.display());
+    Ok((Lock::take(args.beside()).with_context(nothing)?, None))
 }
 
 /// The things that an agent has on its node.
@@ -97,6 +104,8 @@ enum Heir {
 /// The cause of an agent's end.
 enum End {
     Stopped,
+    /// As the one before, while another one served.
+    Unneeded,
     /// With the signals that may have come since.
     Succeeded(Successor, Signals),
 }
@@ -149,7 +158,7 @@ async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatu
     writers.resign().await;
     match result? {
         End::Stopped if writers.are_uninstalled().await => Ok(Heir::None),
-        End::Stopped => Ok(Heir::Agent),
+        End::Stopped | End::Unneeded => Ok(Heir::Agent),
         End::Succeeded(successor, signals) => {
             wait_to_be_ended(successor, signals).await;
             Ok(Heir::Agent)
@@ -178,17 +187,19 @@ where
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
     let mut signals = Signals::new()?;
-    let successor = offer.accept(plane.clone());
-    tokio::pin!(successor);
+    let mut successor = Box::pin(offer.accept(plane.clone()));
     let mut end = loop {
         tokio::select! {
             signal = signals.next() => {
                 tracing::info!("{signal}: draining");
-                break End::Stopped;
+                break match *plane.tenure().borrow() {
+                    Tenure::Awaited => End::Unneeded,
+                    Tenure::Due | Tenure::Held | Tenure::Over => End::Stopped,
+                };
             }
             successor = &mut successor => {
                 tracing::info!("another agent has taken over: draining");
-                break End::Succeeded(successor.context("cannot wait for other agents")?, signals);
+                break End::Succeeded(successor, signals);
             }
             _ = hangup.recv() => hang_up(),
             ended = &mut applying => bail!("the control loop ended, which is a bug: {ended:?}"),
@@ -198,6 +209,8 @@ where
         applying.abort();
         let _ = applying.await;
         chores.shutdown().await;
+        // One that is about to take over need not wait any longer.
+        drop(successor);
         if let End::Succeeded(successor, _) = &mut end {
             endpoints.close_port().await;
             if successor.needs_admin_socket {

@@ -1,4 +1,4 @@
-//! The files that an agent of a cluster keeps on its node's disk.
+//! The files that an agent keeps on its node's disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use portcullis_control::source::LastGood;
 use portcullis_control::status::remove_statuses;
+use portcullis_node::network_namespace;
 
 #[derive(Args)]
 pub(crate) struct StateDir {
-    /// Directory of the last good configuration and the statuses, without keys
+    /// Directory of what an agent leaves to the next: in a cluster the last good configuration and
+    /// the statuses, without keys; and the socket at which one takes over from the other
     #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
     state_dir: PathBuf,
 }
@@ -24,6 +26,11 @@ impl StateDir {
         self.state_dir.join("status")
     }
 
+    /// Of the sockets at which agents hand over.
+    pub(crate) fn hand_over(&self) -> PathBuf {
+        self.state_dir.join("hand-over")
+    }
+
     /// Removes all of it, and the directory if nothing else is in it. Statuses may be elsewhere.
     /// Returns what was there.
     pub(crate) fn remove(&self, statuses: Option<&Path>) -> Result<Vec<String>> {
@@ -35,6 +42,11 @@ impl StateDir {
         if remove_statuses(statuses).with_context(|| format!("cannot remove {}", statuses.display()))? {
             removed.push(format!("statuses in {}", statuses.display()));
         }
+        // Agents of other network namespaces may have theirs beside it.
+        if let Ok(namespace) = network_namespace() {
+            let _ = fs::remove_file(self.hand_over().join(namespace));
+        }
+        let _ = fs::remove_dir(self.hand_over());
         // A volume is not the agent's, nor is a directory with files of others.
         let _ = fs::remove_dir(&self.state_dir);
         Ok(removed)
@@ -53,6 +65,8 @@ mod tests {
 
         let gateways = state.statuses().join("Gateway/infra");
         fs::create_dir_all(&gateways).unwrap();
+        fs::create_dir_all(state.hand_over()).unwrap();
+        fs::write(state.hand_over().join(network_namespace().unwrap()), "").unwrap();
         let theirs = state.state_dir.join("theirs");
         let ours = [state.last_good(), state.state_dir.join("last-good.tmp"), gateways.join("web.yaml")];
         ours.iter().chain([&theirs]).for_each(|file| fs::write(file, "x").unwrap());

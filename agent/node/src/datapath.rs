@@ -54,8 +54,7 @@ pub struct Datapath {
     contents: Contents,
     steering: Attachment,
     guards: Guards,
-    /// Steering of agents whose maps this one cannot use; it goes once this one knows its
-    /// frontends.
+    /// Steering of agents whose maps this one cannot use; it goes once this one serves.
     predecessors: Vec<Pins>,
 }
 
@@ -121,8 +120,19 @@ impl Datapath {
         let failed = unwritten.into_iter().filter_map(|op| self.execute(op).err());
         match failed.reduce(|first, _| first) {
             Some(error) => Err(error),
-            None => self.predecessors.drain(..).try_for_each(|pins| pins.remove()).map(|()| ops),
+            None => Ok(ops),
         }
+    }
+
+    /// Removes the programs of agents whose maps this one cannot use. To be called after
+    /// [`Datapath::apply`], when no such agent may have to serve any more.
+    pub fn relieve_predecessors(&mut self) -> Result<(), Error> {
+        self.predecessors.drain(..).try_for_each(|pins| pins.remove())
+    }
+
+    /// Gives the locks of all pin directories up.
+    pub(crate) fn unlock(&mut self) {
+        std::iter::once(&mut self.pins).chain(&mut self.predecessors).for_each(Pins::unlock);
     }
 
     fn execute(&mut self, op: Op) -> Result<(), Error> {

@@ -10,6 +10,7 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use portcullis_model::FrontendKey;
 
+use crate::ownership::Insecure;
 use crate::process::Process;
 
 /// Frontends that are not served, and why.
@@ -33,16 +34,8 @@ pub enum Unavailable {
         Process::named(.holder)
     )]
     InUse { path: PathBuf, holder: Option<Process> },
-    #[error(
-        "the directory {path} belongs to user {owner}, who could change what is pinned in it: remove it, or choose \
-         another --pin-dir"
-    )]
-    ForeignDirectory { path: PathBuf, owner: u32 },
-    #[error(
-        "other users may write to the directory {path}, and change what is pinned in it or below: take that right \
-         away (chmod go-w), or choose another --pin-dir"
-    )]
-    OpenDirectory { path: PathBuf },
+    #[error("{0}: remove it, take that right away (chmod go-w), or choose another --pin-dir")]
+    Insecure(#[from] Insecure),
     #[error("cannot tell the network namespace: is /proc mounted? ({0})")]
     NetworkNamespace(io::Error),
     #[error("kernel {kernel} refused the programs; they need 5.15 or later with BPF enabled: {}", chain(.source))]

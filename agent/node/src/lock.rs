@@ -10,17 +10,17 @@
 //! is to run beside others, has a name below it (`@portcullis/…`), and every agent looks for all of
 //! them once it has its own: of two that start at the same time, one at least sees the other.
 //!
-//! The socket listens: that is where one agent hands over to the next. The successor connects to
-//! the name, is checked by its credentials, and gets listening sockets, locks of directories and
-//! this lock itself as descriptors (`SCM_RIGHTS`). The lock is then held by both, and goes to the
-//! successor alone when its predecessor has drained and ended; at no time is it free.
+//! It does not listen: any user may connect to such a name. An agent that takes over from another
+//! gets the lock as a descriptor (`SCM_RIGHTS`). Both hold it until the other one has the listening
+//! sockets and serves; at no time is it free.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::geteuid;
 
 use crate::netlink::sockets;
@@ -43,6 +43,7 @@ pub enum Beside {
 /// Held for as long as an agent runs.
 #[derive(Debug)]
 pub struct Lock {
+    /// It does not listen.
     socket: UnixListener,
 }
 
@@ -74,21 +75,11 @@ struct Held {
 
 impl Lock {
     /// In the abstract namespace of unix sockets.
-    pub const NAME: &str = "portcullis";
+    const NAME: &str = "portcullis";
 
     /// The lock of an agent that hands over.
     pub fn inherited(socket: OwnedFd) -> Self {
         Self { socket: socket.into() }
-    }
-
-    /// The socket to which successors connect.
-    ///
-    /// # Errors
-    /// When there are no descriptors left.
-    pub fn try_clone(&self) -> io::Result<UnixListener> {
-        let socket = self.socket.try_clone()?;
-        socket.set_nonblocking(true)?;
-        Ok(socket)
     }
 
     /// # Errors
@@ -104,7 +95,11 @@ impl Lock {
     }
 
     fn bind(beside: Beside) -> Result<UnixListener, Locked> {
-        let bind = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
+        let bind = |name: &str| -> io::Result<UnixListener> {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+            Ok(socket.into())
+        };
         match bind(Self::NAME) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 // Meanwhile.

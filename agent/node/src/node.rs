@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,15 +66,19 @@ pub struct Node {
     steering: Option<Mutex<Steering>>,
     /// Used without steering.
     bound: Mutex<Bound>,
+    /// The inodes of sockets that an agent before this one was bound by: as long as they are open,
+    /// they are this agent's. Used with steering.
+    inherited: Mutex<BTreeSet<u64>>,
     vips: Mutex<Vips>,
     /// `None` where connections are not held.
     syn_hold: Option<Mutex<SynHold>>,
     /// Done when nothing holds connections from an agent that does not.
     released: Once,
-    /// Done when no programs of an earlier agent keep connections from an agent without.
-    detached: Once,
+    /// Done when no programs of an earlier agent are at work.
+    relieved: Once,
     pin_dir: PathBuf,
-    locks: Arc<[File]>,
+    /// Of an earlier agent, until its programs are detached.
+    locks: Mutex<Arc<[File]>>,
     everywhere: Everywhere,
     shared: Mutex<Shared>,
     /// Given last, whether or not all of them can be steered.
@@ -139,13 +143,14 @@ impl Node {
         };
         Ok(Self {
             bound: Mutex::default(),
+            inherited: Mutex::default(),
             steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
             vips: Mutex::new(Vips::new(settings.tracking, settings.arp, settings.drain, Instant::now())),
             syn_hold: settings.syn_hold.map(|time| Mutex::new(SynHold::new(time, Instant::now()))),
             released: Once::new(),
-            detached: Once::new(),
+            relieved: Once::new(),
             pin_dir: settings.pin_dir.clone(),
-            locks: settings.locks.clone(),
+            locks: Mutex::new(settings.locks.clone()),
             everywhere: settings.everywhere,
             shared: Mutex::default(),
             served: Mutex::default(),
@@ -194,11 +199,15 @@ impl Node {
     }
 
     /// To be called when another agent has served since this one opened its programs, or last
-    /// served.
+    /// served: nothing is assumed to be as this one left it.
     ///
     /// # Errors
     /// When the maps cannot be read.
     pub fn reread(&self) -> Result<(), Error> {
+        lock(&self.vips).doubt(Instant::now());
+        if let Some(hold) = &self.syn_hold {
+            lock(hold).doubt();
+        }
         match &self.steering {
             Some(steering) => lock(steering).datapath.reread(),
             None => Ok(()),
@@ -212,6 +221,36 @@ impl Node {
     pub fn locks(&self) -> io::Result<Vec<OwnedFd>> {
         let Some(steering) = &self.steering else { return Ok(Vec::new()) };
         lock(steering).datapath.locks().map(|held| Ok(held.try_clone()?.into())).collect()
+    }
+
+    /// These listening sockets are of an agent before this one, and not in the way of frontends
+    /// that they are bound to.
+    pub fn inherit<'f>(&self, bound: impl Iterator<Item = BorrowedFd<'f>>) {
+        let inodes = bound.filter_map(|socket| Some(rustix::fs::fstat(socket).ok()?.st_ino));
+        *lock(&self.inherited) = inodes.collect();
+    }
+
+    /// Gives the locks of directories up: another agent has them, and may end before this one.
+    pub fn release_locks(&self) {
+        *lock(&self.locks) = Arc::default();
+        if let Some(steering) = &self.steering {
+            lock(steering).datapath.unlock();
+        }
+    }
+
+    /// Takes the programs of earlier agents out of the way, once this one serves and no other:
+    /// until then another one may have to go on with them.
+    pub fn relieve_predecessors(&self) {
+        self.relieved.call_once(|| {
+            let locks = std::mem::take(&mut *lock(&self.locks));
+            let result = match &self.steering {
+                Some(steering) => lock(steering).datapath.relieve_predecessors(),
+                None => return detach_predecessors(&self.pin_dir, &locks),
+            };
+            if let Err(error) = result {
+                tracing::warn!("programs of an earlier version stay at work: {error}");
+            }
+        });
     }
 
     /// The frontends that are to be served for those on all addresses, where these are not just
@@ -256,7 +295,7 @@ impl Node {
         };
         let frontends: BTreeSet<_> = wanted.iter().filter(|it| is_shared(&it.address)).copied().collect();
         let taken = match &self.steering {
-            Some(_) => ports::taken(&frontends),
+            Some(_) => ports::taken(&frontends, &lock(&self.inherited)),
             None => lock(&self.bound).taken_by_others(wanted),
         };
         shared.taken = frontends.iter().filter(|frontend| taken.contains_key(frontend)).copied().collect();
@@ -274,10 +313,7 @@ impl Node {
                 let taken = self.taken(&wanted);
                 lock(steering).apply(wanted.clone(), taken, &lock(&self.vips), now)
             }
-            None => {
-                self.detached.call_once(|| detach_predecessors(&self.pin_dir, &self.locks));
-                BTreeMap::new()
-            }
+            None => BTreeMap::new(),
         };
         lock(&self.vips).remove_others(now);
         lock(&self.served).clone_from(&wanted);
@@ -336,7 +372,7 @@ impl Node {
             return false;
         }
         let taken: BTreeSet<_> = match &self.steering {
-            Some(_) => ports::taken(&shared.frontends).into_keys().collect(),
+            Some(_) => ports::taken(&shared.frontends, &lock(&self.inherited)).into_keys().collect(),
             None => lock(&self.bound).holders(&shared.frontends).into_keys().collect(),
         };
         let is_spread = !shared.addresses.is_empty();

@@ -15,8 +15,11 @@ use crate::netlink::sockets::{self, Families, Listening};
 use crate::process::{self, Process};
 
 /// Those of the frontends on which another process listens, with what to do. To be asked about
-/// addresses that are not the Gateways' alone.
-pub(crate) fn taken<'f>(frontends: impl IntoIterator<Item = &'f FrontendKey>) -> RefusedFrontends {
+/// addresses that are not the Gateways' alone. Sockets with these inodes are in no frontend's way.
+pub(crate) fn taken<'f>(
+    frontends: impl IntoIterator<Item = &'f FrontendKey>,
+    inherited: &BTreeSet<u64>,
+) -> RefusedFrontends {
     // UDP is not served yet; its sockets do not listen, and are listed in another way.
     let mut shared = frontends.into_iter().filter(|frontend| frontend.is_tcp()).peekable();
     if shared.peek().is_none() {
@@ -24,7 +27,10 @@ pub(crate) fn taken<'f>(frontends: impl IntoIterator<Item = &'f FrontendKey>) ->
     }
     match sockets::listening() {
         Ok(listening) => {
-            let taken = shared.filter(|frontend| listening.iter().any(|it| conflicts(it, frontend)));
+            let is_taken = |frontend: &FrontendKey| {
+                listening.iter().any(|it| conflicts(it, frontend) && !inherited.contains(&it.inode))
+            };
+            let taken = shared.filter(|frontend| is_taken(frontend));
             let in_use = taken.map(|frontend| {
                 let why = format!(
                     "another process of the node listens on port {}: use another port, or an address of the \
@@ -207,6 +213,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let tcp = FrontendKey::tcp(address);
         let udp = FrontendKey { protocol: L4Protocol::Udp, ..tcp };
-        assert_eq!(taken(&[udp, tcp]).into_keys().collect::<Vec<_>>(), [tcp]);
+        let taken = |inherited| taken(&[udp, tcp], &inherited).into_keys().collect::<Vec<_>>();
+        assert_eq!(taken(BTreeSet::new()), [tcp]);
+        let inode = rustix::fs::fstat(&listener).unwrap().st_ino;
+        assert_eq!(taken([inode].into()), [], "it is an agent's before this one");
     }
 }

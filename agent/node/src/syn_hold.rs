@@ -94,6 +94,11 @@ impl SynHold {
         }
     }
 
+    /// Another agent may have changed the rules.
+    pub(crate) fn doubt(&mut self) {
+        self.frontends = None;
+    }
+
     /// This agent serves no longer, and lives on for as long as its connections do. The time begins
     /// now.
     pub(crate) fn stop(&mut self) {

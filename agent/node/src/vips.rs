@@ -216,6 +216,17 @@ impl Vips {
         }
     }
 
+    /// Another agent may have changed addresses and rules: they are looked at with the next chores.
+    pub(crate) fn doubt(&mut self, now: Instant) {
+        self.next_comparison = now;
+        if let Some(rules) = &mut self.untracked {
+            rules.doubt();
+        }
+        if let Some(rules) = &mut self.silence {
+            rules.doubt();
+        }
+    }
+
     /// The kernel programs' treatment of each. One that lingers is local still, and no more than
     /// before it is to be the way to what else listens on the node.
     pub(crate) fn sharing(&self) -> impl Iterator<Item = (IpAddr, Sharing)> {

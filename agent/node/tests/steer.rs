@@ -262,6 +262,8 @@ fn an_agent_of_another_version_is_relieved() {
         let new = Cores::new(1);
         next.set_sockets(&new.sockets()).unwrap();
         next.apply(&desired_443()).unwrap();
+        assert_reaches(&client, &old, "10.50.0.1:443");
+        next.relieve_predecessors().unwrap();
         assert_reaches(&client, &new, "10.50.0.1:443");
         assert!(!other.exists(), "the other version's pins are left");
     });
@@ -306,6 +308,7 @@ fn maps_of_another_shape_are_left_and_replaced() {
             let new = Cores::new(1);
             next.set_sockets(&new.sockets()).unwrap();
             next.apply(&desired_443()).unwrap();
+            next.relieve_predecessors().unwrap();
             assert_reaches(&client, &new, "10.50.0.1:443");
             assert!(count(&next, Reason::Steered) > 0);
             assert!(!directory.exists(), "{name}: it has no agent any more");

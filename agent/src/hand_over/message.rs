@@ -25,27 +25,19 @@ const LONGEST: usize = 16 << 10;
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Message {
     /// The successor's first word.
-    Hello {
-        protocol: u32,
-        installation: String,
-    },
+    Hello { protocol: u32, installation: String },
     /// With the lock of the network namespace, then those of directories.
     Welcome,
-    Refused {
-        reason: String,
-    },
+    /// The predecessor serves on, and the successor is to end. May come at any time.
+    Refused { reason: String },
     /// The successor is ready to serve.
     Take,
     /// With listening sockets.
-    Sockets {
-        role: Role,
-    },
+    Sockets { role: Role },
     /// There are no more.
     AllSockets,
     /// The successor serves. It may ask for the path of the admin socket.
-    Serving {
-        needs_admin_socket: bool,
-    },
+    Serving { needs_admin_socket: bool },
     /// The predecessor accepts and writes nothing any more.
     Released,
 }

@@ -84,6 +84,16 @@ impl Scenario {
         self.node.ip(arguments)
     }
 
+    /// A command that runs on the node.
+    pub fn command_on_node(&self, program: &str) -> Command {
+        self.node.command(program)
+    }
+
+    /// Runs a function on the node. Sockets made there stay there.
+    pub fn on_node<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.node.enter(function)
+    }
+
     /// True if a VIP is an address of the node.
     pub fn is_local(&self, vip: &str) -> Result<bool> {
         self.node.enter(|| Ok(TcpListener::bind((vip, 0)).is_ok()))
@@ -124,7 +134,13 @@ impl Scenario {
             datapath: Datapath::Ebpf,
             interface: CLIENT_INTERFACE.to_owned(),
             // Of Gateways that ask for none.
-            arguments: ["--address", VIP].map(Into::into).into(),
+            arguments: vec![
+                "--address".into(),
+                VIP.into(),
+                // Agents with different scratch directories hand over to each other.
+                "--state-dir".into(),
+                self.file("state").into(),
+            ],
             through: self.node.prefix(),
         })
     }

@@ -69,6 +69,8 @@ impl Launch {
     fn command(&self) -> Command {
         // The agent goes when its starter does, however that ends.
         let mut command = Command::new("setpriv");
+        // A further argument may name another one.
+        command.env("PORTCULLIS_STATE_DIR", self.scratch.join("state"));
         command.args(["--pdeathsig", "KILL"]).args(&self.through).arg(&self.binary).arg("run");
         command.arg("--config-dir").arg(&self.config);
         command.arg("--admin-socket").arg(self.socket());
@@ -179,6 +181,20 @@ impl Agent {
             true => bail!("it ended well; its log:\n{}", self.log()),
             false => Ok(self.log()),
         }
+    }
+
+    /// SIGSTOP: it hangs until it is resumed.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// False when it has ended.
+    pub fn runs(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
     }
 
     /// SIGTERM, as an orderly stop, and wait until connections are drained.

@@ -5,19 +5,19 @@
 //! its lock is held as long as the agent runs.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use portcullis_common::ABI_VERSION;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
-use rustix::process::geteuid;
 
 use crate::error::{Error, Unavailable};
+use crate::ownership::{PRIVATE, check_owner, close_to_others, resolve};
 use crate::process::Process;
 use crate::programs::sys;
 
@@ -27,10 +27,6 @@ pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portcullis";
 const BPFFS: &str = "/sys/fs/bpf";
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPFFS_MAGIC: u32 = 0xcafe_4a11;
-/// Mode of the directory: maps decide which process gets connections.
-const PRIVATE: u32 = 0o700;
-const STICKY: u32 = 0o1000;
-const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Names of link pins start with this; all others are maps.
 const LINK: &str = "link-";
 
@@ -98,6 +94,7 @@ impl Pins {
         let more = (1..).map(|number: u32| format!("{namespace}-{number}"));
         let mut names = std::iter::once(namespace.clone()).chain(more).map(|name| version.join(name));
         let directory = names.find(|path| !path.exists()).unwrap_or_else(|| version.join(&namespace));
+        // Maps decide which process gets connections.
         let made = DirBuilder::new().recursive(true).mode(PRIVATE).create(&directory);
         made.map_err(|source| Unavailable::PinDirectory { path: directory.clone(), source })?;
         let mut pins = Self { directory, in_use: None };
@@ -126,6 +123,10 @@ impl Pins {
     /// The lock that this agent has.
     pub(crate) fn held(&self) -> Option<&File> {
         self.in_use.as_ref()
+    }
+
+    pub(crate) fn unlock(&mut self) {
+        self.in_use = None;
     }
 
     /// Returns `true` if one of these is their lock.
@@ -196,57 +197,16 @@ fn is_same(one: &File, other: &File) -> bool {
 }
 
 fn namespace() -> Result<String, Unavailable> {
-    let namespace =
-        rustix::fs::stat(NETWORK_NAMESPACE).map_err(|e| Unavailable::NetworkNamespace(e.into()))?;
+    network_namespace().map_err(Unavailable::NetworkNamespace)
+}
+
+/// The name of this network namespace in directories of the agent: `net-4026531840`.
+///
+/// # Errors
+/// When `/proc` is not mounted.
+pub fn network_namespace() -> io::Result<String> {
+    let namespace = rustix::fs::stat(NETWORK_NAMESPACE)?;
     Ok(format!("net-{}", namespace.st_ino))
-}
-
-/// The directory that the path stands for; symbolic links are followed here only.
-fn resolve(base: &Path) -> Result<PathBuf, Unavailable> {
-    let failed = |source| Unavailable::PinDirectory { path: base.to_owned(), source };
-    let base = std::path::absolute(base).map_err(failed)?;
-    let there = base.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/"));
-    there.ancestors().try_for_each(check_owner)?;
-    let resolved = fs::canonicalize(there).map_err(failed)?;
-    let missing = base.strip_prefix(there).unwrap_or(Path::new(""));
-    // Without the slash that joining nothing leaves.
-    Ok(resolved.join(missing).components().collect())
-}
-
-/// Refuses a directory in which others than this user and root could put another one in place of
-/// what they find, and a link that is another user's.
-fn check_owner(directory: &Path) -> Result<(), Unavailable> {
-    let (owner, mode) = owner_and_mode(directory)?;
-    let link = fs::symlink_metadata(directory).map_or(owner, |link| link.uid());
-    let is_foreign = |owner: &u32| *owner != geteuid().as_raw() && *owner != 0;
-    if let Some(owner) = [owner, link].into_iter().find(is_foreign) {
-        return Err(Unavailable::ForeignDirectory { path: directory.to_owned(), owner });
-    }
-    let (is_sticky, is_writable) = (mode & STICKY != 0, mode & WRITABLE_BY_OTHERS != 0);
-    match is_writable && !is_sticky {
-        true => Err(Unavailable::OpenDirectory { path: directory.to_owned() }),
-        false => Ok(()),
-    }
-}
-
-/// Agents of earlier versions left it open.
-fn close_to_others(directory: &Path) -> Result<(), Unavailable> {
-    let (owner, mode) = owner_and_mode(directory)?;
-    if owner != geteuid().as_raw() {
-        return Err(Unavailable::ForeignDirectory { path: directory.to_owned(), owner });
-    }
-    if mode & 0o777 == PRIVATE {
-        return Ok(());
-    }
-    let closed = fs::set_permissions(directory, Permissions::from_mode(PRIVATE));
-    closed.map_err(|source| Unavailable::PinDirectory { path: directory.to_owned(), source })
-}
-
-fn owner_and_mode(directory: &Path) -> Result<(u32, u32), Unavailable> {
-    let metadata = fs::metadata(directory);
-    let metadata =
-        metadata.map_err(|source| Unavailable::PinDirectory { path: directory.to_owned(), source })?;
-    Ok((metadata.uid(), metadata.mode()))
 }
 
 fn remove_file(path: PathBuf) -> Result<(), Error> {

@@ -41,6 +41,11 @@ impl<R: Clone + PartialEq> Rules<R> {
         }
     }
 
+    /// They may be others than were set last.
+    pub(super) fn doubt(&mut self) {
+        self.current = None;
+    }
+
     /// Sets rules that could not be set before, or that are not there any more. Returns true for
     /// the latter.
     pub(super) fn restore(&mut self, wanted: R) -> bool {
