@@ -71,10 +71,13 @@ pub fn set(silence: &Silence) -> io::Result<()> {
     ruleset.commit()
 }
 
-/// Returns `true` if the rules are there. The VIPs themselves are not compared.
+/// Returns `true` if the rules are there, with as many VIPs. These are not compared.
 ///
 /// # Errors
 /// As [`set`].
 pub fn is_in_force(silence: &Silence) -> io::Result<bool> {
-    Ok(silence.vips.is_empty() || nftables::has_rules(Family::Arp, LASTING, 1 + silence.interfaces.len())?)
+    let (rules, vips) = (1 + silence.interfaces.len(), silence.vips.len());
+    Ok(vips == 0
+        || nftables::has_rules(Family::Arp, LASTING, rules)?
+            && nftables::has_elements(Family::Arp, LASTING, VIPS, vips)?)
 }

@@ -138,6 +138,12 @@ pub(crate) fn has_rules(family: Family, name: &str, rules: usize) -> io::Result<
     Ok(message::count(Kind::GetRule, family as u8, table(name))? == rules)
 }
 
+/// Returns `true` if a set of a table has this many elements.
+pub(crate) fn has_elements(family: Family, name: &str, set: &str, elements: usize) -> io::Result<bool> {
+    // Table 1, set 2.
+    Ok(message::count_elements(family as u8, table(name).text(2, set))? == elements)
+}
+
 /// Returns `true` for the error of a kernel that knows no rules, or none of the family, and
 /// therefore has none of ours.
 pub(crate) fn is_unknown(error: &io::Error) -> bool {

@@ -60,16 +60,13 @@ pub fn set(untracked: &Untracked) -> io::Result<()> {
     }
 }
 
-/// Returns `true` if the rules for such traffic are there. Addresses and ports are not compared.
+/// Returns `true` if the rules for such traffic are there, with as many addresses and ports. These
+/// are not compared.
 ///
 /// # Errors
 /// As [`set`].
 pub fn is_in_force(untracked: &Untracked) -> io::Result<bool> {
-    let is_complete = |table: Table| match table.rules(untracked) {
-        0 => Ok(true),
-        rules => nftables::has_rules(table.0.family, LASTING, rules),
-    };
-    Ok(is_complete(Table(IPV4))? && is_complete(Table(IPV6))?)
+    Ok(Table(IPV4).is_complete(untracked)? && Table(IPV6).is_complete(untracked)?)
 }
 
 /// One of the two tables.
@@ -104,6 +101,19 @@ impl Table {
                 }
             }
         }
+    }
+
+    fn is_complete(self, untracked: &Untracked) -> io::Result<bool> {
+        let (family, rules) = (self.0.family, self.rules(untracked));
+        if rules == 0 {
+            return Ok(true);
+        }
+        let (vips, frontends) = self.keys(untracked);
+        let has = |set: &str, keys: &[Vec<u8>]| match keys.len() {
+            0 => Ok(true),
+            count => nftables::has_elements(family, LASTING, set, count),
+        };
+        Ok(nftables::has_rules(family, LASTING, rules)? && has(VIPS, &vips)? && has(FRONTENDS, &frontends)?)
     }
 
     /// Number of rules for such traffic.

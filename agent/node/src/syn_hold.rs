@@ -35,7 +35,7 @@ use portcullis_model::FrontendKey;
 use rustix::rand::GetRandomFlags;
 
 use crate::nftables::addressing::{Addressing, IPV4, IPV6, endpoint};
-use crate::nftables::{Family, LASTING, Lifetime, Owned, Rule, Ruleset, has_rules, is_unknown};
+use crate::nftables::{Family, LASTING, Lifetime, Owned, Rule, Ruleset, has_elements, has_rules, is_unknown};
 
 /// Set and cleared between our two chains; the usual networks and service proxies use others.
 const SERVED: u32 = 0x2000;
@@ -122,7 +122,7 @@ impl SynHold {
             }
             return;
         };
-        let is_gone = is_due && has_rules(Family::Inet, LASTING, rules(frontends)).is_ok_and(|it| !it);
+        let is_gone = is_due && is_in_force(frontends).is_ok_and(|it| !it);
         let is_old = now >= self.next_refresh;
         if is_old {
             self.next_refresh = now + self.time / 2;
@@ -218,6 +218,22 @@ pub(crate) fn remove() -> io::Result<()> {
         Err(error) if is_unknown(&error) => Ok(()),
         result => result,
     }
+}
+
+/// Frontends and ports are counted, not compared.
+fn is_in_force(frontends: &BTreeSet<FrontendKey>) -> io::Result<bool> {
+    if !has_rules(Family::Inet, LASTING, rules(frontends))? {
+        return Ok(false);
+    }
+    for ((set, addressing), everywhere) in FRONTENDS.into_iter().zip([IPV4, IPV6]).zip(PORTS) {
+        let of_one = of_one_address(frontends).filter(|it| addressing.has(&it.address)).count();
+        for (set, keys) in [(set, of_one), (everywhere, ports(frontends, addressing).len())] {
+            if keys > 0 && !has_elements(Family::Inet, LASTING, set, keys)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Number of rules that hold these.

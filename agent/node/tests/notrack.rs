@@ -140,6 +140,9 @@ fn rules_that_were_flushed_are_missed() {
         nft("flush chain ip6 portcullis output");
         assert!(!is_in_force(&both), "without the rules of a chain");
         set(&both).unwrap();
+        nft("flush set ip portcullis vips");
+        assert!(!is_in_force(&both), "without addresses");
+        set(&both).unwrap();
         nft("flush ruleset");
         assert!(!is_in_force(&both), "as `systemctl reload nftables` leaves it");
     });
@@ -152,6 +155,7 @@ fn ten_thousand_vips_fit() {
             (0..10_000_u32).map(|host| IpAddr::from((0x0a32_0000 + host).to_be_bytes())).collect();
         set(&many).unwrap();
         assert!(nft("list set ip portcullis vips").contains("10.50.39.15"));
+        assert!(is_in_force(&many), "counted over several messages");
         set(&BTreeSet::new()).unwrap();
     });
 }

@@ -36,6 +36,7 @@ pub(super) enum Kind {
     GetRule = 7,
     NewSet = 9,
     NewElements = 12,
+    GetElements = 13,
     DeleteElements = 14,
 }
 
@@ -120,9 +121,24 @@ impl Batch {
 
 /// Number of objects that the kernel lists, of those that have these attributes.
 pub(super) fn count(kind: Kind, family: u8, attributes: Attributes) -> io::Result<usize> {
+    list(kind, family, attributes, |_| 1)
+}
+
+/// The same of a set's elements, of which a message has many.
+pub(super) fn count_elements(family: u8, set: Attributes) -> io::Result<usize> {
+    // NFTA_SET_ELEM_LIST_ELEMENTS.
+    const ELEMENTS: u16 = 3;
+    list(Kind::GetElements, family, set, |message| {
+        let lists = attributes(message).filter(|(kind, _)| *kind == ELEMENTS);
+        lists.map(|(_, list)| attributes(list).count()).sum()
+    })
+}
+
+/// The sum of what is counted in each message that the kernel answers with.
+fn list(kind: Kind, family: u8, attributes: Attributes, count: impl Fn(&[u8]) -> usize) -> io::Result<usize> {
     let socket = connect()?;
-    let number = NFTABLES << 8 | kind as u16;
-    socket.send(&message(number, REQUEST | DUMP, 1, [family, 0, 0, 0], &attributes.0), 0)?;
+    let request = NFTABLES << 8 | kind as u16;
+    socket.send(&message(request, REQUEST | DUMP, 1, [family, 0, 0, 0], &attributes.0), 0)?;
     let mut listed = 0;
     loop {
         let (answer, _) = socket.recv_from_full()?;
@@ -130,7 +146,11 @@ pub(super) fn count(kind: Kind, family: u8, attributes: Attributes) -> io::Resul
             match kind {
                 NLMSG_DONE => return Ok(listed),
                 NLMSG_ERROR => drop(acknowledged(header, body)?),
-                _ => listed += 1,
+                _ => {
+                    let length = (number(header, 0) as usize).saturating_sub(HEADER);
+                    // Behind `struct nfgenmsg`.
+                    listed += count(body.get(4..length).unwrap_or_default());
+                }
             }
         }
     }
@@ -177,6 +197,17 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
         let length = number(header, 0) as usize;
         rest = rest.get(length.next_multiple_of(4).max(HEADER)..).unwrap_or_default();
         Some((u16::from_ne_bytes([header[4], header[5]]), header, body))
+    })
+}
+
+/// The kind and value of each attribute.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (header, _) = rest.split_first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([header[2], header[3]]) & !NESTED, value))
     })
 }
 
