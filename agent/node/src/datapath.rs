@@ -11,7 +11,7 @@ use portcullis_common::reason::Reason;
 use portcullis_model::FrontendKey;
 
 use crate::error::{Error, Unavailable};
-use crate::plan::desired::{Desired, GROUP, Sharing, key};
+use crate::plan::desired::{Desired, GROUP, Sharing, address, flags, key};
 use crate::plan::{Contents, Op, plan};
 use crate::programs::attach::{self, Attachment, Unguarded};
 use crate::programs::guards::{self, Guards};
@@ -148,7 +148,15 @@ impl Datapath {
 
     /// Returns `true` if the maps know the VIPs as they are.
     pub(crate) fn holds(&self, vips: impl Iterator<Item = (IpAddr, Sharing)>) -> bool {
-        self.contents.vips == Desired::new([], vips).contents().vips
+        let known = &self.contents.vips;
+        let mut held = 0;
+        for (vip, sharing) in vips.filter(|(vip, _)| !vip.is_unspecified()) {
+            if known.get(&address(vip)) != Some(&flags(sharing)) {
+                return false;
+            }
+            held += 1;
+        }
+        held == known.len()
     }
 
     /// The contents of the maps.

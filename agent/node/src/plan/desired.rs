@@ -62,14 +62,14 @@ pub(crate) fn key(frontend: &FrontendKey) -> abi::FrontendKey {
     abi::FrontendKey::new(protocol, address(frontend.address), frontend.port)
 }
 
-fn address(ip: IpAddr) -> Address {
+pub(crate) fn address(ip: IpAddr) -> Address {
     match ip {
         IpAddr::V4(v4) => Address::v4(v4.octets()),
         IpAddr::V6(v6) => Address::v6(v6.octets()),
     }
 }
 
-const fn flags(sharing: Sharing) -> u32 {
+pub(crate) const fn flags(sharing: Sharing) -> u32 {
     match sharing {
         Sharing::Exclusive => VIP_EXCLUSIVE,
         Sharing::Shared => VIP_SHARED,
