@@ -14,6 +14,7 @@ mod nodes;
 mod outside;
 mod reached;
 mod removed;
+mod sessions;
 mod words;
 
 use std::path::Path;
@@ -25,6 +26,7 @@ use portcullis_test_cluster::{Check, Cluster, holds};
 use super::{TESTED, install};
 
 const MANIFESTS: &str = "on-cluster.yaml";
+const STREAMS: &str = "streams.yaml";
 /// Time for what only looks every 15 s: autoscalers, and agents at a Lease.
 const SCALING: Duration = Duration::from_secs(60);
 
@@ -65,6 +67,7 @@ pub(super) fn run(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> 
 fn check_all(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> Result<usize> {
     install::install(cluster, &super::crds(), binary)?;
     words::apply(cluster, MANIFESTS)?;
+    words::apply(cluster, STREAMS)?;
     outside::make(cluster)?;
     cluster.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", "-n", TESTED, "pod", "--all"])?;
     let checks = INSTALLED.iter().copied().chain([further]);

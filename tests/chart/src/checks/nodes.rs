@@ -10,6 +10,7 @@ use super::SCALING;
 use super::client::{Client, Conversation, PODS};
 use super::load::Load;
 use super::removed;
+use super::sessions::{Kind, Sessions};
 use super::words::{agent_pid, await_field, field, patch, pins, vip};
 use crate::{NAMESPACE, RELEASE};
 
@@ -20,13 +21,17 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
         pods_reach_it,
     ),
     ("both nodes reach the Gateway", nodes_reach_it),
-    ("an update of the agents fails no request, and none waits for another agent", updates_cost_nothing),
+    (
+        "updates of the agents, of their maps too, fail no request and no session, and none waits for another agent",
+        updates_cost_nothing,
+    ),
     ("the leader's death: the other agent serves on, leads, and follows changes", leader_dies),
     ("the agent that died is back and serves", agent_returns),
     ("a node that the DaemonSet leaves out keeps nothing; the other one serves on", node_is_left_out),
 ];
 
-const UPDATES: usize = 3;
+/// Versions that the maps of the old agents have, as far as the new ones can tell: old, new, old.
+const OTHER_VERSIONS: [&str; 3] = ["v0", "v9999", "v0"];
 
 /// Time after which Linux sends the first packet of a connection again.
 const RETRANSMISSION: Duration = Duration::from_secs(1);
@@ -69,17 +74,50 @@ fn updates_cost_nothing(cluster: &Cluster) -> Result<()> {
     let on = |client| Load::begin(cluster, client, &url);
     let loads = [PODS[0], PODS[1], Client::Node(Node::FIRST), Client::Node(Node::SECOND)].map(on);
     let loads = loads.into_iter().collect::<Result<Vec<_>>>()?;
-    for _ in 0..UPDATES {
+    let sessions = begin_sessions(cluster, &vip)?;
+    for version in OTHER_VERSIONS {
         let tunnel = Conversation::begin(cluster, PODS[0], &vip, 80)?;
+        rename_pins(cluster, version)?;
         let daemon_set = format!("daemonset/{RELEASE}");
         cluster.kubectl(&["rollout", "restart", "-n", NAMESPACE, &daemon_set])?;
         cluster.kubectl(&["rollout", "status", "--timeout=120s", "-n", NAMESPACE, &daemon_set])?;
         drop(tunnel);
+        for node in cluster.nodes() {
+            let pins = pins(cluster, node)?;
+            ensure!(!pins.contains(&format!("{version}/")), "{node} has the old agent's maps still: {pins}");
+        }
+    }
+    for session in sessions {
+        eprintln!("    {}", session.end()?);
     }
     for load in loads {
         let longest = load.end()?;
         eprintln!("    the slowest request took {longest:?}");
         ensure!(longest < RETRANSMISSION, "a request took {longest:?}: it was dropped at first");
+    }
+    Ok(())
+}
+
+/// From pods on both nodes, and of each kind.
+fn begin_sessions(cluster: &Cluster, vip: &str) -> Result<Vec<Sessions>> {
+    let address = "{.status.addresses[0].value}";
+    wait::until_true("the address of the Gateway for streams", SCALING, || {
+        field(cluster, "gateway/streams", address).is_ok_and(|address| !address.is_empty())
+    })?;
+    let streams = field(cluster, "gateway/streams", address)?;
+    let kinds = [(Kind::WebSocket, vip, 80), (Kind::Tcp, &*streams, 7000), (Kind::Udp, &*streams, 5353)];
+    let of_both = kinds.into_iter().flat_map(|kind| PODS.map(|client| (client, kind)));
+    of_both
+        .map(|(client, (kind, address, port))| Sessions::begin(cluster, client, kind, address, port))
+        .collect()
+}
+
+/// The version of the maps is the name of the directory. The nodes may share its file system.
+fn rename_pins(cluster: &Cluster, version: &str) -> Result<()> {
+    let rename =
+        r#"cd /sys/fs/bpf/portcullis && for found in v*; do [ "$found" = "$0" ] || mv "$found" "$0"; done"#;
+    for node in cluster.nodes() {
+        command::output(cluster.command_on(node, "sh").args(["-ec", rename, version]))?;
     }
     Ok(())
 }
