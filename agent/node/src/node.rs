@@ -64,7 +64,6 @@ pub enum Choice {
 /// the next agent.
 pub struct Node {
     steering: Option<Mutex<Steering>>,
-    /// Used without steering.
     bound: Mutex<Bound>,
     /// The inodes of sockets that an agent before this one was bound by: as long as they are open,
     /// they are this agent's. Used with steering.
@@ -279,14 +278,21 @@ impl Node {
         // The node's own are not ours to add, even if the node has lost one meanwhile.
         let own = wanted.iter().filter(|frontend| !addresses.contains(&frontend.address)).copied();
         let mut refused = lock(&self.vips).add(&own.collect(), shared, Instant::now());
-        if !self.is_steered() {
-            refused.extend(self.taken(wanted));
-        }
+        refused.extend(match &self.steering {
+            Some(_) => lock(&self.bound).taken_by_others(&self.on_sockets(wanted)),
+            None => self.taken(wanted),
+        });
         refused
     }
 
-    /// The frontends on which another process listens: with kernel programs of those on shared
-    /// addresses, without of all. Remembers what to look at again.
+    /// Those of the frontends that are served from ordinary sockets.
+    fn on_sockets(&self, frontends: &BTreeSet<FrontendKey>) -> BTreeSet<FrontendKey> {
+        let is_steered = |frontend: &FrontendKey| self.is_steered() && frontend.is_tcp();
+        frontends.iter().filter(|frontend| !is_steered(frontend)).copied().collect()
+    }
+
+    /// The frontends on which another process listens: of those that are steered the ones on shared
+    /// addresses, of the others all. Remembers what to look at again.
     fn taken(&self, wanted: &BTreeSet<FrontendKey>) -> RefusedFrontends {
         let mut shared = lock(&self.shared);
         let vips = lock(&self.vips);
@@ -294,10 +300,10 @@ impl Node {
             address.is_unspecified() || shared.addresses.contains(address) || vips.is_nodes(address)
         };
         let frontends: BTreeSet<_> = wanted.iter().filter(|it| is_shared(&it.address)).copied().collect();
-        let taken = match &self.steering {
-            Some(_) => ports::taken(&frontends, &lock(&self.inherited)),
-            None => lock(&self.bound).taken_by_others(wanted),
-        };
+        let mut taken = lock(&self.bound).taken_by_others(&self.on_sockets(wanted));
+        if self.is_steered() {
+            taken.extend(ports::taken(&frontends, &lock(&self.inherited)));
+        }
         shared.taken = frontends.iter().filter(|frontend| taken.contains_key(frontend)).copied().collect();
         shared.frontends = frontends;
         taken
@@ -371,10 +377,11 @@ impl Node {
         if shared.frontends.is_empty() {
             return false;
         }
-        let taken: BTreeSet<_> = match &self.steering {
-            Some(_) => ports::taken(&shared.frontends, &lock(&self.inherited)).into_keys().collect(),
-            None => lock(&self.bound).holders(&shared.frontends).into_keys().collect(),
-        };
+        let on_sockets = self.on_sockets(&shared.frontends);
+        let mut taken: BTreeSet<_> = lock(&self.bound).holders(&on_sockets).into_keys().collect();
+        if self.is_steered() {
+            taken.extend(ports::taken(&shared.frontends, &lock(&self.inherited)).into_keys());
+        }
         let is_spread = !shared.addresses.is_empty();
         taken != shared.taken || is_spread && addresses::outward().is_ok_and(|now| now != shared.addresses)
     }

@@ -1,31 +1,31 @@
 //! Ports of the whole node. The kernel programs would take such a port from a process that listens
 //! on it already (sshd, the kubelet), so a frontend that an ordinary socket could not be bound to
 //! is refused here. Sockets of connections, whatever their local port, are in no frontend's way:
-//! they are found before the programs run. Ordinary sockets are not bound to ports that another
-//! agent has.
+//! they are found before the programs run. Ordinary sockets, which UDP always has, are not bound to
+//! ports that another process would share.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use portcullis_model::FrontendKey;
+use portcullis_model::{FrontendKey, L4Protocol};
 
 use crate::error::RefusedFrontends;
 use crate::netlink::sockets::{self, Families, Listening};
 use crate::process::{self, Process};
 
-/// Those of the frontends on which another process listens, with what to do. To be asked about
-/// addresses that are not the Gateways' alone. Sockets with these inodes are in no frontend's way.
+/// Those of the frontends that the kernel programs would take from another process, with what to
+/// do. To be asked about addresses that are not the Gateways' alone. Sockets with these inodes are
+/// in no frontend's way.
 pub(crate) fn taken<'f>(
     frontends: impl IntoIterator<Item = &'f FrontendKey>,
     inherited: &BTreeSet<u64>,
 ) -> RefusedFrontends {
-    // UDP is not served yet; its sockets do not listen, and are listed in another way.
     let mut shared = frontends.into_iter().filter(|frontend| frontend.is_tcp()).peekable();
     if shared.peek().is_none() {
         return BTreeMap::new();
     }
-    match sockets::listening() {
+    match sockets::listening(L4Protocol::Tcp) {
         Ok(listening) => {
             let is_taken = |frontend: &FrontendKey| {
                 listening.iter().any(|it| conflicts(it, frontend) && !inherited.contains(&it.inode))
@@ -55,13 +55,13 @@ pub(crate) fn taken<'f>(
     }
 }
 
-/// The frontends that this agent serves from ordinary sockets. Its cores share each port
-/// (`SO_REUSEPORT`), so the kernel would let another agent of the same user share it as well, and
-/// every other connection would go there.
+/// The frontends that this agent serves from ordinary sockets: those of UDP, and without kernel
+/// programs all. Its cores share each port (`SO_REUSEPORT`), so the kernel would let another
+/// process of the same user share it as well, and every other connection would go there.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
     /// The inodes of listening sockets that were found to be this process's own.
-    own: BTreeSet<u64>,
+    own: BTreeSet<(L4Protocol, u64)>,
     /// The frontends on which another process listened when that was logged last.
     logged: BTreeSet<FrontendKey>,
 }
@@ -71,13 +71,14 @@ impl Bound {
     /// they are. Where the kernel lists no sockets, bind(2) decides alone.
     pub(crate) fn taken_by_others(&mut self, wanted: &BTreeSet<FrontendKey>) -> RefusedFrontends {
         let holders = self.holders(wanted);
-        for (_, socket) in holders.iter().filter(|(frontend, _)| !self.logged.contains(frontend)) {
-            log_holder(socket);
+        for (frontend, socket) in holders.iter().filter(|(frontend, _)| !self.logged.contains(frontend)) {
+            log_holder(frontend.protocol, socket);
         }
         self.logged = holders.keys().copied().collect();
         let refused = holders.into_iter().map(|(frontend, Listening { address, .. })| {
+            let protocol = frontend.protocol.as_str();
             let why = format!(
-                "Address already in use: another process listens on {address}; use another port or address"
+                "Address already in use: another process listens on {protocol} {address}; use another port or address"
             );
             (frontend, why)
         });
@@ -86,24 +87,23 @@ impl Bound {
 
     /// The sockets of other processes that are in the way of frontends, the first for each.
     pub(crate) fn holders(&mut self, wanted: &BTreeSet<FrontendKey>) -> BTreeMap<FrontendKey, Listening> {
-        if !wanted.iter().any(FrontendKey::is_tcp) {
-            return BTreeMap::new();
-        }
-        let listening = sockets::listening().unwrap_or_else(|error| {
-            tracing::debug!("the kernel does not list sockets: {error}");
-            vec![]
+        let protocols: BTreeSet<_> = wanted.iter().map(|frontend| frontend.protocol).collect();
+        let listening: BTreeMap<_, _> = protocols.into_iter().map(|it| (it, listening(it))).collect();
+        self.own.retain(|(protocol, inode)| {
+            listening.get(protocol).is_none_or(|sockets| sockets.iter().any(|socket| socket.inode == *inode))
         });
-        self.own.retain(|inode| listening.iter().any(|socket| socket.inode == *inode));
         // Reading one's own descriptors takes time with many connections.
         let now: LazyCell<BTreeSet<u64>> = LazyCell::new(|| process::own_sockets().collect());
         let mut holders = BTreeMap::new();
-        for frontend in wanted.iter().filter(|frontend| frontend.is_tcp()) {
-            for socket in listening.iter().filter(|socket| conflicts(socket, frontend)) {
-                if self.own.contains(&socket.inode) {
+        for frontend in wanted {
+            let sockets = listening.get(&frontend.protocol).into_iter().flatten();
+            for socket in sockets.filter(|socket| conflicts(socket, frontend)) {
+                let key = (frontend.protocol, socket.inode);
+                if self.own.contains(&key) {
                     continue;
                 }
                 if now.contains(&socket.inode) {
-                    self.own.insert(socket.inode);
+                    self.own.insert(key);
                 } else {
                     holders.entry(*frontend).or_insert(*socket);
                 }
@@ -113,12 +113,21 @@ impl Bound {
     }
 }
 
+/// None where the kernel does not tell.
+fn listening(protocol: L4Protocol) -> Vec<Listening> {
+    sockets::listening(protocol).unwrap_or_else(|error| {
+        tracing::debug!("the kernel does not list sockets of {}: {error}", protocol.as_str());
+        Vec::new()
+    })
+}
+
 /// The process is the operator's matter, not that of a Gateway's owner.
-fn log_holder(socket: &Listening) {
+fn log_holder(protocol: L4Protocol, socket: &Listening) {
     let holder = Process::with_socket(socket.inode);
     let holder = holder.map_or_else(|| "another process".to_owned(), |process| process.to_string());
     tracing::warn!(
-        "{holder} listens on {}: it is served when that process has ended, or on another port or address",
+        "{holder} listens on {} {}: it is served when that process has ended, or on another port or address",
+        protocol.as_str(),
         socket.address
     );
 }
@@ -146,8 +155,6 @@ fn conflicts(socket: &Listening, frontend: &FrontendKey) -> bool {
 #[cfg(test)]
 mod tests {
     use portcullis_model::PortKey;
-
-    use portcullis_model::L4Protocol;
 
     use super::*;
 
@@ -208,14 +215,21 @@ mod tests {
     }
 
     #[test]
-    fn only_tcp_is_looked_up() {
+    fn tcp_and_udp_have_their_ports_apart() {
         let listener = std::net::TcpListener::bind("127.93.8.2:0").unwrap();
         let address = listener.local_addr().unwrap();
         let tcp = FrontendKey::tcp(address);
         let udp = FrontendKey { protocol: L4Protocol::Udp, ..tcp };
-        let taken = |inherited| taken(&[udp, tcp], &inherited).into_keys().collect::<Vec<_>>();
-        assert_eq!(taken(BTreeSet::new()), [tcp]);
+        let steered = |inherited| taken(&[udp, tcp], &inherited).into_keys().collect::<Vec<_>>();
+        assert_eq!(steered(BTreeSet::new()), [tcp]);
         let inode = rustix::fs::fstat(&listener).unwrap().st_ino;
-        assert_eq!(taken([inode].into()), [], "it is an agent's before this one");
+        assert_eq!(steered([inode].into()), [], "it is an agent's before this one");
+        let mut bound = Bound::default();
+        let own = std::net::UdpSocket::bind(address).unwrap();
+        assert!(bound.taken_by_others(&[udp, tcp].into()).is_empty(), "both are this process's own");
+        assert_eq!(bound.own.len(), 2);
+        drop((own, listener));
+        assert!(bound.holders(&[udp].into()).is_empty());
+        assert_eq!(bound.own.len(), 1, "of what was looked up, what is gone is forgotten");
     }
 }

@@ -1,12 +1,14 @@
 //! The network, the agent on it with `examples/quickstart`, and the backends.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use portcullis_testbed::{self as testbed, Agent, Authority, Backend, Datapath, Launch, quickstart};
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::client::{Request, VIP};
@@ -77,6 +79,38 @@ impl Scenario {
     pub fn server_on_node(&self, name: &str, address: &str) -> Result<Backend> {
         let address = address.parse()?;
         self.node.enter(|| Backend::start(name, address))
+    }
+
+    /// A socket of the node for datagrams, beside which others may be bound (`SO_REUSEPORT`); it
+    /// waits for ten seconds.
+    pub fn datagrams_on_node(&self, address: &str) -> Result<UdpSocket> {
+        datagrams(&self.node, address.parse()?)
+    }
+
+    /// The same, where backends are.
+    pub fn datagrams_at_backends(&self, address: &str) -> Result<UdpSocket> {
+        datagrams(&self.backends, address.parse()?)
+    }
+
+    /// Gives the node routes to networks, each with a next hop at the backends that knows no way
+    /// on: it says so by ICMP.
+    pub fn end_routes(&self, routes: &[(&str, &str)]) -> Result<()> {
+        self.node.ip(&["address", "add", "fd02::1/64", "dev", "back", "nodad"])?;
+        self.backends.ip(&["address", "add", "fd02::2/64", "dev", "eth0", "nodad"])?;
+        self.backends.enter(|| {
+            // With the limit it would say so twice, and then hardly ever.
+            for (setting, value) in
+                [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1"), ("ipv4/icmp_ratelimit", "0")]
+            {
+                fs::write(Path::new("/proc/sys/net").join(setting), value)?;
+            }
+            Ok(())
+        })?;
+        for (network, next) in routes {
+            self.node.ip(&["route", "add", network, "via", next])?;
+            self.backends.ip(&["route", "add", "unreachable", network])?;
+        }
+        Ok(())
     }
 
     /// Runs `ip` on the node.
@@ -175,6 +209,16 @@ fn network(test: &str) -> Result<[Namespace; 3]> {
     backends.ip(&["address", "add", "10.2.0.3/24", "dev", "eth0"])?;
     client.ip(&["route", "add", &format!("{VIP}/32"), "via", "10.1.0.1"])?;
     Ok([client, node, backends])
+}
+
+fn datagrams(namespace: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
+    namespace.enter(|| {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+        socket.set_reuse_port(true)?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        socket.bind(&address.into())?;
+        Ok(socket.into())
+    })
 }
 
 /// A veth pair: namespace, interface, address of both ends.

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -268,6 +268,57 @@ fn a_port_of_the_node_stays_with_its_process() {
         Ok(())
     };
     until(Duration::from_secs(15), is_ours).unwrap();
+}
+
+/// Beside a DNS server of the node that would share its port with any process of its user.
+const NAME_SERVER: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: portcullis}
+spec: {controllerName: portcullis.dev/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{type: IPAddress, value: 0.0.0.0}]
+  listeners:
+    - {name: dns, port: 53, protocol: UDP}
+    - {name: other, port: 54, protocol: UDP}
+";
+
+#[test]
+fn datagrams_to_a_port_of_the_node_stay_with_its_process() {
+    for datapath in [Datapath::Ebpf, Datapath::Userspace] {
+        let scenario = Scenario::without_configuration("datagrams").unwrap();
+        fs::write(scenario.config().join("gateway.yaml"), NAME_SERVER).unwrap();
+        let server = scenario.datagrams_on_node("10.1.0.1:53").unwrap();
+        let agent = scenario.launch_with(datapath).unwrap().start().unwrap();
+        let client = scenario.client.enter(|| Ok(UdpSocket::bind("0.0.0.0:0")?)).unwrap();
+        for text in ["1", "2", "3", "4"] {
+            client.send_to(text.as_bytes(), "10.1.0.1:53").unwrap();
+            let mut buffer = [0; 16];
+            let length = server.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], text.as_bytes());
+        }
+        let is_theirs = || {
+            let said = agent.status("Gateway", "infra", "edge")?;
+            anyhow::ensure!(said.contains("another process listens on UDP 10.1.0.1:53"), "{said}");
+            anyhow::ensure!(!said.contains("UDP 10.1.0.1:54"), "{said}");
+            Ok(())
+        };
+        until(Duration::from_secs(15), is_theirs).unwrap();
+        drop(server);
+        let is_ours = || {
+            let said = agent.status("Gateway", "infra", "edge")?;
+            anyhow::ensure!(!said.contains("another process"), "{said}");
+            Ok(())
+        };
+        until(Duration::from_secs(15), is_ours).unwrap();
+        let _again = scenario.datagrams_on_node("10.1.0.1:53").unwrap();
+        until(Duration::from_secs(15), is_theirs).unwrap();
+    }
 }
 
 #[test]

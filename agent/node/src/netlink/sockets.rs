@@ -1,5 +1,6 @@
 //! Sockets of this network namespace through sock_diag(7), the interface behind `ss`: which
-//! addresses have open TCP connections, what listens, and whose a unix socket is. The kernel
+//! addresses have open TCP connections, who takes connections or datagrams on a port, and whose a
+//! unix socket is. The kernel
 //! filters by state, so that a node with many connections lists only what is requested.
 
 use std::collections::BTreeSet;
@@ -7,12 +8,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use netlink_packet_core::Nla as _;
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP};
 use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 use netlink_packet_sock_diag::message::SockDiagMessage;
 use netlink_packet_sock_diag::unix::{self, ShowFlags, UnixRequest};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use portcullis_model::L4Protocol;
 
 use crate::netlink::Connection;
 
@@ -22,7 +24,7 @@ const UNIX_DIAG_UID: u16 = 7;
 /// `INET_DIAG_NOCOOKIE`: the inode says which.
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
-/// A socket that accepts connections.
+/// A socket that accepts connections, or takes datagrams of any sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listening {
     /// As it was bound: an IPv6 socket may have an IPv4-mapped address.
@@ -53,7 +55,7 @@ pub(crate) fn local_addresses() -> io::Result<BTreeSet<IpAddr>> {
         | StateFlags::LAST_ACK
         | StateFlags::CLOSING;
     let mut addresses = BTreeSet::new();
-    dump(&open, |socket| {
+    dump(L4Protocol::Tcp, &open, |socket| {
         addresses.insert(socket.header.socket_id.source_address.to_canonical());
     })?;
     Ok(addresses)
@@ -66,20 +68,24 @@ pub(crate) fn local_addresses() -> io::Result<BTreeSet<IpAddr>> {
 /// As [`local_addresses`].
 pub(crate) fn handshakes() -> io::Result<BTreeSet<SocketAddr>> {
     let mut local = BTreeSet::new();
-    dump(&StateFlags::SYN_RECV, |socket| {
+    dump(L4Protocol::Tcp, &StateFlags::SYN_RECV, |socket| {
         let id = &socket.header.socket_id;
         local.insert(SocketAddr::new(id.source_address.to_canonical(), id.source_port));
     })?;
     Ok(local)
 }
 
-/// All sockets that listen.
+/// All sockets that listen. Those of UDP are bound, and not connected to one peer.
 ///
 /// # Errors
-/// As [`local_addresses`].
-pub(crate) fn listening() -> io::Result<Vec<Listening>> {
+/// As [`local_addresses`]; UDP is a module of its own.
+pub(crate) fn listening(protocol: L4Protocol) -> io::Result<Vec<Listening>> {
+    let state = match protocol {
+        L4Protocol::Tcp => StateFlags::LISTEN,
+        L4Protocol::Udp => StateFlags::CLOSE,
+    };
     let mut sockets = Vec::new();
-    dump(&StateFlags::LISTEN, |socket| {
+    dump(protocol, &state, |socket| {
         let id = &socket.header.socket_id;
         let is_v6_only = socket.nlas.iter().any(|attribute| matches!(attribute, Nla::SkV6Only(true)));
         sockets.push(Listening {
@@ -121,11 +127,11 @@ fn user(attribute: &unix::nlas::Nla) -> Option<u32> {
 }
 
 /// A dump lists the sockets of one family; those of the other come with a dump of its own.
-fn dump(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
+fn dump(protocol: L4Protocol, states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
     for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
         let request = InetRequest {
             family,
-            protocol: IPPROTO_TCP,
+            protocol: number(protocol),
             extensions: ExtensionFlags::empty(),
             states: states.clone(),
             socket_id,
@@ -139,9 +145,16 @@ fn dump(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<
     Ok(())
 }
 
+fn number(protocol: L4Protocol) -> u8 {
+    match protocol {
+        L4Protocol::Tcp => IPPROTO_TCP,
+        L4Protocol::Udp => IPPROTO_UDP,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -180,10 +193,10 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let client = TcpStream::connect(address).unwrap();
         assert!(local_addresses().unwrap().contains(&v6), "{client:?}");
-        assert!(listening().unwrap().iter().any(|socket| socket.address == address));
+        assert!(listening(L4Protocol::Tcp).unwrap().iter().any(|socket| socket.address == address));
         // Others may have connections of this address, too.
         let mut ports = BTreeSet::new();
-        dump(&StateFlags::ESTABLISHED, |socket| {
+        dump(L4Protocol::Tcp, &StateFlags::ESTABLISHED, |socket| {
             let id = &socket.header.socket_id;
             ports.extend((id.source_address == v6).then_some(id.source_port));
         })
@@ -196,10 +209,21 @@ mod tests {
         let listener = TcpListener::bind("127.93.7.3:0").unwrap();
         let address = listener.local_addr().unwrap();
         let client = TcpStream::connect(address).unwrap();
-        let sockets = listening().unwrap();
+        let sockets = listening(L4Protocol::Tcp).unwrap();
         let of = |address| sockets.iter().filter(move |socket| socket.address == address).count();
         assert_eq!((of(address), of(client.local_addr().unwrap())), (1, 0));
         drop(listener);
-        assert!(listening().unwrap().iter().all(|socket| socket.address != address));
+        assert!(listening(L4Protocol::Tcp).unwrap().iter().all(|socket| socket.address != address));
+    }
+    #[test]
+    fn sockets_of_udp_listen_unless_they_are_connected() {
+        let [v4, v6, connected] =
+            ["127.93.7.4:0", "[::1]:0", "127.93.7.4:0"].map(|address| UdpSocket::bind(address).unwrap());
+        let [of_v4, of_v6, peer] = [&v4, &v6, &connected].map(|socket| socket.local_addr().unwrap());
+        connected.connect(of_v4).unwrap();
+        let sockets = listening(L4Protocol::Udp).unwrap();
+        let of = |address| sockets.iter().filter(move |socket| socket.address == address).count();
+        assert_eq!((of(of_v4), of(of_v6), of(peer)), (1, 1, 0));
+        assert!(listening(L4Protocol::Tcp).unwrap().iter().all(|socket| socket.address != of_v4));
     }
 }
