@@ -1,11 +1,12 @@
 //! A snapshot as plain values in a stable order, for operators, golden files and the admin
 //! endpoint.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_model::{
-    Action, Backend, BackendTarget, Entry, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
+    Action, BackendName, BackendTarget, Entry, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
     Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves, SlowClients, Snapshot, Timeouts,
     TlsTermination, ValueMatch, WeightedBackend,
 };
@@ -27,9 +28,15 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         frontends.insert(key.to_string(), value);
         shown.push((key, port));
     }
-    let backends = snapshot.backends.sorted().into_iter();
-    let backends: Map<_, _> =
-        backends.map(|(name, backend)| (name.to_string(), dump_backend(backend))).collect();
+    let without_requests = without_requests(snapshot);
+    let backends = snapshot.backends.sorted().into_iter().map(|(name, backend)| {
+        let mut value = object([("endpoints", json!(backend.endpoints))]);
+        if !without_requests.contains(&backend.name) {
+            value.insert("protocol".to_owned(), json!(backend.protocol));
+        }
+        (name.to_string(), Value::Object(value))
+    });
+    let backends: Map<_, _> = backends.collect();
     let mut dump = json!({"frontends": frontends, "backends": backends});
     if !snapshot.health_checks.is_empty() {
         let checks = snapshot.health_checks.iter();
@@ -203,8 +210,29 @@ fn dump_l4_backend(backend: &L4Backend) -> Map<String, Value> {
     object([target, ("weight", json!(backend.weight))])
 }
 
-fn dump_backend(backend: &Backend) -> Value {
-    json!({"protocol": backend.protocol, "endpoints": backend.endpoints})
+/// Backends that get connections or datagrams alone, which speak for themselves.
+fn without_requests(snapshot: &Snapshot) -> HashSet<&BackendName> {
+    let (mut named, mut requested) = (HashSet::new(), HashSet::new());
+    for listener in snapshot.frontends.values().flat_map(|port| port.listeners.iter()) {
+        let by_name = listener.serves.server_names().into_iter().flat_map(|rules| rules.values());
+        for rule in by_name.chain(listener.serves.only_rule()) {
+            let L4Action::Forward(split) = &rule.action else { continue };
+            named.extend(split.backends().iter().filter_map(|backend| match &backend.target {
+                L4Target::Known(name) => Some(name),
+                L4Target::Refuse(_) => None,
+            }));
+        }
+        let hosts = listener.serves.routes().into_iter().flat_map(|routes| routes.hosts());
+        for entry in hosts.flat_map(|(_, paths)| paths.entries()) {
+            let Action::Forward(split) = &entry.rule.action else { continue };
+            requested.extend(split.backends().iter().filter_map(|backend| match &backend.target {
+                BackendTarget::Known(name) => Some(name),
+                BackendTarget::Invalid(_) => None,
+            }));
+        }
+    }
+    named.retain(|name| !requested.contains(name));
+    named
 }
 
 fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
