@@ -114,8 +114,13 @@ fn service_port(service: &Service, port: PortKey) -> Option<&ServicePort> {
 /// "Transport protocols" of a Service may share a port number: HTTP/3 stands beside HTTP/2 like
 /// that.
 fn foreign_transport(port: &ServicePort, own: L4Protocol) -> Option<&str> {
-    let transport = port.protocol.as_deref().filter(|transport| !transport.is_empty()).unwrap_or("TCP");
+    let transport = transport(port.protocol.as_deref());
     (transport != own.as_str()).then_some(transport)
+}
+
+/// TCP, unless an object says otherwise.
+fn transport(stated: Option<&str>) -> &str {
+    stated.filter(|transport| !transport.is_empty()).unwrap_or("TCP")
 }
 
 /// `None`: the Service does not say. KEP-3726 names the `kubernetes.io` protocols.
@@ -156,20 +161,17 @@ fn endpoints<'s>(
 }
 
 /// The slice's endpoints with the number that the Service port has there: slices name ports, and
-/// hold target ports.
+/// hold target ports. A port of the same name over another transport is another one.
 fn ported<'s>(
     slice: &'s EndpointSlice,
     port: &ServicePort,
 ) -> impl Iterator<Item = (&'s EndpointSlice, &'s Endpoint, u16)> {
-    let wanted = port.name.as_deref().unwrap_or_default();
-    let same_name = slice
-        .ports
-        .iter()
-        .flatten()
-        .find(|candidate| candidate.name.as_deref().unwrap_or_default() == wanted);
+    let wanted = (port.name.as_deref().unwrap_or_default(), transport(port.protocol.as_deref()));
+    let same = slice.ports.iter().flatten().find(|candidate| {
+        (candidate.name.as_deref().unwrap_or_default(), transport(candidate.protocol.as_deref())) == wanted
+    });
     let usable = slice.address_type == "IPv4" || slice.address_type == "IPv6";
-    let number =
-        same_name.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()).filter(|_| usable);
+    let number = same.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()).filter(|_| usable);
     number
         .into_iter()
         .flat_map(move |number| slice.endpoints.iter().map(move |endpoint| (slice, endpoint, number)))

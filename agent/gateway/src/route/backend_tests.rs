@@ -42,6 +42,16 @@ fn endpoints_have_the_slices_port_of_the_same_name_in_both_families() {
     assert_eq!(addresses(&slices), ["10.0.0.1:3000", "10.0.0.2:3000", "[fd00::1]:3000"]);
 }
 
+/// As for kube-proxy: a port of a Service is known by its name and its transport.
+#[test]
+fn a_port_of_another_transport_is_another_port() {
+    let ports = json!([{"name": "web", "port": 9, "protocol": "UDP"}, {"name": "web", "port": 3000}]);
+    let endpoints = json!([{"addresses": ["10.0.0.1"]}]);
+    assert_eq!(addresses(&[slice(json!({"ports": ports, "endpoints": endpoints}))]), ["10.0.0.1:3000"]);
+    let udp = json!([{"name": "web", "port": 9, "protocol": "UDP"}]);
+    assert!(addresses(&[slice(json!({"ports": udp, "endpoints": endpoints}))]).is_empty());
+}
+
 #[test]
 fn endpoints_count_when_ready_and_serve_to_the_end_when_nothing_else_does() {
     let endpoint =
