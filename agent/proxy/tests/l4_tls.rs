@@ -187,6 +187,37 @@ async fn names_that_no_listener_or_rule_has_are_refused() {
     }
 }
 
+/// A hello of TLS 1.1, which says nothing of signatures: no server of today's libraries answers it.
+fn old_hello(name: &str) -> Vec<u8> {
+    let vector16 = |bytes: &[u8]| [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat();
+    let names = vector16(&vector16(&[&[0][..], &vector16(name.as_bytes())].concat()));
+    let extensions = vector16(&[&[0, 0][..], &names].concat());
+    let body = [&[3, 2][..], &[7; 32], &[0], &vector16(&[0, 53]), &[1, 0], &extensions].concat();
+    let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+    let message = [&[1], &length[1..], &body].concat();
+    [&[22, 3, 1][..], &vector16(&message)].concat()
+}
+
+/// It is the backend's to say which TLS it speaks.
+#[tokio::test]
+async fn a_hello_that_only_the_backend_can_answer_is_passed_on() {
+    let address = backend(|mut stream| async move {
+        let (mut reader, mut writer) = stream.split();
+        let _ = tokio::io::copy(&mut reader, &mut writer).await;
+    })
+    .await;
+    let listeners = vec![passthrough("a.pass.net", "app/a:1"), terminated("a.end.net", "app/a:1")];
+    let gateway = gateway(listeners, &[("app/a:1", &[address])]).await;
+    let hello = old_hello("A.pass.net");
+    assert!(support::l4::exchange(gateway.address, &hello).await.unwrap() == hello);
+    let mut client = TcpStream::connect(gateway.address).await.unwrap();
+    client.write_all(&old_hello("a.end.net")).await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), 21, "an alert of the library");
+    let mut client = TcpStream::connect(gateway.address).await.unwrap();
+    client.write_all(&old_hello("nowhere.net")).await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
 #[tokio::test]
 async fn what_is_no_hello_gets_an_alert() {
     let gateway = gateway(vec![passthrough("a.pass.net", "app/a:1")], &[]).await;

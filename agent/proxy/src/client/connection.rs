@@ -18,7 +18,7 @@ use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
-use crate::client::hello::{Hello, read_hello};
+use crate::client::hello::{Hello, Refused, read_hello};
 use crate::client::listener::{ListenerState, Listeners, Refusal};
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
@@ -163,8 +163,8 @@ impl Opener {
     }
 
     async fn handshake(&self, local: SocketAddr, mut stream: TcpStream) -> Result<Start, HandshakeFailure> {
-        let Hello { accepted, bytes } = read_hello(&mut stream).await.map_err(protocol_failure)?;
-        let name = accepted.client_hello().server_name().map(normal_name);
+        let Hello { server_name, answer, bytes } = read_hello(&mut stream).await.map_err(protocol_failure)?;
+        let name = server_name.as_deref().map(normal_name);
         let current = self.snapshot.load();
         let listeners = current.port(local).and_then(|port| port.listeners.by_name());
         let listener = listeners.and_then(|listeners| listeners.for_sni(name.as_deref()));
@@ -195,7 +195,7 @@ impl Opener {
                 let rule = rules.for_sni(name.as_deref()).cloned();
                 drop(bytes);
                 let transport = match &rule {
-                    Some(_) => Transport::Tls(Box::new(self.terminate(&state, accepted, stream).await?)),
+                    Some(_) => Transport::Tls(Box::new(self.terminate(&state, answer, stream).await?)),
                     None => Transport::Plain(stream),
                 };
                 (rule, Vec::new(), transport)
@@ -206,7 +206,7 @@ impl Opener {
             | Serves::Udp(_)
             | Serves::NoCertificate => {
                 drop(bytes);
-                let stream = self.terminate(&state, accepted, stream).await?;
+                let stream = self.terminate(&state, answer, stream).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 return Ok(Start::Http(Negotiated {
                     transport: Transport::Tls(Box::new(stream)),
@@ -223,9 +223,13 @@ impl Opener {
     async fn terminate(
         &self,
         listener: &ListenerState,
-        accepted: Accepted,
-        stream: TcpStream,
+        answer: Result<Accepted, Refused>,
+        mut stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, HandshakeFailure> {
+        let accepted = match answer {
+            Ok(accepted) => accepted,
+            Err(refused) => return Err(protocol_failure(refused.send(&mut stream).await)),
+        };
         let config = self.listeners.server_config(listener).ok_or(HandshakeFailure::NoCertificate)?;
         let start = StartHandshake::from_parts(accepted, stream);
         let mut stream = start.into_stream(config).await.map_err(protocol_failure)?;

@@ -12,6 +12,8 @@ use rustls::server::{Accepted, Acceptor};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::client::server_name::server_name;
+
 /// Bytes of a read: nearly every hello whole.
 const READ: usize = 4 << 10;
 /// Bytes from which on reads are small. What follows a hello in the same read must fit into the TLS
@@ -20,9 +22,18 @@ const LARGE: usize = 8 << 10;
 const SMALL_READ: usize = 512;
 
 pub(crate) struct Hello {
-    pub accepted: Accepted,
+    /// As the client wrote it.
+    pub server_name: Option<String>,
+    pub answer: Result<Accepted, Refused>,
     /// Everything that was read: the hello, and what came with it.
     pub bytes: Vec<u8>,
+}
+
+/// The TLS library cannot answer a hello; a backend may.
+pub(crate) struct Refused {
+    error: rustls::Error,
+    /// As it is sent.
+    alert: Vec<u8>,
 }
 
 /// Reads a hello in however many segments and records; the TLS library limits it to 64 KiB. A
@@ -47,14 +58,29 @@ pub(crate) async fn read_hello(stream: &mut TcpStream) -> io::Result<Hello> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the ClientHello is too large"));
         }
         match acceptor.accept() {
-            Ok(Some(accepted)) => return Ok(Hello { accepted, bytes }),
+            Ok(Some(accepted)) => {
+                let server_name = accepted.client_hello().server_name().map(str::to_owned);
+                return Ok(Hello { server_name, answer: Ok(accepted), bytes });
+            }
             Ok(None) => {}
             Err((error, mut alert)) => {
                 let mut message = Vec::new();
                 alert.write_all(&mut message)?;
-                let _ = stream.write_all(&message).await;
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                let refused = Refused { error, alert: message };
+                return match server_name(&bytes) {
+                    Ok(server_name) => Ok(Hello { server_name, answer: Err(refused), bytes }),
+                    Err(_) => Err(refused.send(stream).await),
+                };
             }
         }
+    }
+}
+
+// === impl Refused ===
+
+impl Refused {
+    pub(crate) async fn send(self, stream: &mut TcpStream) -> io::Error {
+        let _ = stream.write_all(&self.alert).await;
+        io::Error::new(io::ErrorKind::InvalidData, self.error)
     }
 }
