@@ -363,6 +363,7 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
         udp_idle: Duration::from_secs(args.udp_idle.into()),
         udp_unanswered: Duration::from_secs(args.udp_idle.into()) / 6,
         udp_sessions: args.udp_sessions as usize,
+        ..L4::default()
     };
     settings.via = args.via.as_deref().map(Into::into);
     settings.upstream.header_bytes = usize::from(args.max_response_header) << 10;

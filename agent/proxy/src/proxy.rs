@@ -10,7 +10,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::client::connection_limit::SharedCounts;
 use crate::client::tls::TlsFactory;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
@@ -18,7 +17,7 @@ use crate::core::socket::{CoreSockets, Sockets};
 use crate::core::stats::Stats;
 use crate::core::task::or_abort;
 use crate::log::access_log::LogWriter;
-use crate::thread::{self, Command};
+use crate::thread::{self, Command, Shared};
 
 /// The beginning of the names of the threads that serve connections. A panic there ends the
 /// connection it came up in, or else the process, by itself.
@@ -73,16 +72,16 @@ impl Proxy {
     /// When threads cannot be had.
     pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
-        let shared_counts = SharedCounts::default();
+        let shared = Shared::default();
         let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
         let (mut cores, mut threads) = (Vec::new(), Vec::new());
         for core in 0..settings.cores.max(1) {
             let (sender, commands) = mpsc::unbounded_channel();
-            let (settings, tls, counts) = (settings.clone(), tls.clone(), shared_counts.clone());
+            let (settings, tls, shared) = (settings.clone(), tls.clone(), shared.clone());
             let log = access_log.for_core();
-            let thread = start_thread(core, move || thread::run(settings, tls, agent, counts, log, commands));
+            let thread = start_thread(core, move || thread::run(settings, tls, agent, shared, log, commands));
             threads.push(thread.map_err(|problem| StartError::Core { core, problem })?);
             cores.push(sender);
         }

@@ -40,8 +40,9 @@ use crate::http::router::Router;
 use crate::http::service::Service;
 use crate::l4::forward::StreamForwarder;
 use crate::l4::streams::Streams;
-use crate::l4::udp::{Buffer, Context, UdpFrontends};
+use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
+use crate::upstream::hops::Hops;
 use crate::upstream::pool::Pools;
 
 pub(crate) enum Command {
@@ -52,6 +53,14 @@ pub(crate) enum Command {
     Share(oneshot::Sender<io::Result<Sockets>>),
     Stop(oneshot::Sender<()>),
     Drain(oneshot::Sender<()>),
+}
+
+/// The little that cores share. It changes when a connection or session comes or goes.
+#[derive(Clone, Default)]
+pub(crate) struct Shared {
+    connections: SharedCounts,
+    sessions: SessionCount,
+    hops: Hops,
 }
 
 /// The parts of a core.
@@ -108,11 +117,11 @@ pub(crate) async fn run(
     settings: Arc<Settings>,
     tls: TlsFactory,
     agent: AgentId,
-    shared_counts: SharedCounts,
+    shared: Shared,
     access_log: AccessLog,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Core::new(settings, tls, agent, shared_counts, access_log);
+    let core = Core::new(settings, tls, agent, shared, access_log);
     let mut acceptors = Acceptors::default();
     while let Some(command) = commands.recv().await {
         match command {
@@ -147,9 +156,10 @@ impl Core {
         settings: Arc<Settings>,
         tls: TlsFactory,
         agent: AgentId,
-        shared_counts: SharedCounts,
+        shared: Shared,
         access_log: AccessLog,
     ) -> Self {
+        let Shared { connections, sessions, hops } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -157,7 +167,7 @@ impl Core {
         let clients = Rc::new(Clients::new(buffers, settings.minimum_rate));
         let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
         let access_log = Rc::new(access_log);
-        let connection_limits = Rc::new(ConnectionLimits::new(agent, shared_counts));
+        let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
         let listeners = Rc::new(Listeners::new(tls));
         let tasks = TaskTracker::new();
         let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
@@ -170,6 +180,9 @@ impl Core {
             access_log: access_log.clone(),
             tasks: tasks.clone(),
             buffer: Buffer::default(),
+            hops: hops.clone(),
+            count: sessions,
+            frontends: RefCell::default(),
         }));
         tokio::task::spawn_local(or_abort(pools.clone().sweep_forever()));
         tokio::task::spawn_local(or_abort(tick_forever(
@@ -193,7 +206,7 @@ impl Core {
             looped: LogLimit::default(),
         };
         let stream_forwarder =
-            StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone());
+            StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
         let forwarder = Forwarder { pools, tasks: tasks.clone(), too_large: LogLimit::default() };
         let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });
         let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });

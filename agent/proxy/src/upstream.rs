@@ -2,7 +2,9 @@
 
 pub(crate) mod attempt;
 pub(crate) mod dedicated;
+pub(crate) mod dial;
 pub(crate) mod endpoint;
+pub(crate) mod hops;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod pool;

@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
@@ -65,13 +66,25 @@ impl Udp {
     }
 
     async fn apply(&mut self, rule: Arc<L4Rule>, endpoints: &[(&str, &[SocketAddr])]) -> Unserved {
+        self.apply_all(&[(self.address, rule)], endpoints).await
+    }
+
+    /// Several frontends, of one listener each.
+    async fn apply_all(
+        &mut self,
+        frontends: &[(SocketAddr, Arc<L4Rule>)],
+        endpoints: &[(&str, &[SocketAddr])],
+    ) -> Unserved {
         let mut snapshot = Snapshot { backends: backends(endpoints), ..Snapshot::default() };
-        let listeners = PortListeners::of(Arc::new(listener("udp", "*", Serves::Udp(rule))));
-        let mut gateway = Gateway::new(ObjectName::new("infra", "web"));
-        gateway.access_log = self.log;
-        let key = PortKey { number: self.address.port(), protocol: L4Protocol::Udp };
-        let port = Port { gateway: gateway.into(), key, listeners };
-        snapshot.frontends.insert(FrontendKey::new(self.address.ip(), key), Arc::new(port));
+        for (number, (address, rule)) in frontends.iter().enumerate() {
+            let serves = Serves::Udp(rule.clone());
+            let listeners = PortListeners::of(Arc::new(listener(&format!("udp-{number}"), "*", serves)));
+            let mut gateway = Gateway::new(ObjectName::new("infra", "web"));
+            gateway.access_log = self.log;
+            let key = PortKey { number: address.port(), protocol: L4Protocol::Udp };
+            let port = Port { gateway: gateway.into(), key, listeners };
+            snapshot.frontends.insert(FrontendKey::new(address.ip(), key), Arc::new(port));
+        }
         let unserved = self.proxy.apply(Arc::new(snapshot)).await;
         self.reserved = None;
         unserved
@@ -83,7 +96,15 @@ impl Udp {
     }
 
     async fn ended(&self, ending: Ending) -> u64 {
-        self.forwarded().await.endings.get(&ending).copied().unwrap_or_default()
+        self.ended_of(0, ending).await
+    }
+
+    /// Of one of several listeners.
+    async fn ended_of(&self, listener: usize, ending: Ending) -> u64 {
+        let stats = self.proxy.stats().await;
+        let name = format!("udp-{listener}");
+        let of_listener = stats.listeners.iter().find(|(id, _)| *id.name == *name);
+        of_listener.and_then(|(_, it)| it.forwarded.endings.get(&ending).copied()).unwrap_or_default()
     }
 
     /// A client, which takes answers from nowhere else.
@@ -285,6 +306,151 @@ async fn a_flood_evicts_no_session_that_was_answered() {
     drop(flood);
 }
 
+/// A client that has all sessions, each with an answer and a question after it.
+async fn busy_clients(udp: &Udp, at: SocketAddr, number: usize) -> Vec<UdpSocket> {
+    let mut clients = Vec::new();
+    for _ in 0..number {
+        let client = client_of(at).await;
+        ask(&client, "x").await;
+        ask(&client, "x").await;
+        clients.push(client);
+    }
+    assert!(udp.forwarded().await.open > 0);
+    clients
+}
+
+#[tokio::test]
+async fn one_client_cannot_have_all_sessions() {
+    let backend = echo("1").await;
+    let l4 = L4 { udp_sessions: 16, ..L4::default() };
+    let mut udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
+    udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
+    let _others = busy_clients(&udp, udp.address, 16).await;
+    for number in 0..8 {
+        let other = UdpSocket::bind(("127.0.0.2", 0)).await.unwrap();
+        other.connect(udp.address).await.unwrap();
+        let kept = way(&ask(&other, "x").await);
+        assert_eq!(way(&ask(&other, "x").await), kept, "{number}");
+    }
+    assert_eq!((udp.ended(Ending::Full).await, udp.ended(Ending::Evicted).await), (0, 8));
+}
+
+/// Of the ports of this machine the sessions have a part, whichever listeners they are of.
+#[tokio::test]
+async fn a_frontend_with_many_sessions_leaves_room_for_others() {
+    let backend = echo("1").await;
+    let l4 = L4 { udp_all_sessions: 16, ..L4::default() };
+    let mut udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
+    let reserved = share(bound(Ipv4Addr::LOCALHOST.into()));
+    let other = reserved.local_addr().unwrap();
+    let rule = || to(&[("app/one:1", 1)]);
+    let frontends = [(udp.address, rule()), (other, rule())];
+    assert_eq!(udp.apply_all(&frontends, &[("app/one:1", &[backend])]).await, Unserved::default());
+    drop(reserved);
+    let _others = busy_clients(&udp, udp.address, 16).await;
+    let mut flood = Vec::new();
+    for _ in 0..8 {
+        let client = client_of(other).await;
+        assert!(ask(&client, "x").await.starts_with("1 "));
+        flood.push(client);
+    }
+    assert_eq!(udp.ended_of(1, Ending::Full).await, 0);
+    assert_eq!(udp.ended_of(0, Ending::Evicted).await, 8);
+}
+
+/// Each session sends to the other frontend, which begins another session.
+#[tokio::test]
+async fn datagrams_that_come_back_end() {
+    let mut udp = Udp::with(Settings { cores: 2, ..Settings::default() });
+    let reserved = share(bound(Ipv4Addr::LOCALHOST.into()));
+    let there = reserved.local_addr().unwrap();
+    let rules = [to(&[("app/there:1", 1)]), to(&[("app/here:1", 1)])];
+    let frontends = [(udp.address, rules[0].clone()), (there, rules[1].clone())];
+    let endpoints: [(&str, &[_]); 2] = [("app/there:1", &[there]), ("app/here:1", &[udp.address])];
+    assert_eq!(udp.apply_all(&frontends, &endpoints).await, Unserved::default());
+    drop(reserved);
+    let client = udp.client().await;
+    for round in 1..=5 {
+        client.send(b"x").await.unwrap();
+        eventually("it has come to an end", async || {
+            udp.ended_of(0, Ending::Looped).await + udp.ended_of(1, Ending::Looped).await == round
+        })
+        .await;
+    }
+    let begun: u64 = udp.proxy.stats().await.listeners.values().map(|it| it.forwarded.begun).sum();
+    assert!(begun <= 16, "{begun}");
+}
+
+/// Two services that answer whatever they get would do so for ever.
+#[tokio::test]
+async fn a_forged_sender_sets_no_two_frontends_on_each_other() {
+    let backend = echo("1").await;
+    for any in [false, true] {
+        let mut udp = Udp::with(Settings { cores: 1, ..Settings::default() });
+        // What an attacker does without a socket there.
+        let forger = share(bound(Ipv4Addr::LOCALHOST.into()));
+        forger.set_nonblocking(true).unwrap();
+        let other = forger.local_addr().unwrap();
+        let served = if any { SocketAddr::from(([0, 0, 0, 0], other.port())) } else { other };
+        let frontends = [(udp.address, to(&[("app/one:1", 1)])), (served, to(&[("app/one:1", 1)]))];
+        assert_eq!(udp.apply_all(&frontends, &[("app/one:1", &[backend])]).await, Unserved::default());
+        let forger = UdpSocket::from_std(forger).unwrap();
+        forger.send_to(b"x", udp.address).await.unwrap();
+        eventually("it is lost", async || udp.ended(Ending::Looped).await == 1).await;
+        assert!(ask(&udp.client().await, "x").await.starts_with("1 "));
+        assert_eq!(udp.forwarded().await.begun, 1);
+    }
+}
+
+/// One forged datagram to all of a network would have as many answers as there are nodes.
+#[tokio::test]
+async fn what_is_sent_to_all_is_for_none() {
+    let backend = echo("1").await;
+    let reserved = share(bound(Ipv4Addr::UNSPECIFIED.into()));
+    let mut udp = Udp::at(reserved, Settings { cores: 1, ..Settings::default() });
+    let unserved = udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
+    assert_eq!(unserved, Unserved::default());
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.set_broadcast(true).unwrap();
+    client.send_to(b"x", ("127.255.255.255", udp.address.port())).await.unwrap();
+    client.connect(("127.0.0.1", udp.address.port())).await.unwrap();
+    assert!(ask(&client, "y").await.ends_with(" y"));
+    assert_eq!(udp.forwarded().await.begun, 1);
+}
+
+#[tokio::test]
+async fn a_backend_that_sends_without_end_leaves_others_their_turn() {
+    let backend = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let endpoint = backend.local_addr().unwrap();
+    let other = echo("1").await;
+    let mut udp = Udp::with(Settings { cores: 1, ..Settings::default() });
+    let reserved = share(bound(Ipv4Addr::LOCALHOST.into()));
+    let at = reserved.local_addr().unwrap();
+    let frontends = [(udp.address, to(&[("app/one:1", 1)])), (at, to(&[("app/two:1", 1)]))];
+    let endpoints: [(&str, &[_]); 2] = [("app/one:1", &[endpoint]), ("app/two:1", &[other])];
+    assert_eq!(udp.apply_all(&frontends, &endpoints).await, Unserved::default());
+    drop(reserved);
+    let client = udp.client().await;
+    client.send(b"x").await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flood = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            let (_, session) = backend.recv_from(&mut [0; 16]).unwrap();
+            backend.connect(session).unwrap();
+            while !stop.load(Relaxed) {
+                let _ = backend.send(&[0; 16]);
+            }
+        })
+    };
+    let asked = client_of(at).await;
+    for _ in 0..20 {
+        assert!(ask(&asked, "x").await.starts_with("1 "));
+    }
+    stop.store(true, Relaxed);
+    flood.join().unwrap();
+}
+
 #[tokio::test]
 async fn an_endpoint_that_is_not_there_is_left() {
     // No other socket gets the port, and what this one is not connected to does not reach it.
@@ -435,7 +601,7 @@ async fn sessions_have_lines_in_the_access_log() {
     reader.read_to_string(&mut text).unwrap();
     let line: serde_json::Value = serde_json::from_str(text.trim_end()).unwrap();
     for (field, value) in [
-        ("listener", "Gateway infra/web listener udp"),
+        ("listener", "Gateway infra/web listener udp-0"),
         ("protocol", "UDP"),
         ("backend", "app/one:1"),
         ("ended", "stopped"),

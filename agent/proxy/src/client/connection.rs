@@ -121,7 +121,13 @@ impl Opener {
     /// `None` if nothing is to be served on the connection, which is closed then.
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
         let local = stream.local_addr().ok()?;
-        let Admitted { permit, first } = self.admit(local)?;
+        let Some(Admitted { permit, first }) = self.admit(local) else {
+            if self.snapshot.load().port(local).is_some_and(|port| port.listeners.by_name().is_none()) {
+                // Ended in order it would look like a server that had nothing to say.
+                let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+            }
+            return None;
+        };
         let start = match first {
             First::Request => Start::Http(start_plain(&permit, stream).await?),
             First::ClientHello => {

@@ -39,6 +39,8 @@ endings! {
     NoEndpoint = "no_endpoint",
     ConnectFailed = "connect_failed",
     ConnectTimeout = "connect_timeout",
+    /// It has passed as many listeners of this agent as it may. UDP: or it comes from one.
+    Looped = "looped",
     /// UDP: the backend never answered, and the client has sent nothing for a while.
     Unanswered = "unanswered",
     /// UDP: a machine on the way says that the endpoint is not there.
@@ -62,6 +64,7 @@ impl Ending {
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
+            | Self::Looped
             | Self::BackendUnreachable
             | Self::Full => true,
             Self::Closed

@@ -53,6 +53,8 @@ pub struct L4 {
     pub udp_unanswered: Duration,
     /// Sessions of a UDP frontend on a core.
     pub udp_sessions: usize,
+    /// Sessions of UDP, all together. Each takes a port and a descriptor.
+    pub udp_all_sessions: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +120,19 @@ impl Default for MinimumRate {
 impl Default for L4 {
     fn default() -> Self {
         let [idle, udp_idle, udp_unanswered] = [3600, 60, 10].map(Duration::from_secs);
-        Self { idle, udp_idle, udp_unanswered, udp_sessions: 16 << 10 }
+        Self { idle, udp_idle, udp_unanswered, udp_sessions: 16 << 10, udp_all_sessions: udp_all_sessions() }
     }
+}
+
+/// Half of the ports that the kernel gives out on this machine, so that other programs find some,
+/// and a third of the descriptors that clients may have.
+fn udp_all_sessions() -> usize {
+    const PORTS: usize = 60_999 - 32_767;
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range.split_whitespace().filter_map(|number| number.parse::<usize>().ok());
+    let ports = ends.next().zip(ends.next()).and_then(|(first, last)| (last + 1).checked_sub(first));
+    let descriptors = usize::try_from(client_descriptors() / 3).unwrap_or(usize::MAX);
+    (ports.unwrap_or(PORTS) / 2).min(descriptors).max(1)
 }
 
 /// Three quarters of what the process may have.

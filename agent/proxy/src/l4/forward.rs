@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use portcullis_model::L4Rule;
+use portcullis_model::{L4Protocol, L4Rule};
 use tokio::net::TcpStream;
 
 use crate::client::connection::{L4Connection, L4Stream};
@@ -24,6 +24,7 @@ use crate::log::flow::{Flow, Totals};
 use crate::log::record::Destination;
 use crate::upstream::dedicated::connect;
 use crate::upstream::endpoint::Dedicated;
+use crate::upstream::hops::{Hops, Looped, Passed};
 use crate::upstream::pool::Pools;
 
 /// Forwards the connections of a core.
@@ -32,6 +33,7 @@ pub(crate) struct StreamForwarder {
     snapshot: Rc<SnapshotCell>,
     streams: Rc<Streams>,
     access_log: Rc<AccessLog>,
+    hops: Hops,
     pipes: Pipes,
     scratch: Scratch,
 }
@@ -50,9 +52,10 @@ impl StreamForwarder {
         snapshot: Rc<SnapshotCell>,
         streams: Rc<Streams>,
         access_log: Rc<AccessLog>,
+        hops: Hops,
     ) -> Self {
         let (pipes, scratch) = (Pipes::default(), Scratch::default());
-        Self { pools, snapshot, streams, access_log, pipes, scratch }
+        Self { pools, snapshot, streams, access_log, hops, pipes, scratch }
     }
 
     pub(crate) async fn serve(&self, connection: L4Connection) {
@@ -64,8 +67,15 @@ impl StreamForwarder {
         drop(current);
         let id = rule.as_deref().and_then(|rule| rule.id.as_deref());
         let mut destination = Destination { rule: id, ..Default::default() };
-        let forwarding =
-            self.forward(&mut transport, replay, rule.as_deref(), &registered.stream, &mut destination);
+        let passed = self.hops.passed(L4Protocol::Tcp, peer, local.ip());
+        let forwarding = self.forward(
+            &mut transport,
+            replay,
+            rule.as_deref(),
+            passed,
+            &registered.stream,
+            &mut destination,
+        );
         let driven = registered.stream.drive(forwarding).await;
         let ending = driven.unwrap_or_else(|order| order);
         if ending != Ending::Closed {
@@ -100,6 +110,7 @@ impl StreamForwarder {
         transport: &mut Transport,
         replay: Vec<u8>,
         rule: Option<&'r L4Rule>,
+        passed: Result<Passed, Looped>,
         stream: &Stream,
         destination: &mut Destination<'r>,
     ) -> Ending {
@@ -112,7 +123,8 @@ impl StreamForwarder {
             }
         };
         destination.backend = Some(backend);
-        let dedicated = match connect(&self.pools, backend).await {
+        let Ok(passed) = passed else { return Ending::Looped };
+        let dedicated = match connect(&self.pools, backend, &self.hops, passed).await {
             Ok(dedicated) => dedicated,
             Err(error) => {
                 log_refusal(rule, &error);

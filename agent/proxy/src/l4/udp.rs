@@ -8,8 +8,9 @@ use std::collections::btree_map::Entry;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -32,14 +33,17 @@ use crate::core::snapshot::{Current, SnapshotCell};
 use crate::core::socket::bind_udp;
 use crate::core::task::or_abort;
 use crate::l4::target::{log_refusal, refusal, target};
+use crate::l4::udp::session_socket::{connected, forget_errors, is_local, is_unreachable};
 use crate::l4::udp::socket::{ClientKey, FrontendSocket};
 use crate::l4::udp::table::{Expired, Expiry, SessionTable};
 use crate::log::access_log::AccessLog;
 use crate::log::flow::{Flow, Totals};
 use crate::log::record::Destination;
 use crate::upstream::endpoint::{Endpoint, InFlight};
+use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::pool::Pools;
 
+mod session_socket;
 mod socket;
 mod table;
 
@@ -47,6 +51,8 @@ mod table;
 const LARGEST: usize = 64 << 10;
 /// Datagrams in a row, after which others of the core have their turn.
 const TURN: usize = 32;
+/// Endpoints that are tried for a new session.
+const ATTEMPTS: usize = 3;
 /// The time that the last answers have when a frontend is given up.
 const LAST_ANSWERS: u32 = clock::PER_SECOND;
 
@@ -73,13 +79,24 @@ pub(crate) struct Context {
     pub access_log: Rc<AccessLog>,
     pub tasks: TaskTracker,
     pub buffer: Buffer,
+    pub hops: Hops,
+    pub count: SessionCount,
+    /// Those of the core, some of which may be gone.
+    pub frontends: RefCell<Vec<Weak<Frontend>>>,
 }
+
+/// Sessions of all cores together, each of which has a port of this machine.
+#[derive(Clone, Default)]
+pub(crate) struct SessionCount(Arc<AtomicUsize>);
+
+/// Counts as long as it lasts.
+struct Counted(SessionCount);
 
 /// The memory that a core reads datagrams into.
 pub(crate) struct Buffer(RefCell<Box<[u8]>>);
 
 /// A frontend and its sessions.
-struct Frontend {
+pub(crate) struct Frontend {
     key: FrontendKey,
     context: Rc<Context>,
     socket: FrontendSocket,
@@ -99,6 +116,8 @@ struct Session {
     backend: BackendName,
     endpoint: Rc<Endpoint>,
     _in_flight: InFlight,
+    _hop: Option<Hop>,
+    _counted: Counted,
     socket: UdpSocket,
     /// The generation of snapshots that its endpoint was last found in.
     generation: Cell<u64>,
@@ -112,6 +131,25 @@ struct Session {
     awaits_answer: Cell<bool>,
     /// Of its Gateway, when it began.
     log: Option<LogSettings>,
+}
+
+// === impl SessionCount ===
+
+impl SessionCount {
+    fn number(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    fn count(&self) -> Counted {
+        self.0.fetch_add(1, Relaxed);
+        Counted(self.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
 }
 
 // === impl Buffer ===
@@ -223,6 +261,10 @@ impl Frontend {
             leaving: Cell::default(),
             full: LogLimit::default(),
         });
+        let mut frontends = context.frontends.borrow_mut();
+        frontends.retain(|known| known.strong_count() > 0);
+        frontends.push(Rc::downgrade(&frontend));
+        drop(frontends);
         let receiving = tokio::task::spawn_local(or_abort(frontend.clone().receive_forever()));
         *frontend.receiving.borrow_mut() = Some(receiving.abort_handle());
         Ok(frontend)
@@ -239,6 +281,7 @@ impl Frontend {
                 match self.socket.try_receive(&mut buffer) {
                     Ok((length, client)) => self.forward(client, &buffer[..length]),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => continue 'waiting,
+                    Err(error) if error.kind() == ErrorKind::InvalidData => {}
                     Err(error) => {
                         if logged.is_due() {
                             tracing::warn!(frontend = %self.key, %error, "cannot receive");
@@ -267,13 +310,13 @@ impl Frontend {
             };
             match session.send(datagram) {
                 Ok(()) => return,
-                // There is no room, or the datagram is too large for the way: it is lost, as on the
-                // way it might be.
-                Err(error) if !is_unreachable(&error) => return,
-                Err(_) => {
+                Err(error) if is_unreachable(&error) => {
                     avoid = Some(session.endpoint.address);
                     self.fail(&session);
                 }
+                // There is no room, or the datagram is too large for the way: it is lost, as on the
+                // way it might be. Or an earlier one was.
+                Err(_) => {}
             }
         }
     }
@@ -292,21 +335,21 @@ impl Frontend {
     ) -> Result<Rc<Session>, Ending> {
         let (context, log) = (&self.context, port.gateway.access_log);
         let (listener, rule) = rule(port).ok_or(Ending::NoRoute)?;
+        let passed = self.passed(&client)?;
         let backend = target(rule).map_err(|why| {
             log_refusal(rule, &why);
             refusal(rule)
         })?;
         self.make_room(listener)?;
-        let endpoint = context.pools.pick(backend, avoid).ok_or(Ending::NoEndpoint)?;
-        let socket = connected(endpoint.address).map_err(|error| {
-            log_refusal(rule, &error);
-            endpoint.note_failure();
-            Ending::ConnectFailed
-        })?;
+        let (endpoint, socket) = self.connect(rule, backend, avoid)?;
         if u64::try_from(socket.as_raw_fd()).is_ok_and(|number| number >= context.descriptors) {
-            self.evict();
+            self.evict(SessionTable::dispensable);
             return Err(Ending::Full);
         }
+        let hop = socket
+            .local_addr()
+            .ok()
+            .and_then(|local| context.hops.note(L4Protocol::Udp, local, endpoint.address, passed));
         let listener = context.listeners.get(listener);
         let counters = &listener.counters().forwarded;
         counters.begun.increment();
@@ -316,6 +359,8 @@ impl Frontend {
             rule: rule.id.clone(),
             backend: backend.clone(),
             _in_flight: endpoint.occupy(),
+            _hop: hop,
+            _counted: context.count.count(),
             endpoint,
             socket,
             generation: Cell::new(context.snapshot.generation()),
@@ -335,52 +380,122 @@ impl Frontend {
         Ok(session)
     }
 
-    /// Ends a session if there are as many as there may be.
+    /// The listeners of this agent that a client's datagrams have passed. An answer of a frontend
+    /// is no question: two services that answer each other would do so for ever, and one datagram
+    /// with a forged sender is enough to begin it (CVE-2024-2169).
+    fn passed(&self, client: &ClientKey) -> Result<Passed, Ending> {
+        let ClientKey { peer, local } = *client;
+        let port = PortKey { number: peer.port(), protocol: L4Protocol::Udp };
+        let any = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let current = self.context.snapshot.load();
+        let is_served = |address| current.snapshot.frontends.contains_key(&FrontendKey::new(address, port));
+        if is_served(peer.ip()) || is_served(any) && is_local(peer.ip()) {
+            return Err(Ending::Looped);
+        }
+        self.context.hops.passed(L4Protocol::Udp, peer, local).map_err(|_| Ending::Looped)
+    }
+
+    /// Another endpoint is tried where this machine knows no way to one.
+    fn connect(
+        &self,
+        rule: &L4Rule,
+        backend: &BackendName,
+        mut avoid: Option<SocketAddr>,
+    ) -> Result<(Rc<Endpoint>, UdpSocket), Ending> {
+        let mut ending = Ending::NoEndpoint;
+        for attempt in 0..ATTEMPTS {
+            let endpoint = self.context.pools.pick(backend, avoid);
+            let endpoint = endpoint.filter(|it| attempt == 0 || Some(it.address) != avoid);
+            let Some(endpoint) = endpoint else { break };
+            match connected(endpoint.address) {
+                Ok(socket) => return Ok((endpoint, socket)),
+                Err(error) => {
+                    log_refusal(rule, &error);
+                    if !is_unreachable(&error) {
+                        // There is no port, or no descriptor.
+                        return Err(Ending::Full);
+                    }
+                    endpoint.note_failure();
+                    (avoid, ending) = (Some(endpoint.address), Ending::ConnectFailed);
+                }
+            }
+        }
+        Err(ending)
+    }
+
+    /// Ends a session if there are as many as there may be: here, or of another frontend that has
+    /// more.
     fn make_room(&self, listener: &Listener) -> Result<(), Ending> {
-        if self.sessions.borrow().len() < self.context.settings.udp_sessions {
+        let context = &self.context;
+        let L4 { udp_sessions, udp_all_sessions, .. } = context.settings;
+        let has_all = context.count.number() >= udp_all_sessions;
+        if !has_all && self.sessions.borrow().len() < udp_sessions {
             return Ok(());
         }
         if self.full.is_due() {
+            let (number, whose) = match has_all {
+                true => (udp_all_sessions, "of this agent, half of what this machine has ports for"),
+                false => (udp_sessions, "on this core, as many as there may be (--udp-sessions)"),
+            };
             tracing::warn!(
                 listener = %listener.id,
                 frontend = %self.key,
-                "{} sessions on this core, as many as there may be (--udp-sessions): those that were not answered go, \
-                 then those that look as if they were over",
-                self.context.settings.udp_sessions
+                "{number} sessions {whose}: those that were not answered go, then those that look as if they were \
+                 over, then those of the client with the most"
             );
         }
-        if self.evict() { Ok(()) } else { Err(Ending::Full) }
+        let larger = || if has_all { self.larger() } else { None };
+        let has_room = self.evict(SessionTable::dispensable)
+            || larger().is_some_and(|other| other.evict(SessionTable::dispensable))
+            || self.evict(SessionTable::excess)
+            || larger().is_some_and(|other| other.evict(SessionTable::excess));
+        if has_room { Ok(()) } else { Err(Ending::Full) }
     }
 
-    fn evict(&self) -> bool {
-        let dispensable = self.sessions.borrow_mut().dispensable();
-        dispensable.inspect(|client| self.end(client, Ending::Evicted)).is_some()
+    /// The frontend of this core with the most sessions, if these are more than one of more.
+    fn larger(&self) -> Option<Rc<Self>> {
+        let frontends = self.context.frontends.borrow();
+        let largest = frontends.iter().filter_map(Weak::upgrade);
+        let largest = largest.max_by_key(|frontend| frontend.sessions.borrow().len())?;
+        let (most, own) = (largest.sessions.borrow().len(), self.sessions.borrow().len());
+        (most > own + 1).then_some(largest)
+    }
+
+    fn evict(&self, choice: impl FnOnce(&mut SessionTable<ClientKey, Session>) -> Option<ClientKey>) -> bool {
+        let chosen = choice(&mut self.sessions.borrow_mut());
+        chosen.inspect(|client| self.end(client, Ending::Evicted)).is_some()
     }
 
     /// Brings the session's answers to its client.
     async fn answer_forever(self: Rc<Self>, session: Rc<Session>) {
         let mut late = Vec::new();
-        loop {
+        'waiting: loop {
             let Ok(ready) = session.socket.ready(Interest::READABLE | Interest::ERROR).await else { return };
             if ready.is_error() {
-                if let Ok(Some(_)) = session.socket.take_error() {
+                if let Ok(Some(error)) = session.socket.take_error()
+                    && is_unreachable(&error)
+                {
                     return self.fail(&session);
                 }
-                // It was told when something was sent, and is not to be told again.
-                let told = || io::Result::<()>::Err(ErrorKind::WouldBlock.into());
-                let _ = session.socket.try_io(Interest::ERROR, told);
+                // Something else, or it was told when something was sent, and is not to be told
+                // again.
+                let _ = session.socket.try_io(Interest::ERROR, || forget_errors(&session.socket));
             }
             for _ in 0..TURN {
                 match self.answer(&session, &mut late) {
                     Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(_) => return self.fail(&session),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue 'waiting,
+                    Err(error) if is_unreachable(&error) => return self.fail(&session),
+                    // Something that was sent was too large for the way.
+                    Err(_) => {}
                 }
                 if !late.is_empty() {
                     let _ = self.socket.send(&late, session.client).await;
                     late = Vec::new();
                 }
             }
+            // Others of the core have their turn, however much the backend sends.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -497,30 +612,6 @@ fn rule(port: &Port) -> Option<(&Arc<Listener>, &L4Rule)> {
     }
 }
 
-fn connected(endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let any = if endpoint.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = StdUdpSocket::bind(SocketAddr::new(any, 0))?;
-    socket.set_nonblocking(true)?;
-    connect(&socket, endpoint)?;
-    UdpSocket::from_std(socket)
-}
-
-/// From now on nothing comes but from the endpoint. What came since the socket has its port, such
-/// as a late answer to a session that had it before, is no answer to anything.
-fn connect(socket: &StdUdpSocket, endpoint: SocketAddr) -> io::Result<()> {
-    socket.connect(endpoint)?;
-    while socket.recv(&mut [0]).is_ok() {}
-    Ok(())
-}
-
-/// True if an ICMP message, or this machine's routes, say that nothing is there.
-fn is_unreachable(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
-    )
-}
-
 // === impl Session ===
 
 impl Session {
@@ -563,24 +654,5 @@ impl Session {
             ending,
         };
         flow.log(settings, &totals, log);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_came_before_a_session_is_no_answer() {
-        let [session, endpoint, stranger] =
-            [(); 3].map(|()| StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-        session.set_nonblocking(true).unwrap();
-        let address = session.local_addr().unwrap();
-        stranger.send_to(b"stray", address).unwrap();
-        connect(&session, endpoint.local_addr().unwrap()).unwrap();
-        endpoint.send_to(b"answer", address).unwrap();
-        let mut buffer = [0; 16];
-        assert_eq!(session.recv(&mut buffer).unwrap(), 6);
-        assert_eq!(&buffer[..6], b"answer");
     }
 }

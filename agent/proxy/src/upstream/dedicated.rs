@@ -7,6 +7,7 @@ use portcullis_model::BackendName;
 
 use crate::core::ending::Ending;
 use crate::upstream::endpoint::Dedicated;
+use crate::upstream::hops::{Hops, Passed};
 use crate::upstream::pool::Pools;
 
 const ATTEMPTS: usize = 3;
@@ -20,7 +21,12 @@ pub(crate) enum DialError {
 }
 
 /// Tries other endpoints when one cannot be connected to.
-pub(crate) async fn connect(pools: &Pools, name: &BackendName) -> Result<Dedicated, DialError> {
+pub(crate) async fn connect(
+    pools: &Pools,
+    name: &BackendName,
+    hops: &Hops,
+    passed: Passed,
+) -> Result<Dedicated, DialError> {
     let (mut avoid, mut failure) = (None, DialError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
         let endpoint = pools.pick(name, avoid).filter(|it| Some(it.address) != avoid);
@@ -28,7 +34,7 @@ pub(crate) async fn connect(pools: &Pools, name: &BackendName) -> Result<Dedicat
         if attempt > 0 {
             pools.counters.retries.increment();
         }
-        match endpoint.dedicated(&pools.counters).await {
+        match endpoint.dedicated(&pools.counters, hops, passed).await {
             Ok(connection) => return Ok(connection),
             Err(error) => {
                 avoid = Some(endpoint.address);

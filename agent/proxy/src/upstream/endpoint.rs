@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
-use portcullis_model::BackendProtocol;
+use portcullis_model::{BackendProtocol, L4Protocol};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -23,6 +23,8 @@ use tokio::time::timeout;
 use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
+use crate::upstream::dial::Dial;
+use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
 use crate::upstream::http2::{self, Http2Body, Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Resend, Upload};
@@ -59,6 +61,7 @@ pub(crate) struct Dedicated {
     pub stream: TcpStream,
     pub endpoint: SocketAddr,
     _in_flight: InFlight,
+    _hop: Option<Hop>,
 }
 
 /// A connection checked out for one request.
@@ -166,11 +169,22 @@ impl Endpoint {
         Ok(Connection { kind, in_flight, reused: false })
     }
 
-    /// A new connection, whatever the protocol is.
-    pub(crate) async fn dedicated(self: &Rc<Self>, counters: &CoreCounters) -> io::Result<Dedicated> {
+    /// A new connection, whatever the protocol is, for bytes that have passed so many listeners.
+    pub(crate) async fn dedicated(
+        self: &Rc<Self>,
+        counters: &CoreCounters,
+        hops: &Hops,
+        passed: Passed,
+    ) -> io::Result<Dedicated> {
         let in_flight = InFlight::new(self);
-        let stream = self.noting_failure(counters, self.dial(counters)).await?;
-        Ok(Dedicated { stream, endpoint: self.address, _in_flight: in_flight })
+        let dialing = async {
+            let dial = self.begin_dial(counters)?;
+            // Before the endpoint can have it.
+            let hop = hops.note(L4Protocol::Tcp, dial.local()?, self.address, passed);
+            Ok((self.finish_dial(dial).await?, hop))
+        };
+        let (stream, hop) = self.noting_failure(counters, dialing).await?;
+        Ok(Dedicated { stream, endpoint: self.address, _in_flight: in_flight, _hop: hop })
     }
 
     /// Holds an attempt at connecting to its time-out, and remembers its failure.
@@ -253,10 +267,18 @@ impl Endpoint {
         Ok(place)
     }
 
-    /// Probes detect a peer that vanished while nothing is sent, as in a tunnel or a long poll.
     async fn dial(&self, counters: &CoreCounters) -> io::Result<TcpStream> {
+        self.finish_dial(self.begin_dial(counters)?).await
+    }
+
+    fn begin_dial(&self, counters: &CoreCounters) -> io::Result<Dial> {
         counters.connects.increment();
-        let stream = TcpStream::connect(self.address).await?;
+        Dial::begin(self.address)
+    }
+
+    /// Probes detect a peer that vanished while nothing is sent, as in a tunnel or a long poll.
+    async fn finish_dial(&self, dial: Dial) -> io::Result<TcpStream> {
+        let stream = dial.finish().await?;
         stream.set_nodelay(true)?;
         let pause = (self.settings.vanished / (PROBES + 1)).max(Duration::from_secs(1));
         let probing = TcpKeepalive::new().with_time(pause).with_interval(pause).with_retries(PROBES);

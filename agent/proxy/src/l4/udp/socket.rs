@@ -3,7 +3,7 @@
 //! was, and tells the kernel which one it is to be.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::libc::{in_addr, in_pktinfo, in6_addr, in6_pktinfo};
@@ -12,6 +12,8 @@ use nix::sys::socket::{
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+
+use crate::l4::udp::table::Network;
 
 /// One client at one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +26,17 @@ pub(crate) struct FrontendSocket {
     socket: UdpSocket,
     /// `None`: all addresses.
     local: Option<IpAddr>,
+}
+
+// === impl ClientKey ===
+
+impl Network for ClientKey {
+    fn network(&self) -> IpAddr {
+        match self.peer.ip() {
+            v4 @ IpAddr::V4(_) => v4,
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        }
+    }
 }
 
 // === impl FrontendSocket ===
@@ -48,7 +61,7 @@ impl FrontendSocket {
         self.socket.readable().await
     }
 
-    /// The length of the next datagram, and its sender.
+    /// The length of the next datagram, and its sender; `InvalidData` if it is to be passed over.
     pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> io::Result<(usize, ClientKey)> {
         match self.local {
             Some(local) => {
@@ -84,11 +97,16 @@ impl FrontendSocket {
         let received =
             recvmsg::<SockaddrStorage>(fd, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
         let peer = received.address.as_ref().and_then(socket_address);
+        // To all of a network or group: nothing can answer from that address, and one datagram of a
+        // forged sender would have the answers of all nodes.
         let local = received.cmsgs()?.find_map(|message| match message {
             ControlMessageOwned::Ipv4PacketInfo(info) => {
-                Some(IpAddr::V4(u32::from_be(info.ipi_spec_dst.s_addr).into()))
+                let to_one = info.ipi_addr.s_addr == info.ipi_spec_dst.s_addr;
+                to_one.then(|| IpAddr::V4(u32::from_be(info.ipi_spec_dst.s_addr).into()))
             }
-            ControlMessageOwned::Ipv6PacketInfo(info) => Some(IpAddr::V6(info.ipi6_addr.s6_addr.into())),
+            ControlMessageOwned::Ipv6PacketInfo(info) => {
+                Some(IpAddr::V6(info.ipi6_addr.s6_addr.into())).filter(|local| !local.is_multicast())
+            }
             _ => None,
         });
         let (peer, local) = peer.zip(local).ok_or(ErrorKind::InvalidData)?;

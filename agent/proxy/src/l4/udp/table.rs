@@ -1,9 +1,11 @@
 //! The sessions of a UDP frontend by client, and the choice of those that go when there are too
 //! many. Like connection tracking it tells sessions apart by what they prove: one that was never
-//! answered may be a forgery; the client of one that sent again after an answer is real.
+//! answered may be a forgery; the client of one that sent again after an answer is real. Of real
+//! ones those go whose network has the most, so that no client has all for itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use foldhash::fast::RandomState;
@@ -21,7 +23,17 @@ pub(crate) struct SessionTable<K, S> {
     /// Each in the order in which they go, with the time at which they were put there.
     unanswered: Queue<K>,
     answered: Queue<K>,
+    /// Those of real clients, by the network of the client.
+    confirmed: HashMap<IpAddr, Queue<K>, RandomState>,
+    /// The networks, by how many of those they have.
+    by_number: BTreeSet<(usize, IpAddr)>,
     placed: u64,
+}
+
+/// The part of a session's key that says whose it is.
+pub(crate) trait Network {
+    /// The address, or what is delegated as one to a client: no more than 64 bits of IPv6.
+    fn network(&self) -> IpAddr;
 }
 
 type Queue<K> = BTreeMap<u64, (K, u32)>;
@@ -39,7 +51,7 @@ enum State {
     Unanswered(u64),
     Answered(u64),
     /// The client has sent something since an answer.
-    Confirmed,
+    Confirmed(u64),
 }
 
 /// The times after which a session is over, in ticks.
@@ -64,12 +76,14 @@ impl<K, S> Default for SessionTable<K, S> {
             sessions: HashMap::default(),
             unanswered: BTreeMap::new(),
             answered: BTreeMap::new(),
+            confirmed: HashMap::default(),
+            by_number: BTreeSet::new(),
             placed: 0,
         }
     }
 }
 
-impl<K: Copy + Eq + Hash, S> SessionTable<K, S> {
+impl<K: Copy + Eq + Hash + Network, S> SessionTable<K, S> {
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -90,20 +104,43 @@ impl<K: Copy + Eq + Hash, S> SessionTable<K, S> {
         match entry.state {
             State::Unanswered(place) => drop(self.unanswered.remove(&place)),
             State::Answered(place) => drop(self.answered.remove(&place)),
-            State::Confirmed => {}
+            State::Confirmed(place) => self.remove_confirmed(key, place),
         }
         Some(entry.session)
     }
 
     /// The session that a datagram of the client belongs to.
     pub(crate) fn asked(&mut self, key: &K) -> Option<Rc<S>> {
+        let next = self.next_place();
         let entry = self.sessions.get_mut(key)?;
         entry.last = clock::now();
+        let session = entry.session.clone();
         if let State::Answered(place) = entry.state {
+            entry.state = State::Confirmed(next);
             self.answered.remove(&place);
-            entry.state = State::Confirmed;
+            self.confirm(key, next);
         }
-        Some(entry.session.clone())
+        Some(session)
+    }
+
+    fn confirm(&mut self, key: &K, place: u64) {
+        let network = key.network();
+        let sessions = self.confirmed.entry(network).or_default();
+        self.by_number.remove(&(sessions.len(), network));
+        sessions.insert(place, (*key, clock::now()));
+        self.by_number.insert((sessions.len(), network));
+    }
+
+    fn remove_confirmed(&mut self, key: &K, place: u64) {
+        let network = key.network();
+        let Some(sessions) = self.confirmed.get_mut(&network) else { return };
+        self.by_number.remove(&(sessions.len(), network));
+        sessions.remove(&place);
+        if sessions.is_empty() {
+            self.confirmed.remove(&network);
+        } else {
+            self.by_number.insert((sessions.len(), network));
+        }
     }
 
     /// The session's backend sent a datagram.
@@ -128,12 +165,20 @@ impl<K: Copy + Eq + Hash, S> SessionTable<K, S> {
         unanswered.or_else(|| over(self))
     }
 
+    /// The session of a real client that goes to make room: of the network that has the most, if
+    /// that is more than one.
+    pub(crate) fn excess(&mut self) -> Option<K> {
+        let (_, network) = self.by_number.last().copied().filter(|(number, _)| *number > 1)?;
+        let sessions = self.confirmed.get_mut(&network)?;
+        Self::oldest(sessions, &mut self.sessions, &mut self.placed, 0)
+    }
+
     /// The sessions that are over.
     pub(crate) fn expired(&self, expiry: Expiry) -> Vec<(K, Expired)> {
         let expired = self.sessions.iter().filter_map(|(key, entry)| {
             let (limit, expired) = match entry.state {
                 State::Unanswered(_) => (expiry.unanswered, Expired::Unanswered),
-                State::Answered(_) | State::Confirmed => (expiry.idle, Expired::Idle),
+                State::Answered(_) | State::Confirmed(_) => (expiry.idle, Expired::Idle),
             };
             (clock::now() - entry.last > limit).then_some((*key, expired))
         });
@@ -163,8 +208,9 @@ impl<K: Copy + Eq + Hash, S> SessionTable<K, S> {
             *placed += 1;
             queue.insert(*placed, (key, entry.last));
             entry.state = match entry.state {
+                State::Unanswered(_) => State::Unanswered(*placed),
                 State::Answered(_) => State::Answered(*placed),
-                State::Unanswered(_) | State::Confirmed => State::Unanswered(*placed),
+                State::Confirmed(_) => State::Confirmed(*placed),
             };
         }
         let (key, _) = queue.first_key_value().map(|(_, it)| *it)?;
@@ -175,6 +221,12 @@ impl<K: Copy + Eq + Hash, S> SessionTable<K, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Network for u32 {
+        fn network(&self) -> IpAddr {
+            IpAddr::from((self / 10).to_be_bytes())
+        }
+    }
 
     fn table(sessions: u32) -> SessionTable<u32, u32> {
         let mut table = SessionTable::default();
@@ -198,6 +250,27 @@ mod tests {
         assert_eq!((evict(&mut table), table.len()), (None, 2));
         (0..OVER_AFTER).for_each(|_| clock::advance());
         assert_eq!((evict(&mut table), evict(&mut table), table.len()), (Some(0), None, 1));
+    }
+
+    /// One client with many ports, and others.
+    #[test]
+    fn no_network_has_all_for_itself() {
+        let mut table = SessionTable::default();
+        for key in [0, 1, 2, 3, 10, 11, 20] {
+            table.insert(key, Rc::new(key));
+            table.answered(&key);
+            table.asked(&key);
+        }
+        clock::advance();
+        table.asked(&0);
+        let evicted = std::iter::from_fn(|| {
+            assert_eq!(table.dispensable(), None);
+            let key = table.excess()?;
+            table.remove(&key).map(|session| *session)
+        });
+        let evicted: Vec<_> = evicted.collect();
+        assert_eq!(evicted, [1, 2, 10, 3], "until each has one, the one that was used last");
+        assert_eq!((table.len(), table.by_number.len(), table.confirmed.len()), (3, 3, 3));
     }
 
     #[test]
