@@ -2,7 +2,7 @@
 //! ones; backends that say whose they are; and what a hostile tenant's own clients get.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::client::Resumption;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use super::deeds::{self, Scene};
@@ -22,6 +23,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads on each node that ask, each on behalf of its share of the tenants.
 const CLIENTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(2);
+/// Datagrams that a client sends until one is answered, and its time-out for each.
+const QUESTIONS: usize = 3;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Failures of one client that are kept in full.
 const KEPT: usize = 20;
 
@@ -38,8 +42,22 @@ pub(super) struct Target {
     pub(super) to: SocketAddr,
     pub(super) host: String,
     pub(super) path: String,
-    pub(super) is_tls: bool,
+    pub(super) over: Over,
     pub(super) answer: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Over {
+    Tcp,
+    Tls,
+    /// Any datagram is answered.
+    Udp,
+}
+
+/// The way to a target that stays open.
+enum Way {
+    Stream(Connection),
+    Datagrams(UdpSocket),
 }
 
 trait Stream: Read + Write + Send {}
@@ -77,6 +95,19 @@ impl Authority {
         json!({"type": "kubernetes.io/tls", "stringData": {"tls.crt": chain, "tls.key": key.serialize_pem()}})
     }
 
+    /// For a backend that ends TLS itself.
+    pub(super) fn server(&self, hosts: &[String]) -> Arc<ServerConfig> {
+        let mut params = CertificateParams::default();
+        let names = hosts.iter().map(|host| SanType::DnsName(host.as_str().try_into().unwrap()));
+        params.subject_alt_names = names.collect();
+        let key = KeyPair::generate().unwrap();
+        let chain = vec![params.signed_by(&key, &self.0).unwrap().der().clone()];
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        Arc::new(builder.unwrap().with_no_client_auth().with_single_cert(chain, key).unwrap())
+    }
+
     pub(super) fn client(&self) -> TlsClient {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -95,30 +126,59 @@ impl Target {
     }
 
     /// Over a connection that stays open, unless there was an error.
-    fn ask(&self, connection: &mut Option<Connection>, sites: &Sites) -> Result<(), String> {
-        let told = |error: io::Error| format!("{} {} {}: {error}", self.to, self.host, self.path);
-        let mut stream = match connection.take() {
-            Some(stream) => stream,
+    fn ask(&self, open: &mut Option<Way>, sites: &Sites) -> Result<(), String> {
+        let told =
+            |error: io::Error| format!("{:?} {} {} {}: {error}", self.over, self.to, self.host, self.path);
+        let mut way = match open.take() {
+            Some(way) => way,
             None => self.connect(sites).map_err(told)?,
         };
-        let (status, body) = get(&mut stream, &self.host, &self.path).map_err(told)?;
-        *connection = Some(stream);
+        let (status, body) = match &mut way {
+            Way::Stream(stream) => get(stream, &self.host, &self.path).map_err(told)?,
+            Way::Datagrams(socket) => (200, ask_datagram(socket).map_err(told)?),
+        };
+        *open = Some(way);
         if status != 200 || body.trim() != self.answer {
             let body = body.trim();
-            return Err(format!("{} {} {}: {status} {body:?}", self.to, self.host, self.path));
+            return Err(format!(
+                "{:?} {} {} {}: {status} {body:?}",
+                self.over, self.to, self.host, self.path
+            ));
         }
         Ok(())
     }
 
-    fn connect(&self, sites: &Sites) -> io::Result<Connection> {
-        let tcp = connect(self.to)?;
-        if !self.is_tls {
-            return Ok(BufReader::new(Box::new(tcp)));
+    fn connect(&self, sites: &Sites) -> io::Result<Way> {
+        match self.over {
+            Over::Tcp => Ok(Way::Stream(BufReader::new(Box::new(connect(self.to)?)))),
+            Over::Tls => {
+                let name = self.host.clone().try_into().map_err(io::Error::other)?;
+                let tls = ClientConnection::new(sites.tls.0.clone(), name).map_err(io::Error::other)?;
+                let stream = StreamOwned::new(tls, connect(self.to)?);
+                Ok(Way::Stream(BufReader::new(Box::new(stream))))
+            }
+            Over::Udp => {
+                let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+                socket.connect(self.to)?;
+                socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                Ok(Way::Datagrams(socket))
+            }
         }
-        let name = self.host.clone().try_into().map_err(io::Error::other)?;
-        let tls = ClientConnection::new(sites.tls.0.clone(), name).map_err(io::Error::other)?;
-        Ok(BufReader::new(Box::new(StreamOwned::new(tls, tcp))))
     }
+}
+
+/// Datagrams may be lost, and their clients know it.
+fn ask_datagram(socket: &UdpSocket) -> io::Result<String> {
+    let mut last = io::ErrorKind::TimedOut.into();
+    for _ in 0..QUESTIONS {
+        socket.send(b"whose")?;
+        let mut buffer = [0; 128];
+        match socket.recv(&mut buffer) {
+            Ok(length) => return Ok(String::from_utf8_lossy(&buffer[..length]).into_owned()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
@@ -184,7 +244,7 @@ impl Load {
 /// Every target over its open connection, every tenth time over a new one.
 fn ask_all(targets: &[Target], sites: &Sites, stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
-    let mut open: Vec<Option<Connection>> = targets.iter().map(|_| None).collect();
+    let mut open: Vec<Option<Way>> = targets.iter().map(|_| None).collect();
     for (at, turn) in (0..targets.len()).cycle().zip(0_usize..) {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -217,18 +277,43 @@ pub(super) fn backend(name: String) -> u16 {
     port
 }
 
-fn answer_all(stream: TcpStream, name: &str) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+/// The same over TLS.
+pub(super) fn tls_backend(name: String, tls: Arc<ServerConfig>) -> u16 {
+    let listener = pod::listener();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (name, tls) = (name.clone(), ServerConnection::new(tls.clone()).unwrap());
+            std::thread::spawn(move || answer_all(StreamOwned::new(tls, stream), &name));
+        }
+    });
+    port
+}
+
+/// The same to each datagram.
+pub(super) fn datagram_backend(name: String) -> u16 {
+    let socket = pod::datagrams();
+    let port = socket.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((_, client)) = socket.recv_from(&mut [0; 128]) {
+            let _ = socket.send_to(name.as_bytes(), client);
+        }
+    });
+    port
+}
+
+fn answer_all(stream: impl Read + Write, name: &str) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len());
     loop {
         head(&mut stream)?;
         stream.get_mut().write_all(answer.as_bytes())?;
+        stream.get_mut().flush()?;
     }
 }
 
 /// Answers to requests for routes whose endpoints are no pods, other than that there is no
-/// endpoint.
+/// endpoint; and anything that such endpoints say on connections.
 pub(super) fn leaks(node: Node, edge: IpAddr, scenes: &[Scene]) -> Vec<String> {
     let mut leaks = Vec::new();
     for scene in scenes {
@@ -242,6 +327,14 @@ pub(super) fn leaks(node: Node, edge: IpAddr, scenes: &[Scene]) -> Vec<String> {
                 Ok((500 | 503, _)) => {}
                 Ok((status, body)) => leaks.push(format!("{host}: {status} {body:?}")),
                 Err(error) => leaks.push(format!("{host}: {error}")),
+            }
+            let to = at(edge, scene.port_to(name));
+            let said = connect(to).and_then(|mut stream| {
+                stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")?;
+                stream.read(&mut [0])
+            });
+            if let Ok(1..) = said {
+                leaks.push(format!("{host}: TCP {to} is answered"));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::Size;
-use super::good::host;
+use super::good::{host, own_port};
 use super::node::Node;
 use super::platform::{EDGE, GUARDED, PARENT, PARENT_HOST, RULE};
 use super::pod::{NODES_END, POD};
@@ -75,6 +75,12 @@ impl Scene {
         json!({"name": name, "namespace": self.platform})
     }
 
+    /// The shared Gateway's port at which connections would get to an endpoint that is no pod.
+    pub(super) fn port_to(&self, name: &str) -> u16 {
+        let at = FORBIDDEN.iter().position(|(known, _)| *known == name).unwrap();
+        own_port(0) + 1000 + u16::try_from(self.number * FORBIDDEN.len() + at).unwrap()
+    }
+
     /// Number of a good tenant to harm.
     fn victim(&self, size: Size) -> usize {
         self.number % size.good
@@ -95,7 +101,7 @@ impl Deed {
     pub(super) fn edited(&self, turn: usize) -> Value {
         let mut spec = self.body["spec"].clone();
         if turn.is_multiple_of(2) {
-            if self.kind == "HTTPRoute" && !spec["hostnames"].is_null() {
+            if matches!(self.kind, "HTTPRoute" | "TLSRoute") && !spec["hostnames"].is_null() {
                 spec["hostnames"] = json!(["edited.evil.example"]);
             }
             if let Some(listeners) = spec["listeners"].as_array_mut() {
@@ -116,8 +122,9 @@ pub(super) fn all(scene: &Scene, intent: Intent, size: Size) -> Objects {
     objects.extend(children(scene, intent, size));
     objects.extend(routes(scene, intent, size));
     objects.extend(sets(scene, intent, size));
+    objects.extend(streams(scene, intent, size));
     objects.extend(gateways(scene, intent));
-    objects.extend(odds(scene, intent, size));
+    objects.extend(odds(scene, intent));
     objects
 }
 
@@ -135,29 +142,43 @@ fn valid_route(scene: &Scene, name: &str) -> Deed {
 
 /// A Service with an endpoint, and a route to it.
 fn backends(scene: &Scene, intent: Intent) -> Objects {
-    let mut objects = service("backend", POD, OWN_PORT);
+    let mut objects = service("backend", "TCP", POD, OWN_PORT);
+    let mut listeners = Vec::new();
     for (name, place) in FORBIDDEN {
         let place = place.replace("EDGE", &scene.edge.to_string()).replace("NODES-END", NODES_END);
         let (address, port) = place.rsplit_once(':').unwrap();
         let port = port.parse().unwrap();
         objects.extend(match intent {
-            Intent::Hostile => service(name, address, port),
-            Intent::Valid => service(name, POD, OWN_PORT),
+            Intent::Hostile => service(name, "TCP", address, port),
+            Intent::Valid => service(name, "TCP", POD, OWN_PORT),
         });
         let rules = json!([{"backendRefs": [{"name": name, "port": 80}]}]);
         let hosts = json!([scene.host(name)]);
         let spec = json!({"parentRefs": [scene.gateway(EDGE)], "hostnames": hosts, "rules": rules});
         objects.push(Deed::new("HTTPRoute", format!("to-{name}"), spec));
+        listeners.push(json!({"name": name, "port": scene.port_to(name), "protocol": "TCP"}));
+        let parents = json!([{"kind": "ListenerSet", "name": "to", "sectionName": name}]);
+        objects.push(Deed::new(
+            "TCPRoute",
+            format!("to-{name}"),
+            json!({"parentRefs": parents, "rules": rules}),
+        ));
     }
+    let spec = json!({"parentRef": scene.gateway(EDGE), "listeners": listeners});
+    objects.push(Deed::new("ListenerSet", "to", spec));
     objects
 }
 
-fn service(name: &str, address: &str, port: u16) -> Objects {
+fn service(name: &str, transport: &str, address: &str, port: u16) -> Objects {
     let labels = json!({"kubernetes.io/service-name": name});
-    let slice = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "ports": [{"name": "", "port": port}],
+    let slice = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "ports": [{"name": "", "protocol": transport, "port": port}],
         "endpoints": [{"addresses": [address], "conditions": {"ready": true}}]});
     vec![
-        Deed::new("Service", name, json!({"ports": [{"port": 80, "targetPort": port}]})),
+        Deed::new(
+            "Service",
+            name,
+            json!({"ports": [{"port": 80, "protocol": transport, "targetPort": port}]}),
+        ),
         Deed::whole("EndpointSlice", name, slice),
     ]
 }
@@ -430,6 +451,86 @@ fn sets(scene: &Scene, intent: Intent, size: Size) -> Objects {
     objects
 }
 
+/// Listeners and routes for what is passed on as it is: at ports and for names that good tenants
+/// have, at listeners of theirs, to backends of another transport, and in a circle.
+fn streams(scene: &Scene, intent: Intent, size: Size) -> Objects {
+    let victim = scene.victim(size);
+    let is_hostile = intent == Intent::Hostile;
+    let named = |name: &str, host: String| json!({"name": name, "port": 443, "protocol": "TLS", "hostname": host, "tls": {"mode": "Passthrough"}});
+    let bare =
+        |name: &str, protocol: &str, port: u16| json!({"name": name, "port": port, "protocol": protocol});
+    let own = scene.port_to(FORBIDDEN[0].0) + 1000;
+    let of_victim = |prefix: &str, gateway: &str| host(&format!("{prefix}-{gateway}"), victim);
+    let mine = json!([bare("tcp", "TCP", own), bare("udp", "UDP", own), named("tls", scene.host("passed"))]);
+    let mut taken = mine.as_array().cloned().unwrap();
+    taken.extend([
+        bare("all", "TCP", 443),
+        bare("their-tcp", "TCP", own_port(victim)),
+        bare("their-udp", "UDP", own_port(victim)),
+        named("passed", of_victim("passed", EDGE)),
+        named("ended", of_victim("ended", EDGE)),
+        named("https", of_victim("tls", EDGE)),
+    ]);
+    let guarded = json!([
+        named("passed", of_victim("passed", GUARDED)),
+        named("wild", "*.good.example".to_owned()),
+        bare("tcp", "TCP", 443),
+        bare("udp", "UDP", 8080)
+    ]);
+    let set = |gateway: &str, listeners: Value| json!({"parentRef": scene.gateway(gateway), "listeners": listeners});
+    let theirs = |section: &str| json!({"kind": "ListenerSet", "name": EDGE, "namespace": scene.namespace.replace("evil", "good"), "sectionName": section});
+    let at = |section: &str| json!({"kind": "ListenerSet", "name": "streams", "sectionName": section});
+    let route = |parents: Vec<Value>, service: &str| json!({"parentRefs": parents, "rules": [{"backendRefs": [{"name": service, "port": 80}]}]});
+    let with_names = |mut spec: Value, names: Value| {
+        spec["hostnames"] = names;
+        spec
+    };
+    let passed = json!([of_victim("passed", EDGE), of_victim("passed", GUARDED)]);
+    let own_name = json!([scene.host("passed")]);
+    let mut objects = service("circle", "UDP", &scene.edge.to_string(), own);
+    let hostile = [
+        ("ListenerSet", "streams", set(EDGE, taken.into()), set(EDGE, mine.clone())),
+        (
+            "ListenerSet",
+            "streams-guarded",
+            set(GUARDED, guarded),
+            set(EDGE, json!([named("tls", scene.host("more"))])),
+        ),
+        (
+            "TLSRoute",
+            "stolen",
+            with_names(route(vec![scene.gateway(EDGE), at("tls")], "backend"), passed.clone()),
+            with_names(route(vec![at("tls")], "backend"), own_name.clone()),
+        ),
+        (
+            "TLSRoute",
+            "theirs",
+            with_names(route(vec![theirs("passed"), theirs("ended")], "backend"), passed),
+            with_names(route(vec![at("tls")], "backend"), own_name),
+        ),
+        (
+            "TCPRoute",
+            "stolen",
+            route(vec![scene.gateway(EDGE)], "backend"),
+            route(vec![at("tcp")], "backend"),
+        ),
+        ("TCPRoute", "theirs", route(vec![theirs("tcp")], "backend"), route(vec![at("tcp")], "backend")),
+        ("TCPRoute", "transport", route(vec![at("tcp")], "circle"), route(vec![at("tcp")], "backend")),
+        ("UDPRoute", "theirs", route(vec![theirs("udp")], "circle"), route(vec![at("udp")], "own-udp")),
+        ("UDPRoute", "circle", route(vec![at("udp")], "circle"), route(vec![at("udp")], "own-udp")),
+        ("UDPRoute", "transport", route(vec![at("udp")], "backend"), route(vec![at("udp")], "own-udp")),
+    ];
+    if !is_hostile {
+        objects = service("own-udp", "UDP", POD, OWN_PORT);
+    }
+    objects.extend(
+        hostile.into_iter().map(|(kind, name, hostile, valid)| {
+            Deed::new(kind, name, if is_hostile { hostile } else { valid })
+        }),
+    );
+    objects
+}
+
 /// Gateways of the tenant's own: with ports and addresses of the node and of the cluster, with a
 /// name that comes to an object that is there, attached to a Gateway that takes none.
 fn gateways(scene: &Scene, intent: Intent) -> Objects {
@@ -474,24 +575,19 @@ fn gateways(scene: &Scene, intent: Intent) -> Objects {
     objects
 }
 
-/// A policy that wants TLS to its Service, grants to other tenants, and routes of other kinds.
-fn odds(scene: &Scene, intent: Intent, size: Size) -> Objects {
-    let victim = scene.victim(size);
+/// A policy that wants TLS to its Service, and grants to other tenants.
+fn odds(scene: &Scene, intent: Intent) -> Objects {
     let is_hostile = intent == Intent::Hostile;
     let to = if is_hostile { EDGE } else { "none" };
     let policy = json!({"targetRefs": [{"group": "", "kind": "Service", "name": if is_hostile { "api" } else { "not-taken" }}],
         "validation": {"hostname": "backend.evil.example", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": to}]}});
     let grant = json!({"from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": scene.namespace.replace("evil", "good")}],
         "to": [{"group": "", "kind": "Service"}, {"group": "gateway.networking.k8s.io", "kind": "HTTPRoute"}]});
-    let tls = json!({"parentRefs": [scene.gateway(EDGE)], "hostnames": [host("tls-edge", victim)], "rules": [{"backendRefs": [{"name": "backend", "port": 80}]}]});
-    let tcp = json!({"parentRefs": [scene.gateway(EDGE)], "rules": [{"backendRefs": [{"name": "backend", "port": 80}]}]});
     let mut objects = vec![Deed::new("ReferenceGrant", "all", grant)];
     if is_hostile {
         objects.push(Deed::new("BackendTLSPolicy", "breaks", policy));
-        objects.push(Deed::new("TLSRoute", "stolen", tls));
-        objects.push(Deed::new("TCPRoute", "stolen", tcp));
     } else {
-        objects.extend(["a", "b", "c"].map(|name| valid_route(scene, &format!("odd-{name}"))));
+        objects.push(valid_route(scene, "odd"));
     }
     objects
 }

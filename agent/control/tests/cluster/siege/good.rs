@@ -1,12 +1,13 @@
 //! A tenant who does nothing wrong: routes at both Gateways, a ListenerSet at each with and without
-//! TLS, a family of routes of its own, and a child of the platform's route.
+//! TLS, TLS that is passed on, a port of TCP and one of UDP, a family of routes of its own, and a
+//! child of the platform's route.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::client::{Authority, Target, backend};
+use super::client::{Authority, Over, Target, backend, datagram_backend, tls_backend};
 use super::platform::{EDGE, GUARDED, PARENT, PARENT_HOST, ROLE, RULE, Sites, at};
 use super::pod::POD;
 use crate::fixture::{Fixture, condition};
@@ -14,7 +15,7 @@ use crate::fixture::{Fixture, condition};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Objects whose status must not change.
-const OBJECTS: [(&str, &str); 8] = [
+const OBJECTS: [(&str, &str); 12] = [
     ("ListenerSet", "edge"),
     ("ListenerSet", "guarded"),
     ("HTTPRoute", "web"),
@@ -23,6 +24,10 @@ const OBJECTS: [(&str, &str); 8] = [
     ("HTTPRoute", "child"),
     ("HTTPRoute", "family"),
     ("HTTPRoute", "member"),
+    ("TLSRoute", "passed"),
+    ("TLSRoute", "ended"),
+    ("TCPRoute", "tcp"),
+    ("UDPRoute", "udp"),
 ];
 
 pub(super) struct Tenant {
@@ -35,13 +40,19 @@ pub(super) fn host(prefix: &str, number: usize) -> String {
     format!("{prefix}-{number}.good.example")
 }
 
+/// The port of TCP and UDP that a good tenant has for itself.
+pub(super) fn own_port(number: usize) -> u16 {
+    11_000 + u16::try_from(number).unwrap()
+}
+
 impl Tenant {
     pub(super) async fn create(platform: &Fixture, number: usize, authority: &Authority) -> Self {
         let fixture = platform.another_namespace(&format!("good-{number}"), json!({ROLE: "good"})).await;
         let tenant = Self { fixture, number };
-        tenant.create_backend().await;
+        tenant.create_backends(authority).await;
         tenant.create_listeners(platform, authority).await;
         tenant.create_routes(platform).await;
+        tenant.create_stream_routes().await;
         tenant
     }
 
@@ -49,10 +60,13 @@ impl Tenant {
         self.fixture.name.clone()
     }
 
-    /// It answers with the tenant's name.
-    async fn create_backend(&self) {
-        let port = backend(self.name());
-        service(&self.fixture, "web", POD, port).await;
+    /// They answer with the tenant's name.
+    async fn create_backends(&self, authority: &Authority) {
+        let hosts = [EDGE, GUARDED].map(|gateway| host(&format!("passed-{gateway}"), self.number));
+        let tls = tls_backend(self.name(), authority.server(&hosts));
+        service(&self.fixture, "web", "TCP", POD, backend(self.name())).await;
+        service(&self.fixture, "tls", "TCP", POD, tls).await;
+        service(&self.fixture, "udp", "UDP", POD, datagram_backend(self.name())).await;
     }
 
     async fn create_listeners(&self, platform: &Fixture, authority: &Authority) {
@@ -60,13 +74,43 @@ impl Tenant {
             let host = host(&format!("tls-{gateway}"), self.number);
             self.fixture.create("Secret", gateway, authority.secret(&host)).await;
             let tls = json!({"certificateRefs": [{"name": gateway}]});
-            let listeners = json!([
-                {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": host, "tls": tls},
-                {"name": "http", "port": 8080, "protocol": "HTTP", "hostname": host}
-            ]);
+            let [passed, ended] = ["passed", "ended"].map(|mode| self.host_at(mode, gateway));
+            self.fixture.create("Secret", &format!("ended-{gateway}"), authority.secret(&ended)).await;
+            let end = json!({"mode": "Terminate", "certificateRefs": [{"name": format!("ended-{gateway}")}]});
+            let mut listeners = vec![
+                json!({"name": "https", "port": 443, "protocol": "HTTPS", "hostname": host, "tls": tls}),
+                json!({"name": "http", "port": 8080, "protocol": "HTTP", "hostname": host}),
+                json!({"name": "passed", "port": 443, "protocol": "TLS", "hostname": passed, "tls": {"mode": "Passthrough"}}),
+                json!({"name": "ended", "port": 443, "protocol": "TLS", "hostname": ended, "tls": end}),
+            ];
+            if gateway == EDGE {
+                let port = own_port(self.number);
+                listeners.push(json!({"name": "tcp", "port": port, "protocol": "TCP"}));
+                listeners.push(json!({"name": "udp", "port": port, "protocol": "UDP"}));
+            }
             let parent = json!({"name": gateway, "namespace": platform.name});
             let spec = json!({"parentRef": parent, "listeners": listeners});
             self.fixture.create("ListenerSet", gateway, json!({"spec": spec})).await;
+        }
+    }
+
+    fn host_at(&self, prefix: &str, gateway: &str) -> String {
+        host(&format!("{prefix}-{gateway}"), self.number)
+    }
+
+    async fn create_stream_routes(&self) {
+        let set =
+            |name: &str, section: &str| json!({"kind": "ListenerSet", "name": name, "sectionName": section});
+        let to = |service: &str| json!([{"backendRefs": [{"name": service, "port": 80}]}]);
+        for (mode, service) in [("passed", "tls"), ("ended", "web")] {
+            let hosts = [EDGE, GUARDED].map(|gateway| self.host_at(mode, gateway));
+            let parents = [EDGE, GUARDED].map(|gateway| set(gateway, mode));
+            let spec = json!({"parentRefs": parents, "hostnames": hosts, "rules": to(service)});
+            self.fixture.create("TLSRoute", mode, json!({"spec": spec})).await;
+        }
+        for (kind, name, service) in [("TCPRoute", "tcp", "web"), ("UDPRoute", "udp", "udp")] {
+            let spec = json!({"parentRefs": [set(EDGE, name)], "rules": to(service)});
+            self.fixture.create(kind, name, json!({"spec": spec})).await;
         }
     }
 
@@ -114,11 +158,12 @@ impl Tenant {
             to: at(address, port),
             host,
             path: path.to_owned(),
-            is_tls: false,
+            over: Over::Tcp,
             answer: self.name(),
         };
         let number = self.number;
-        let secure = |target: Target| Target { is_tls: true, ..target };
+        let secure = |target: Target| Target { over: Over::Tls, ..target };
+        let own = plain(sites.edge, own_port(number), host("tcp", number), "/");
         let child = format!("/tenants/{number}");
         vec![
             plain(sites.edge, 80, host("web", number), "/"),
@@ -129,6 +174,12 @@ impl Tenant {
             plain(sites.guarded, 8080, host("tls-guarded", number), "/"),
             secure(plain(sites.edge, 443, host("tls-edge", number), "/")),
             secure(plain(sites.guarded, 443, host("tls-guarded", number), "/")),
+            secure(plain(sites.edge, 443, self.host_at("passed", EDGE), "/")),
+            secure(plain(sites.guarded, 443, self.host_at("passed", GUARDED), "/")),
+            secure(plain(sites.edge, 443, self.host_at("ended", EDGE), "/")),
+            secure(plain(sites.guarded, 443, self.host_at("ended", GUARDED), "/")),
+            Target { over: Over::Udp, ..own.clone() },
+            own,
         ]
     }
 
@@ -164,11 +215,11 @@ fn is_good(status: &Value) -> bool {
 }
 
 /// A Service whose endpoint is no pod that the API server knows.
-pub(super) async fn service(fixture: &Fixture, name: &str, address: &str, port: u16) {
-    let ports = json!({"ports": [{"port": 80, "targetPort": port}]});
+pub(super) async fn service(fixture: &Fixture, name: &str, transport: &str, address: &str, port: u16) {
+    let ports = json!({"ports": [{"port": 80, "protocol": transport, "targetPort": port}]});
     fixture.create("Service", name, json!({"spec": ports})).await;
     let labels = json!({"kubernetes.io/service-name": name});
-    let slice = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "ports": [{"name": "", "port": port}],
+    let slice = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "ports": [{"name": "", "protocol": transport, "port": port}],
         "endpoints": [{"addresses": [address], "conditions": {"ready": true}}]});
     fixture.create("EndpointSlice", name, slice).await;
 }

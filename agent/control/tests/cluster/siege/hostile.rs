@@ -145,9 +145,16 @@ impl Tenant {
 
     /// Counts of reasons in the statuses of its objects.
     pub(super) async fn add_reasons(&self, reasons: &mut BTreeMap<String, usize>) {
-        for kind in
-            ["Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "BackendTLSPolicy", "TLSRoute", "TCPRoute"]
-        {
+        for kind in [
+            "Gateway",
+            "ListenerSet",
+            "HTTPRoute",
+            "GRPCRoute",
+            "TLSRoute",
+            "TCPRoute",
+            "UDPRoute",
+            "BackendTLSPolicy",
+        ] {
             let objects = self.fixture.api(kind).list(&ListParams::default()).await.unwrap();
             for object in objects {
                 let told: BTreeSet<_> = refusals(&object.data["status"]).into_iter().collect();

@@ -1,7 +1,7 @@
 //! A network namespace with a pod's address, and the node's end of the wire to it. An address of
 //! the node's own would be no backend.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::Command;
 
 use super::node;
@@ -44,9 +44,18 @@ fn ip(arguments: &[&str]) -> bool {
 
 /// A listener on a port of the pod's.
 pub(super) fn listener() -> TcpListener {
+    inside(|| TcpListener::bind((POD, 0)).unwrap())
+}
+
+/// The same for datagrams.
+pub(super) fn datagrams() -> UdpSocket {
+    inside(|| UdpSocket::bind((POD, 0)).unwrap())
+}
+
+fn inside<T: Send>(bind: impl FnOnce() -> T + Send) -> T {
     let bind = || {
         node::enter(NAME);
-        TcpListener::bind((POD, 0)).unwrap()
+        bind()
     };
     std::thread::scope(|scope| scope.spawn(bind).join()).unwrap()
 }
