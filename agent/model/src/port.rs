@@ -64,19 +64,27 @@ impl PortListeners {
     /// # Errors
     /// When the listener is found in another way than those of the port; the port is as it was.
     pub fn add(&mut self, listener: Arc<Listener>) -> Result<(), Mismatch> {
-        match (self, &listener.serves) {
-            (Self::Http(map), Serves::Http(_))
-            | (
-                Self::Tls(map),
-                Serves::Https { .. }
-                | Serves::TlsTerminated { .. }
-                | Serves::TlsPassthrough(_)
-                | Serves::NoCertificate,
-            ) => drop(map.insert(&listener.hostname.clone(), listener)),
-            (Self::Tcp(only), Serves::Tcp(_)) | (Self::Udp(only), Serves::Udp(_)) => *only = listener,
-            (port, _) => return Err(Mismatch { port: port.to_string(), listener }),
+        if !self.suits(&listener.serves) {
+            return Err(Mismatch { port: self.to_string(), listener });
+        }
+        match self {
+            Self::Http(map) | Self::Tls(map) => drop(map.insert(&listener.hostname.clone(), listener)),
+            Self::Tcp(only) | Self::Udp(only) => *only = listener,
         }
         Ok(())
+    }
+
+    /// True of a listener that is found in the same way.
+    pub const fn suits(&self, serves: &Serves) -> bool {
+        match serves {
+            Serves::Http(_) => matches!(self, Self::Http(_)),
+            Serves::Https { .. }
+            | Serves::TlsTerminated { .. }
+            | Serves::TlsPassthrough(_)
+            | Serves::NoCertificate => matches!(self, Self::Tls(_)),
+            Serves::Tcp(_) => matches!(self, Self::Tcp(_)),
+            Serves::Udp(_) => matches!(self, Self::Udp(_)),
+        }
     }
 
     /// Without the listener that has this one's hostname; `None` if it was the last.

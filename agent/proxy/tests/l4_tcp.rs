@@ -11,10 +11,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_model::{AccessLog, L4Action, L4Rule, LogFormat, Port, Serves};
+use portcullis_model::{AccessLog, L4Action, L4Rule, LogFormat, Port, PortListeners, Serves};
 use portcullis_proxy::{Ending, ExceededLimit, Forwarded, L4, LogOutput, Proxy, Settings, SocketMode};
 use socket2::SockRef;
-use support::fixture::{Gateway, snapshot};
+use support::fixture::{Gateway, snapshot, termination};
 use support::l4::{backend, echo, exchange, listener, rule, tcp, to};
 use support::world::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -460,6 +460,31 @@ async fn a_connection_that_comes_back_ends() {
         let begun = forwarded(&gateway).await.begun;
         assert!(begun <= 16 * round, "{begun}");
     }
+}
+
+/// The same listener by name, with another protocol.
+#[tokio::test]
+async fn connections_of_another_protocol_have_the_drain_time() {
+    let gateway = with(Settings { drain: Duration::from_secs(1), ..Settings::default() }).await;
+    let mut client = connected(&gateway).await;
+    let http = Arc::new(listener("tcp", "*", Serves::Http(Arc::default())));
+    apply(&gateway, |port| port.listeners = PortListeners::of(http.clone())).await;
+    client.write_all(b"y").await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'y');
+    assert_eq!(client.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    ended(&gateway, Ending::Withdrawn, 1).await;
+
+    // Without TLS there is no listener of HTTPS.
+    let mut client = TcpStream::connect(gateway.address).await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: a.com\r\n\r\n";
+    client.write_all(request).await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'H');
+    let https = Serves::Https { tls: termination("a.com"), routes: Arc::default() };
+    let https = Arc::new(listener("tcp", "*", https));
+    apply(&gateway, |port| port.listeners = PortListeners::of(https.clone())).await;
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.starts_with(b"TTP/1.1 404"), "{}", String::from_utf8_lossy(&rest));
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use http::HeaderValue;
-use portcullis_model::{Limits, ObjectName};
+use portcullis_model::{Limits, ObjectName, PortListeners};
 
 use crate::client::connection::Version;
 use crate::client::connection_limit::ConnectionPermit;
@@ -200,10 +200,14 @@ impl Client {
         self.uploads.borrow_mut().push(WatchedUpload { progress: Rc::downgrade(progress), pace: None });
     }
 
-    /// True if its listener, or what its port has for one, is gone.
+    /// True if its listener, or what its port has for one, is gone; or the port is for other
+    /// protocols now: what is asked for without TLS must not be answered by a listener of HTTPS.
     pub(crate) fn is_withdrawn(&self, current: &Current) -> bool {
-        self.tls.as_ref().is_some_and(|listener_state| !listener_state.is_served())
-            || current.port(self.local).is_none()
+        let Some(port) = current.port(self.local) else { return true };
+        match &self.tls {
+            Some(state) => !state.is_served() || !port.listeners.suits(&state.listener.serves),
+            None => !matches!(port.listeners, PortListeners::Http(_)),
+        }
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

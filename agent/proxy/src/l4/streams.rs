@@ -153,8 +153,11 @@ impl Stream {
         }
     }
 
+    /// True if its listener is gone, or is there in name only: its port is for other protocols now.
     fn is_withdrawn(&self, current: &Current) -> bool {
-        !self.progress.listener.is_served() || current.port(self.local).is_none()
+        let state = &self.progress.listener;
+        let port = current.port(self.local);
+        !state.is_served() || !port.is_some_and(|port| port.listeners.suits(&state.listener.serves))
     }
 }
 
