@@ -18,8 +18,9 @@ const CNI_PLUGINS: &[&str] = &["/usr/lib/cni", "/opt/cni/bin"];
 pub(crate) fn configure(layout: &Layout, node: Node) -> Result<()> {
     let plugins = CNI_PLUGINS.iter().find(|directory| Path::new(directory).join("bridge").is_file());
     let plugins = plugins.context("no CNI plugins: run `cargo xtask setup --cluster`")?;
-    let (name, pods) = (node.to_string(), node.pods());
-    let values = [("NODE", name.as_str()), ("PODS", &pods), ("CNI_PLUGINS", plugins)];
+    let (name, [pods, ipv6_pods]) = (node.to_string(), node.pods());
+    let values =
+        [("NODE", name.as_str()), ("PODS", &pods), ("IPV6_PODS", &ipv6_pods), ("CNI_PLUGINS", plugins)];
     fs::create_dir(layout.of(node, "cni"))?;
     for (template, place) in [
         ("containerd.toml", "containerd.toml"),

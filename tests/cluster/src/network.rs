@@ -11,28 +11,45 @@ use crate::node::{self, Node};
 
 /// The device by which other nodes reach the first, which has one by their name.
 const UPLINK: &str = "uplink";
+/// The two ends of each such link. Nodes' own IPv6 addresses are not on it, so nothing answers there
+/// when it is asked for them.
+const FIRST_END: &str = "fe80::1";
+const OTHER_END: &str = "fe80::2";
 
 pub(crate) fn prepare(node: Node) -> Result<()> {
     fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+    fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
+    let (own, own_ipv6) = (node.address(), node.ipv6_address());
     ip(&["link", "set", "lo", "up"])?;
-    ip(&["address", "add", &format!("{}/32", node.address()), "dev", "lo"])?;
+    ip(&["address", "add", &format!("{own}/32"), "dev", "lo"])?;
+    ip(&["address", "add", &format!("{own_ipv6}/128"), "dev", "lo"])?;
     // kube-proxy rewrites a Service's address on the way out; there must be a way out to start on.
-    ip(&["route", "add", node::SERVICES, "dev", "lo", "src", &node.address()])?;
+    let [services, ipv6_services] = node::SERVICES;
+    ip(&["route", "add", services, "dev", "lo", "src", &own])?;
+    ip(&["route", "add", ipv6_services, "dev", "lo", "src", &own_ipv6])?;
     if node == Node::FIRST { Ok(()) } else { join(node) }
 }
 
 /// Pid 1 holds the first node's namespaces.
 fn join(node: Node) -> Result<()> {
-    let (name, own, first) = (node.to_string(), node.address(), Node::FIRST.address());
+    let name = node.to_string();
+    let (own, first) = (node.address(), Node::FIRST.address());
+    let (own_ipv6, first_ipv6) = (node.ipv6_address(), Node::FIRST.ipv6_address());
+    let [pods, ipv6_pods] = node.pods();
     ip(&["link", "add", UPLINK, "type", "veth", "peer", "name", &name, "netns", "1"])?;
     ip_of_first(&["link", "set", &name, "up"])?;
+    ip_of_first(&["address", "add", &format!("{FIRST_END}/64"), "dev", &name, "nodad"])?;
     ip_of_first(&["route", "add", &own, "dev", &name, "src", &first])?;
-    ip_of_first(&["route", "add", &node.pods(), "via", &own, "dev", &name, "onlink"])?;
+    ip_of_first(&["route", "add", &own_ipv6, "via", OTHER_END, "dev", &name, "src", &first_ipv6])?;
+    ip_of_first(&["route", "add", &pods, "via", &own, "dev", &name, "onlink"])?;
+    ip_of_first(&["route", "add", &ipv6_pods, "via", OTHER_END, "dev", &name])?;
     // For programs on the first that ask from another.
     ip_of_first(&["netns", "attach", &name, &std::process::id().to_string()])?;
     ip(&["link", "set", UPLINK, "up"])?;
+    ip(&["address", "add", &format!("{OTHER_END}/64"), "dev", UPLINK, "nodad"])?;
     ip(&["route", "add", &first, "dev", UPLINK, "src", &own])?;
-    ip(&["route", "add", "default", "via", &first, "dev", UPLINK, "src", &own])
+    ip(&["route", "add", "default", "via", &first, "dev", UPLINK, "src", &own])?;
+    ip(&["route", "add", "default", "via", FIRST_END, "dev", UPLINK, "src", &own_ipv6])
 }
 
 fn ip_of_first(arguments: &[&str]) -> Result<()> {

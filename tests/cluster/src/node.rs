@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// All addresses exist in the cluster's own network namespaces only. No route leads out.
-pub(crate) const PODS: &str = "10.244.0.0/16";
-pub(crate) const SERVICES: &str = "10.96.0.0/16";
+/// All addresses exist in the cluster's own network namespaces only. No route leads out. Of each
+/// kind there are IPv4 addresses, which are those of the cluster's own parts, and IPv6 ones.
+pub(crate) const PODS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
+pub(crate) const SERVICES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 
 /// By its number. The first one is where the control plane runs, and the way from any node to the
 /// others.
@@ -26,9 +27,14 @@ impl Node {
         format!("10.250.0.{}", self.0)
     }
 
+    pub fn ipv6_address(self) -> String {
+        format!("fd00:10:250::{}", self.0)
+    }
+
     /// Its pods' addresses.
-    pub fn pods(self) -> String {
-        format!("10.244.{}.0/24", self.0 - 1)
+    pub(crate) fn pods(self) -> [String; 2] {
+        let index = self.0 - 1;
+        [format!("10.244.{index}.0/24"), format!("fd00:10:244:{index}::/64")]
     }
 }
 
@@ -63,13 +69,13 @@ mod tests {
 
     #[test]
     fn nodes_have_addresses_of_their_own() {
-        assert_eq!(
-            (Node::FIRST.address().as_str(), Node::FIRST.pods().as_str()),
-            ("10.250.0.1", "10.244.0.0/24")
-        );
-        assert_eq!(
-            (Node::SECOND.address().as_str(), Node::SECOND.pods().as_str()),
-            ("10.250.0.2", "10.244.1.0/24")
-        );
+        let of = |node: Node| (node.address(), node.ipv6_address(), node.pods());
+        let expected = |address: &str, ipv6: &str, pods: [&str; 2]| {
+            (address.to_owned(), ipv6.to_owned(), pods.map(str::to_owned))
+        };
+        let first = expected("10.250.0.1", "fd00:10:250::1", ["10.244.0.0/24", "fd00:10:244:0::/64"]);
+        assert_eq!(of(Node::FIRST), first);
+        let second = expected("10.250.0.2", "fd00:10:250::2", ["10.244.1.0/24", "fd00:10:244:1::/64"]);
+        assert_eq!(of(Node::SECOND), second);
     }
 }

@@ -141,7 +141,7 @@ fn apiserver(layout: &Layout) -> Vec<String> {
     ]);
     flags.extend([
         format!("--advertise-address={}", Node::FIRST.address()),
-        format!("--service-cluster-ip-range={}", node::SERVICES),
+        format!("--service-cluster-ip-range={}", node::SERVICES.join(",")),
         pki("tls-cert-file", "apiserver.crt"),
         pki("tls-private-key-file", "apiserver.key"),
         pki("client-ca-file", "ca.crt"),
@@ -180,7 +180,7 @@ fn controller_manager(layout: &Layout) -> Vec<String> {
         "--kube-api-burst=400",
     ]));
     flags.extend([
-        format!("--cluster-cidr={}", node::PODS),
+        format!("--cluster-cidr={}", node::PODS.join(",")),
         pki("service-account-private-key-file", "service-accounts.key"),
         pki("root-ca-file", "ca.crt"),
         pki("cluster-signing-cert-file", "ca.crt"),
@@ -204,7 +204,7 @@ fn proxy(layout: &Layout, node: Node) -> Vec<String> {
         format!("--proxy-mode={}", mode.unwrap_or_else(|_| ProxyMode::default().to_string())),
         format!("--kubeconfig={}", layout.kubeconfig("admin").display()),
         format!("--hostname-override={node}"),
-        format!("--cluster-cidr={}", node::PODS),
+        format!("--cluster-cidr={}", node::PODS.join(",")),
     ]);
     flags
 }
@@ -214,7 +214,7 @@ fn kubelet(layout: &Layout, node: Node) -> Vec<String> {
         format!("--config={}", layout.of(node, "kubelet.yaml").display()),
         format!("--kubeconfig={}", layout.kubeconfig(&node.to_string()).display()),
         format!("--hostname-override={node}"),
-        format!("--node-ip={}", node.address()),
+        format!("--node-ip={},{}", node.address(), node.ipv6_address()),
         format!("--root-dir={}", layout.of(node, "kubelet").display()),
         format!("--cert-dir={}", layout.of(node, "pki").display()),
     ]

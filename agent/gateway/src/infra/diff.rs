@@ -184,6 +184,7 @@ pub(super) fn contains(whole: &Value, part: &Value) -> bool {
             part.iter().all(|(key, value)| match (key.as_str(), whole.get(key)) {
                 (_, None) => false,
                 ("requests" | "limits", Some(there)) => has_amounts(there, value),
+                ("ipFamilies", Some(there)) => begins(there, value),
                 (_, Some(there)) => contains(there, value),
             })
         }
@@ -192,6 +193,14 @@ pub(super) fn contains(whole: &Value, part: &Value) -> bool {
         }
         (there, value) => there == value,
     }
+}
+
+/// Of the families of a Service, to whose first one the API server adds the second.
+fn begins(there: &Value, desired: &Value) -> bool {
+    let (Some(there), Some(desired)) = (there.as_array(), desired.as_array()) else {
+        return there == desired;
+    };
+    there.starts_with(desired)
 }
 
 /// Of resources, where the API server writes `0.5` as `500m`: another way to write an amount is no

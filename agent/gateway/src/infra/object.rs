@@ -128,15 +128,24 @@ impl Generated {
             && ["clusterIP", "loadBalancerIP"].iter().any(|it| spec[*it].is_string())
     }
 
-    /// The Service with a wish for the first of these addresses; `None` if it may not wish, or
-    /// cannot be made to: what a load balancer does with the wish for an address that it cannot
-    /// give is its own.
+    /// The Service with a wish for the first of these addresses, and one of the other family if it
+    /// may have two; `None` if it may not wish, or cannot be made to: what a load balancer does with
+    /// the wish for an address that it cannot give is its own.
     pub fn asking_for(&self, addresses: &[IpAddr]) -> Option<Self> {
         let has_cluster_ip = self.kind == GeneratedKind::Service
             && ["ClusterIP", "NodePort"].iter().any(|it| self.manifest["spec"]["type"] == **it);
-        let address = addresses.first().filter(|_| has_cluster_ip && !self.asks_for_address())?;
+        if !has_cluster_ip || self.asks_for_address() {
+            return None;
+        }
+        let family = |address: &IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
+        let primary = self.manifest["spec"]["ipFamilies"][0].as_str();
+        let first = addresses.iter().find(|address| primary.is_none_or(|it| it == family(address)))?;
+        let has_two = self.manifest["spec"]["ipFamilyPolicy"].as_str().is_some_and(|it| it != "SingleStack");
+        let second = addresses.iter().find(|address| has_two && family(address) != family(first));
+        let wish: Vec<_> = [Some(first), second].into_iter().flatten().map(ToString::to_string).collect();
         let mut asking = self.clone();
-        asking.manifest["spec"]["clusterIP"] = address.to_string().into();
+        asking.manifest["spec"]["clusterIP"] = wish[0].clone().into();
+        asking.manifest["spec"]["clusterIPs"] = wish.into();
         Some(asking)
     }
 

@@ -27,6 +27,9 @@ pub struct Parameters {
     pub service_type: ServiceType,
     pub external_traffic_policy: Option<String>,
     pub load_balancer_class: Option<String>,
+    pub ip_family_policy: Option<String>,
+    /// As Services spell them; empty: Kubernetes' default.
+    pub ip_families: Vec<String>,
     /// Of a load balancer; `None`: none in mode Node, Kubernetes' default in mode Dedicated.
     pub node_ports: Option<NodePorts>,
     pub host_ports: HostPorts,
@@ -214,6 +217,17 @@ impl Parameters {
             )));
         }
         over(&mut self.load_balancer_class, given.load_balancer_class.as_ref());
+        if let Some(policy) = &given.ip_family_policy {
+            let policies =
+                ["SingleStack", "PreferDualStack", "RequireDualStack"].map(|policy| (policy, policy));
+            let policy = choice("service.ipFamilyPolicy", policy, &policies)?;
+            self.ip_family_policy = Some(policy.to_owned());
+        }
+        if let Some(families) = &given.ip_families {
+            let known = ["IPv4", "IPv6"].map(|family| (family, family));
+            let families = families.iter().map(|family| choice("service.ipFamilies", family, &known));
+            self.ip_families = families.map(|family| family.map(str::to_owned)).collect::<Result<_, _>>()?;
+        }
         let node_ports = given.allocate_load_balancer_node_ports;
         let node_ports = node_ports.map(|on| if on { NodePorts::On } else { NodePorts::Off });
         over(&mut self.node_ports, node_ports.as_ref());
@@ -253,6 +267,12 @@ impl Parameters {
         if self.load_balancer_class.is_some() && !balanced {
             return Err(Fault::invalid_parameters(
                 "service.loadBalancerClass needs service.type LoadBalancer",
+            ));
+        }
+        let single = self.ip_family_policy.as_deref().unwrap_or("SingleStack") == "SingleStack";
+        if single && self.ip_families.len() > 1 {
+            return Err(Fault::invalid_parameters(
+                "service.ipFamilies has two: set service.ipFamilyPolicy to PreferDualStack or RequireDualStack, or leave one out",
             ));
         }
         if self.mode == Mode::Dedicated && self.host_ports == HostPorts::On {

@@ -40,13 +40,17 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<PortKey>, parameters: &Parameters) -
     let mut spec =
         ServiceSpec { ports: Some(ports.iter().map(service_port).collect()), ..ServiceSpec::default() };
     let addresses = requested(gateway);
+    spec.ip_family_policy.clone_from(&parameters.ip_family_policy);
+    spec.ip_families = (!parameters.ip_families.is_empty()).then(|| parameters.ip_families.clone());
     spec.type_ = Some(parameters.service_type.as_str().to_owned());
     match parameters.service_type {
         ServiceType::ClusterIp | ServiceType::NodePort => {
             spec.cluster_ip = addresses.first().map(ToString::to_string);
             spec.cluster_ips =
                 (addresses.len() == 2).then(|| addresses.iter().map(ToString::to_string).collect());
-            spec.ip_family_policy = (addresses.len() == 2).then(|| "RequireDualStack".to_owned());
+            if addresses.len() == 2 {
+                spec.ip_family_policy = Some("RequireDualStack".to_owned());
+            }
             spec.external_traffic_policy = parameters.external_traffic_policy.clone();
         }
         ServiceType::LoadBalancer => {

@@ -130,6 +130,14 @@ fn an_address_that_was_had_before_is_asked_for_and_makes_no_difference_later() {
     assert_eq!(asking.manifest["spec"]["clusterIP"], "10.96.3.9");
     assert_eq!(changes(&[desired(json!({}))], [&asking]), []);
     assert_eq!(service.asking_for(&[]), None);
+    let dual = Parameters {
+        ip_family_policy: Some("PreferDualStack".to_owned()),
+        ip_families: vec!["IPv6".to_owned()],
+        ..Parameters::default()
+    };
+    let dual = plan(&gateway(json!({})), &ports(&[80]), &dual, crate::CONTROLLER_NAME).unwrap();
+    let asking = dual.object(GeneratedKind::Service).unwrap().asking_for(&former).unwrap();
+    assert_eq!(asking.manifest["spec"]["clusterIPs"], json!(["fd00::9", "10.96.3.9"]));
     let wishing = desired(json!({"addresses": [{"value": "10.96.3.5"}]}));
     assert_eq!(wishing.object(GeneratedKind::Service).unwrap().asking_for(&former), None);
     let parameters = Parameters { service_type: ServiceType::LoadBalancer, ..Parameters::default() };

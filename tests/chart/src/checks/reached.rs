@@ -21,6 +21,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a Service's endpoints are the nodes whose agent is ready", endpoints_are_nodes),
     ("every node answers a load balancer that asks for its health", health_is_answered),
     ("every node's node port leads to the Gateway, and clients' addresses are kept", node_ports_are_served),
+    ("all of this is the same over IPv6", ipv6_is_the_same),
     ("a load balancer's address is served by every node, beside endpoints", address_is_served),
     ("a node without agent is no endpoint, and not healthy", node_is_left_out),
     ("with kube-proxy in iptables mode all of this is the same", iptables_mode_is_the_same),
@@ -51,8 +52,31 @@ fn node_ports_are_served(cluster: &Cluster) -> Result<()> {
     }
     let port = field(cluster, SERVICE, "{.spec.ports[0].nodePort}")?;
     let slices = slices(cluster, "{.items[*].ports[*].port}")?;
-    ensure!(slices == port, "the endpoints have port {slices}, the node port is {port}");
+    let expected = format!("{port} {port}");
+    ensure!(slices == expected, "the endpoints have the ports {slices}, the node port is {port}");
     Ok(())
+}
+
+/// The Service's address and node port, from pods, nodes and outside, on both nodes.
+fn ipv6_is_the_same(cluster: &Cluster) -> Result<()> {
+    let vip = format!("http://[{}]/", field(cluster, SERVICE, "{.spec.clusterIPs[1]}")?);
+    let port = field(cluster, SERVICE, "{.spec.ports[0].nodePort}")?;
+    let health = field(cluster, SERVICE, "{.spec.healthCheckNodePort}")?;
+    for client in PODS.into_iter().chain(cluster.nodes().map(Client::Node)) {
+        client.await_answer(cluster, &vip)?;
+    }
+    for node in cluster.nodes() {
+        let node_port = format!("http://[{}]:{port}/", node.ipv6_address());
+        let answer = Client::Outside.await_answer(cluster, &node_port)?;
+        let client = outside::IPV6_ADDRESS;
+        ensure!(answer.contains(client), "{node}: the backend does not see the client: {answer}");
+        PODS[0].await_answer(cluster, &node_port)?;
+        PODS[1].await_answer(cluster, &node_port)?;
+        Client::Outside
+            .await_answer(cluster, &format!("http://[{}]:{health}/healthz", node.ipv6_address()))?;
+    }
+    // The nodes' own processes are not reached there.
+    PODS[0].await_refusal(cluster, &vip.replace("]/", "]:6443/"))
 }
 
 fn address_is_served(cluster: &Cluster) -> Result<()> {
@@ -106,11 +130,15 @@ fn node_port(cluster: &Cluster, node: Node) -> Result<String> {
     Ok(format!("http://{}:{port}/", node.address()))
 }
 
-/// Waits until these nodes are the endpoints that are ready, and there are no others.
+/// Waits until these nodes are the endpoints that are ready, of IPv4 and of IPv6, and there are no
+/// others.
 fn await_endpoints(cluster: &Cluster, nodes: impl Iterator<Item = Node>) -> Result<()> {
+    let nodes: Vec<_> = nodes.collect();
     let mut expected = String::new();
-    for node in nodes {
-        writeln!(expected, "{node} {} true true false", node.address())?;
+    for address_of in [Node::address, Node::ipv6_address] {
+        for node in &nodes {
+            writeln!(expected, "{node} {} true true false", address_of(*node))?;
+        }
     }
     let line =
         "{.nodeName} {.addresses[0]} {.conditions.ready} {.conditions.serving} {.conditions.terminating}";
