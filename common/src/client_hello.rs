@@ -61,18 +61,19 @@ pub enum Reading {
 /// The bytes that have to be kept for the next reading, and the cursor into what follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The first of them; they reach to the end of the window, and are [`MOST_KEPT`] at most.
+    /// The first of them, a multiple of 8, so that they can be copied by words; they reach to the
+    /// end of the window, and are [`MOST_KEPT`] at most.
     pub from: usize,
     /// Counts from the first of them.
     pub cursor: Cursor,
 }
 
-/// The largest element: an extension with the longest name.
-pub const MOST_KEPT: usize = NAME + LONGEST_NAME;
+/// The largest element, an extension with the longest name, and what comes before it in a word.
+pub const MOST_KEPT: usize = (7 + NAME + LONGEST_NAME).next_multiple_of(8);
 /// "253 in all": a DNS name without its trailing dot.
 pub const LONGEST_NAME: usize = 253;
 /// Real clients send about twenty.
-const MOST_EXTENSIONS: u32 = 64;
+const MOST_EXTENSIONS: u32 = 32;
 /// A record of plain text has no more (RFC 8446, section 5.1).
 const LARGEST_RECORD: usize = 1 << 14;
 
@@ -117,7 +118,7 @@ impl Cursor {
     #[inline(always)]
     pub const fn keep(self, length: usize) -> Kept {
         let offset = self.offset as usize;
-        let from = if offset < length { offset } else { length };
+        let from = (if offset < length { offset } else { length }) & !7;
         let moved = from as u32;
         // Before the start has been read there is no end to move.
         let end = if self.element == START { 0 } else { self.end.wrapping_sub(moved) };
@@ -158,19 +159,16 @@ impl Cursor {
             if self.extensions == 0 {
                 break;
             }
-            self.extensions -= 1;
-            let kind = self.two_bytes(window, 0);
-            let length = self.two_bytes(window, 2);
-            let (Ok(kind), Ok(length)) = (kind, length) else {
-                // It counts when it has been read.
-                self.extensions += 1;
+            let Some([k1, k2, l1, l2]) = window.at::<EXTENSION_HEADER>(self.offset as usize) else {
                 return Err(Unnamed::Incomplete(self));
             };
-            if kind == SERVER_NAME {
-                self.extensions += 1;
-                return self.name(window, usize::from(length));
+            let length = usize::from(u16::from_be_bytes([*l1, *l2]));
+            if u16::from_be_bytes([*k1, *k2]) == SERVER_NAME {
+                return self.name(window, length);
             }
-            self = self.advance(EXTENSION_HEADER + usize::from(length), EXTENSION)?;
+            // It counts once it has been read.
+            self.extensions -= 1;
+            self = self.advance(EXTENSION_HEADER + length, EXTENSION)?;
         }
         Err(Unnamed::Unreadable)
     }
@@ -178,10 +176,11 @@ impl Cursor {
     /// The headers, which say how long the hello is, and the name of the session.
     #[inline(always)]
     fn start(self, window: &(impl Window + ?Sized)) -> Result<Self, Unnamed> {
-        // All connections to the port begin here, so what is no hello ends here.
-        let Some(record) = window.at::<6>(0) else { return Err(Unnamed::Incomplete(self)) };
-        let [HANDSHAKE, 3, _, high, low, CLIENT_HELLO] = *record else { return Err(Unnamed::Unreadable) };
-        let record = usize::from(u16::from_be_bytes([high, low]));
+        let Some([HANDSHAKE]) = window.at::<1>(0) else { return Err(self.unless_come::<1>(window)) };
+        let Some([_, 3, _, high, low, CLIENT_HELLO]) = window.at::<6>(0) else {
+            return Err(self.unless_come::<6>(window));
+        };
+        let record = usize::from(u16::from_be_bytes([*high, *low]));
         let Some([top, high, low]) = window.at::<3>(RECORD_HEADER + 1) else {
             return Err(Unnamed::Incomplete(self));
         };
@@ -197,6 +196,12 @@ impl Cursor {
         }
         let end = (RECORD_HEADER + record) as u32;
         Self { end, ..self }.advance(START_LENGTH + usize::from(*session_id), CIPHER_SUITES)
+    }
+
+    /// The first `N` bytes are not those of a hello, or have not come.
+    #[inline(always)]
+    fn unless_come<const N: usize>(self, window: &(impl Window + ?Sized)) -> Unnamed {
+        if window.length() < N { Unnamed::Incomplete(self) } else { Unnamed::Unreadable }
     }
 
     /// The extension at the cursor, whose body is so long, if it has just one name in it.

@@ -9,13 +9,17 @@ use crate::client_hello::{LONGEST_NAME, Window};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReversedName(pub [u8; LONGEST_NAME + 1]);
 
-/// A name's form in lower case, and what it is in a name.
-static BYTES: [u16; 256] = bytes();
+/// Of each byte its lower case, what it is in a name, and whether a label goes on with it.
+static BYTES: [u32; 256] = bytes();
 
-const DOT: u16 = 1 << 8;
-const HYPHEN: u16 = 1 << 9;
+const DOT: u32 = 8;
+const HYPHEN: u32 = 9;
 /// Any but a digit.
-const LETTER: u16 = 1 << 10;
+const LETTER: u32 = 10;
+/// Not in names.
+const ODD: u32 = 11;
+/// Eight bits, all of them set but for a dot.
+const GOES_ON: u32 = 16;
 
 impl ReversedName {
     pub const EMPTY: Self = Self([0; LONGEST_NAME + 1]);
@@ -23,13 +27,11 @@ impl ReversedName {
     /// Puts here the name in the window, and returns its length without the NUL; `None` if the TLS
     /// library takes it for no DNS name. An IPv4 address is none.
     ///
-    /// Without a branch for a kind of byte: the verifier follows each combination of branches, and
-    /// of what they leave behind.
+    /// Without a branch for any kind of byte: the verifier would follow all that may come together.
     #[inline(always)]
     pub fn read(&mut self, window: &(impl Window + ?Sized), offset: usize, length: usize) -> Option<usize> {
-        let end = offset + length;
-        let [last] = window.at::<1>(end.checked_sub(1)?)?;
-        let length = if *last == b'.' { length - 1 } else { length };
+        let [last] = window.at::<1>(offset + length.checked_sub(1)?)?;
+        let length = length - (BYTES[usize::from(*last)] >> DOT & 1) as usize;
         let mut labels = Labels::default();
         let mut read = 0;
         while read < LONGEST_NAME {
@@ -42,67 +44,67 @@ impl ReversedName {
             *self.0.get_mut(read)? = byte as u8;
             read += 1;
         }
-        *self.0.get_mut(read)? = 0;
-        (read == length && labels.are_a_name()).then_some(read)
+        // None, if there is no room for all of it.
+        *self.0.get_mut(length)? = 0;
+        labels.are_a_name().then_some(length)
     }
 }
 
-/// The grammar of names, read backwards; the newest byte is the lowest bit.
+/// The grammar of names, read backwards. Of the numbers only bit 0 counts, but for the length.
 struct Labels {
-    dots: u64,
-    hyphens: u64,
+    /// The byte before, as in [`BYTES`].
+    before: u32,
+    /// Of the label so far.
+    length: u32,
     /// Not 0 once the name cannot be one.
-    faults: u64,
-    /// 1 while in the last label, which comes first.
-    last: u64,
-    /// Not 0 if that has something other than digits.
-    letters: u64,
+    faults: u32,
+    /// While in the last label, which comes first.
+    last: u32,
+    /// If that has something other than digits.
+    letters: u32,
 }
 
 impl Default for Labels {
     /// The end of a name is like a dot.
     fn default() -> Self {
-        Self { dots: 1, hyphens: 0, faults: 0, last: 1, letters: 0 }
+        Self { before: 1 << DOT, length: 0, faults: 0, last: 1, letters: 0 }
     }
 }
 
 impl Labels {
     #[inline(always)]
-    fn push(&mut self, byte: u16) {
-        let dot = u64::from(byte & DOT != 0);
-        let hyphen = u64::from(byte & HYPHEN != 0);
-        let letter = u64::from(byte & LETTER != 0);
-        // A label is not empty, neither ends nor begins with a hyphen, and has 63 bytes at most, so
-        // that there is a dot among any 64.
-        self.faults |= (dot | hyphen) & self.dots | dot & self.hyphens;
-        self.last &= !dot;
-        self.letters |= letter & self.last;
-        self.dots = self.dots << 1 | dot;
-        self.hyphens = self.hyphens << 1 | hyphen;
-        self.faults |= u64::from(byte == 0) | u64::from(self.dots == 0);
+    fn push(&mut self, byte: u32) {
+        // A label is not empty, neither ends nor begins with a hyphen, and has 63 bytes at most.
+        let is_edge = (byte >> DOT | byte >> HYPHEN) & self.before >> DOT;
+        let is_begun = byte >> DOT & self.before >> HYPHEN;
+        self.length = (self.length + 1) & byte >> GOES_ON;
+        self.faults |= (is_edge | is_begun | byte >> ODD) & 1 | self.length >> 6;
+        self.last &= !(byte >> DOT);
+        self.letters |= byte >> LETTER & self.last;
+        self.before = byte;
     }
 
     /// The name's first label is like one after a dot.
     #[inline(always)]
-    fn are_a_name(&self) -> bool {
-        let first = (self.dots | self.hyphens) & 1;
-        self.faults & 1 == 0 && first == 0 && self.letters != 0
+    const fn are_a_name(&self) -> bool {
+        let is_edge = (self.before >> DOT | self.before >> HYPHEN) & 1 != 0;
+        self.faults == 0 && !is_edge && self.letters & 1 != 0
     }
 }
 
-const fn bytes() -> [u16; 256] {
+const fn bytes() -> [u32; 256] {
     let mut bytes = [0; 256];
     let mut byte = 0;
     while byte < 256 {
         let ascii = byte as u8;
-        let lower = ascii.to_ascii_lowercase() as u16;
-        bytes[byte] = match ascii {
-            b'a'..=b'z' | b'A'..=b'Z' | b'_' => lower | LETTER,
-            b'0'..=b'9' => lower,
-            b'-' => lower | HYPHEN | LETTER,
-            b'.' => lower | DOT,
-            _ => 0,
+        let kind = match ascii {
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => 1 << LETTER | 0xff << GOES_ON,
+            b'0'..=b'9' => 0xff << GOES_ON,
+            b'-' => 1 << HYPHEN | 1 << LETTER | 0xff << GOES_ON,
+            b'.' => 1 << DOT,
+            _ => 1 << ODD | 0xff << GOES_ON,
         };
+        bytes[byte] = ascii.to_ascii_lowercase() as u32 | kind;
         byte += 1;
     }
     bytes

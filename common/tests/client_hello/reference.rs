@@ -18,8 +18,9 @@ pub(crate) fn read(bytes: &[u8]) -> Verdict {
 
 fn client_hello(bytes: &[u8]) -> Read<Verdict> {
     let mut reader = Reader { bytes, at: 0, end: bytes.len() + 1 };
-    let [kind, major, _, record @ .., handshake] = *reader.header::<6>(0)?;
-    if (kind, major, handshake) != (22, 3, 1) {
+    let [22] = reader.header::<1>(0)? else { return Err(Verdict::Unreadable) };
+    let [_, major, _, record @ .., handshake] = *reader.header::<6>(0)?;
+    if (major, handshake) != (3, 1) {
         return Err(Verdict::Unreadable);
     }
     let record = u16::from_be_bytes(record) as usize;
@@ -49,7 +50,7 @@ fn client_hello(bytes: &[u8]) -> Read<Verdict> {
     if reader.at + extensions != reader.end {
         return Err(Verdict::Unreadable);
     }
-    for _ in 0..64 {
+    for _ in 0..32 {
         if reader.at == reader.end {
             return Ok(Verdict::NoName);
         }
