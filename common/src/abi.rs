@@ -1,6 +1,9 @@
 //! Keys and values of the BPF maps: plain integers without padding, so that equal keys are equal
 //! bytes.
 
+use crate::client_hello::{Cursor, MOST_KEPT};
+use crate::server_name::ReversedName;
+
 /// An IP address as 16 bytes in network order; IPv4 in its IPv4-mapped form (RFC 4291, section
 /// 2.5.5.2).
 #[repr(C)]
@@ -70,6 +73,59 @@ impl FrontendKey {
     }
 }
 
+/// Key of [`HELLOS`]: a TCP connection, as its client's packets have it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    pub source: Address,
+    pub destination: Address,
+    /// In network byte order, as the other.
+    pub source_port_be: u16,
+    pub destination_port_be: u16,
+}
+
+impl Flow {
+    /// The key of the frontend to which it goes.
+    #[inline(always)]
+    pub const fn frontend(&self) -> FrontendKey {
+        let port_be = self.destination_port_be;
+        FrontendKey { address: self.destination, port_be, protocol: TCP, reserved: 0 }
+    }
+}
+
+/// Value of [`HELLOS`]: a ClientHello whose name has not come yet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartialHello {
+    /// Of the segment that goes on.
+    pub sequence: u32,
+    /// Of what is kept.
+    pub length: u32,
+    pub cursor: Cursor,
+    pub bytes: [u64; MOST_KEPT / 8],
+}
+
+/// Data of a key of [`NAMES`]: a name as it is looked up among those of a port.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NameInTable {
+    /// The value of [`NAME_TABLES`], in network byte order.
+    pub table: [u8; 2],
+    pub name: ReversedName,
+}
+
+impl NameInTable {
+    /// The length in bits of a key with so many bytes of its name, or of its wildcard's suffix, and
+    /// the byte behind.
+    #[inline(always)]
+    pub const fn prefix_of_name(length: usize) -> u32 {
+        Self::ANY_NAME + 8 * (length as u32 + 1)
+    }
+
+    /// The same of the key that any name matches.
+    pub const ANY_NAME: u32 = 16;
+}
+
 /// The address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -91,6 +147,9 @@ pub struct Group {
 const _: () = assert!(size_of::<Address>() == 16 && align_of::<Address>() == 1);
 const _: () = assert!(size_of::<FrontendKey>() == 20 && align_of::<FrontendKey>() == 2);
 const _: () = assert!(size_of::<Group>() == 16);
+const _: () = assert!(size_of::<Flow>() == 36 && align_of::<Flow>() == 2);
+const _: () = assert!(size_of::<PartialHello>() == 296 && align_of::<PartialHello>() == 8);
+const _: () = assert!(size_of::<NameInTable>() == 256 && align_of::<NameInTable>() == 1);
 
 /// Value of [`VIPS`]: nothing but Gateways lives on this address, so what no listener claims is
 /// refused.
@@ -109,6 +168,10 @@ pub const NO_GROUP: u32 = u32::MAX;
 pub const MAX_CORES: u32 = 256;
 pub const MAX_FRONTENDS: u32 = 65_536;
 pub const MAX_VIPS: u32 = 16_384;
+/// Names of all ports.
+pub const MAX_NAMES: u32 = 262_144;
+/// ClientHellos of which a part has come.
+pub const MAX_HELLOS: u32 = 8_192;
 
 /// Index into [`SOCKETS`]. Groups are laid out one after the other, IPv4 before IPv6.
 #[inline(always)]
@@ -122,10 +185,14 @@ pub const VIPS: &str = "VIPS";
 pub const GROUPS: &str = "GROUPS";
 pub const SOCKETS: &str = "SOCKETS";
 pub const COUNTERS: &str = "COUNTERS";
+pub const NAME_TABLES: &str = "NAME_TABLES";
+pub const NAMES: &str = "NAMES";
+pub const HELLOS: &str = "HELLOS";
 
 /// Program names.
 pub const STEER: &str = "steer";
 pub const GUARD: &str = "guard";
+pub const READ_NAMES: &str = "names";
 
 /// Name of the load-time constant of type [`AcceptQueue`].
 pub const ACCEPT_QUEUE: &str = "ACCEPT_QUEUE";

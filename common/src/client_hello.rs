@@ -45,6 +45,13 @@ const COMPRESSION: u32 = 2;
 const EXTENSIONS: u32 = 3;
 const EXTENSION: u32 = 4;
 
+/// Returns `false` if no hello begins with these bytes, so many of which have come: a look to be
+/// taken before the rest is.
+#[inline(always)]
+pub const fn may_begin(first: &[u8; 8], come: usize) -> bool {
+    first[0] == HANDSHAKE && (come < 6 || first[1] == 3 && first[5] == CLIENT_HELLO)
+}
+
 /// The outcome of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {

@@ -9,6 +9,7 @@ pub mod abi;
 pub mod client_hello;
 pub mod packet;
 pub mod reason;
+pub mod segment;
 pub mod server_name;
 pub mod steer;
 pub mod verdict;
@@ -16,4 +17,4 @@ pub mod verdict;
 /// Version of the map layout and of the program set. Part of the pin directory: an agent adopts
 /// only what it understands. Raise it with every change of [`abi`] or of the order of
 /// [`reason::Reason`].
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;

@@ -49,16 +49,16 @@ pub enum Payload {
 
 const ETHERNET: usize = 14;
 const VLAN: usize = 4;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
-const IPV4: usize = 20;
-const IPV6: usize = 40;
+pub(crate) const IPV4: usize = 20;
+pub(crate) const IPV6: usize = 40;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 /// The low 13 bits of the flags word (RFC 791, section 3.1).
-const FRAGMENT_OFFSET: u16 = 0x1fff;
+pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// The link and network headers. Nothing about ports yet: most frames are not for a VIP, and end
 /// here.
@@ -90,7 +90,7 @@ impl Network {
 
 /// The EtherType and where the network header starts.
 #[inline(always)]
-fn link(frame: &(impl Frame + ?Sized)) -> Option<(u16, usize)> {
+pub(crate) fn link(frame: &(impl Frame + ?Sized)) -> Option<(u16, usize)> {
     match ethertype(frame, ETHERNET - 2)? {
         ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => {
             Some((ethertype(frame, ETHERNET + VLAN - 2)?, ETHERNET + VLAN))

@@ -43,6 +43,10 @@ reasons! {
     SteeredAside "steered-aside" "As steered, but to another core than the client's own: that one's accept queue was filling up."
     SteerNoSocket "steer-no-socket" "A frontend without a live socket: the agent is down or starting, or the port is going. The kernel refuses the connection."
     SteerRefused "steer-refused" "The kernel would not assign the socket: another sk_lookup program was first, or the family differs."
+    HelloKnownName "hello-known-name" "A ClientHello for a name that a listener of its port has."
+    HelloUnknownName "hello-unknown-name" "A ClientHello for a name that no listener of its port has. It is passed: user space answers with an alert."
+    HelloWithoutName "hello-without-name" "A ClientHello without a server name."
+    HelloNotRead "hello-not-read" "A ClientHello whose name only user space reads: in several records, too large, malformed, or for what is no DNS name."
 }
 
 impl Reason {

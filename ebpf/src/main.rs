@@ -2,10 +2,12 @@
 //! `portcullis-common`.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 
 mod guard;
 mod listening;
 mod maps;
+mod names;
 mod steer;
 
 /// There is nothing to panic about: `xtask build-ebpf` refuses an object in which a panic is left.

@@ -20,7 +20,14 @@ static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Reason::COUNT,
 /// Adds one to this CPU's counter.
 #[inline(always)]
 pub fn count(reason: Reason) {
-    if let Some(counter) = COUNTERS.get_ptr_mut(reason as u32) {
+    count_index(reason as u32);
+}
+
+/// The same by the reason's place in the table, which is all that a function of the kernel's kind
+/// can return.
+#[inline(always)]
+pub fn count_index(reason: u32) {
+    if let Some(counter) = COUNTERS.get_ptr_mut(reason) {
         // SAFETY: the slot belongs to this CPU, and programs are not preempted by each other while
         // they run.
         unsafe { *counter += 1 };

@@ -11,7 +11,8 @@ use portcullis_common::reason::Reason;
 use portcullis_model::FrontendKey;
 
 use crate::error::{Error, Unavailable};
-use crate::plan::desired::{Desired, GROUP, Sharing, address, flags, key};
+use crate::plan::desired::{Desired, GROUP, Sharing, flags};
+use crate::plan::key::{address, key};
 use crate::plan::{Contents, Op, plan};
 use crate::programs::attach::{self, Attachment, Unguarded};
 use crate::programs::guards::{self, Guards};
@@ -114,7 +115,7 @@ impl Datapath {
     /// nothing else from being written: a map that is full is full for what is new only. Give the
     /// sockets first: what is desired is served from the moment it is written.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
-        let ops = plan(&self.contents, &desired.contents());
+        let ops = plan(&self.contents, &desired.contents(&self.contents));
         let unwritten: Vec<_> = ops.iter().copied().filter(|op| self.execute(*op).is_err()).collect();
         // What goes comes last, and makes room.
         let failed = unwritten.into_iter().filter_map(|op| self.execute(op).err());
@@ -173,6 +174,17 @@ impl Datapath {
     /// included.
     pub fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {
         self.kernel.run_guard(frame)
+    }
+
+    /// Runs the reader of names on one Ethernet frame, as the interface would, counters included.
+    pub fn run_names(&mut self, frame: &[u8]) -> Result<(), Unavailable> {
+        self.kernel.run_names(frame)
+    }
+
+    /// Instructions of the reader of names that the kernel went through to verify it; `None` where
+    /// it does not say.
+    pub fn verified_instructions(&mut self) -> Result<Option<u32>, Unavailable> {
+        self.kernel.verified_instructions()
     }
 
     /// The kernel programs' log, once.

@@ -39,6 +39,7 @@ pub use netlink::reachable::{own_addresses, reachable_addresses};
 pub use node::{Choice, Node, Settings, Tended};
 pub use ownership::{Insecure, make_private};
 pub use plan::desired::{Desired, Sharing};
+pub use plan::names::{NameKey, NameTable};
 pub use plan::table::Change;
 pub use plan::{Contents, Op, plan};
 pub use portcullis_common::reason::Reason;

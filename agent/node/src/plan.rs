@@ -2,6 +2,8 @@
 //! gap.
 
 pub(crate) mod desired;
+pub(crate) mod key;
+pub(crate) mod names;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
@@ -10,6 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use portcullis_common::abi::{Address, FrontendKey, TCP, UDP, VIP_EXCLUSIVE};
 
+use names::NameKey;
 use table::{Change, Difference};
 
 /// Contents of the maps, as they are or as they should be.
@@ -19,6 +22,9 @@ pub struct Contents {
     pub frontends: BTreeMap<FrontendKey, u32>,
     /// VIP → flags.
     pub vips: BTreeMap<Address, u32>,
+    /// Frontend → table of names.
+    pub name_tables: BTreeMap<FrontendKey, u32>,
+    pub names: BTreeMap<NameKey, u32>,
 }
 
 /// One map write; a variant for each map.
@@ -26,16 +32,24 @@ pub struct Contents {
 pub enum Op {
     Frontend(Change<FrontendKey, u32>),
     Vip(Change<Address, u32>),
+    NameTable(Change<FrontendKey, u32>),
+    Name(Change<NameKey, u32>),
 }
 
 /// The writes to get from one to the other, in an order without gaps: frontends come before the VIP
-/// that would drop their packets, and go after it.
+/// that would drop their packets, and go after it; names come before the frontends that have them,
+/// and go after those.
 pub fn plan(observed: &Contents, desired: &Contents) -> Vec<Op> {
     let frontends = Difference::between(&observed.frontends, &desired.frontends);
     let vips = Difference::between(&observed.vips, &desired.vips);
+    let tables = Difference::between(&observed.name_tables, &desired.name_tables);
+    let names = Difference::between(&observed.names, &desired.names);
     let new = frontends.put.into_iter().map(Op::Frontend).chain(vips.put.into_iter().map(Op::Vip));
     let old = vips.remove.into_iter().map(Op::Vip).chain(frontends.remove.into_iter().map(Op::Frontend));
-    new.chain(old).collect()
+    let new_names = names.put.into_iter().map(Op::Name).chain(tables.put.into_iter().map(Op::NameTable));
+    let old_names =
+        tables.remove.into_iter().map(Op::NameTable).chain(names.remove.into_iter().map(Op::Name));
+    new.chain(new_names).chain(old_names).chain(old).collect()
 }
 
 impl Contents {
@@ -44,6 +58,8 @@ impl Contents {
         match op {
             Op::Frontend(change) => change.apply(&mut self.frontends),
             Op::Vip(change) => change.apply(&mut self.vips),
+            Op::NameTable(change) => change.apply(&mut self.name_tables),
+            Op::Name(change) => change.apply(&mut self.names),
         }
     }
 }
@@ -54,6 +70,10 @@ impl fmt::Display for Op {
             Self::Frontend(Change::Put(key, _) | Change::Remove(key)) => {
                 write!(f, "{} {}", protocol(key.protocol), SocketAddr::new(ip(&key.address), key.port()))
             }
+            Self::NameTable(Change::Put(key, _) | Change::Remove(key)) => {
+                write!(f, "names of {}", SocketAddr::new(ip(&key.address), key.port()))
+            }
+            Self::Name(Change::Put(key, _) | Change::Remove(key)) => write!(f, "{key}"),
             Self::Vip(Change::Put(address, VIP_EXCLUSIVE)) => write!(f, "VIP {} (exclusive)", ip(address)),
             Self::Vip(Change::Put(address, _) | Change::Remove(address)) => write!(f, "VIP {}", ip(address)),
         }
@@ -75,18 +95,30 @@ fn protocol(number: u8) -> String {
 #[cfg(test)]
 mod tests {
     use portcullis_common::abi::VIP_SHARED;
+    use portcullis_model::HostPattern;
     use proptest::collection::btree_map;
     use proptest::prelude::*;
+    use proptest::sample::select;
 
     use super::*;
 
     /// Few addresses and ports, so that the two sides overlap.
     fn contents() -> impl Strategy<Value = Contents> {
         let address = || (0..6u8).prop_map(|host| Address::v4([10, 0, 0, host]));
-        let protocol = prop_oneof![Just(TCP), Just(UDP)];
-        let frontend = (protocol, address(), 0..8u16).prop_map(|(p, a, port)| FrontendKey::new(p, a, port));
+        let frontend = || {
+            let protocol = prop_oneof![Just(TCP), Just(UDP)];
+            (protocol, address(), 0..8u16).prop_map(|(p, a, port)| FrontendKey::new(p, a, port))
+        };
+        let name = (0..3u16, select(&["*", "a.b", "*.a.b", "c"][..])).prop_map(|(table, name)| {
+            let pattern = HostPattern::parse(name).unwrap_or(HostPattern::Any);
+            NameKey::new(table, &pattern).unwrap()
+        });
+        let name_tables = btree_map(frontend(), 0..3u32, 0..6);
+        let names = btree_map(name, Just(1), 0..8);
         let vips = btree_map(address(), prop_oneof![Just(VIP_SHARED), Just(VIP_EXCLUSIVE)], 0..6);
-        (btree_map(frontend, 0..3u32, 0..24), vips).prop_map(|(frontends, vips)| Contents { frontends, vips })
+        (btree_map(frontend(), 0..3u32, 0..24), vips, name_tables, names).prop_map(
+            |(frontends, vips, name_tables, names)| Contents { frontends, vips, name_tables, names },
+        )
     }
 
     proptest! {
@@ -116,6 +148,16 @@ mod tests {
                 if let Op::Vip(Change::Put(address, _)) = op {
                     let mut wanted = desired.frontends.keys().filter(|key| key.address == address);
                     prop_assert!(wanted.all(|key| now.frontends.contains_key(key)));
+                }
+                // A name that is there before and after is never missed at a frontend that has its
+                // table before and after.
+                for (key, table) in &observed.name_tables {
+                    if desired.name_tables.get(key) == Some(table) {
+                        prop_assert_eq!(now.name_tables.get(key), Some(table));
+                    }
+                }
+                for name in observed.names.keys().filter(|name| desired.names.contains_key(name)) {
+                    prop_assert!(now.names.contains_key(name));
                 }
             }
         }

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use portcullis_common::abi::{self, Address, NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED};
-use portcullis_model::{FrontendKey, L4Protocol};
+use portcullis_common::abi::{NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED};
+use portcullis_model::FrontendKey;
 
 use crate::plan::Contents;
+use crate::plan::key::{address, key};
+use crate::plan::names::{NameTable, numbered};
 
 /// The listener group all frontends belong to, as long as there is one set of sockets.
 pub(crate) const GROUP: u32 = 0;
@@ -22,6 +24,8 @@ pub struct Desired {
     pub leaving: BTreeSet<FrontendKey>,
     /// The addresses the packet guard looks after.
     pub vips: BTreeMap<IpAddr, Sharing>,
+    /// The server names of ports whose listeners are found by them.
+    pub names: Vec<NameTable>,
 }
 
 /// Other users of a VIP.
@@ -39,33 +43,20 @@ impl Desired {
         vips: impl IntoIterator<Item = (IpAddr, Sharing)>,
     ) -> Self {
         let (frontends, vips) = (frontends.into_iter().collect(), vips.into_iter().collect());
-        Self { frontends, leaving: BTreeSet::new(), vips }
+        Self { frontends, leaving: BTreeSet::new(), vips, names: Vec::new() }
     }
 
-    /// The same, as the maps hold it. An unspecified address is no VIP.
-    pub fn contents(&self) -> Contents {
+    /// The same, as the maps hold it, which have been `observed`. An unspecified address is no VIP.
+    pub fn contents(&self, observed: &Contents) -> Contents {
+        let (name_tables, names) = numbered(&self.names, &observed.name_tables);
         let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());
         let leaving = self.leaving.difference(&self.frontends).map(|frontend| (key(frontend), NO_GROUP));
         Contents {
             frontends: self.frontends.iter().map(|frontend| (key(frontend), GROUP)).chain(leaving).collect(),
             vips: vips.map(|(ip, sharing)| (address(*ip), flags(*sharing))).collect(),
+            name_tables,
+            names,
         }
-    }
-}
-
-/// The same, as the maps hold it.
-pub(crate) fn key(frontend: &FrontendKey) -> abi::FrontendKey {
-    let protocol = match frontend.protocol {
-        L4Protocol::Tcp => abi::TCP,
-        L4Protocol::Udp => abi::UDP,
-    };
-    abi::FrontendKey::new(protocol, address(frontend.address), frontend.port)
-}
-
-pub(crate) fn address(ip: IpAddr) -> Address {
-    match ip {
-        IpAddr::V4(v4) => Address::v4(v4.octets()),
-        IpAddr::V6(v6) => Address::v6(v6.octets()),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use aya::programs::{SkLookup, TestRun, TestRunOptions, Xdp};
+use aya::programs::{ProgramError, SchedClassifier, SkLookup, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
 use portcullis_common::abi::{
-    ACCEPT_QUEUE, AcceptQueue, COUNTERS, FRONTENDS, GROUPS, GUARD, SOCKETS, STEER, VIPS,
+    ACCEPT_QUEUE, AcceptQueue, COUNTERS, FRONTENDS, GROUPS, GUARD, NAME_TABLES, NAMES, READ_NAMES, SOCKETS,
+    STEER, VIPS,
 };
 
 use crate::error::Unavailable;
@@ -15,7 +16,7 @@ use crate::programs::object::OBJECT;
 use crate::programs::pins::Pins;
 use crate::programs::probe::kernel_release;
 
-const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS];
+const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS, NAME_TABLES, NAMES];
 
 /// The packet guard's action on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,26 @@ impl Kernel {
             guard.load().map_err(|error| refused(error.into()))?;
         }
         Ok(guard)
+    }
+
+    /// Likewise.
+    pub(crate) fn names(&mut self) -> Result<&mut SchedClassifier, Unavailable> {
+        let names: &mut SchedClassifier = self.program(READ_NAMES)?;
+        if names.fd().is_err() {
+            names.load().map_err(|error| refused(error.into()))?;
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn run_names(&mut self, frame: &[u8]) -> Result<(), Unavailable> {
+        let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
+        self.names()?.test_run(options).map_err(|error| refused(error.into()))?;
+        Ok(())
+    }
+
+    pub(crate) fn verified_instructions(&mut self) -> Result<Option<u32>, Unavailable> {
+        let info = self.names()?.info().map_err(|error: ProgramError| refused(error.into()))?;
+        Ok(info.verified_instruction_count())
     }
 
     pub(crate) fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {

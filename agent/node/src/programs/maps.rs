@@ -3,16 +3,18 @@
 
 use std::os::fd::BorrowedFd;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray, SockMap};
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, MapInfo, MapType, PerCpuArray, SockMap};
 use aya::{Ebpf, Pod};
 use portcullis_common::abi::{
     Address, COUNTERS, FRONTENDS, Family, FrontendKey, GROUPS, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS,
-    MAX_VIPS, SOCKETS, VIPS, socket_index,
+    MAX_NAMES, MAX_VIPS, NAME_TABLES, NAMES, NameInTable, SOCKETS, VIPS, socket_index,
 };
 use portcullis_common::reason::Reason;
 use rustix::rand::GetRandomFlags;
 
 use crate::error::{Error, Unavailable};
+use crate::plan::names::NameKey;
 use crate::plan::table::Change;
 use crate::plan::{Contents, Op};
 use crate::programs::pins::Pins;
@@ -25,7 +27,10 @@ pub struct CoreSockets<'a> {
     pub v6: Option<BorrowedFd<'a>>,
 }
 
-/// The shape of a map: its kind, its sizes in bytes and its room. Flags are none.
+/// `BPF_F_NO_PREALLOC` of linux/bpf.h.
+const NO_PREALLOC: u32 = 1;
+
+/// The shape of a map: its kind, its sizes in bytes, its room and its flags.
 #[derive(Debug, PartialEq)]
 struct Shape {
     kind: MapType,
@@ -38,6 +43,11 @@ struct Shape {
 impl Shape {
     const fn new<K, V>(kind: MapType, entries: u32) -> Self {
         Self { kind, key: size_of::<K>() as u32, value: size_of::<V>() as u32, entries, flags: 0 }
+    }
+
+    /// A trie is only ever made entry by entry, and wants that to be said.
+    const fn trie<K, V>(entries: u32) -> Self {
+        Self { flags: NO_PREALLOC, ..Self::new::<Key<K>, V>(MapType::LpmTrie, entries) }
     }
 
     fn pinned(map: &MapInfo) -> Result<Self, MapError> {
@@ -53,9 +63,11 @@ impl Shape {
 
 /// The maps as the built-in object declares them. Those that are pinned have to be like this: the
 /// library uses them as it finds them, and reads past its buffers where sizes differ.
-const SHAPES: [(&str, Shape); 5] = [
+const SHAPES: [(&str, Shape); 7] = [
     (FRONTENDS, Shape::new::<FrontendKey, u32>(MapType::Hash, MAX_FRONTENDS)),
     (VIPS, Shape::new::<Address, u32>(MapType::Hash, MAX_VIPS)),
+    (NAME_TABLES, Shape::new::<FrontendKey, u32>(MapType::Hash, MAX_FRONTENDS)),
+    (NAMES, Shape::trie::<NameInTable, u32>(MAX_NAMES)),
     (GROUPS, Shape::new::<u32, Group>(MapType::Array, MAX_GROUPS)),
     (SOCKETS, Shape::new::<u32, u32>(MapType::SockMap, MAX_GROUPS * 2 * MAX_CORES)),
     (COUNTERS, Shape::new::<u32, u64>(MapType::PerCpuArray, Reason::COUNT)),
@@ -83,6 +95,8 @@ pub(crate) fn fit(pins: &Pins) -> bool {
 pub(crate) struct Maps {
     frontends: HashMap<MapData, Raw<FrontendKey>, u32>,
     vips: HashMap<MapData, Raw<Address>, u32>,
+    name_tables: HashMap<MapData, Raw<FrontendKey>, u32>,
+    names: LpmTrie<MapData, Raw<NameInTable>, u32>,
     groups: Array<MapData, Raw<Group>>,
     sockets: SockMap<MapData>,
     counters: PerCpuArray<MapData, u64>,
@@ -93,6 +107,8 @@ impl Maps {
         Ok(Self {
             frontends: take(ebpf, FRONTENDS)?,
             vips: take(ebpf, VIPS)?,
+            name_tables: take(ebpf, NAME_TABLES)?,
+            names: take(ebpf, NAMES)?,
             groups: take(ebpf, GROUPS)?,
             sockets: take(ebpf, SOCKETS)?,
             counters: take(ebpf, COUNTERS)?,
@@ -102,7 +118,13 @@ impl Maps {
     pub(crate) fn contents(&self) -> Result<Contents, Error> {
         let frontends = self.frontends.iter().map(|entry| entry.map(|(key, group)| (key.0, group)));
         let vips = self.vips.iter().map(|entry| entry.map(|(address, flags)| (address.0, flags)));
+        let name_tables = self.name_tables.iter().map(|entry| entry.map(|(key, table)| (key.0, table)));
+        let names = self.names.iter().map(|entry| {
+            entry.map(|(key, value)| (NameKey { prefix: key.prefix_len(), name: key.data().0 }, value))
+        });
         Ok(Contents {
+            name_tables: name_tables.collect::<Result<_, _>>().map_err(unreadable(NAME_TABLES))?,
+            names: names.collect::<Result<_, _>>().map_err(unreadable(NAMES))?,
             frontends: frontends.collect::<Result<_, _>>().map_err(unreadable(FRONTENDS))?,
             vips: vips.collect::<Result<_, _>>().map_err(unreadable(VIPS))?,
         })
@@ -112,6 +134,8 @@ impl Maps {
         let (map, written) = match op {
             Op::Frontend(change) => (FRONTENDS, write(&mut self.frontends, change)),
             Op::Vip(change) => (VIPS, write(&mut self.vips, change)),
+            Op::NameTable(change) => (NAME_TABLES, write(&mut self.name_tables, change)),
+            Op::Name(change) => (NAMES, write_name(&mut self.names, change)),
         };
         written.map_err(unwritable(map, || op.to_string()))
     }
@@ -183,12 +207,27 @@ where
 {
     match change {
         Change::Put(key, value) => map.insert(Raw(key), value, 0),
-        // Removing what is not there is done already.
-        Change::Remove(key) => match map.remove(&Raw(key)) {
-            Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            other => other,
-        },
+        Change::Remove(key) => removed(map.remove(&Raw(key))),
+    }
+}
+
+fn write_name(
+    map: &mut LpmTrie<MapData, Raw<NameInTable>, u32>,
+    change: Change<NameKey, u32>,
+) -> Result<(), MapError> {
+    let key = |key: NameKey| Key::new(key.prefix, Raw(key.name));
+    match change {
+        Change::Put(name, value) => map.insert(&key(name), value, 0),
+        Change::Remove(name) => removed(map.remove(&key(name))),
+    }
+}
+
+/// Removing what is not there is done already.
+fn removed(outcome: Result<(), MapError>) -> Result<(), MapError> {
+    match outcome {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
     }
 }
 
@@ -212,3 +251,5 @@ unsafe impl Pod for Raw<FrontendKey> {}
 unsafe impl Pod for Raw<Address> {}
 // SAFETY: as above.
 unsafe impl Pod for Raw<Group> {}
+// SAFETY: as above.
+unsafe impl Pod for Raw<NameInTable> {}

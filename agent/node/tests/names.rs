@@ -1,0 +1,181 @@
+//! The reader of names on the loaded program: segments in → what was counted. The hellos are those
+//! of real clients that the parser's own tests have, too.
+#![cfg(test)]
+
+#[path = "../../../common/tests/client_hello/corpus.rs"]
+mod corpus;
+mod names_frames;
+#[expect(dead_code, reason = "frames need no client")]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::chown;
+
+use corpus::{Hello, corpus};
+use names_frames::{Client, KNOWN, LINKS, OTHERS, UNREAD, VIPS};
+use portcullis_model::HostPattern;
+use portcullis_node::{Datapath, Desired, NameTable, Reason};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use support::{isolated, open, options, tcp};
+
+/// Segments on Ethernet; with a tunnel's header, with another; and all that came, merged.
+const SIZES: [usize; 4] = [1448, 1398, 1208, 4096];
+
+#[test]
+fn every_hello_has_its_own_name_and_no_other() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&options(pin_dir));
+        let corpus = corpus();
+        let names: BTreeSet<_> = corpus.iter().filter_map(|hello| hello.name.as_deref()).collect();
+        for (index, Hello { client, bytes, name }) in corpus.iter().enumerate() {
+            let its_own = name.iter().map(String::as_str).collect();
+            let others: Vec<_> =
+                names.iter().copied().filter(|other| Some(*other) != name.as_deref()).collect();
+            datapath.apply(&world(its_own, others)).unwrap();
+            let (at_its_own, at_others) = match name {
+                Some(_) => (Reason::HelloKnownName, Reason::HelloUnknownName),
+                None => (Reason::HelloWithoutName, Reason::HelloWithoutName),
+            };
+            for (size, link) in SIZES.into_iter().flat_map(|size| LINKS.map(|link| (size, link))) {
+                for (port, reason) in [(KNOWN, at_its_own), (OTHERS, at_others)] {
+                    let segments: Vec<_> = bytes.chunks(size).collect();
+                    let counted = send(&mut datapath, Client::new(index, port, link).stream(&segments));
+                    assert_eq!(counted, [(reason, 1)], "{client}, {size} bytes, {link:?}");
+                }
+                let elsewhere = Client::new(index, UNREAD, link).stream(&[bytes]);
+                assert_eq!(send(&mut datapath, elsewhere), [], "a port whose names are not looked up");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_hello_may_be_cut_anywhere() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&options(pin_dir));
+        let corpus = corpus();
+        for client in ["chromium-second-segment", "openssl-tls13"] {
+            let hello = corpus.iter().find(|hello| hello.client == client).unwrap();
+            datapath.apply(&world(vec![hello.name.as_deref().unwrap()], vec![])).unwrap();
+            for cut in 1..hello.bytes.len() {
+                let (first, second) = hello.bytes.split_at(cut);
+                let frames = Client::new(cut, KNOWN, LINKS[0]).stream(&[first, second]);
+                assert_eq!(send(&mut datapath, frames), [(Reason::HelloKnownName, 1)], "cut at {cut}");
+            }
+        }
+    });
+}
+
+#[test]
+fn segments_of_other_flows_and_segments_that_come_again_do_not_matter() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&options(pin_dir));
+        let hello = corpus().into_iter().find(|hello| hello.client == "chromium-last").unwrap();
+        datapath.apply(&world(vec![hello.name.as_deref().unwrap()], vec![])).unwrap();
+        let segments: Vec<_> = hello.bytes.chunks(700).collect();
+        let flows = [0, 1, 2].map(|index| Client::new(index, KNOWN, LINKS[0]).stream(&segments));
+        let interleaved = (0..segments.len()).flat_map(|at| flows.iter().map(move |flow| flow[at].clone()));
+        assert_eq!(send(&mut datapath, interleaved.collect()), [(Reason::HelloKnownName, 3)]);
+
+        let flow = Client::new(3, KNOWN, LINKS[0]).stream(&segments);
+        let again = [0, 0, 1, 0, 1, 2].map(|at: usize| flow[at].clone());
+        assert_eq!(send(&mut datapath, again.to_vec()), [(Reason::HelloKnownName, 1)]);
+
+        // Out of order, and one missing: that is left to user space, and no other name is found.
+        let flow = Client::new(4, KNOWN, LINKS[0]).stream(&segments);
+        let missing = [0, 2, 2].map(|at: usize| flow[at].clone());
+        assert_eq!(send(&mut datapath, missing.to_vec()), []);
+    });
+}
+
+#[test]
+fn what_is_no_hello_is_not_counted() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&options(pin_dir));
+        datapath.apply(&world(vec!["a.b"], vec![])).unwrap();
+        let application = [0x17, 3, 3, 0, 4, 1, 2, 3, 4];
+        let segments: [&[u8]; 5] = [b"", b"GET / HTTP/1.1\r\n\r\n", &application, &[0; 1448], b"\x16"];
+        for link in LINKS {
+            let frames = Client::new(0, KNOWN, link).stream(&segments);
+            assert_eq!(send(&mut datapath, frames), [], "{link:?}");
+        }
+    });
+}
+
+#[test]
+fn wildcards_are_for_names_below() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&options(pin_dir));
+        let go = corpus().into_iter().find(|hello| hello.client == "go").unwrap();
+        let known = [(Reason::HelloKnownName, 1)];
+        let unknown = [(Reason::HelloUnknownName, 1)];
+        let cases = [
+            (&["*.example.com"][..], known),
+            (&["*.com"], known),
+            (&["*.app.example.com"], unknown),
+            (&["*.xample.com", "pp.example.com", "x.app.example.com", "example.com"], unknown),
+            (&["*"], known),
+            (&[], unknown),
+        ];
+        for (index, (names, expected)) in cases.into_iter().enumerate() {
+            datapath.apply(&world(names.to_vec(), vec![])).unwrap();
+            let frames = Client::new(index, KNOWN, LINKS[0]).stream(&[&go.bytes]);
+            assert_eq!(send(&mut datapath, frames), expected, "{names:?}");
+        }
+    });
+}
+
+/// A rule of thumb for how close a program is to what the verifier puts up with, a million.
+#[test]
+fn it_is_verified_soon_for_an_ordinary_user_with_three_capabilities() {
+    isolated(|pin_dir| {
+        chown(pin_dir.parent().unwrap(), Some(NOBODY), Some(NOBODY)).unwrap();
+        become_nobody_with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON);
+        let verified = open(&options(pin_dir)).verified_instructions().unwrap();
+        println!("verified instructions: {verified:?}");
+        assert!(verified.is_none_or(|instructions| instructions < 50_000), "{verified:?}");
+    });
+}
+
+const NOBODY: u32 = 65534;
+
+fn become_nobody_with(capabilities: CapabilitySet) {
+    rustix::thread::set_keep_capabilities(true).unwrap();
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    let sets = CapabilitySets {
+        effective: capabilities,
+        permitted: capabilities,
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+/// Names of the ports [`KNOWN`] and [`OTHERS`] of each VIP.
+fn world(known: Vec<&str>, others: Vec<&str>) -> Desired {
+    let at = |port: u16| VIPS.map(|vip| tcp(&format!("{vip}:{port}")));
+    let table = |port: u16, names: Vec<&str>| NameTable {
+        frontends: BTreeSet::from(at(port)),
+        names: names.into_iter().map(pattern).collect(),
+    };
+    let mut desired = Desired::new([KNOWN, OTHERS, UNREAD].into_iter().flat_map(at), []);
+    desired.names = vec![table(KNOWN, known), table(OTHERS, others)];
+    desired
+}
+
+fn pattern(name: &str) -> HostPattern {
+    if name == "*" { HostPattern::Any } else { HostPattern::parse(name).unwrap() }
+}
+
+/// The counters that moved.
+fn send(datapath: &mut Datapath, frames: Vec<Vec<u8>>) -> Vec<(Reason, u64)> {
+    let before: BTreeMap<_, _> = datapath.counters().unwrap().into_iter().collect();
+    for frame in frames {
+        datapath.run_names(&frame).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let after = datapath.counters().unwrap().into_iter();
+    let moved = after.map(|(reason, count)| (reason, count - before[&reason]));
+    moved.filter(|(_, count)| *count > 0).collect()
+}
