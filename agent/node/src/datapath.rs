@@ -15,7 +15,7 @@ use crate::plan::desired::{Desired, GROUP, Sharing, flags};
 use crate::plan::key::{address, key};
 use crate::plan::{Contents, Op, plan};
 use crate::programs::attach::{self, Attachment, Unguarded};
-use crate::programs::guards::{self, Guards};
+use crate::programs::guards::{self, Guards, Hook};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{Kernel, KernelLog, Passage};
 use crate::programs::maps::{self, CoreSockets, Maps};
@@ -28,6 +28,8 @@ pub struct Options {
     /// The base of the pin directory; must be on a BPF file system.
     pub pin_dir: PathBuf,
     pub interfaces: Interfaces,
+    /// Interfaces on which the server names of ClientHellos are read.
+    pub name_interfaces: Interfaces,
     /// The most verbose level the kernel programs log at; `None` is silent.
     pub log: Option<Level>,
     /// Of directories, by an agent that hands over to this one.
@@ -39,6 +41,7 @@ impl Default for Options {
         Self {
             pin_dir: DEFAULT_PIN_DIR.into(),
             interfaces: Interfaces::default(),
+            name_interfaces: Interfaces::default(),
             log: None,
             locks: Arc::default(),
         }
@@ -55,6 +58,7 @@ pub struct Datapath {
     contents: Contents,
     steering: Attachment,
     guards: Guards,
+    name_readers: Guards,
     /// Steering of agents whose maps this one cannot use; it goes once this one serves.
     predecessors: Vec<Pins>,
 }
@@ -72,10 +76,16 @@ impl Datapath {
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
         let steering = attach::steer(&mut kernel, &pins)?;
         // An interface has room for one guard, a namespace for many steering programs.
-        predecessors.iter().for_each(|pins| guards::remove_others(pins, &[]));
-        let mut guards = Guards::new(options.interfaces.clone());
-        guards.renew(&mut kernel, &pins);
-        Ok(Self { kernel, maps, pins, contents, steering, guards, predecessors })
+        // A hello is counted once.
+        for (pins, hook) in predecessors.iter().flat_map(|pins| [(pins, Hook::Guard), (pins, Hook::Names)]) {
+            guards::remove_others(pins, hook, &[]);
+        }
+        let guards = Guards::new(Hook::Guard, options.interfaces.clone());
+        let name_readers = Guards::new(Hook::Names, options.name_interfaces.clone());
+        let mut datapath =
+            Self { kernel, maps, pins, contents, steering, guards, name_readers, predecessors };
+        datapath.renew_guards();
+        Ok(datapath)
     }
 
     /// Reads the contents of the maps again: an agent before this one has written them since.
@@ -91,7 +101,7 @@ impl Datapath {
 
     /// The programs at work, and how they came there.
     pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
-        std::iter::once(&self.steering).chain(self.guards.attached())
+        std::iter::once(&self.steering).chain(self.guards.attached()).chain(self.name_readers.attached())
     }
 
     /// Interfaces that should have the packet guard, and have not.
@@ -99,10 +109,16 @@ impl Datapath {
         self.guards.unguarded()
     }
 
-    /// Puts the packet guard where it should be and could not be put before, and takes it away
-    /// where it should not be.
+    /// Interfaces on which names should be read, and are not.
+    pub fn without_name_reader(&self) -> &[Unguarded] {
+        self.name_readers.unguarded()
+    }
+
+    /// Puts the packet guard, and the reader of names, where it should be and could not be put
+    /// before, and takes it away where it should not be.
     pub fn renew_guards(&mut self) {
         self.guards.renew(&mut self.kernel, &self.pins);
+        self.name_readers.renew(&mut self.kernel, &self.pins);
     }
 
     /// Gives the listening sockets of all cores to the steering program, in place of any it had.

@@ -40,6 +40,8 @@ pub enum Unavailable {
     NetworkNamespace(io::Error),
     #[error("kernel {kernel} refused the programs; they need 5.15 or later with BPF enabled: {}", chain(.source))]
     Refused { kernel: String, source: Box<EbpfError> },
+    #[error("names are read by Linux 6.6 or later (tcx), and this is {kernel}")]
+    NoTcx { kernel: String },
     #[error("cannot attach {program} to {target}: {}", chain(.source))]
     Attach { program: &'static str, target: String, source: Box<ProgramError> },
     #[error("cannot pin {program} at {path}: {source}; remove the file if an earlier agent left it")]

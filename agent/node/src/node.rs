@@ -118,6 +118,8 @@ impl Node {
         let options = Options {
             pin_dir: settings.pin_dir.clone(),
             interfaces: settings.interfaces.clone(),
+            // Nothing that is configured needs it yet.
+            name_interfaces: Interfaces::None,
             log: log_level(),
             locks: settings.locks.clone(),
         };

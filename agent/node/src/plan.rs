@@ -29,6 +29,7 @@ pub struct Contents {
 
 /// One map write; a variant for each map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a plan lasts for a moment, and is copied nowhere")]
 pub enum Op {
     Frontend(Change<FrontendKey, u32>),
     Vip(Change<Address, u32>),

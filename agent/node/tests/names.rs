@@ -5,19 +5,20 @@
 #[path = "../../../common/tests/client_hello/corpus.rs"]
 mod corpus;
 mod names_frames;
-#[expect(dead_code, reason = "frames need no client")]
+#[expect(dead_code, reason = "most frames need no client")]
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
 use std::os::unix::fs::chown;
 
 use corpus::{Hello, corpus};
 use names_frames::{Client, KNOWN, LINKS, OTHERS, UNREAD, VIPS};
 use portcullis_model::HostPattern;
-use portcullis_node::{Datapath, Desired, NameTable, Reason};
+use portcullis_node::{Datapath, Desired, How, Interfaces, NameTable, Options, Reason};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use support::{isolated, open, options, tcp};
+use support::{close, isolated, open, options, tcp};
 
 /// Segments on Ethernet; with a tunnel's header, with another; and all that came, merged.
 const SIZES: [usize; 4] = [1448, 1398, 1208, 4096];
@@ -126,6 +127,47 @@ fn wildcards_are_for_names_below() {
     });
 }
 
+/// A real client's segments, which the kernel may have merged.
+#[test]
+fn names_are_read_where_they_come_in() {
+    isolated(|pin_dir| {
+        let client = support::Client::new();
+        let named = |names: &[&str]| Interfaces::Named(names.iter().map(|it| (*it).into()).collect());
+        let options = Options { name_interfaces: named(&["node0", "later0"]), ..options(pin_dir) };
+        let mut datapath = open(&options);
+        let missing: Vec<_> = datapath.without_name_reader().iter().map(|it| &*it.interface).collect();
+        assert_eq!(missing, ["later0"]);
+        let cores = support::Cores::new(1);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        let frontends = ["10.99.0.1:443", "[fd99::1]:443"].map(tcp);
+        let mut desired = Desired::new(frontends, []);
+        let names = BTreeSet::from([pattern("*.app.example.com")]);
+        desired.names = vec![NameTable { frontends: frontends.into(), names }];
+        datapath.apply(&desired).unwrap();
+
+        let before = counts(&datapath);
+        for address in ["10.99.0.1:443", "[fd99::1]:443"] {
+            for hello in corpus().iter().filter(|hello| hello.client.starts_with("chromium")) {
+                let mut stream = client.connect(address.parse().unwrap()).unwrap();
+                let (_, mut accepted) = cores.accept();
+                stream.write_all(&hello.bytes).unwrap();
+                accepted.set_nonblocking(false).unwrap();
+                accepted.read_exact(&mut vec![0; hello.bytes.len()]).unwrap();
+            }
+        }
+        let reasons = [Reason::HelloKnownName, Reason::HelloUnknownName, Reason::HelloNotRead];
+        let after = counts(&datapath);
+        assert_eq!(reasons.map(|reason| after[&reason] - before[&reason]), [10, 0, 0]);
+
+        // The next agent adopts the program, and takes it off where it is not wanted.
+        close(datapath);
+        let adopted = open(&options);
+        assert_eq!(adopted.attachments().nth(1).unwrap().how, How::Adopted);
+        close(adopted);
+        assert_eq!(open(&support::options(pin_dir)).attachments().count(), 1);
+    });
+}
+
 /// A rule of thumb for how close a program is to what the verifier puts up with, a million.
 #[test]
 fn it_is_verified_soon_for_an_ordinary_user_with_three_capabilities() {
@@ -169,9 +211,13 @@ fn pattern(name: &str) -> HostPattern {
     if name == "*" { HostPattern::Any } else { HostPattern::parse(name).unwrap() }
 }
 
+fn counts(datapath: &Datapath) -> BTreeMap<Reason, u64> {
+    datapath.counters().unwrap().into_iter().collect()
+}
+
 /// The counters that moved.
 fn send(datapath: &mut Datapath, frames: Vec<Vec<u8>>) -> Vec<(Reason, u64)> {
-    let before: BTreeMap<_, _> = datapath.counters().unwrap().into_iter().collect();
+    let before = counts(datapath);
     for frame in frames {
         datapath.run_names(&frame).unwrap_or_else(|error| panic!("{error}"));
     }

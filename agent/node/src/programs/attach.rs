@@ -8,14 +8,20 @@ use std::path::PathBuf;
 
 use aya::pin::PinError;
 use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, XdpMode};
-use portcullis_common::abi::{GUARD, STEER};
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
+use aya::util::KernelVersion;
+use portcullis_common::abi::{GUARD, READ_NAMES, STEER};
 
 use crate::error::Unavailable;
 use crate::programs::interfaces::Interface;
 use crate::programs::kernel::Kernel;
 use crate::programs::pins::{NETWORK_NAMESPACE, Pins};
+use crate::programs::probe::kernel_release;
 use crate::programs::sys;
+
+/// The first kernel with tcx.
+const TCX: KernelVersion = KernelVersion::new(6, 6, 0);
 
 /// A program at work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +31,7 @@ pub struct Attachment {
     pub how: How,
 }
 
-/// An interface that should have the packet guard, and has not.
+/// An interface that should have the packet guard, or the reader of names, and has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unguarded {
     pub interface: String,
@@ -78,7 +84,7 @@ pub(crate) fn guard(
 ) -> Result<Attachment, Unavailable> {
     let refused = |source| failed(GUARD, interface.name.clone(), source);
     let program = kernel.guard()?;
-    let pin = pins.link(&guard_pin(interface));
+    let pin = pins.link(&interface_pin(GUARD, interface));
     if adopt(&pin, program.fd().map_err(refused)?.as_fd()) {
         return Ok(Attachment { program: GUARD, target: interface.name.clone(), how: How::Adopted });
     }
@@ -99,10 +105,36 @@ pub(crate) fn guard(
     Ok(Attachment { program: GUARD, target: interface.name.clone(), how })
 }
 
+/// Attaches the reader of names to an interface, before the programs of others: one of them may
+/// send packets on by another way.
+pub(crate) fn names(
+    kernel: &mut Kernel,
+    pins: &Pins,
+    interface: &Interface,
+) -> Result<Attachment, Unavailable> {
+    let refused = |source| failed(READ_NAMES, interface.name.clone(), source);
+    if KernelVersion::current().is_ok_and(|version| version < TCX) {
+        return Err(Unavailable::NoTcx { kernel: kernel_release() });
+    }
+    let program = kernel.names()?;
+    let pin = pins.link(&interface_pin(READ_NAMES, interface));
+    if adopt(&pin, program.fd().map_err(refused)?.as_fd()) {
+        return Ok(Attachment { program: READ_NAMES, target: interface.name.clone(), how: How::Adopted });
+    }
+    let first = TcAttachOptions::TcxOrder(LinkOrder::first());
+    let attached = program.attach_with_options(&interface.name, TcAttachType::Ingress, first);
+    let link = attached.and_then(|id| program.take_link(id)).map_err(refused)?;
+    match FdLink::try_from(link) {
+        Ok(link) => pin_link(READ_NAMES, link, pin)?,
+        Err(error) => return Err(unpinned(READ_NAMES, pin, std::io::Error::other(error))),
+    }
+    Ok(Attachment { program: READ_NAMES, target: interface.name.clone(), how: How::Attached })
+}
+
 /// The pin is named by index: an interface may be renamed, and names may hold dots, which the BPF
 /// file system reserves.
-pub(crate) fn guard_pin(interface: &Interface) -> String {
-    format!("{GUARD}-{}", interface.index)
+pub(crate) fn interface_pin(program: &str, interface: &Interface) -> String {
+    format!("{program}-{}", interface.index)
 }
 
 /// Puts the program into a pinned link. A link whose interface or namespace is gone cannot take it:

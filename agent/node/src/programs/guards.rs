@@ -1,16 +1,25 @@
-//! The interfaces that have the packet guard, or should have it: they come and go, and other XDP
-//! programs take them, while the agent runs.
+//! The interfaces that have the packet guard or the reader of names, or should have it: they come
+//! and go, and other XDP programs take them, while the agent runs.
 
 use std::collections::BTreeMap;
 
-use portcullis_common::abi::STEER;
+use portcullis_common::abi::{GUARD, READ_NAMES};
 
+use crate::error::Unavailable;
 use crate::programs::attach::{self, Attachment, Unguarded};
-use crate::programs::interfaces::Interfaces;
+use crate::programs::interfaces::{Interface, Interfaces};
 use crate::programs::kernel::Kernel;
 use crate::programs::pins::Pins;
 
+/// A program of interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Guard,
+    Names,
+}
+
 pub(crate) struct Guards {
+    hook: Hook,
     interfaces: Interfaces,
     /// By index of the interface: one that comes back is another.
     attached: BTreeMap<u32, Attachment>,
@@ -18,8 +27,8 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    pub(crate) fn new(interfaces: Interfaces) -> Self {
-        Self { interfaces, attached: BTreeMap::new(), unguarded: Vec::new() }
+    pub(crate) fn new(hook: Hook, interfaces: Interfaces) -> Self {
+        Self { hook, interfaces, attached: BTreeMap::new(), unguarded: Vec::new() }
     }
 
     pub(crate) fn attached(&self) -> impl Iterator<Item = &Attachment> {
@@ -34,8 +43,8 @@ impl Guards {
     /// no longer, and takes it off those that are not to have it. Logs what changed.
     pub(crate) fn renew(&mut self, kernel: &mut Kernel, pins: &Pins) {
         let (present, absent) = self.interfaces.find();
-        let kept: Vec<_> = present.iter().map(attach::guard_pin).collect();
-        remove_others(pins, &kept);
+        let kept: Vec<_> = present.iter().map(|it| attach::interface_pin(self.hook.program(), it)).collect();
+        remove_others(pins, self.hook, &kept);
         self.attached.retain(|index, _| present.iter().any(|interface| interface.index == *index));
         let absent = absent.into_iter().map(|name| Unguarded {
             interface: name.to_owned(),
@@ -46,11 +55,12 @@ impl Guards {
             if self.attached.contains_key(&interface.index) {
                 continue;
             }
-            match attach::guard(kernel, pins, &interface) {
+            match self.hook.attach(kernel, pins, &interface) {
                 Ok(attachment) => {
                     if self.unguarded.iter().any(|before| before.interface == interface.name) {
                         tracing::info!(
-                            "what kept the packet guard from {} is gone: {attachment}",
+                            "what kept {} from {} is gone: {attachment}",
+                            self.hook.title(),
                             interface.name
                         );
                     }
@@ -61,25 +71,62 @@ impl Guards {
                 }
             }
         }
-        unguarded.iter().filter(|it| !self.unguarded.contains(it)).for_each(warn);
+        unguarded.iter().filter(|it| !self.unguarded.contains(it)).for_each(|it| self.hook.warn(it));
         self.unguarded = unguarded;
     }
 }
 
-/// Packets that the guard would drop are refused all the same, later and at a higher price.
-fn warn(Unguarded { interface, reason }: &Unguarded) {
-    tracing::warn!(
-        "no packet guard on {interface}: {reason}; connections are steered, and refused, all the same. Where another \
-         XDP program is in the way, `bpftool net show dev {interface}` names it; leave the interface out with \
-         --interface, or see that it is there and free: the guard follows within 10 s"
-    );
+impl Hook {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Guard => GUARD,
+            Self::Names => READ_NAMES,
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Guard => "the packet guard",
+            Self::Names => "the reader of names",
+        }
+    }
+
+    fn attach(
+        self,
+        kernel: &mut Kernel,
+        pins: &Pins,
+        interface: &Interface,
+    ) -> Result<Attachment, Unavailable> {
+        match self {
+            Self::Guard => attach::guard(kernel, pins, interface),
+            Self::Names => attach::names(kernel, pins, interface),
+        }
+    }
+
+    /// Nothing is served differently without, only later or at a higher price.
+    fn warn(self, Unguarded { interface, reason }: &Unguarded) {
+        match self {
+            Self::Guard => tracing::warn!(
+                "no packet guard on {interface}: {reason}; connections are steered, and refused, all the same. \
+                 Where another XDP program is in the way, `bpftool net show dev {interface}` names it; leave the \
+                 interface out with --interface, or see that it is there and free: the guard follows within 10 s"
+            ),
+            Self::Names => tracing::warn!(
+                "no names are read on {interface}: {reason}; user space reads them all the same"
+            ),
+        }
+    }
 }
 
-/// Takes the guard off the interfaces that are not kept.
-pub(crate) fn remove_others(pins: &Pins, kept: &[String]) {
-    for link in pins.links().into_iter().filter(|link| link != STEER && !kept.contains(link)) {
+/// Takes the program off the interfaces that are not kept.
+pub(crate) fn remove_others(pins: &Pins, hook: Hook, kept: &[String]) {
+    let is_other = |link: &String| {
+        let index = link.strip_prefix(hook.program()).and_then(|rest| rest.strip_prefix('-'));
+        index.is_some() && !kept.contains(link)
+    };
+    for link in pins.links().into_iter().filter(is_other) {
         if let Err(error) = pins.remove_link(&link) {
-            tracing::warn!(%error, "the packet guard stays on an interface where it should not be");
+            tracing::warn!(%error, "{} stays on an interface where it should not be", hook.title());
         }
     }
 }
