@@ -14,6 +14,8 @@ use std::os::unix::fs::chown;
 
 use corpus::{Hello, corpus};
 use names_frames::{Client, KNOWN, LINKS, OTHERS, UNREAD, VIPS};
+use portcullis_common::client_hello::{Cursor, Reading};
+use portcullis_common::server_name::ReversedName;
 use portcullis_model::HostPattern;
 use portcullis_node::{Datapath, Desired, How, Interfaces, NameTable, Options, Reason};
 use rustix::process::{Gid, Uid};
@@ -125,6 +127,79 @@ fn wildcards_are_for_names_below() {
             assert_eq!(send(&mut datapath, frames), expected, "{names:?}");
         }
     });
+}
+
+/// The program is the parser that is held to other parsers, with a memory of its own between the
+/// segments.
+#[test]
+fn damaged_hellos_are_read_as_the_parser_reads_them() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&options(pin_dir));
+        datapath.apply(&world(vec!["*"], vec![])).unwrap();
+        let corpus = corpus();
+        let mut random = Random(7);
+        let mut names = 0;
+        for index in 0..1000 {
+            let mut bytes = corpus[random.below(corpus.len())].bytes.clone();
+            for _ in 0..random.below(3) {
+                let most = [2048, 200][random.below(2)].min(bytes.len());
+                let at = random.below(most);
+                bytes[at] = random.below(256) as u8;
+            }
+            let mut cuts = [0; 3].map(|_| random.below(bytes.len()));
+            cuts.sort_unstable();
+            let [a, b, c] = cuts;
+            let segments = [&bytes[..a], &bytes[a..b], &bytes[b..c], &bytes[c..]];
+            let counted = send(&mut datapath, Client::new(index, KNOWN, LINKS[0]).stream(&segments));
+            let expected: &[&[(Reason, u64)]] = match read(segments) {
+                Outcome::Name => &[&[(Reason::HelloKnownName, 1)]],
+                Outcome::NoName => &[&[(Reason::HelloWithoutName, 1)]],
+                Outcome::Incomplete => &[&[]],
+                Outcome::Unreadable => &[&[], &[(Reason::HelloNotRead, 1)]],
+            };
+            assert!(expected.contains(&&*counted), "{index}: {counted:?}, not {expected:?}");
+            names += usize::from(counted == [(Reason::HelloKnownName, 1)]);
+        }
+        assert!(names > 250, "{names} names");
+    });
+}
+
+enum Outcome {
+    Name,
+    NoName,
+    Incomplete,
+    Unreadable,
+}
+
+fn read(segments: [&[u8]; 4]) -> Outcome {
+    let (mut kept, mut cursor) = (Vec::new(), Cursor::BEGIN);
+    for segment in segments.into_iter().filter(|segment| !segment.is_empty()) {
+        let window = [&kept[..], segment].concat();
+        match cursor.read(&window[..]) {
+            Reading::Name { offset, length } => {
+                let name = ReversedName(ReversedName::EMPTY.0).read(&window[..], offset, length);
+                return if name.is_some() { Outcome::Name } else { Outcome::Unreadable };
+            }
+            Reading::NoName => return Outcome::NoName,
+            Reading::Unreadable => return Outcome::Unreadable,
+            Reading::Incomplete(next) => {
+                let keep = next.keep(window.len());
+                kept = window[keep.from..].to_vec();
+                cursor = keep.cursor;
+            }
+        }
+    }
+    Outcome::Incomplete
+}
+
+/// Numbers that are the same each time (Knuth's linear congruential generator).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
 }
 
 /// A real client's segments, which the kernel may have merged.
