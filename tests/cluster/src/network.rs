@@ -11,8 +11,8 @@ use crate::node::{self, Node};
 
 /// The device by which other nodes reach the first, which has one by their name.
 const UPLINK: &str = "uplink";
-/// The two ends of each such link. Nodes' own IPv6 addresses are not on it, so nothing answers there
-/// when it is asked for them.
+/// The two ends of each such link. Nodes' own IPv6 addresses are not on it, so nothing answers
+/// there when it is asked for them.
 const FIRST_END: &str = "fe80::1";
 const OTHER_END: &str = "fe80::2";
 

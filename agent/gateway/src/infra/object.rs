@@ -129,8 +129,8 @@ impl Generated {
     }
 
     /// The Service with a wish for the first of these addresses, and one of the other family if it
-    /// may have two; `None` if it may not wish, or cannot be made to: what a load balancer does with
-    /// the wish for an address that it cannot give is its own.
+    /// may have two; `None` if it may not wish, or cannot be made to: what a load balancer does
+    /// with the wish for an address that it cannot give is its own.
     pub fn asking_for(&self, addresses: &[IpAddr]) -> Option<Self> {
         let has_cluster_ip = self.kind == GeneratedKind::Service
             && ["ClusterIP", "NodePort"].iter().any(|it| self.manifest["spec"]["type"] == **it);

@@ -14,8 +14,8 @@ pub(super) const ADDRESS: &str = "192.0.2.10";
 pub(super) const IPV6_ADDRESS: &str = "2001:db8::10";
 const BALANCED: &str = "198.51.100.0/24";
 
-/// Links from the node that is `$0` and has the addresses `$1` and `$2` to the client. Pid 1 sees the
-/// first node's files.
+/// Links from the node that is `$0` and has the addresses `$1` and `$2` to the client. Pid 1 sees
+/// the first node's files.
 const LINK: &str = r#"
 set -e
 ip link add outside type veth peer name "$0" netns /proc/1/root/run/netns/outside
