@@ -446,6 +446,12 @@ async fn a_drain_waits_for_connections_and_ends_them_when_it_is_over() {
     drain.await.unwrap();
 }
 
+/// The error by which a connection ends, which may come before it is looked at.
+async fn reset_at(address: SocketAddr) -> std::io::Error {
+    let read = async { TcpStream::connect(address).await?.read_u8().await };
+    read.await.unwrap_err()
+}
+
 /// A listener before itself.
 #[tokio::test]
 async fn a_connection_that_comes_back_ends() {
@@ -453,8 +459,7 @@ async fn a_connection_that_comes_back_ends() {
     let snapshot = snapshot(gateway.address, [tcp("app/one:1")], &[("app/one:1", &[gateway.address])]);
     assert!(gateway.proxy.apply(Arc::new(snapshot)).await.is_empty());
     for round in 1..=3 {
-        let mut client = TcpStream::connect(gateway.address).await.unwrap();
-        assert_eq!(client.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(reset_at(gateway.address).await.kind(), ErrorKind::ConnectionReset);
         ended(&gateway, Ending::Looped, round).await;
         eventually("all are over", async || forwarded(&gateway).await.open == 0).await;
         let begun = forwarded(&gateway).await.begun;
@@ -492,8 +497,7 @@ async fn connections_count_towards_the_gateways_limit() {
     let gateway = with(Settings::default()).await;
     apply(&gateway, |port| Arc::make_mut(&mut port.gateway).limits.connections = Some(2)).await;
     let open = [connected(&gateway).await, connected(&gateway).await];
-    let mut third = TcpStream::connect(gateway.address).await.unwrap();
-    assert_eq!(third.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(reset_at(gateway.address).await.kind(), ErrorKind::ConnectionReset);
     let stats = gateway.proxy.stats().await;
     let of_gateway = stats.gateways.values().next().unwrap();
     assert_eq!((of_gateway.open, &of_gateway.refused), (2, &[(ExceededLimit::Connections, 1)].into()));

@@ -125,15 +125,19 @@ async fn everything_that_may_be_read_is_enough_to_take_over() {
     assert!(kept.is_draft && keys(&kept) == ["GatewayClass c"], "{kept:?}");
     let draft = source.next().await;
     assert!(draft.is_draft);
-    translate(&mut source, &draft);
+    // What was kept and is as it was is in no draft.
+    translate(&mut source, [&kept, &draft]);
     let rest = source.next().await;
     assert!(!rest.is_draft && keys(&rest) == ["Secret edge/key"], "{rest:?}");
 }
 
-/// Tells the source what the objects of an update need.
-fn translate(source: &mut KubeSource, update: &Update) {
-    let outcome = Translator::new(Settings::default()).apply(update.changes.clone());
-    source.need_only(outcome.needs.added);
+/// Tells the source what the objects of these updates need.
+fn translate<'u>(source: &mut KubeSource, updates: impl IntoIterator<Item = &'u Update>) {
+    let mut translator = Translator::new(Settings::default());
+    for update in updates {
+        let outcome = translator.apply(update.changes.clone());
+        source.need_only(outcome.needs.added);
+    }
 }
 
 fn keys(update: &Update) -> Vec<String> {
@@ -149,7 +153,7 @@ async fn what_a_draft_needs_is_read_before_everything_counts_as_said() {
     let assigned = [(ObjectName::new("edge", "web"), assigned)].into();
     assert_eq!(draft.observed, [Feedback::Assigned(assigned)], "with the objects, not after them");
     assert!(draft.is_draft && !draft.is_complete);
-    translate(&mut source, &draft);
+    translate(&mut source, [&draft]);
     let answer = async {
         let asked = one_by_one.recv().await.unwrap();
         assert_eq!(asked.path, "/api/v1/namespaces/edge/secrets/key");
@@ -164,7 +168,7 @@ async fn what_a_draft_needs_is_read_before_everything_counts_as_said() {
 async fn what_refers_to_something_else_meanwhile_is_drafted_again() {
     let (mut source, mut one_by_one) = start(None).await;
     let draft = source.next().await;
-    translate(&mut source, &draft);
+    translate(&mut source, [&draft]);
     let mut gateway = manifests().swap_remove(1);
     gateway["spec"]["listeners"][0]["tls"]["certificateRefs"][0]["name"] = json!("other");
     source.take(Delta::Set(Kind::Gateway, Box::new(gateway)));
@@ -206,7 +210,7 @@ async fn what_cannot_be_read_in_time_is_as_it_was_kept() {
     let kept = LastGood::new(dir.path().join("last-good")).with_secrets(memory.path());
     let (mut source, mut one_by_one) = start(Some(kept)).await;
     let draft = source.next().await;
-    translate(&mut source, &draft);
+    translate(&mut source, [&draft]);
     let remembered = source.next().await;
     assert_eq!(keys(&remembered), ["Secret edge/key"]);
     assert!(!remembered.is_draft && !remembered.is_complete);
@@ -290,7 +294,7 @@ async fn policies_that_may_not_be_read_are_told_until_they_are() {
              ClusterRole, or install the CRDs of a supported release"
         ]
     );
-    translate(&mut source, &draft);
+    translate(&mut source, [&draft]);
     let answer = async { one_by_one.recv().await.unwrap().answer(200, secret()) };
     let (rest, ()) = tokio::join!(source.next(), answer);
     assert!(rest.observed.len() == 1 && rest.problems.is_none(), "that is known: {rest:?}");
