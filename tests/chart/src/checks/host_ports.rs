@@ -44,9 +44,13 @@ fn nodes_serve(cluster: &Cluster) -> Result<()> {
 
 fn status_has_nodes(cluster: &Cluster) -> Result<()> {
     let own = field(cluster, "service/older-portcullis", "{.spec.clusterIP}")?;
-    let nodes: Vec<_> = cluster.nodes().map(|node| node.address()).collect();
+    let nodes: Vec<_> = cluster.nodes().flat_map(|node| [node.address(), node.ipv6_address()]).collect();
     let all = format!("{own} {}", nodes.join(" "));
-    await_field(cluster, "gateway/older", "{.status.addresses[*].value}", &all)
+    await_field(cluster, "gateway/older", "{.status.addresses[*].value}", &all)?;
+    for node in cluster.nodes() {
+        Client::Outside.await_answer(cluster, &format!("http://[{}]:8081/", node.ipv6_address()))?;
+    }
+    Ok(())
 }
 
 fn occupied_port_is_given_up(cluster: &Cluster) -> Result<()> {
