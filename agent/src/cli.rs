@@ -1,6 +1,7 @@
 //! The command line. Every option of `run` has an environment variable `PORTCULLIS_<OPTION>`.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -69,6 +70,14 @@ pub(crate) struct RunArgs {
     /// several, or "uplinks" for those with a device [default: none]
     #[arg(long, value_name = "IF", env = "PORTCULLIS_INTERFACE", value_delimiter = ',')]
     pub interface: Vec<String>,
+    /// Interface on which the kernel reads the server names of TLS connections; repeat for several,
+    /// or "uplinks" for those with a device, "all" for those of pods, too [default: none]
+    #[arg(long, value_name = "IF", env = "PORTCULLIS_NAME_INTERFACE", value_delimiter = ',')]
+    pub name_interface: Vec<String>,
+    /// TLS connections a second, and at once, that each port gets for names that no listener of it
+    /// has, where names are read: more are reset. 0: any number, and all are answered by an alert
+    #[arg(long, value_name = "N", default_value_t = 0, env = "PORTCULLIS_UNKNOWN_NAMES")]
+    pub unknown_names: u32,
     /// ARP for the addresses of Gateways that the agent puts on this node [default: ignore on a
     /// node of a cluster; elsewhere nothing is changed, and Linux answers]
     #[arg(long, value_name = "WHAT", env = "PORTCULLIS_VIP_ARP")]
@@ -144,6 +153,13 @@ pub(crate) struct RunArgs {
     /// Header fields of a response: a backend that sends more has failed (502)
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000), env = "PORTCULLIS_MAX_RESPONSE_FIELDS")]
     pub max_response_fields: u16,
+    /// Connections of TCP listeners and datagrams of UDP listeners in the kernel, where nothing
+    /// needs user space
+    #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_FORWARDING")]
+    pub forwarding: ForwardingChoice,
+    /// Ports of this node that backends see them come from; no other program may use them
+    #[arg(long, value_name = "FIRST-LAST", default_value = "61000-65535", value_parser = port_range, env = "PORTCULLIS_FORWARDING_PORTS")]
+    pub forwarding_ports: RangeInclusive<u16>,
     /// Time for connections to finish after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
     drain_timeout: u64,
@@ -313,6 +329,15 @@ pub(crate) enum DatapathChoice {
     Userspace,
 }
 
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ForwardingChoice {
+    /// User space forwards
+    #[default]
+    Off,
+    /// The kernel where this node allows it, else user space, saying why
+    Auto,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArpChoice {
     /// They are announced by a load balancer, or routed to
@@ -339,6 +364,15 @@ pub(crate) enum Show {
     Ephemeral,
     /// Objects that would be generated
     Infra,
+}
+
+fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let bounds =
+        text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    match bounds {
+        Some((first, last)) if 1024 <= first && first <= last => Ok(first..=last),
+        _ => Err("write the first and the last port, of 1024 to 65535: 61000-65535".to_owned()),
+    }
 }
 
 /// A pseudonym in `Via` is a token (RFC 9110 section 7.6.3).

@@ -2,14 +2,17 @@
 //! in the crates below.
 
 mod admin;
+#[cfg(feature = "jemalloc")]
 mod allocator;
 mod check;
 mod cleanup;
 mod cli;
 mod cluster;
+mod forwarding;
 mod hand_over;
 mod health_checks;
 mod inspect;
+mod names;
 mod offline;
 mod output;
 mod panics;

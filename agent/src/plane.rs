@@ -1,28 +1,32 @@
 //! The data plane as the control side sees it: the node's addresses and kernel programs, and the
 //! proxy behind them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::{EarlyAnswer, Reading};
-use portcullis_model::Snapshot;
+use portcullis_model::{FrontendKey, Snapshot};
 use portcullis_node::{
-    Choice, CoreSockets, Interfaces, KernelLog, Node, Tended, own_addresses, reachable_addresses,
+    Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
+    reachable_addresses,
 };
 use portcullis_proxy::{L4, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats};
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
-use crate::cli::{DatapathChoice, RunArgs};
+use crate::cli::{DatapathChoice, ForwardingChoice, RunArgs};
+use crate::forwarding::{Abilities, Mechanism, forwarding};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
+use crate::names::{clients, names};
 use crate::tenure::Tenure;
 
 /// Interval at which the node's addresses are looked at: they change with its network.
@@ -43,6 +47,8 @@ pub(crate) struct Plane {
     /// Held while something is changed that is served, and while another agent takes over.
     turn: Arc<tokio::sync::Mutex<()>>,
     tenure: watch::Sender<Tenure>,
+    /// Kernel or user space, of each frontend of a TCP or UDP listener.
+    mechanisms: Arc<Mutex<BTreeMap<FrontendKey, Mechanism>>>,
     /// Until this one serves, the agent that does; then kept for it to notice the end of this one.
     predecessor: Arc<Mutex<Option<Predecessor>>>,
 }
@@ -59,6 +65,7 @@ impl Plane {
             disturbed: Arc::default(),
             turn: Arc::default(),
             tenure: watch::Sender::new(if predecessor.is_some() { Tenure::Awaited } else { Tenure::Due }),
+            mechanisms: Arc::default(),
             predecessor: Arc::new(Mutex::new(None)),
         };
         match predecessor {
@@ -128,6 +135,25 @@ impl Plane {
 
     fn predecessor(&self) -> MutexGuard<'_, Option<Predecessor>> {
         self.predecessor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the kernel forward what user space need not see, now that user space serves all of it.
+    fn forward(&self, snapshot: &Snapshot, is_served: impl Fn(&FrontendKey) -> bool) {
+        let programs = self.node.forwarding().map(drop);
+        let [routes_v4, routes_v6] = routes();
+        let forwarding = forwarding(snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
+        self.node.forward(forwarding.tables);
+        let mut known = self.mechanisms.lock().unwrap_or_else(PoisonError::into_inner);
+        for (frontend, mechanism) in &forwarding.mechanisms {
+            if known.get(frontend) != Some(mechanism) {
+                tracing::debug!("{frontend} is served by: {mechanism}");
+            }
+        }
+        *known = forwarding.mechanisms;
+    }
+
+    pub(crate) fn mechanisms(&self) -> BTreeMap<FrontendKey, Mechanism> {
+        self.mechanisms.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn tenure(&self) -> watch::Receiver<Tenure> {
@@ -216,6 +242,8 @@ impl DataPlane for Plane {
             false => snapshot.with_frontends(|frontends| spread.on_each(frontends)),
         };
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
+        let names = if self.node.reads_names() { names(&snapshot) } else { Vec::new() };
+        let clients = clients(&snapshot);
         let unusable = self.node.prepare(&wanted, &snapshot.shared_addresses);
         let usable = match unusable.is_empty() {
             true => snapshot,
@@ -223,9 +251,10 @@ impl DataPlane for Plane {
                 frontends.retain(|frontend, _| !unusable.contains_key(frontend));
             }),
         };
-        let mut refused = self.proxy.apply(usable).await;
+        let mut refused = self.proxy.apply(usable.clone()).await;
         refused.frontends.extend(unusable);
-        refused.frontends.extend(self.node.serve(wanted));
+        refused.frontends.extend(self.node.serve(Wanted { frontends: wanted, names, clients }));
+        self.forward(&usable, |frontend| !refused.frontends.contains_key(frontend));
         let refused = spread.gathered(refused);
         if is_first {
             tokio::task::block_in_place(|| self.begin_serving()).unwrap_or_else(|error| give_way(&error));
@@ -338,13 +367,33 @@ fn node_settings(args: &RunArgs, locks: Arc<[File]>) -> portcullis_node::Setting
         },
         pin_dir: args.pin_dir.clone(),
         interfaces: Interfaces::from_names(&args.interface),
+        name_interfaces: Interfaces::from_names(&args.name_interface),
+        unknown_names: std::num::NonZeroU32::new(args.unknown_names),
         tracking: args.host().tracking(),
         arp: args.arp(),
         syn_hold: args.syn_hold(),
         everywhere: args.host().everywhere(),
+        forwarding: forwarding_settings(args),
         drain: args.drain_timeout(),
         locks,
     }
+}
+
+fn forwarding_settings(args: &RunArgs) -> Option<ForwardingSettings> {
+    (args.forwarding == ForwardingChoice::Auto).then(|| ForwardingSettings {
+        ports: args.forwarding_ports.clone(),
+        tcp_idle: Duration::from_secs(args.tcp_idle.into()),
+        udp_idle: Duration::from_secs(args.udp_idle.into()),
+        drain: args.drain_timeout(),
+    })
+}
+
+/// True for IPv4, and for IPv6, if this network namespace passes on what is not for itself.
+fn routes() -> [bool; 2] {
+    ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].map(|setting| {
+        let value = std::fs::read_to_string(Path::new("/proc/sys/net").join(setting));
+        value.is_ok_and(|value| value.trim() != "0")
+    })
 }
 
 fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {

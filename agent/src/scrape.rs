@@ -6,11 +6,13 @@ use std::time::SystemTime;
 
 use portcullis_control::applier::State;
 use portcullis_inspect::{
-    Agent, Cluster, Configuration, ForwardedTraffic, GatewayTraffic, ListenerTraffic, Metrics, Traffic,
+    Agent, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic, ListenerTraffic, Metrics,
+    Traffic,
 };
-use portcullis_proxy::{Forwarded, Stats};
+use portcullis_proxy::{Forwarded, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
+use crate::forwarding::Mechanism;
 use crate::panics;
 use crate::plane::Plane;
 
@@ -22,6 +24,8 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
         traffic: traffic(plane.stats().await),
         verdicts: verdicts.collect(),
         unguarded: plane.node.unguarded(),
+        forwarding: forwarding(plane),
+        unread: plane.node.unread(),
         configuration: configuration(state),
         cluster: membership.map(cluster),
     }
@@ -30,11 +34,17 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
 fn traffic(stats: Stats) -> Traffic {
     let gateways = stats.gateways.into_iter().map(|(name, stats)| {
         let refused = stats.refused.into_iter().map(|(limit, count)| (limit.name(), count));
-        (name, GatewayTraffic { open: stats.open, refused: refused.collect() })
+        let not_admitted = not_admitted(stats.not_admitted);
+        (name, GatewayTraffic { open: stats.open, refused: refused.collect(), not_admitted })
     });
     let listeners = stats.listeners.into_iter().map(|(id, stats)| {
-        let forwarded = forwarded(stats.forwarded);
-        (id, ListenerTraffic { tls_connections: stats.connections, requests: stats.requests, forwarded })
+        let traffic = ListenerTraffic {
+            tls_connections: stats.connections,
+            requests: stats.requests,
+            forwarded: forwarded(stats.forwarded),
+            not_admitted: not_admitted(stats.not_admitted),
+        };
+        (id, traffic)
     });
     let failures = stats.handshake_failures.into_iter().map(|(failure, count)| (failure.name(), count));
     let answers = stats.answers.into_iter().map(|(reason, count)| (reason.name(), count));
@@ -57,6 +67,17 @@ fn forwarded(stats: Forwarded) -> ForwardedTraffic {
     let Forwarded { begun, open, received, sent, endings } = stats;
     let endings = endings.into_iter().map(|(ending, count)| (ending.name(), count)).collect();
     ForwardedTraffic { begun, open, received, sent, endings }
+}
+
+fn forwarding(plane: &Plane) -> Forwarding {
+    let mechanisms = plane.mechanisms();
+    let kernel = mechanisms.values().filter(|mechanism| **mechanism == Mechanism::Kernel).count();
+    let flows = plane.node.forwarding().map_or(0, |report| report.flows);
+    Forwarding { kernel, userspace: mechanisms.len() - kernel, flows }
+}
+
+fn not_admitted(counts: BTreeMap<NotAdmitted, u64>) -> Vec<(&'static str, u64)> {
+    counts.into_iter().map(|(reason, count)| (reason.name(), count)).collect()
 }
 
 fn configuration(state: &State) -> Configuration {

@@ -90,11 +90,15 @@ fn nothing_is_cleaned_up_beside_a_running_agent() {
         ("route.yaml", &route("blue")),
     ]);
     let [pins, state] = ["pins", "state"].map(|name| agent.dir.path().join(name).display().to_string());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-    let output = command.args(["cleanup", "--pin-dir", &pins, "--state-dir", &state]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
-    assert!(said.contains("nothing is removed") && said.contains("(portcullis)"), "{said}");
+    // One of the agents of other tests may end before it is named.
+    eventually("an agent is named", || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        let output = command.args(["cleanup", "--pin-dir", &pins, "--state-dir", &state]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.contains("nothing is removed"), "{said}");
+        said.contains("(portcullis)")
+    });
     assert_eq!(agent.http("any.example", "/"), from("blue"));
 }
 
@@ -372,4 +376,23 @@ fn parameters_hold_for_their_gateway_alone_and_follow_edits() {
         1,
         "the log was off when the limit was another one: {log}"
     );
+}
+
+/// The test's client is not in the office.
+#[test]
+fn the_example_of_listener_policies_keeps_strangers_from_the_admin_page() {
+    let example = include_str!("../../examples/listener-policy/listener-policy.yaml");
+    let agent = Agent::start(&[("example.yaml", &example.replace("127.0.0.1", "ADDRESS"))]);
+    let status = |host| agent.http(host, "/").map(|answer| answer.status);
+    eventually("the policies are in force", || status("admin.example.com") == Some(403));
+    assert_eq!(status("shop.example.com"), Some(404), "it has no route");
+    let explained = agent.command(&["explain", "http://admin.example.com:8080/"]);
+    for line in [
+        "clients   of 198.51.100.0/24, 2001:db8:1::/48; none of 203.0.113.0/24; others are refused",
+        "budget    10 connections/s, 10 at once, of Gateway infra/web listener admin; more are refused",
+        "budget    1000 connections/s, 2000 at once, of Gateway infra/web; more are refused",
+    ] {
+        assert!(explained.contains(line), "{line}: {explained}");
+    }
+    assert!(agent.command(&["status", "ListenerPolicy"]).contains("infra/office-only"));
 }

@@ -9,6 +9,7 @@ mod clients;
 mod cluster;
 mod delegation;
 mod document;
+mod forward;
 mod http;
 mod instructions;
 mod l4;
@@ -51,6 +52,8 @@ enum Benchmark {
     /// The proxy that `l4` compares with, which copies
     #[command(hide = true)]
     L4Copying(l4::CopyingArgs),
+    /// Connections and datagrams forwarded in the kernel, against a route, nftables and user space
+    Forward(forward::Args),
     /// TLS clients of all kinds and a thousand names at one port: none reaches another's listener
     Clients(clients::Args),
     /// Edits of the directory under load: failed requests, and the time until an edit is visible
@@ -76,6 +79,7 @@ fn main() -> Result<()> {
         Benchmark::Http(args) => http::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),
+        Benchmark::Forward(args) => forward::run(&args),
         Benchmark::Clients(args) => clients::run(&args),
         Benchmark::Change(args) => change::run(&args),
         Benchmark::Delegation(args) => delegation::run(&args),

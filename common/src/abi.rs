@@ -126,6 +126,57 @@ impl NameInTable {
     pub const ANY_NAME: u32 = 16;
 }
 
+/// Data of a key of [`CLIENTS`]: an address as it is looked up in a list of those that may connect.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientInList {
+    /// In network byte order.
+    pub list: [u8; 4],
+    pub address: Address,
+}
+
+impl ClientInList {
+    /// The length in bits of a key with all of its address.
+    pub const WHOLE: u32 = 32 + 128;
+}
+
+/// Value of [`CLIENTS`]: of all ranges of a list that have an address, the narrowest counts.
+pub const PERMITTED: u32 = 1;
+pub const DENIED: u32 = 0;
+
+/// Value of [`LISTENERS`]: the terms on which connections for a listener are let in, which has the
+/// value of [`NAMES`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerTerms {
+    /// Each has to have room; 0 for none.
+    pub budgets: [u32; 3],
+    /// List in [`CLIENTS`]; 0 if all may connect.
+    pub clients: u32,
+}
+
+/// Value of [`BUDGETS`], in nanoseconds: of one connection, and of as many as may come at once.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    pub interval: u64,
+    pub span: u64,
+}
+
+/// Value of [`BUCKETS`], which has the keys of [`BUDGETS`] and is the kernel's to write.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// By the kernel's monotonic clock; see [`crate::bucket`].
+    pub full_at: u64,
+    /// Connections that were let in, and those that were not.
+    pub taken: u64,
+    pub refused: u64,
+}
+
+/// Added to the number of a table of names: the budget of names that no listener has.
+pub const UNKNOWN_NAMES: u32 = 1 << 31;
+
 /// The address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -149,6 +200,9 @@ const _: () = assert!(size_of::<FrontendKey>() == 20 && align_of::<FrontendKey>(
 const _: () = assert!(size_of::<Group>() == 16);
 const _: () = assert!(size_of::<Flow>() == 36 && align_of::<Flow>() == 2);
 const _: () = assert!(size_of::<PartialHello>() == 296 && align_of::<PartialHello>() == 8);
+const _: () = assert!(size_of::<ClientInList>() == 20 && align_of::<ClientInList>() == 1);
+const _: () = assert!(size_of::<ListenerTerms>() == 16);
+const _: () = assert!(size_of::<Budget>() == 16 && size_of::<Bucket>() == 24);
 const _: () = assert!(size_of::<NameInTable>() == 256 && align_of::<NameInTable>() == 1);
 
 /// Value of [`VIPS`]: nothing but Gateways lives on this address, so what no listener claims is
@@ -163,13 +217,34 @@ pub const VIP_SHARED: u32 = 0;
 pub const MAX_GROUPS: u32 = 8;
 /// The group of a frontend that is going: packets of open connections pass, new connections are
 /// refused.
-pub const NO_GROUP: u32 = u32::MAX;
+pub const NO_GROUP: u32 = 0xff;
+
+/// Value of [`FRONTENDS`]: a listener group, and the list in [`CLIENTS`] of those that may connect,
+/// 0 if all may.
+#[inline(always)]
+pub const fn frontend_value(group: u32, clients: u32) -> u32 {
+    clients << 8 | group
+}
+
+/// Both parts of it.
+#[inline(always)]
+pub const fn group_and_clients(value: u32) -> (u32, u32) {
+    (value & 0xff, value >> 8)
+}
+
 /// Sockets (one per core) of one family in one group.
 pub const MAX_CORES: u32 = 256;
 pub const MAX_FRONTENDS: u32 = 65_536;
 pub const MAX_VIPS: u32 = 16_384;
 /// Names of all ports.
 pub const MAX_NAMES: u32 = 262_144;
+/// Listeners with terms.
+pub const MAX_LISTENERS: u32 = MAX_NAMES;
+pub const MAX_BUDGETS: u32 = 65_536;
+/// Ranges of all lists.
+pub const MAX_CLIENTS: u32 = 262_144;
+/// Lists have numbers from 1 on.
+pub const LAST_LIST: u32 = (1 << 24) - 1;
 /// ClientHellos of which a part has come.
 pub const MAX_HELLOS: u32 = 8_192;
 
@@ -188,6 +263,10 @@ pub const COUNTERS: &str = "COUNTERS";
 pub const NAME_TABLES: &str = "NAME_TABLES";
 pub const NAMES: &str = "NAMES";
 pub const HELLOS: &str = "HELLOS";
+pub const LISTENERS: &str = "LISTENERS";
+pub const BUDGETS: &str = "BUDGETS";
+pub const BUCKETS: &str = "BUCKETS";
+pub const CLIENTS: &str = "CLIENTS";
 
 /// Program names.
 pub const STEER: &str = "steer";
@@ -206,6 +285,21 @@ pub struct AcceptQueue {
     pub waiting: u32,
     /// `sk_max_ack_backlog`: as many as may wait.
     pub room: u32,
+}
+
+/// Name of the load-time constant of type [`ConnectionFields`].
+pub const CONNECTION_FIELDS: &str = "CONNECTION_FIELDS";
+
+/// The places of the numbers by which a client shows that it gets what it is sent, in bytes; all 0
+/// where they are not known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionFields {
+    /// `tcp_request_sock.snt_isn`: the node's first number, of a connection that has only begun.
+    pub first_sent: u32,
+    /// `tcp_sock.snd_nxt` and `tcp_sock.rcv_nxt`.
+    pub next_sent: u32,
+    pub next_received: u32,
 }
 
 #[cfg(test)]

@@ -6,9 +6,15 @@
 #![no_std]
 
 pub mod abi;
+pub mod bucket;
 pub mod client_hello;
+pub mod flow;
+pub mod forward;
+pub mod maglev;
+pub mod nat;
 pub mod packet;
 pub mod reason;
+pub mod reset;
 pub mod segment;
 pub mod server_name;
 pub mod steer;
@@ -17,4 +23,4 @@ pub mod verdict;
 /// Version of the map layout and of the program set. Part of the pin directory: an agent adopts
 /// only what it understands. Raise it with every change of [`abi`] or of the order of
 /// [`reason::Reason`].
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;

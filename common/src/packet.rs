@@ -2,6 +2,7 @@
 //! further.
 
 use crate::abi::{Address, FrontendKey, TCP, UDP};
+use crate::reset::{ACK, SYN};
 
 /// A frame whose bytes can be looked at. In the kernel each look is a bounds check the verifier
 /// sees.
@@ -80,7 +81,24 @@ pub fn destination_port(frame: &(impl Frame + ?Sized), offset: usize) -> Option<
     Some(u16::from_be_bytes([high, low]))
 }
 
+/// Returns `true` if the TCP header at `offset` begins a connection.
+#[inline(always)]
+pub fn begins_connection(frame: &(impl Frame + ?Sized), offset: usize) -> bool {
+    frame.at::<14>(offset).is_some_and(|header| header[13] & (SYN | ACK) == SYN)
+}
+
 impl Network {
+    /// The address that the packet comes from, which most have no need of.
+    #[inline(always)]
+    pub fn source(&self, frame: &(impl Frame + ?Sized)) -> Option<Address> {
+        let (_, offset) = link(frame)?;
+        if self.destination.is_v4() {
+            Some(Address::v4(*frame.at::<4>(offset + 12)?))
+        } else {
+            Some(Address::v6(*frame.at::<16>(offset + 8)?))
+        }
+    }
+
     /// The key of the frontend this packet wants, `port` in host order.
     #[inline(always)]
     pub fn frontend(&self, protocol: u8, port: u16) -> FrontendKey {

@@ -43,10 +43,26 @@ reasons! {
     SteeredAside "steered-aside" "As steered, but to another core than the client's own: that one's accept queue was filling up."
     SteerNoSocket "steer-no-socket" "A frontend without a live socket: the agent is down or starting, or the port is going. The kernel refuses the connection."
     SteerRefused "steer-refused" "The kernel would not assign the socket: another sk_lookup program was first, or the family differs."
+    RefusedDeniedClient "refused-denied-client" "A new TCP connection, or a UDP datagram, from an address that no listener of the port permits."
+    DroppedDeniedClient "dropped-denied-client" "As refused, but by the packet guard: the first packet of a TCP connection, or a datagram."
     HelloKnownName "hello-known-name" "A ClientHello for a name that a listener of its port has."
     HelloUnknownName "hello-unknown-name" "A ClientHello for a name that no listener of its port has. It is passed: user space answers with an alert."
     HelloWithoutName "hello-without-name" "A ClientHello without a server name."
     HelloNotRead "hello-not-read" "A ClientHello whose name only user space reads: in several records, too large, malformed, or for what is no DNS name."
+    HelloUnconnected "hello-unconnected" "A ClientHello of no connection of this node, or with numbers that its client does not have: a forged one; or one with IP options or extension headers. It takes from no budget here, and is left to the kernel."
+    HelloOverBudget "hello-over-budget" "A ClientHello for a listener that has, or shares, no budget of new connections left. Both ends got a reset."
+    HelloDeniedClient "hello-denied-client" "A ClientHello from an address that its listener does not permit. Both ends got a reset."
+    HelloUnknownRefused "hello-unknown-refused" "A ClientHello for a name that no listener of its port has, above the rate of those that are passed. Both ends got a reset."
+    HelloLeft "hello-left" "A ClientHello to be refused whose packet cannot be answered here (IP options, extension headers, no memory): it is left to user space."
+    Forwarded "forwarded" "A new connection, or a client's first datagram, forwarded in the kernel."
+    ForwardConfirmed "forward-confirmed" "A client went on with what was forwarded: its flow is kept until it is idle or ends."
+    ForwardNoPort "forward-no-port" "Not forwarded in the kernel, as the next ones, but served by user space: no port of the node is free towards the backend (`--forwarding-ports`)."
+    ForwardFull "forward-full" "There is no room for more flows."
+    ForwardNoBackend "forward-no-backend" "The rule's table of backends is being written."
+    ForwardNoRoute "forward-no-route" "The backend is on the node itself or cannot be reached, the client is a frontend, or the node does not forward (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`)."
+    ForwardNoInterface "forward-no-interface" "The way to the backend leads over an interface without the programs, or without an address of the node."
+    ForwardSameClient "forward-same-client" "The client is connected to the same backend from the same port, by another frontend."
+    ForwardFragment "forward-fragment" "A later fragment to an address with forwarded ports, without its first one: it passes untouched."
 }
 
 impl Reason {
@@ -55,7 +71,7 @@ impl Reason {
     /// Returns `true` if the packet guard drops a packet for this reason.
     #[inline(always)]
     pub const fn drops(self) -> bool {
-        matches!(self, Reason::DroppedNoListener)
+        matches!(self, Reason::DroppedNoListener | Reason::DroppedDeniedClient)
     }
 }
 

@@ -7,6 +7,11 @@ use crate::packet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_OFFSET, Frame, IPV4
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub flow: Flow,
+    pub form: Form,
+    /// Offset of the IP header.
+    pub network: usize,
+    /// Of TCP.
+    pub flags: u8,
     /// Of the first byte of the payload.
     pub sequence: u32,
     /// The payload: where it begins in the frame, and its length without the frame's padding. The
@@ -15,8 +20,19 @@ pub struct Segment {
     pub length: usize,
 }
 
+/// The headers before TCP's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// IPv4 without options.
+    V4,
+    /// IPv6 without extension headers.
+    V6,
+    Other,
+}
+
 /// An IP packet that is no fragment.
 struct Packet {
+    form: Form,
     source: Address,
     destination: Address,
     protocol: u8,
@@ -27,7 +43,7 @@ struct Packet {
 
 const TCP_HEADER: usize = 20;
 /// As many as are sent before TCP where there are any; more are left to user space.
-const MOST_EXTENSIONS: usize = 4;
+const MOST_EXTENSIONS: usize = 3;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -42,10 +58,10 @@ impl Segment {
     /// `None` if the frame holds none, or only a part of it.
     #[inline(always)]
     pub fn read(frame: &(impl Frame + ?Sized)) -> Option<Self> {
-        let (ethertype, offset) = link(frame)?;
+        let (ethertype, network) = link(frame)?;
         let packet = match ethertype {
-            ETHERTYPE_IPV4 => ipv4(frame, offset)?,
-            ETHERTYPE_IPV6 => ipv6(frame, offset)?,
+            ETHERTYPE_IPV4 => ipv4(frame, network)?,
+            ETHERTYPE_IPV6 => ipv6(frame, network)?,
             _ => return None,
         };
         if packet.protocol != TCP {
@@ -64,6 +80,9 @@ impl Segment {
                 source_port_be: u16::from_ne_bytes([s1, s2]),
                 destination_port_be: u16::from_ne_bytes([d1, d2]),
             },
+            form: packet.form,
+            network,
+            flags: header[13],
             sequence: u32::from_be_bytes([a, b, c, d]),
             offset,
             length: packet.end - offset,
@@ -80,6 +99,7 @@ fn ipv4(frame: &(impl Frame + ?Sized), offset: usize) -> Option<Packet> {
         return None;
     }
     Some(Packet {
+        form: if length == IPV4 { Form::V4 } else { Form::Other },
         source: Address::v4([header[12], header[13], header[14], header[15]]),
         destination: Address::v4([header[16], header[17], header[18], header[19]]),
         protocol: header[9],
@@ -117,6 +137,7 @@ fn ipv6(frame: &(impl Frame + ?Sized), offset: usize) -> Option<Packet> {
     }
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
     Some(Packet {
+        form: if transport == offset + IPV6 { Form::V6 } else { Form::Other },
         source: Address(*header[8..].first_chunk()?),
         destination: Address(*header.last_chunk()?),
         protocol,

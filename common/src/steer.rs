@@ -32,7 +32,7 @@ pub const fn is_filling_up(waiting: u32, room: u32) -> bool {
 /// HalfSipHash (Aumasson and Bernstein) of five words with a key of 64 bits: the kernel's choice
 /// for its hash tables, with `C` = 1 and `D` = 3 rounds.
 #[inline(always)]
-const fn half_sip_hash<const C: u32, const D: u32>(key: [u32; 2], words: [u32; 5]) -> u32 {
+pub(crate) const fn half_sip_hash<const C: u32, const D: u32>(key: [u32; 2], words: [u32; 5]) -> u32 {
     let mut state = [key[0], key[1], 0x6c79_6765 ^ key[0], 0x7465_6462 ^ key[1]];
     state = absorb::<C>(state, words[0]);
     state = absorb::<C>(state, words[1]);

@@ -4,10 +4,13 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod connection;
+mod forward;
 mod guard;
 mod listening;
 mod maps;
 mod names;
+mod refuse;
 mod steer;
 
 /// There is nothing to panic about: `xtask build-ebpf` refuses an object in which a panic is left.

@@ -1,8 +1,12 @@
 //! The maps, named as in `portcullis_common::abi`.
 
 use aya_ebpf::macros::map;
+use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, SockMap};
-use portcullis_common::abi::{Address, FrontendKey, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS, MAX_VIPS};
+use portcullis_common::abi::{
+    Address, ClientInList, DENIED, FrontendKey, Group, MAX_CLIENTS, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS,
+    MAX_VIPS,
+};
 use portcullis_common::reason::Reason;
 use portcullis_common::verdict::Tables;
 
@@ -14,6 +18,9 @@ pub static VIPS: HashMap<Address, u32> = HashMap::with_max_entries(MAX_VIPS, 0);
 pub static GROUPS: Array<Group> = Array::with_max_entries(MAX_GROUPS, 0);
 #[map]
 pub static SOCKETS: SockMap = SockMap::with_max_entries(MAX_GROUPS * 2 * MAX_CORES, 0);
+/// Lists of clients, for all programs.
+#[map]
+static CLIENTS: LpmTrie<ClientInList, u32> = LpmTrie::with_max_entries(MAX_CLIENTS, 0);
 #[map]
 static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Reason::COUNT, 0);
 
@@ -49,5 +56,12 @@ impl Tables for KernelTables {
     fn frontend(&self, key: &FrontendKey) -> Option<u32> {
         // SAFETY: as above.
         unsafe { FRONTENDS.get(key) }.copied()
+    }
+
+    /// A list that is not there denies nothing: user space has the same rules.
+    #[inline(always)]
+    fn denies(&self, list: u32, client: &Address) -> bool {
+        let client = ClientInList { list: list.to_be_bytes(), address: *client };
+        CLIENTS.get(Key::new(ClientInList::WHOLE, client)) == Some(&DENIED)
     }
 }

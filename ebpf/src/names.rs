@@ -1,28 +1,42 @@
 //! tcx: looks for the server name of each connection's ClientHello, and whether a listener of the
-//! port has it. It counts, and passes everything: user space decides, by what it reads itself.
+//! port has it. It refuses what its listener, or the port, has no room for, or does not permit, and
+//! passes everything else: user space decides, by what it reads itself.
 
 use core::arch::asm;
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::helpers::bpf_skb_load_bytes;
+use aya_ebpf::bindings::{__sk_buff, BPF_F_NO_PREALLOC};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_skb_load_bytes};
 use aya_ebpf::macros::{classifier, map};
 use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::maps::{HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::programs::TcContext;
 use portcullis_common::abi::{
-    Flow, FrontendKey, MAX_FRONTENDS, MAX_HELLOS, MAX_NAMES, NameInTable, PartialHello,
+    Address, Bucket, Budget, Flow, FrontendKey, ListenerTerms, MAX_BUDGETS, MAX_FRONTENDS, MAX_HELLOS,
+    MAX_LISTENERS, MAX_NAMES, NameInTable, PartialHello, UNKNOWN_NAMES,
 };
+use portcullis_common::bucket;
 use portcullis_common::client_hello::{Cursor, MOST_KEPT, Reading, Window, may_begin};
 use portcullis_common::packet::Frame;
 use portcullis_common::reason::Reason;
-use portcullis_common::segment::Segment;
+use portcullis_common::reset::{V4, V6};
+use portcullis_common::segment::{Form, Segment};
+use portcullis_common::verdict::Tables;
 
-use crate::maps::count_index;
+use crate::connection;
+use crate::maps::{KernelTables, count_index};
+use crate::refuse::{Outcome, Refused, refuse};
 
 #[map]
-static NAME_TABLES: HashMap<FrontendKey, u32> = HashMap::with_max_entries(MAX_FRONTENDS, 0);
+static NAME_TABLES: HashMap<FrontendKey, u32> = HashMap::with_max_entries(MAX_FRONTENDS, BPF_F_NO_PREALLOC);
 #[map]
 static NAMES: LpmTrie<NameInTable, u32> = LpmTrie::with_max_entries(MAX_NAMES, 0);
+#[map]
+static LISTENERS: HashMap<u32, ListenerTerms> = HashMap::with_max_entries(MAX_LISTENERS, BPF_F_NO_PREALLOC);
+#[map]
+static BUDGETS: HashMap<u32, Budget> = HashMap::with_max_entries(MAX_BUDGETS, BPF_F_NO_PREALLOC);
+#[map]
+static BUCKETS: HashMap<u32, Bucket> = HashMap::with_max_entries(MAX_BUDGETS, BPF_F_NO_PREALLOC);
 #[map]
 static HELLOS: LruHashMap<Flow, PartialHello> = LruHashMap::with_max_entries(MAX_HELLOS, 0);
 #[map]
@@ -30,6 +44,7 @@ static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
 
 /// The next program, or the stack.
 const TCX_NEXT: i32 = -1;
+const TCX_DROP: i32 = 2;
 
 /// Bytes of a frame in which its headers are looked for.
 const HEADERS: usize = 256;
@@ -52,23 +67,114 @@ struct Scratch {
     /// Begins with a word of its own, as what is kept does.
     stream: [u8; STREAM + BEYOND],
     key: Key<NameInTable>,
+    table: u32,
+    client: Address,
+    refused: Refused,
+    /// As a number: 4, 6, or 0 for one that is not answered here.
+    version: u32,
 }
 
 #[classifier]
 pub fn names(context: TcContext) -> i32 {
-    if let Some(scratch) = SCRATCH.get_ptr_mut(0) {
-        // SAFETY: this CPU's own, and only the functions below refer to it while this runs.
-        let reason = unsafe { read(&context, scratch) };
-        if let Some(reason) = reason {
-            count_index(reason);
-        }
+    let context = context.skb.skb;
+    let found = read(context);
+    if (found == NAME || found == NO_NAME) && !is_connected(context) {
+        count_index(Reason::HelloUnconnected as u32);
+        return TCX_NEXT;
     }
-    TCX_NEXT
+    let reason = match found {
+        NAME => admit(look_up(), Reason::HelloKnownName as u32),
+        NO_NAME => admit(look_up_any(), Reason::HelloWithoutName as u32),
+        UNREADABLE => Reason::HelloNotRead as u32,
+        _ => return TCX_NEXT,
+    };
+    let outcome = if is_refused(reason) { reset(context) } else { PASSED };
+    count_index(if outcome == LEFT { Reason::HelloLeft as u32 } else { reason });
+    if outcome == SPOILT { TCX_DROP } else { TCX_NEXT }
 }
 
-/// `None` for what is no hello, and for one that is to be gone on with.
+/// Asks for the segment that the scratch has.
 #[inline(always)]
-unsafe fn read(context: &TcContext, scratch: *mut Scratch) -> Option<u32> {
+fn is_connected(context: *mut __sk_buff) -> bool {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return false };
+    // SAFETY: as [`reset`].
+    let is_connected = match unsafe { (*scratch).version } {
+        4 => is_connected_v4(context),
+        6 => is_connected_v6(context),
+        _ => u32::from(connection::are_assumed()),
+    };
+    is_connected != 0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_connected_v4(context: *mut __sk_buff) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+    // SAFETY: as above.
+    u32::from(connection::is_connected::<V4>(context, unsafe { (*scratch).refused.network }))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_connected_v6(context: *mut __sk_buff) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+    // SAFETY: as above.
+    u32::from(connection::is_connected::<V6>(context, unsafe { (*scratch).refused.network }))
+}
+
+#[inline(always)]
+const fn is_refused(reason: u32) -> bool {
+    reason == Reason::HelloOverBudget as u32
+        || reason == Reason::HelloDeniedClient as u32
+        || reason == Reason::HelloUnknownRefused as u32
+}
+
+const PASSED: u32 = Outcome::Reset as u32;
+const LEFT: u32 = Outcome::Left as u32;
+const SPOILT: u32 = Outcome::Spoilt as u32;
+
+/// Refuses the segment that the scratch has.
+#[inline(always)]
+fn reset(context: *mut __sk_buff) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return LEFT };
+    // SAFETY: this CPU's own; the functions that refer to it do so in turn.
+    match unsafe { (*scratch).version } {
+        4 => reset_v4(context),
+        6 => reset_v6(context),
+        _ => LEFT,
+    }
+}
+
+/// A function of its own for the verifier, as those below: it goes through it once, and not for
+/// each way that leads here; and each has the stack for itself.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn reset_v4(context: *mut __sk_buff) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return LEFT };
+    // SAFETY: as above.
+    refuse::<V4>(context, unsafe { (*scratch).refused }) as u32
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn reset_v6(context: *mut __sk_buff) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return LEFT };
+    // SAFETY: as above.
+    refuse::<V6>(context, unsafe { (*scratch).refused }) as u32
+}
+
+/// Reads as much of a hello as has come, and leaves what was found in the scratch. What is no
+/// hello, or one that is to be gone on with, is [`INCOMPLETE`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read(context: *mut __sk_buff) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return INCOMPLETE };
+    // SAFETY: as above.
+    unsafe { read_segment(&TcContext::new(context), scratch) }.unwrap_or(INCOMPLETE)
+}
+
+#[inline(always)]
+unsafe fn read_segment(context: &TcContext, scratch: *mut Scratch) -> Option<u32> {
     // SAFETY: the caller's. Pointers, and no references that would last, because the functions
     // below write to the same memory.
     let (headers, stream, partial) = unsafe {
@@ -104,8 +210,16 @@ unsafe fn read(context: &TcContext, scratch: *mut Scratch) -> Option<u32> {
     unsafe {
         (*scratch).length = kept + loaded;
         (*partial).cursor = cursor;
+        (*scratch).table = table;
+        (*scratch).client = segment.flow.source;
+        (*scratch).refused = Refused { network: segment.network as u32, length, flags: segment.flags.into() };
+        (*scratch).version = match segment.form {
+            Form::V4 => 4,
+            Form::V6 => 6,
+            Form::Other => 0,
+        };
     }
-    let reason = match find_name() {
+    let found = match find_name() {
         INCOMPLETE if loaded == length => {
             // SAFETY: so many bytes lie behind the mask, which the last three bits are not part of.
             unsafe {
@@ -116,14 +230,13 @@ unsafe fn read(context: &TcContext, scratch: *mut Scratch) -> Option<u32> {
             }
             return None;
         }
-        NAME => look_up(table),
-        NO_NAME => Reason::HelloWithoutName as u32,
-        _ => Reason::HelloNotRead as u32,
+        INCOMPLETE => UNREADABLE,
+        found => found,
     };
     if known.is_some() {
         _ = HELLOS.remove(&segment.flow);
     }
-    Some(reason)
+    Some(found)
 }
 
 const NAME: u32 = 0;
@@ -132,8 +245,7 @@ const INCOMPLETE: u32 = 2;
 const UNREADABLE: u32 = 3;
 
 /// Reads on in the stream that the scratch has, and leaves there where the name is; or what the
-/// next reading needs, and from where on the stream is kept for it. A function of its own for the
-/// verifier, which goes through it once, and not for each way that leads here.
+/// next reading needs, and from where on the stream is kept for it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn find_name() -> u32 {
@@ -159,24 +271,138 @@ extern "C" fn find_name() -> u32 {
     }
 }
 
-/// Looks up the name at the place in the stream that the scratch has. A function of its own for the
-/// same reason.
+/// Not the number of a listener.
+const NO_LISTENER: u32 = u32::MAX;
+const NO_DNS_NAME: u32 = u32::MAX - 1;
+
+/// Looks up the name at the place in the stream that the scratch has, and returns the listener that
+/// has it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn look_up(table: u32) -> u32 {
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return Reason::HelloNotRead as u32 };
+extern "C" fn look_up() -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return NO_DNS_NAME };
     // SAFETY: as above.
     let scratch = unsafe { &mut *scratch };
     let stream = Bytes::<STREAM> { start: scratch.stream.as_ptr(), length: scratch.length as usize };
     let key = &mut scratch.key;
     let name = key.data.name.read(&stream, scratch.name_offset as usize, scratch.name_length as usize);
-    let Some(length) = name else { return Reason::HelloNotRead as u32 };
-    key.data.table = (table as u16).to_be_bytes();
+    let Some(length) = name else { return NO_DNS_NAME };
+    key.data.table = (scratch.table as u16).to_be_bytes();
     key.prefix_len = NameInTable::prefix_of_name(length);
-    match NAMES.get(&*key) {
-        Some(_) => Reason::HelloKnownName as u32,
-        None => Reason::HelloUnknownName as u32,
+    NAMES.get(&*key).copied().unwrap_or(NO_LISTENER)
+}
+
+/// The listener for all names, which gets what has none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn look_up_any() -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return NO_LISTENER };
+    // SAFETY: as above.
+    let (key, table) = unsafe { (&mut (*scratch).key, (*scratch).table) };
+    key.data.table = (table as u16).to_be_bytes();
+    key.prefix_len = NameInTable::ANY_NAME;
+    NAMES.get(&*key).copied().unwrap_or(NO_LISTENER)
+}
+
+/// Lets a connection for the listener in, for the reason given, or says why not.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn admit(listener: u32, admitted: u32) -> u32 {
+    if listener == NO_DNS_NAME {
+        return Reason::HelloNotRead as u32;
     }
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return admitted };
+    // SAFETY: as above.
+    let (table, client) = unsafe { ((*scratch).table, &(*scratch).client) };
+    if listener == NO_LISTENER {
+        let passed = if admitted == Reason::HelloKnownName as u32 {
+            Reason::HelloUnknownName as u32
+        } else {
+            admitted
+        };
+        return if take(UNKNOWN_NAMES | table) { passed } else { Reason::HelloUnknownRefused as u32 };
+    }
+    // SAFETY: entries are replaced, not changed.
+    let Some(terms) = (unsafe { LISTENERS.get(listener) }) else { return admitted };
+    if terms.clients != 0 && KernelTables.denies(terms.clients, client) {
+        return Reason::HelloDeniedClient as u32;
+    }
+    let [own, parent, gateway] = terms.budgets;
+    if own != 0 && !take(own) {
+        return Reason::HelloOverBudget as u32;
+    }
+    if parent != 0 && !take(parent) {
+        give_back(own);
+        return Reason::HelloOverBudget as u32;
+    }
+    if gateway != 0 && !take(gateway) {
+        give_back(own);
+        give_back(parent);
+        return Reason::HelloOverBudget as u32;
+    }
+    admitted
+}
+
+/// Tries with which others that take at the same time are got past; then the connection is let in
+/// without being counted.
+const TRIES: u32 = 8;
+
+/// Takes a connection from the budget; false if it has none left. What has no budget is not
+/// limited.
+#[inline(always)]
+fn take(number: u32) -> bool {
+    // SAFETY: entries are replaced, not changed.
+    let Some(budget) = (unsafe { BUDGETS.get(number) }) else { return true };
+    let Some(bucket) = BUCKETS.get_ptr_mut(number) else { return true };
+    // SAFETY: the kernel's clock.
+    let now = unsafe { bpf_ktime_get_ns() };
+    for _ in 0..TRIES {
+        // SAFETY: what lies in the map is valid while the program runs, and is changed in single
+        // steps only.
+        unsafe {
+            let full_at = (&raw const (*bucket).full_at).read_volatile();
+            let Some(next) = bucket::take(full_at, now, budget) else {
+                add(&raw mut (*bucket).refused, 1);
+                return false;
+            };
+            if exchange(&raw mut (*bucket).full_at, full_at, next) {
+                add(&raw mut (*bucket).taken, 1);
+                return true;
+            }
+        }
+    }
+    true
+}
+
+/// The connection that was taken is not let in: another budget has none left.
+#[inline(always)]
+fn give_back(number: u32) {
+    // SAFETY: as above.
+    let Some(budget) = (unsafe { BUDGETS.get(number) }) else { return };
+    let Some(bucket) = BUCKETS.get_ptr_mut(number) else { return };
+    // SAFETY: as above.
+    unsafe {
+        add(&raw mut (*bucket).full_at, budget.interval.wrapping_neg());
+        add(&raw mut (*bucket).taken, 1u64.wrapping_neg());
+    }
+}
+
+/// Adds in one step.
+#[inline(always)]
+unsafe fn add(number: *mut u64, summand: u64) {
+    // SAFETY: the caller's.
+    unsafe { asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) number, in(reg) summand) };
+}
+
+/// Replaces the number in one step if it is the one expected.
+#[inline(always)]
+unsafe fn exchange(number: *mut u64, expected: u64, new: u64) -> bool {
+    let mut found = expected;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("r0 = cmpxchg_64({0} + 0, r0, {1})", in(reg) number, in(reg) new, inout("r0") found);
+    }
+    found == expected
 }
 
 /// The names of the port that the flow goes to; the exact address before all addresses.

@@ -20,9 +20,9 @@ const AF_INET6: u32 = 10;
 #[sk_lookup]
 pub fn steer(context: SkLookupContext) -> u32 {
     let connection = Connection::read(context.lookup);
-    let reason = match steering(&KernelTables, &connection.frontend()) {
+    let reason = match steering(&KernelTables, &connection.frontend(), || connection.client()) {
         Steering::Untouched => return sk_action::SK_PASS,
-        Steering::Refused => Reason::RefusedNoListener,
+        Steering::Refused(reason) => reason,
         Steering::Group(group) => assign(&context, &connection, group),
     };
     count(reason);
@@ -101,16 +101,25 @@ impl Connection {
 
     #[inline(always)]
     fn frontend(&self) -> FrontendKey {
-        let [a, b, c, d] = self.local.map(u32::to_ne_bytes);
-        let address = if self.v6 {
+        FrontendKey::new(self.protocol as u8, self.address(self.local), self.local_port as u16)
+    }
+
+    #[inline(always)]
+    fn client(&self) -> Address {
+        self.address(self.remote)
+    }
+
+    #[inline(always)]
+    fn address(&self, words: [u32; 4]) -> Address {
+        let [a, b, c, d] = words.map(u32::to_ne_bytes);
+        if self.v6 {
             Address::v6([
                 a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2],
                 d[3],
             ])
         } else {
             Address::v4(a)
-        };
-        FrontendKey::new(self.protocol as u8, address, self.local_port as u16)
+        }
     }
 
     /// The family, the number of its sockets in the group, and the core that is this client's own;

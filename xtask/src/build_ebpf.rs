@@ -1,5 +1,5 @@
 //! `cargo xtask build-ebpf`: compiles `ebpf/`, checks and strips the object, and puts it where the
-//! agent's build looks.
+//! agent's build looks. Then the kernel verifies it, if this is root.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -32,7 +32,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let size = stripped.len();
     install(&stripped, &workspace::root().join(OBJECT))?;
     println!("build-ebpf: {OBJECT}, {} kB", size.div_ceil(1024));
-    Ok(())
+    verify()
+}
+
+/// Has the kernel verify the programs, where it lets us, and prints how much work that is.
+fn verify() -> Result<()> {
+    let mut cargo = workspace::cargo();
+    command::run(cargo.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--package",
+        "portcullis-node",
+        "--example",
+        "verified",
+    ]))
 }
 
 /// Path at which cargo put the object.

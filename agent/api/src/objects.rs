@@ -25,6 +25,7 @@ use crate::types::gatewayparameters::GatewayParameters;
 use crate::types::gateways::Gateway;
 use crate::types::grpcroutes::GrpcRoute;
 use crate::types::httproutes::HttpRoute;
+use crate::types::listenerpolicies::ListenerPolicy;
 use crate::types::listenersets::ListenerSet;
 use crate::types::referencegrants::ReferenceGrant;
 use crate::types::tcproutes::TcpRoute;
@@ -270,6 +271,9 @@ kinds! { $
         Namespaced, Route, read Whole by All, status Written, kept Disk;
     BackendTlsPolicy(BackendTlsPolicy) in backend_tls_policies:
         "BackendTLSPolicy" "backendtlspolicies" of GATEWAY_GROUP ["v1", "v1alpha3"],
+        Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    ListenerPolicy(ListenerPolicy) in listener_policies:
+        "ListenerPolicy" "listenerpolicies" of OWN_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     ReferenceGrant(ReferenceGrant) in reference_grants:
         "ReferenceGrant" "referencegrants" of GATEWAY_GROUP ["v1", "v1beta1", "v1alpha2"],

@@ -62,6 +62,14 @@ impl Conditions {
         self.push(r#type, r#type.bad_status(), fault.reason, fault.message.as_str());
     }
 
+    /// Says that policies apply, if they do.
+    pub(crate) fn affected(&mut self, by: Option<&str>) {
+        if let Some(by) = by {
+            let r#type = ConditionType::ListenerPolicyAffected;
+            self.push(r#type, ConditionStatus::True, Reason::PolicyAffected, by);
+        }
+    }
+
     pub(crate) fn push(
         &mut self,
         r#type: ConditionType,

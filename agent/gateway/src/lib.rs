@@ -1,7 +1,6 @@
 //! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the
 //! data plane and a plan of statuses out. No async, no I/O, no clock.
 
-mod address_range;
 mod claims;
 mod conditions;
 pub mod delegate;
@@ -19,10 +18,10 @@ mod reason;
 pub mod route;
 mod selector;
 mod settings;
+mod special_address;
 mod status;
 mod translator;
 
-pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use claims::Claims;
 pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;

@@ -3,12 +3,13 @@
 //! the child's own listeners and to no others (GEP-1713 and its first revision, "Policy
 //! attachment").
 //!
-//! So far, policies for listeners are fields of Gateways, and they all apply: there is nothing to
-//! merge. Policies that are objects (`targetRefs`) have a room each below this one; the first one
-//! that is about listeners, routes or rules brings the level it is at (Gateway before ListenerSet,
+//! Those that are fields of Gateways all apply: there is nothing to merge. Policies that are
+//! objects (`targetRefs`) have a room each below this one. What protects adds up over the levels;
+//! the first field of which the most specific counts brings the levels (Gateway before ListenerSet,
 //! listener, route and rule) as one `Ord` by which policies are merged.
 
 pub(crate) mod backend_tls;
+pub(crate) mod listener;
 
 use portcullis_api::types::gateways::{Gateway, GatewayTlsFrontend};
 use portcullis_api::types::shared::FrontendTlsValidation;

@@ -6,7 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 macro_rules! names {
-    ($(#[$doc:meta])* $enum:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? }) => {
+    ($(#[$doc:meta])* $enum:ident {
+        $($(#[$variant_doc:meta])* $variant:ident $(in $domain:literal)?),+ $(,)?
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $enum {
@@ -17,7 +19,7 @@ macro_rules! names {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => stringify!($variant)),+ }
+                match self { $(Self::$variant => concat!($($domain, "/",)? stringify!($variant))),+ }
             }
 
             /// `None` if the name is not in the table.
@@ -52,6 +54,10 @@ names! {
         OverlappingTLSConfig,
         /// GatewayClass: the installed CRDs are of a version we know.
         SupportedVersion,
+        /// Policies of ours: the data plane does what the policy says (GEP-713).
+        Enforced,
+        /// Gateways, ListenerSets and listeners that are held to ListenerPolicies (GEP-713).
+        ListenerPolicyAffected in "portcullis.dev",
     }
 }
 
@@ -111,6 +117,9 @@ names! {
         PartiallyAttached,
         Supported,
         // Policies
+        Enforced,
+        NoListener,
+        PolicyAffected,
         TargetNotFound,
         // Any
         /// Accepted, but for fields that are without effect. The specification has no reason for
@@ -149,9 +158,10 @@ impl ConditionType {
             | Self::Programmed
             | Self::ResolvedRefs
             | Self::Attached
-            | Self::SupportedVersion => Polarity::Positive,
+            | Self::SupportedVersion
+            | Self::Enforced => Polarity::Positive,
             Self::Conflicted | Self::NotSupported | Self::PartiallyInvalid => Polarity::Negative,
-            Self::OverlappingTLSConfig => Polarity::Neutral,
+            Self::OverlappingTLSConfig | Self::ListenerPolicyAffected => Polarity::Neutral,
         }
     }
 
@@ -165,6 +175,8 @@ impl ConditionType {
             Self::Attached => Reason::Attached,
             Self::NotSupported => Reason::Supported,
             Self::SupportedVersion => Reason::SupportedVersion,
+            Self::Enforced => Reason::Enforced,
+            Self::ListenerPolicyAffected => Reason::PolicyAffected,
         }
     }
 
@@ -178,6 +190,8 @@ impl ConditionType {
             Self::Attached => "Everything is attached.",
             Self::NotSupported => "Everything is supported.",
             Self::SupportedVersion => "The installed CRDs are of a release that is supported.",
+            Self::Enforced => "The data plane does what the policy says.",
+            Self::ListenerPolicyAffected => "No policy applies.",
         }
     }
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use portcullis_model::ObjectName;
+use portcullis_model::{AddressRange, ObjectName};
 
-use crate::address_range::AddressRange;
 use crate::infra;
 
 /// The controller that GatewayClasses name.

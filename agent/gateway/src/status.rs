@@ -5,15 +5,15 @@ mod class;
 pub(crate) mod dump;
 mod gateway;
 mod listener;
+mod listener_policy;
 mod listener_set;
 mod policy;
 mod route;
 pub(crate) mod summary;
 
-use portcullis_api::types::backendtlspolicies::PolicyStatus;
 use portcullis_api::types::gateways::GatewayStatus;
 use portcullis_api::types::listenersets::ListenerSetStatus;
-use portcullis_api::types::shared::{ClassStatus, RouteStatus};
+use portcullis_api::types::shared::{ClassStatus, PolicyStatus, RouteStatus};
 use serde_json::Value;
 
 use crate::{Fault, Reason};
@@ -21,6 +21,7 @@ use crate::{Fault, Reason};
 pub(crate) use class::class_status;
 pub(crate) use gateway::{ChildView, GatewayView, child_status, classless_status, gateway_status};
 pub(crate) use listener::{ListenerView, Names, Overlap};
+pub(crate) use listener_policy::{TargetVerdict, listener_policy_status};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use policy::policy_status;
 pub(crate) use route::{ParentVerdict, route_status};

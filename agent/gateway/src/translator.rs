@@ -3,6 +3,7 @@
 //! [`Translator::apply`] is their order. Nothing is kept that could not be computed from the
 //! objects alone; a test changes random objects and compares with a translation from scratch.
 
+mod admissions;
 mod attachments;
 mod backends;
 mod changes;
@@ -40,6 +41,7 @@ use crate::delegate::Family;
 use crate::feedback::{Feedback, Observations};
 use crate::infra::DesiredObjects;
 use crate::status::Status;
+use admissions::Admissions;
 use attachments::Parents;
 use backends::{Backends, ChangedBackends};
 use changes::ChangedObjects;
@@ -114,6 +116,7 @@ struct Stages {
     hierarchy: Hierarchy,
     owners: Owners,
     gateways: Gateways,
+    admissions: Admissions,
     policies: Policies,
     parsed: ParsedRoutes,
     routes: Routes,
@@ -149,6 +152,7 @@ impl Translator {
             hierarchy,
             owners,
             gateways,
+            admissions,
             policies,
             parsed,
             routes,
@@ -171,6 +175,14 @@ impl Translator {
         let observations = &self.observations;
         let sources = gateways::Sources { listeners, hierarchy, owners, objects, settings, observations };
         let merged = gateways.update(&changed, &judged, &attached, &owned, readdressed, sources);
+
+        let changes = admissions::Changes {
+            objects: &changed,
+            listeners: &judged,
+            hierarchy: &attached,
+            gateways: &merged,
+        };
+        let admitted = admissions.update(changes, hierarchy, objects, observations);
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
@@ -195,8 +207,15 @@ impl Translator {
         // What is served: tables into listeners, these into ports, and ports on addresses.
         let sources = tables::Sources { listeners, routes, conflicts };
         let rebuilt = tables.update(reattached, &turned, &judged, sources);
-        let sources = ports::Sources { listeners, hierarchy, gateways, tables };
-        let opened = ports.update(&judged, &attached, &merged, &rebuilt, sources);
+        let sources = ports::Sources { listeners, hierarchy, gateways, admissions, tables };
+        let changes = ports::Changes {
+            listeners: &judged,
+            hierarchy: &attached,
+            gateways: &merged,
+            admissions: &admitted,
+            tables: &rebuilt,
+        };
+        let opened = ports.update(changes, sources);
         let sources = frontends::Sources { gateways, ports, owners, objects, settings };
         let claimed = frontends.update(&changed, &merged, &opened, &owned, sources, &mut next);
         health_checks.update(&claimed, sources, &mut next);
@@ -219,6 +238,7 @@ impl Translator {
             listeners: &judged,
             hierarchy: &attached,
             gateways: &merged,
+            admissions: &admitted,
             routes: statuses,
             policies: &referred,
             services: &refused,
@@ -306,6 +326,7 @@ impl Stages {
             listeners,
             hierarchy,
             gateways,
+            admissions,
             policies,
             parsed,
             routes,
@@ -323,6 +344,7 @@ impl Stages {
             listeners,
             hierarchy,
             gateways,
+            admissions,
             policies,
             parsed,
             routes,

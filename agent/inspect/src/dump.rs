@@ -1,20 +1,36 @@
 //! A snapshot as plain values in a stable order, for operators, golden files and the admin
 //! endpoint.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Entry, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
-    Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves, SlowClients, Snapshot, Timeouts,
-    TlsTermination, ValueMatch, WeightedBackend,
+    Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Entry, FrontendKey, L4Action,
+    L4Backend, L4Rule, L4Target, Limits, Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves,
+    SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
+use crate::text::budget_text;
+
 /// The snapshot as YAML, without keys.
 pub fn dump(snapshot: &Snapshot) -> String {
-    serde_saphyr::to_string(&dump_snapshot(snapshot))
+    as_text(&dump_snapshot(snapshot))
+}
+
+/// The same of an agent that runs, with the part of it that serves each frontend of a TCP or UDP
+/// listener: the kernel, or user space and why.
+pub fn dump_served(snapshot: &Snapshot, served_by: &BTreeMap<String, String>) -> String {
+    let mut dump = dump_snapshot(snapshot);
+    if !served_by.is_empty() {
+        dump["servedBy"] = json!(served_by);
+    }
+    as_text(&dump)
+}
+
+fn as_text(dump: &Value) -> String {
+    serde_saphyr::to_string(dump)
         .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))
 }
 
@@ -97,7 +113,26 @@ fn dump_listener(listener: &Listener) -> Value {
         Serves::Tcp(rule) | Serves::Udp(rule) => dump_l4_rule(rule),
         Serves::NoCertificate => object([("certificates", json!([]))]),
     });
+    value.extend(dump_admission(&listener.admission));
     Value::Object(value)
+}
+
+/// Nothing, if all clients are let in.
+fn dump_admission(admission: &Admission) -> Map<String, Value> {
+    let mut value = Map::new();
+    if !admission.budgets.is_empty() {
+        let budgets: Vec<_> = admission.budgets.iter().map(budget_text).collect();
+        value.insert("budgets".to_owned(), json!(budgets));
+    }
+    if let Some(clients) = &admission.clients {
+        let levels = clients.levels().iter().map(|ClientList { allow, deny }| {
+            let lists = [("allow", allow), ("deny", deny)].into_iter().filter(|(_, list)| !list.is_empty());
+            let texts = |list: &[AddressRange]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+            lists.map(|(name, list)| (name.to_owned(), json!(texts(list)))).collect::<Map<_, _>>()
+        });
+        value.insert("clients".to_owned(), levels.map(Value::Object).collect());
+    }
+    value
 }
 
 fn dump_tls(tls: &TlsTermination) -> Map<String, Value> {

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Action, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead, RouteTable,
-    Rule, Selected, Serves, Snapshot,
+    Action, Admission, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead,
+    RouteTable, Rule, Selected, Serves, Snapshot,
 };
 
 use crate::text;
@@ -184,7 +184,10 @@ impl Answer<'_> {
             !is_tls || connections.is_some_and(|connections| Arc::ptr_eq(connections, best))
         });
         match selected {
-            Selected::Listener(listener) => return Ok(listener),
+            Selected::Listener(listener) => {
+                self.admission(listener);
+                return Ok(listener);
+            }
             Selected::Misdirected(other) => {
                 let why = format!("421: the host belongs to {}, the TLS server name does not", other.id);
                 self.line("answer", &why);
@@ -219,6 +222,17 @@ impl Answer<'_> {
             (false, false) => return,
         };
         self.line("listener", &format!("{}: {why}", listener.id))
+    }
+
+    /// The terms on which the listener lets clients in, if it has any.
+    fn admission(&mut self, listener: &Listener) {
+        let Admission { budgets, clients } = &*listener.admission;
+        if let Some(clients) = clients {
+            self.line("clients", &format!("{}; others are refused", text::clients_text(clients)));
+        }
+        for budget in budgets {
+            self.line("budget", &format!("{}; more are refused", text::budget_text(budget)));
+        }
     }
 
     fn rule(&mut self, routes: &RouteTable) {

@@ -17,12 +17,12 @@ mod table;
 mod text;
 
 pub use age::decided_by_age;
-pub use dump::{dump, dump_snapshot};
+pub use dump::{dump, dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
 pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
-    Agent, Cluster, Configuration, ForwardedTraffic, GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat,
-    Traffic, metrics,
+    Agent, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic, ListenerTraffic, Metrics,
+    MetricsFormat, Traffic, metrics,
 };
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;

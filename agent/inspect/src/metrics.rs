@@ -2,16 +2,23 @@
 //! OpenTelemetry's semantic conventions where those have one; `docs/metrics.md` is the list.
 //! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
 
+mod labels;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis_model::{ListenerId, ObjectName, ParentKind};
-use prometheus_client::encoding::EncodeLabelSet;
+use portcullis_model::{ListenerId, ObjectName};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
+
+use labels::{
+    AgentLabels, BytesLabels, ErrorLabels, ExceededLimitLabels, GatewayLabels, InterfaceLabels,
+    ListenerLabels, ListenerReasonLabels, MechanismLabels, ReasonLabels, RequestLabels, listener_labels,
+    request_labels, with_reason,
+};
 
 /// All that a scrape shows.
 #[derive(Debug)]
@@ -22,6 +29,10 @@ pub struct Metrics {
     pub verdicts: Vec<(&'static str, u64)>,
     /// Interfaces that should have the packet guard, and have not.
     pub unguarded: Vec<String>,
+    /// Interfaces on which server names should be read, and are not.
+    pub unread: Vec<String>,
+    /// Frontends of TCP and UDP listeners.
+    pub forwarding: Forwarding,
     pub configuration: Configuration,
     /// Of an agent in a cluster.
     pub cluster: Option<Cluster>,
@@ -61,6 +72,8 @@ pub struct GatewayTraffic {
     pub open: u64,
     /// Connections by the limit that ended them.
     pub refused: Vec<(&'static str, u64)>,
+    /// Clients that were kept out before it was known which listener they meant, by reason.
+    pub not_admitted: Vec<(&'static str, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +83,8 @@ pub struct ListenerTraffic {
     pub requests: [u64; 6],
     /// Of a listener that forwards bytes as they are.
     pub forwarded: ForwardedTraffic,
+    /// Clients that were kept out, by reason.
+    pub not_admitted: Vec<(&'static str, u64)>,
 }
 
 /// Connections and sessions whose bytes are forwarded as they are.
@@ -84,6 +99,15 @@ pub struct ForwardedTraffic {
     pub sent: u64,
     /// By the reason why they ended.
     pub endings: Vec<(&'static str, u64)>,
+}
+
+/// Frontends of TCP and UDP listeners by the part of the node that serves them.
+#[derive(Debug, Default)]
+pub struct Forwarding {
+    pub kernel: usize,
+    pub userspace: usize,
+    /// Confirmed flows in the kernel, when they were last looked at.
+    pub flows: u64,
 }
 
 /// The configuration in force.
@@ -114,77 +138,6 @@ pub struct Cluster {
     pub refused: usize,
     /// No XMesh of the expected name is ours.
     pub mesh_unclaimed: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct GatewayLabels {
-    gateway: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ExceededLimitLabels {
-    gateway: String,
-    /// The field of `limits`.
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ListenerLabels {
-    gateway: String,
-    /// `Gateway` or `ListenerSet`.
-    parent_kind: String,
-    parent: String,
-    listener: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndingLabels {
-    gateway: String,
-    parent_kind: String,
-    parent: String,
-    listener: String,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BytesLabels {
-    gateway: String,
-    parent_kind: String,
-    parent: String,
-    listener: String,
-    /// As the gateway sees it: `receive` from clients, `transmit` to them.
-    network_io_direction: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    gateway: String,
-    parent_kind: String,
-    parent: String,
-    listener: String,
-    /// `2xx`
-    http_response_status_class: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorLabels {
-    error_type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InterfaceLabels {
-    interface: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AgentLabels {
-    version: &'static str,
-    datapath: &'static str,
 }
 
 /// The text that a scrape is answered with.
@@ -261,11 +214,16 @@ fn open_metrics(metrics: &Metrics) -> String {
     requests(&mut registry, &metrics.traffic);
     connections(&mut registry, &metrics.traffic);
     forwarded(&mut registry, &metrics.traffic);
+    not_admitted(&mut registry, &metrics.traffic);
     upstream(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
     registry.register("portcullis_datapath_verdicts", help, verdicts);
-    unguarded(&mut registry, &metrics.unguarded);
+    let help = "Interfaces that should have the packet guard, and have not";
+    interfaces(&mut registry, "portcullis_interface_unguarded", help, &metrics.unguarded);
+    let help = "Interfaces on which server names should be read, and are not";
+    interfaces(&mut registry, "portcullis_interface_unread", help, &metrics.unread);
+    forwarding(&mut registry, &metrics.forwarding);
     configuration(&mut registry, &metrics.configuration);
     if let Some(part) = &metrics.cluster {
         cluster(&mut registry, part);
@@ -277,13 +235,25 @@ fn open_metrics(metrics: &Metrics) -> String {
     }
 }
 
-fn unguarded(registry: &mut Registry, interfaces: &[String]) {
+fn interfaces(registry: &mut Registry, name: &str, help: &str, interfaces: &[String]) {
     let family = Family::<InterfaceLabels, Gauge>::default();
     for interface in interfaces {
         family.get_or_create(&InterfaceLabels { interface: interface.clone() }).set(1);
     }
-    let help = "Interfaces that should have the packet guard, and have not";
-    registry.register("portcullis_interface_unguarded", help, family);
+    registry.register(name, help, family);
+}
+
+fn forwarding(registry: &mut Registry, forwarding: &Forwarding) {
+    let family = Family::<MechanismLabels, Gauge>::default();
+    for (mechanism, frontends) in [("kernel", forwarding.kernel), ("userspace", forwarding.userspace)] {
+        family.get_or_create(&MechanismLabels { mechanism }).set(frontends as i64);
+    }
+    let help = "Frontends of TCP and UDP listeners by the part of the node that serves them";
+    registry.register("portcullis_l4_frontends", help, family);
+    let flows = Gauge::<i64>::default();
+    flows.set(i64::try_from(forwarding.flows).unwrap_or(i64::MAX));
+    let help = "Connections and clients of UDP that the kernel forwards, without those that just began";
+    registry.register("portcullis_forwarded_flows", help, flows);
 }
 
 fn agent(registry: &mut Registry, agent: &Agent) {
@@ -343,13 +313,11 @@ fn forwarded(registry: &mut Registry, traffic: &Traffic) {
     let begun = Family::<ListenerLabels, Counter>::default();
     let open = Family::<ListenerLabels, Gauge>::default();
     let bytes = Family::<BytesLabels, Counter>::default();
-    let endings = Family::<EndingLabels, Counter>::default();
+    let endings = Family::<ListenerReasonLabels, Counter>::default();
     for (id, ListenerTraffic { forwarded, .. }) in &traffic.listeners {
         let labels = listener_labels(id);
         for (reason, count) in &forwarded.endings {
-            let ListenerLabels { gateway, parent_kind, parent, listener } = labels.clone();
-            let labels = EndingLabels { gateway, parent_kind, parent, listener, reason };
-            endings.get_or_create(&labels).inc_by(*count);
+            endings.get_or_create(&with_reason(labels.clone(), reason)).inc_by(*count);
         }
         if forwarded.begun == 0 {
             continue;
@@ -368,6 +336,24 @@ fn forwarded(registry: &mut Registry, traffic: &Traffic) {
     registry.register("l4_server_io_bytes", "Bytes of those, from clients and to them", bytes);
     let help = "Ends of those, and what could not be forwarded, by reason";
     registry.register("l4_server_connections_ended", help, endings);
+}
+
+/// Without a listener where it was not known yet which one a client meant.
+fn not_admitted(registry: &mut Registry, traffic: &Traffic) {
+    let family = Family::<ListenerReasonLabels, Counter>::default();
+    let of_gateways = traffic.gateways.iter().flat_map(|(name, traffic)| {
+        let labels = ListenerLabels { gateway: name.to_string(), ..ListenerLabels::default() };
+        traffic.not_admitted.iter().map(move |count| (labels.clone(), count))
+    });
+    let of_listeners = traffic.listeners.iter().flat_map(|(id, traffic)| {
+        let labels = listener_labels(id);
+        traffic.not_admitted.iter().map(move |count| (labels.clone(), count))
+    });
+    for (labels, (reason, count)) in of_gateways.chain(of_listeners) {
+        family.get_or_create(&with_reason(labels, reason)).inc_by(*count);
+    }
+    let help = "Connections, requests and datagrams of clients that a listener's terms kept out, by reason";
+    registry.register("network_server_clients_not_admitted", help, family);
 }
 
 fn gateways(registry: &mut Registry, traffic: &Traffic) {
@@ -458,30 +444,11 @@ fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     registry.register(name, help, gauge);
 }
 
-fn listener_labels(id: &ListenerId) -> ListenerLabels {
-    ListenerLabels {
-        gateway: id.gateway.to_string(),
-        parent_kind: parent_kind(id.kind).to_owned(),
-        parent: id.parent.to_string(),
-        listener: id.name.to_string(),
-    }
-}
-
-fn request_labels(id: &ListenerId, class: usize) -> RequestLabels {
-    let ListenerLabels { gateway, parent_kind, parent, listener } = listener_labels(id);
-    RequestLabels { gateway, parent_kind, parent, listener, http_response_status_class: format!("{class}xx") }
-}
-
-fn parent_kind(kind: ParentKind) -> &'static str {
-    match kind {
-        ParentKind::Gateway => "Gateway",
-        ParentKind::ListenerSet => "ListenerSet",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use portcullis_model::ParentKind;
 
     use super::*;
 
@@ -496,7 +463,14 @@ mod tests {
         Metrics {
             agent: Agent { version: "1.2.3", datapath: "ebpf", panics: 0 },
             traffic: Traffic {
-                gateways: vec![(gateway, GatewayTraffic { open: 3, refused: vec![("connections", 1)] })],
+                gateways: vec![(
+                    gateway,
+                    GatewayTraffic {
+                        open: 3,
+                        refused: vec![("connections", 1)],
+                        not_admitted: vec![("address", 12)],
+                    },
+                )],
                 listeners: vec![(
                     listener,
                     ListenerTraffic {
@@ -509,6 +483,7 @@ mod tests {
                             sent: 20,
                             endings: vec![("closed", 5)],
                         },
+                        not_admitted: vec![("connections", 11)],
                     },
                 )],
                 own_answers: vec![("no_route", 4)],
@@ -516,7 +491,9 @@ mod tests {
                 ..Traffic::default()
             },
             verdicts: vec![("steered", 9)],
+            forwarding: Forwarding { kernel: 2, userspace: 1, flows: 7 },
             unguarded: vec!["eth0".into()],
+            unread: vec!["eth1".into()],
             configuration: Configuration {
                 age: Duration::from_secs(12),
                 frontends: 2,
@@ -542,9 +519,15 @@ mod tests {
             format!("l4_server_connections_ended_total{{{listener},reason=\"closed\"}} 5"),
             "network_server_connections_refused_total{gateway=\"infra/web\",reason=\"connections\"} 1"
                 .to_owned(),
+            format!("network_server_clients_not_admitted_total{{{listener},reason=\"connections\"}} 11"),
+            "network_server_clients_not_admitted_total{gateway=\"infra/web\",parent_kind=\"\",parent=\"\",\
+             listener=\"\",reason=\"address\"} 12"
+                .to_owned(),
             "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
+            "portcullis_l4_frontends{mechanism=\"kernel\"} 2".to_owned(),
+            "portcullis_forwarded_flows 7".to_owned(),
             "portcullis_config_age_seconds 12".to_owned(),
             "portcullis_frontends 2".to_owned(),
         ] {

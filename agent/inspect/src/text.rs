@@ -1,7 +1,8 @@
-//! Matches and actions of rules in a line of text.
+//! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, BackendTarget, L4Action, L4Rule, L4Target, RouteMatch, Rule, Split, ValueMatch, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientRules, L4Action, L4Rule, L4Target, RouteMatch, Rule,
+    Split, ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -46,6 +47,28 @@ pub(crate) fn l4_action_text(rule: &L4Rule) -> String {
             L4Target::Refuse(reason) => refused(reason),
         }),
     }
+}
+
+/// `100 connections/s, 200 at once, of Gateway infra/web`
+pub(crate) fn budget_text(budget: &Budget) -> String {
+    format!("{} connections/s, {} at once, of {}", budget.per_second, budget.burst, budget.owner)
+}
+
+/// `of 10.0.0.0/8; none of 10.1.0.0/16`, and the same of further levels.
+pub(crate) fn clients_text(clients: &ClientRules) -> String {
+    /// Ranges that are named.
+    const SHOWN: usize = 4;
+    let list = |words: &str, ranges: &[AddressRange]| {
+        let names: Vec<_> = ranges.iter().take(SHOWN).map(ToString::to_string).collect();
+        let more = match ranges.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!ranges.is_empty()).then(|| format!("{words} {}{more}", names.join(", ")))
+    };
+    let levels = clients.levels().iter();
+    let texts = levels.flat_map(|level| [list("of", &level.allow), list("none of", &level.deny)]);
+    texts.flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {

@@ -6,6 +6,8 @@
 //! are immutable once in a snapshot; the next snapshot shares what did not change, by `Arc`, so
 //! that an unrelated change restarts nothing.
 
+mod address_range;
+mod admission;
 mod backend;
 mod certificate;
 mod filter;
@@ -16,6 +18,7 @@ mod hostname;
 mod l4;
 mod listener;
 mod name;
+mod parent_kind;
 mod port;
 mod precedence;
 mod request;
@@ -26,6 +29,8 @@ mod snapshot;
 mod table;
 mod unserved;
 
+pub use address_range::{AddressRange, AddressRangeSyntax};
+pub use admission::{Access, Admission, Budget, BudgetOwner, ClientList, ClientRules};
 pub use backend::{Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme};
@@ -34,8 +39,9 @@ pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use health_check::HealthCheck;
 pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
-pub use listener::{Listener, ListenerId, ParentKind, Serves, TlsTermination};
+pub use listener::{Listener, ListenerId, Serves, TlsTermination};
 pub use name::ObjectName;
+pub use parent_kind::ParentKind;
 pub use port::{Mismatch, Port, PortListeners};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;

@@ -6,14 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Certificate, HostPattern, L4Rule, ObjectName, RouteTable, ServerNames};
-
-/// The kind of object that holds a listener's definition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub enum ParentKind {
-    Gateway,
-    ListenerSet,
-}
+use crate::{Admission, Certificate, HostPattern, L4Rule, ObjectName, ParentKind, RouteTable, ServerNames};
 
 /// Names are unique only within the object that defines the listener, so all four parts are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +25,7 @@ pub struct Listener {
     pub id: ListenerId,
     pub hostname: HostPattern,
     pub serves: Serves,
+    pub admission: Arc<Admission>,
 }
 
 /// The service that a listener gives to the traffic it takes.
@@ -83,7 +77,10 @@ impl Serialize for ListenerId {
 /// Equal if serving either makes no difference.
 impl PartialEq for Listener {
     fn eq(&self, other: &Self) -> bool {
-        self.serves == other.serves && self.id == other.id && self.hostname == other.hostname
+        self.serves == other.serves
+            && self.id == other.id
+            && self.hostname == other.hostname
+            && self.admission == other.admission
     }
 }
 

@@ -153,7 +153,7 @@ mod tests {
         let id =
             ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: hostname.into() };
         let hostname = HostPattern::parse(hostname).unwrap_or(HostPattern::Any);
-        Arc::new(Listener { id, hostname, serves })
+        Arc::new(Listener { id, hostname, serves, admission: Arc::default() })
     }
 
     fn https(hostname: &str) -> Arc<Listener> {

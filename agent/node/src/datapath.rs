@@ -7,17 +7,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use aya_log::Level;
+use portcullis_common::abi::{Bucket, ListenerTerms, MAX_HELLOS, group_and_clients};
 use portcullis_common::reason::Reason;
-use portcullis_model::FrontendKey;
+use portcullis_model::{BudgetOwner, FrontendKey, HostPattern};
 
+use crate::enforcement::{EnforcedAt, Enforcement};
 use crate::error::{Error, Unavailable};
+use crate::plan::admission::Owners;
 use crate::plan::desired::{Desired, GROUP, Sharing, flags};
 use crate::plan::key::{address, key};
+use crate::plan::names::NameKey;
+use crate::plan::table::Change;
 use crate::plan::{Contents, Op, plan};
 use crate::programs::attach::{self, Attachment, Unguarded};
 use crate::programs::guards::{self, Guards, Hook};
 use crate::programs::interfaces::Interfaces;
-use crate::programs::kernel::{Kernel, KernelLog, Passage};
+use crate::programs::kernel::{Believed, Kernel, KernelLog, Passage};
 use crate::programs::maps::{self, CoreSockets, Maps};
 use crate::programs::pins::{DEFAULT_PIN_DIR, Found, Pins};
 use crate::programs::probe::probe;
@@ -30,6 +35,7 @@ pub struct Options {
     pub interfaces: Interfaces,
     /// Interfaces on which the server names of ClientHellos are read.
     pub name_interfaces: Interfaces,
+    pub believed: Believed,
     /// The most verbose level the kernel programs log at; `None` is silent.
     pub log: Option<Level>,
     /// Of directories, by an agent that hands over to this one.
@@ -42,6 +48,7 @@ impl Default for Options {
             pin_dir: DEFAULT_PIN_DIR.into(),
             interfaces: Interfaces::default(),
             name_interfaces: Interfaces::default(),
+            believed: Believed::default(),
             log: None,
             locks: Arc::default(),
         }
@@ -56,6 +63,7 @@ pub struct Datapath {
     pins: Pins,
     /// The contents of the maps; this is their only writer.
     contents: Contents,
+    owners: Owners,
     steering: Attachment,
     guards: Guards,
     name_readers: Guards,
@@ -71,7 +79,11 @@ impl Datapath {
         probe(&options.pin_dir).check()?;
         let Found { ours: pins, others: predecessors } =
             Pins::open(&options.pin_dir, &options.locks, maps::fit)?;
-        let mut kernel = Kernel::load(&pins, options.log)?;
+        let hellos = match options.name_interfaces {
+            Interfaces::None => 1,
+            _ => MAX_HELLOS,
+        };
+        let mut kernel = Kernel::load(Some(&pins), options.log, hellos, options.believed)?;
         let maps = Maps::take(&mut kernel.0)?;
         let contents = maps.contents().map_err(|error| Unavailable::Object(error.to_string()))?;
         let steering = attach::steer(&mut kernel, &pins)?;
@@ -82,8 +94,17 @@ impl Datapath {
         }
         let guards = Guards::new(Hook::Guard, options.interfaces.clone());
         let name_readers = Guards::new(Hook::Names, options.name_interfaces.clone());
-        let mut datapath =
-            Self { kernel, maps, pins, contents, steering, guards, name_readers, predecessors };
+        let mut datapath = Self {
+            kernel,
+            maps,
+            pins,
+            contents,
+            owners: Owners::new(),
+            steering,
+            guards,
+            name_readers,
+            predecessors,
+        };
         datapath.renew_guards();
         Ok(datapath)
     }
@@ -92,6 +113,11 @@ impl Datapath {
     pub(crate) fn reread(&mut self) -> Result<(), Error> {
         self.contents = self.maps.contents()?;
         Ok(())
+    }
+
+    /// The pin directory, for programs that are loaded by themselves.
+    pub(crate) fn place(&self) -> Pins {
+        self.pins.place()
     }
 
     /// The locks of all pin directories that are in use here.
@@ -131,14 +157,32 @@ impl Datapath {
     /// nothing else from being written: a map that is full is full for what is new only. Give the
     /// sockets first: what is desired is served from the moment it is written.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
-        let ops = plan(&self.contents, &desired.contents(&self.contents));
+        let (contents, owners) = desired.contents(&self.contents, &self.owners);
+        let ops = plan(&self.contents, &contents);
+        self.owners = owners;
         let unwritten: Vec<_> = ops.iter().copied().filter(|op| self.execute(*op).is_err()).collect();
         // What goes comes last, and makes room.
-        let failed = unwritten.into_iter().filter_map(|op| self.execute(op).err());
-        match failed.reduce(|first, _| first) {
+        let mut failed = None;
+        for op in unwritten {
+            if let Err(error) = self.execute(op) {
+                failed = failed.or(Some(error));
+                self.forget_table(op)?;
+            }
+        }
+        match failed {
             Some(error) => Err(error),
             None => Ok(ops),
         }
+    }
+
+    /// Nothing is looked up in a table that lacks a name: it would be taken for one that no
+    /// listener has.
+    fn forget_table(&mut self, unwritten: Op) -> Result<(), Error> {
+        let Op::Name(Change::Put(name, _)) = unwritten else { return Ok(()) };
+        let tables = self.contents.name_tables.iter();
+        let having = tables.filter(|(_, table)| **table == name.table()).map(|(frontend, _)| *frontend);
+        let having: Vec<_> = having.collect();
+        having.into_iter().try_for_each(|frontend| self.execute(Op::NameTable(Change::Remove(frontend))))
     }
 
     /// Removes the programs of agents whose maps this one cannot use. To be called after
@@ -160,7 +204,8 @@ impl Datapath {
 
     /// Returns `true` if connections to the frontend are steered.
     pub fn steers(&self, frontend: &FrontendKey) -> bool {
-        self.contents.frontends.get(&key(frontend)) == Some(&GROUP)
+        let value = self.contents.frontends.get(&key(frontend));
+        value.is_some_and(|value| group_and_clients(*value).0 == GROUP)
     }
 
     /// Returns `true` if the maps know the VIPs as they are.
@@ -174,6 +219,38 @@ impl Datapath {
             held += 1;
         }
         held == known.len()
+    }
+
+    /// Connections that each budget let in, and those that it did not, where the kernel counts
+    /// them; numbers begin anew with the agent.
+    pub fn budgets(&self) -> impl Iterator<Item = (&BudgetOwner, Bucket)> {
+        self.owners.iter().filter_map(|(owner, number)| Some((owner, self.maps.bucket(*number)?)))
+    }
+
+    /// The earliest places at which the terms of a listener hold: by the maps as they are.
+    pub fn enforcement(&self, frontend: &FrontendKey, name: &HostPattern) -> Enforcement {
+        let value = self.contents.frontends.get(&key(frontend)).copied().unwrap_or_default();
+        let terms = self.listener_terms(frontend, name);
+        let on = |guards: &Guards| guards.attached().map(|it| it.target.clone()).collect::<Vec<_>>();
+        let (guarded, read) = (on(&self.guards), on(&self.name_readers));
+        let by_name = |holds: bool| {
+            if holds && !read.is_empty() { EnforcedAt::Tc(read.clone()) } else { EnforcedAt::Accept }
+        };
+        let clients = match group_and_clients(value) {
+            (_, 0) => by_name(terms.clients != 0),
+            _ if guarded.is_empty() => EnforcedAt::SkLookup,
+            _ => EnforcedAt::Xdp(guarded),
+        };
+        Enforcement { clients, budgets: by_name(terms.budgets != [0; 3]) }
+    }
+
+    fn listener_terms(&self, frontend: &FrontendKey, name: &HostPattern) -> ListenerTerms {
+        let found = || {
+            let table = u16::try_from(*self.contents.name_tables.get(&key(frontend))?).ok()?;
+            let listener = self.contents.names.get(&NameKey::new(table, name)?)?;
+            self.contents.listeners.get(listener).copied()
+        };
+        found().unwrap_or_default()
     }
 
     /// The contents of the maps.
@@ -192,15 +269,15 @@ impl Datapath {
         self.kernel.run_guard(frame)
     }
 
-    /// Runs the reader of names on one Ethernet frame, as the interface would, counters included.
-    pub fn run_names(&mut self, frame: &[u8]) -> Result<(), Unavailable> {
+    /// Runs the reader of names on one Ethernet frame, as the interface would, counters included,
+    /// and returns what the stack gets.
+    pub fn run_names(&mut self, frame: &[u8]) -> Result<Vec<u8>, Unavailable> {
         self.kernel.run_names(frame)
     }
 
-    /// Instructions of the reader of names that the kernel went through to verify it; `None` where
-    /// it does not say.
-    pub fn verified_instructions(&mut self) -> Result<Option<u32>, Unavailable> {
-        self.kernel.verified_instructions()
+    /// Returns `true` if names are to be read on any interface.
+    pub fn reads_names(&self) -> bool {
+        self.name_readers.are_wanted()
     }
 
     /// The kernel programs' log, once.

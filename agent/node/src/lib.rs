@@ -2,8 +2,9 @@
 //! loopback, connection tracking, ports and addresses that are still in use. The agent uses all of
 //! it through [`Node`]; each part works by itself, too.
 //!
-//! It knows addresses and ports, not listeners, routes or Kubernetes. Whatever the kernel programs
-//! cannot do here is a typed [`Unavailable`], and the agent then serves from ordinary sockets.
+//! It knows addresses, ports and server names, not routes, HTTP or Kubernetes. Whatever the kernel
+//! programs cannot do here is a typed [`Unavailable`], and the agent then serves from ordinary
+//! sockets.
 //!
 //! ```text
 //! frontends ─▶ Desired ─▶ plan ─▶ ops ─▶ maps ◀─ steer (sk_lookup) ◀─ new connections
@@ -13,7 +14,9 @@
 
 mod cleanup;
 mod datapath;
+mod enforcement;
 mod error;
+mod forwarding;
 mod lock;
 pub mod neighbours;
 mod netlink;
@@ -33,12 +36,16 @@ pub mod vips;
 pub use aya_log::Level as LogLevel;
 pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Datapath, Options};
+pub use enforcement::{BudgetUse, EnforcedAt, Enforcement};
 pub use error::{Error, RefusedFrontends, Unavailable};
+pub use forwarding::{Forwarding, ForwardingReport, ForwardingSettings, NotForwarding};
 pub use lock::{Beside, Lock, Locked};
 pub use netlink::reachable::{own_addresses, reachable_addresses};
 pub use node::{Choice, Node, Settings, Tended};
 pub use ownership::{Insecure, make_private};
-pub use plan::desired::{Desired, Sharing};
+pub use plan::admission::ClientKey;
+pub use plan::desired::{Desired, Sharing, Wanted};
+pub use plan::forward::{Affinity, ForwardContents, ForwardOp, ForwardTable, plan_forwarding};
 pub use plan::names::{NameKey, NameTable};
 pub use plan::table::Change;
 pub use plan::{Contents, Op, plan};
@@ -46,7 +53,7 @@ pub use portcullis_common::reason::Reason;
 pub use process::Process;
 pub use programs::attach::{Attachment, How, Unguarded};
 pub use programs::interfaces::Interfaces;
-pub use programs::kernel::{KernelLog, Passage};
+pub use programs::kernel::{Believed, KernelLog, MOST_VERIFIED, Passage, verified_instructions};
 pub use programs::maps::CoreSockets;
 pub use programs::pins::{DEFAULT_PIN_DIR, network_namespace};
 pub use programs::probe::{Environment, probe};

@@ -6,22 +6,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_common::abi::MAX_CORES;
+use portcullis_common::abi::{Bucket, MAX_CORES};
 use portcullis_common::reason::Reason;
-use portcullis_model::FrontendKey;
+use portcullis_model::{BudgetOwner, FrontendKey, HostPattern};
 
 use crate::cleanup::detach_beside;
 use crate::datapath::{Datapath, Options};
+use crate::enforcement::{BudgetUse, EnforcedAt, Enforcement};
 use crate::error::{Error, RefusedFrontends, Unavailable};
+use crate::forwarding::{self, Ending, Forwarding, ForwardingReport, ForwardingSettings, NotForwarding};
 use crate::netlink::sockets;
+use crate::plan::desired::Wanted;
+use crate::plan::forward::ForwardTable;
 use crate::ports::{self, Bound};
 use crate::programs::interfaces::Interfaces;
-use crate::programs::kernel::{KernelLog, log_level};
+use crate::programs::kernel::{Believed, KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
 use crate::spread::Spread;
 use crate::steering::Steering;
@@ -37,12 +42,18 @@ pub struct Settings {
     pub pin_dir: PathBuf,
     /// Interfaces that the packet guard is attached to.
     pub interfaces: Interfaces,
+    /// Interfaces on which the server names of ClientHellos are read.
+    pub name_interfaces: Interfaces,
+    /// As [`Desired::unknown_names`](crate::Desired::unknown_names).
+    pub unknown_names: Option<NonZeroU32>,
     pub tracking: Tracking,
     pub arp: Arp,
     /// Time for which new connections wait for the next agent when this one has ended; `None`: they
     /// are refused.
     pub syn_hold: Option<Duration>,
     pub everywhere: Everywhere,
+    /// `None`: nothing is forwarded in the kernel.
+    pub forwarding: Option<ForwardingSettings>,
     /// Time for open connections to end where nothing is served any more.
     pub drain: Duration,
     /// As [`Options::locks`].
@@ -64,6 +75,9 @@ pub enum Choice {
 /// the next agent.
 pub struct Node {
     steering: Option<Mutex<Steering>>,
+    forwarding: Result<Mutex<Forwarding>, NotForwarding>,
+    /// Of an earlier agent, where this one does not forward.
+    ending: Mutex<Option<Ending>>,
     bound: Mutex<Bound>,
     /// The inodes of sockets that an agent before this one was bound by: as long as they are open,
     /// they are this agent's. Used with steering.
@@ -76,6 +90,7 @@ pub struct Node {
     /// Done when no programs of an earlier agent are at work.
     relieved: Once,
     pin_dir: PathBuf,
+    drain: Duration,
     /// Of an earlier agent, until its programs are detached.
     locks: Mutex<Arc<[File]>>,
     everywhere: Everywhere,
@@ -118,8 +133,8 @@ impl Node {
         let options = Options {
             pin_dir: settings.pin_dir.clone(),
             interfaces: settings.interfaces.clone(),
-            // Nothing that is configured needs it yet.
-            name_interfaces: Interfaces::None,
+            name_interfaces: settings.name_interfaces.clone(),
+            believed: Believed::OfConnections,
             log: log_level(),
             locks: settings.locks.clone(),
         };
@@ -137,15 +152,22 @@ impl Node {
                 let attached = datapath.attachments().map(ToString::to_string);
                 let unguarded = datapath.unguarded().iter();
                 let missing = unguarded.map(|it| format!("no guard on {}: {}", it.interface, it.reason));
-                let description = attached.chain(missing).collect::<Vec<_>>().join(", ");
+                let unread = datapath.without_name_reader().iter();
+                let unread = unread.map(|it| format!("no names read on {}: {}", it.interface, it.reason));
+                let description = attached.chain(missing).chain(unread).collect::<Vec<_>>().join(", ");
                 (Some(datapath), format!("ebpf: {description}"))
             }
             Err(reason) => (None, format!("userspace (ordinary sockets), {reason}")),
         };
+        let forwarding = forwarding::open(datapath.as_ref(), settings.forwarding.as_ref());
         Ok(Self {
+            forwarding: forwarding.map(Mutex::new),
+            ending: Mutex::default(),
+            drain: settings.drain,
             bound: Mutex::default(),
             inherited: Mutex::default(),
-            steering: datapath.map(|datapath| Mutex::new(Steering::new(datapath, settings.drain))),
+            steering: datapath
+                .map(|datapath| Mutex::new(Steering::new(datapath, settings.drain, settings.unknown_names))),
             vips: Mutex::new(Vips::new(settings.tracking, settings.arp, settings.drain, Instant::now())),
             syn_hold: settings.syn_hold.map(|time| Mutex::new(SynHold::new(time, Instant::now()))),
             released: Once::new(),
@@ -174,6 +196,37 @@ impl Node {
         let steering = self.steering.as_ref().map(lock);
         let unguarded = steering.iter().flat_map(|steering| steering.datapath.unguarded());
         unguarded.map(|unguarded| unguarded.interface.clone()).collect()
+    }
+
+    /// Interfaces on which names should be read, and are not.
+    pub fn unread(&self) -> Vec<String> {
+        let steering = self.steering.as_ref().map(lock);
+        let unread = steering.iter().flat_map(|steering| steering.datapath.without_name_reader());
+        unread.map(|unread| unread.interface.clone()).collect()
+    }
+
+    /// Returns `true` if names are read on some interface, or will be when it comes.
+    pub fn reads_names(&self) -> bool {
+        self.steering.as_ref().is_some_and(|steering| lock(steering).datapath.reads_names())
+    }
+
+    /// The earliest places on this node at which the terms of a listener hold, which has the name
+    /// among those of the frontend's port.
+    pub fn enforcement(&self, frontend: &FrontendKey, name: &HostPattern) -> Enforcement {
+        match &self.steering {
+            Some(steering) => lock(steering).datapath.enforcement(frontend, name),
+            None => Enforcement { clients: EnforcedAt::Accept, budgets: EnforcedAt::Accept },
+        }
+    }
+
+    /// Connections that the kernel let in and refused, by whose budget they were taken from; empty
+    /// where names are not read.
+    pub fn budgets(&self) -> Vec<(BudgetOwner, BudgetUse)> {
+        let steering = self.steering.as_ref().map(lock);
+        let budgets = steering.iter().flat_map(|steering| steering.datapath.budgets());
+        budgets
+            .map(|(owner, Bucket { taken, refused, .. })| (owner.clone(), BudgetUse { taken, refused }))
+            .collect()
     }
 
     /// The number of cores that can serve: the kernel programs have room for the sockets of so
@@ -209,6 +262,9 @@ impl Node {
         if let Some(hold) = &self.syn_hold {
             lock(hold).doubt();
         }
+        if let Ok(forwarding) = &self.forwarding {
+            lock(forwarding).reread()?;
+        }
         match &self.steering {
             Some(steering) => lock(steering).datapath.reread(),
             None => Ok(()),
@@ -243,6 +299,10 @@ impl Node {
     /// until then another one may have to go on with them.
     pub fn relieve_predecessors(&self) {
         self.relieved.call_once(|| {
+            if let (Some(steering), Err(_)) = (&self.steering, &self.forwarding) {
+                let pins = lock(steering).datapath.place();
+                *lock(&self.ending) = Ending::begin(pins, self.drain, Instant::now());
+            }
             let locks = std::mem::take(&mut *lock(&self.locks));
             let result = match &self.steering {
                 Some(steering) => lock(steering).datapath.relieve_predecessors(),
@@ -314,12 +374,14 @@ impl Node {
     /// Steers connections to these frontends, and to no others, once the proxy serves them; then
     /// takes away addresses that are not wanted any more. Returns the frontends that are not
     /// steered.
-    pub fn serve(&self, mut wanted: BTreeSet<FrontendKey>) -> RefusedFrontends {
+    pub fn serve(&self, wanted: impl Into<Wanted>) -> RefusedFrontends {
         let now = Instant::now();
+        let served = wanted.into();
+        let mut wanted = served.frontends.clone();
         let refused = match &self.steering {
             Some(steering) => {
                 let taken = self.taken(&wanted);
-                lock(steering).apply(wanted.clone(), taken, &lock(&self.vips), now)
+                lock(steering).apply(served, taken, &lock(&self.vips), now)
             }
             None => BTreeMap::new(),
         };
@@ -335,6 +397,22 @@ impl Node {
             None => self.released.call_once(release),
         }
         refused
+    }
+
+    /// Forwards new connections and datagrams of these tables in the kernel, and no others. To be
+    /// called when user space serves all that is wanted: it serves what is not forwarded.
+    pub fn forward(&self, tables: Vec<ForwardTable>) {
+        if let Ok(forwarding) = &self.forwarding {
+            lock(forwarding).apply(tables, &lock(&self.served), Instant::now());
+        }
+    }
+
+    /// The state of forwarding in the kernel, or why there is none.
+    ///
+    /// # Errors
+    /// Where nothing is forwarded in the kernel.
+    pub fn forwarding(&self) -> Result<ForwardingReport, NotForwarding> {
+        self.forwarding.as_ref().map(|forwarding| lock(forwarding).report()).map_err(Clone::clone)
     }
 
     /// Has new connections wait for the next agent, while those that are open end.
@@ -369,6 +447,10 @@ impl Node {
         }
         if let Some(hold) = &self.syn_hold {
             lock(hold).tend(now);
+        }
+        match &self.forwarding {
+            Ok(forwarding) => lock(forwarding).tend(now),
+            Err(_) => _ = lock(&self.ending).take_if(|ending| ending.tend(now)),
         }
         if self.is_disturbed() { Tended::Disturbed } else { Tended::Undisturbed }
     }
@@ -438,10 +520,13 @@ mod tests {
             steering: Choice::Sockets,
             pin_dir: "/nonexistent".into(),
             interfaces: Interfaces::None,
+            name_interfaces: Interfaces::None,
+            unknown_names: None,
             tracking: Tracking::On,
             arp: Arp::Untouched,
             syn_hold: None,
             everywhere: Everywhere::All,
+            forwarding: None,
             drain: Duration::ZERO,
             locks: Arc::default(),
         };

@@ -1,7 +1,9 @@
 //! The pure difference of what the maps hold and what they should hold, in an order that leaves no
 //! gap.
 
+pub(crate) mod admission;
 pub(crate) mod desired;
+pub(crate) mod forward;
 pub(crate) mod key;
 pub(crate) mod names;
 pub(crate) mod table;
@@ -10,21 +12,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use portcullis_common::abi::{Address, FrontendKey, TCP, UDP, VIP_EXCLUSIVE};
+use portcullis_common::abi::{Address, Budget, FrontendKey, ListenerTerms, TCP, UDP, VIP_EXCLUSIVE};
 
+use admission::ClientKey;
 use names::NameKey;
 use table::{Change, Difference};
 
 /// Contents of the maps, as they are or as they should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Frontend → listener group.
+    /// Frontend → listener group, and list of clients.
     pub frontends: BTreeMap<FrontendKey, u32>,
     /// VIP → flags.
     pub vips: BTreeMap<Address, u32>,
     /// Frontend → table of names.
     pub name_tables: BTreeMap<FrontendKey, u32>,
+    /// Name → number of the listener.
     pub names: BTreeMap<NameKey, u32>,
+    /// Listener → its terms.
+    pub listeners: BTreeMap<u32, ListenerTerms>,
+    pub budgets: BTreeMap<u32, Budget>,
+    /// Range of addresses in a list → whether they may connect.
+    pub clients: BTreeMap<ClientKey, u32>,
 }
 
 /// One map write; a variant for each map.
@@ -35,22 +44,34 @@ pub enum Op {
     Vip(Change<Address, u32>),
     NameTable(Change<FrontendKey, u32>),
     Name(Change<NameKey, u32>),
+    Listener(Change<u32, ListenerTerms>),
+    Budget(Change<u32, Budget>),
+    Client(Change<ClientKey, u32>),
 }
 
 /// The writes to get from one to the other, in an order without gaps: frontends come before the VIP
 /// that would drop their packets, and go after it; names come before the frontends that have them,
-/// and go after those.
+/// and go after those. What is referred to comes first and goes last: lists of clients, budgets,
+/// then the listeners that have them.
 pub fn plan(observed: &Contents, desired: &Contents) -> Vec<Op> {
     let frontends = Difference::between(&observed.frontends, &desired.frontends);
     let vips = Difference::between(&observed.vips, &desired.vips);
     let tables = Difference::between(&observed.name_tables, &desired.name_tables);
     let names = Difference::between(&observed.names, &desired.names);
+    let listeners = Difference::between(&observed.listeners, &desired.listeners);
+    let budgets = Difference::between(&observed.budgets, &desired.budgets);
+    let clients = Difference::between(&observed.clients, &desired.clients);
+    let new_terms = clients.put.into_iter().map(Op::Client).chain(budgets.put.into_iter().map(Op::Budget));
+    let new_terms = new_terms.chain(listeners.put.into_iter().map(Op::Listener));
+    let old_terms = listeners.remove.into_iter().map(Op::Listener);
+    let old_terms = old_terms.chain(budgets.remove.into_iter().map(Op::Budget));
+    let old_terms = old_terms.chain(clients.remove.into_iter().map(Op::Client));
     let new = frontends.put.into_iter().map(Op::Frontend).chain(vips.put.into_iter().map(Op::Vip));
     let old = vips.remove.into_iter().map(Op::Vip).chain(frontends.remove.into_iter().map(Op::Frontend));
     let new_names = names.put.into_iter().map(Op::Name).chain(tables.put.into_iter().map(Op::NameTable));
     let old_names =
         tables.remove.into_iter().map(Op::NameTable).chain(names.remove.into_iter().map(Op::Name));
-    new.chain(new_names).chain(old_names).chain(old).collect()
+    new_terms.chain(new).chain(new_names).chain(old_names).chain(old).chain(old_terms).collect()
 }
 
 impl Contents {
@@ -61,6 +82,9 @@ impl Contents {
             Op::Vip(change) => change.apply(&mut self.vips),
             Op::NameTable(change) => change.apply(&mut self.name_tables),
             Op::Name(change) => change.apply(&mut self.names),
+            Op::Listener(change) => change.apply(&mut self.listeners),
+            Op::Budget(change) => change.apply(&mut self.budgets),
+            Op::Client(change) => change.apply(&mut self.clients),
         }
     }
 }
@@ -75,6 +99,11 @@ impl fmt::Display for Op {
                 write!(f, "names of {}", SocketAddr::new(ip(&key.address), key.port()))
             }
             Self::Name(Change::Put(key, _) | Change::Remove(key)) => write!(f, "{key}"),
+            Self::Listener(Change::Put(number, _) | Change::Remove(number)) => {
+                write!(f, "terms of listener {number}")
+            }
+            Self::Budget(Change::Put(number, _) | Change::Remove(number)) => write!(f, "budget {number}"),
+            Self::Client(Change::Put(key, _) | Change::Remove(key)) => write!(f, "{key}"),
             Self::Vip(Change::Put(address, VIP_EXCLUSIVE)) => write!(f, "VIP {} (exclusive)", ip(address)),
             Self::Vip(Change::Put(address, _) | Change::Remove(address)) => write!(f, "VIP {}", ip(address)),
         }
@@ -117,8 +146,38 @@ mod tests {
         let name_tables = btree_map(frontend(), 0..3u32, 0..6);
         let names = btree_map(name, Just(1), 0..8);
         let vips = btree_map(address(), prop_oneof![Just(VIP_SHARED), Just(VIP_EXCLUSIVE)], 0..6);
-        (btree_map(frontend(), 0..3u32, 0..24), vips, name_tables, names).prop_map(
-            |(frontends, vips, name_tables, names)| Contents { frontends, vips, name_tables, names },
+        (btree_map(frontend(), 0..3u32, 0..24), vips, name_tables, names)
+            .prop_map(|(frontends, vips, name_tables, names)| Contents {
+                frontends,
+                vips,
+                name_tables,
+                names,
+                ..Contents::default()
+            })
+            .prop_flat_map(|contents| (Just(contents), terms()))
+            .prop_map(|(contents, (listeners, budgets, clients))| Contents {
+                listeners,
+                budgets,
+                clients,
+                ..contents
+            })
+    }
+
+    type Terms = (BTreeMap<u32, ListenerTerms>, BTreeMap<u32, Budget>, BTreeMap<ClientKey, u32>);
+
+    fn terms() -> impl Strategy<Value = Terms> {
+        let listener = (0..3u32, 0..3u32)
+            .prop_map(|(budget, clients)| ListenerTerms { budgets: [budget, 0, 0], clients });
+        let budget = (1..4u32).prop_map(|rate| Budget::new(rate, rate));
+        let client = (1..3u32, 0..3u8).prop_map(|(list, host)| ClientKey {
+            list,
+            prefix: 160,
+            address: Address::v4([10, 0, 0, host]),
+        });
+        (
+            btree_map(0..4u32, listener, 0..4),
+            btree_map(1..3u32, budget, 0..3),
+            btree_map(client, 0..2u32, 0..4),
         )
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod btf;
+pub(crate) mod forward;
 pub(crate) mod guards;
 pub(crate) mod interfaces;
 pub(crate) mod kernel;

@@ -2,19 +2,23 @@
 //! when.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use portcullis_model::FrontendKey;
 
 use crate::datapath::Datapath;
 use crate::error::RefusedFrontends;
-use crate::plan::desired::Desired;
+use crate::plan::desired::{Desired, Wanted};
 use crate::vips::Vips;
 
 pub(crate) struct Steering {
     pub(crate) datapath: Datapath,
     /// Last given to the programs by this agent, successfully.
     served: BTreeSet<FrontendKey>,
+    /// Last wanted, without frontends.
+    terms: Wanted,
+    unknown_names: Option<NonZeroU32>,
     closing: Closing,
     next_guarding: Instant,
 }
@@ -29,25 +33,31 @@ struct Closing {
 }
 
 impl Steering {
-    pub(crate) fn new(datapath: Datapath, drain: Duration) -> Self {
+    pub(crate) fn new(datapath: Datapath, drain: Duration, unknown_names: Option<NonZeroU32>) -> Self {
         let closing = Closing { until: BTreeMap::new(), drain };
-        Self { datapath, served: BTreeSet::new(), closing, next_guarding: Instant::now() }
+        let (served, terms) = (BTreeSet::new(), Wanted::default());
+        Self { datapath, served, terms, unknown_names, closing, next_guarding: Instant::now() }
     }
 
     /// Writes only what differs from the maps. Those of the frontends that are `taken` are left to
     /// the processes that have them.
     pub(crate) fn apply(
         &mut self,
-        mut wanted: BTreeSet<FrontendKey>,
+        mut terms: Wanted,
         taken: RefusedFrontends,
         vips: &Vips,
         now: Instant,
     ) -> RefusedFrontends {
-        let mut refused = taken;
+        let (mut refused, mut wanted) = (taken, std::mem::take(&mut terms.frontends));
         wanted.retain(|frontend| !refused.contains_key(frontend));
         let mut desired = Desired::new(wanted.iter().copied(), vips.sharing());
         self.closing.update(&self.served, &desired, now);
         desired.leaving = self.closing.until.keys().copied().collect();
+        desired.unknown_names = self.unknown_names;
+        desired.clients.clone_from(&terms.clients);
+        desired.names.clone_from(&terms.names);
+        desired.names.iter_mut().for_each(|table| table.frontends.retain(|it| wanted.contains(it)));
+        self.terms = terms;
         match self.datapath.apply(&desired) {
             Ok(_) => self.served = wanted,
             Err(error) => {
@@ -71,7 +81,8 @@ impl Steering {
         if self.closing.is_due(now) || !self.datapath.holds(vips.sharing()) {
             // What is served is not refused, and a failed write is tried again with the next
             // snapshot.
-            self.apply(self.served.clone(), RefusedFrontends::new(), vips, now);
+            let wanted = Wanted { frontends: self.served.clone(), ..std::mem::take(&mut self.terms) };
+            self.apply(wanted, RefusedFrontends::new(), vips, now);
         }
     }
 }

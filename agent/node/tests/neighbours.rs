@@ -24,10 +24,13 @@ fn node(arp: Arp) -> Node {
         steering: Choice::Sockets,
         pin_dir: "/nonexistent".into(),
         interfaces: Interfaces::None,
+        name_interfaces: Interfaces::None,
+        unknown_names: None,
         tracking: Tracking::Off,
         arp,
         syn_hold: None,
         everywhere: Everywhere::Interfaces,
+        forwarding: None,
         drain: Duration::ZERO,
         locks: Arc::default(),
     };

@@ -29,10 +29,13 @@ fn open_where(everywhere: Everywhere, steering: Choice, pin_dir: &Path, drain: D
         steering,
         pin_dir,
         interfaces,
+        name_interfaces: Interfaces::None,
+        unknown_names: None,
         tracking: Tracking::On,
         arp: Arp::Untouched,
         syn_hold: None,
         everywhere,
+        forwarding: None,
         drain,
         locks: Arc::default(),
     };

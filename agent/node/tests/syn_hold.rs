@@ -34,10 +34,13 @@ fn serving(pin_dir: &Path, cores: &Cores, hold: Option<Duration>, frontends: &BT
         steering: Choice::Programs,
         pin_dir: pin_dir.to_owned(),
         interfaces: Interfaces::None,
+        name_interfaces: Interfaces::None,
+        unknown_names: None,
         tracking: Tracking::Off,
         arp: Arp::Untouched,
         syn_hold: hold,
         everywhere: Everywhere::All,
+        forwarding: None,
         drain: Duration::ZERO,
         locks: Arc::default(),
     };

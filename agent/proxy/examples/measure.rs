@@ -127,7 +127,12 @@ fn frontend(address: SocketAddr, serves: Serves) -> (FrontendKey, Arc<Port>) {
         parent: gateway.clone(),
         name: address.port().to_string().into(),
     };
-    let listeners = PortListeners::of(Arc::new(Listener { id, hostname: HostPattern::Any, serves }));
+    let listeners = PortListeners::of(Arc::new(Listener {
+        id,
+        hostname: HostPattern::Any,
+        serves,
+        admission: Arc::default(),
+    }));
     let frontend = FrontendKey::tcp(address);
     let gateway = Arc::new(Gateway::new(gateway));
     (frontend, Arc::new(Port { gateway, key: frontend.port_key(), listeners }))

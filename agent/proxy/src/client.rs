@@ -2,9 +2,11 @@
 //! bytes, and how long they may stay idle.
 
 pub(crate) mod accept;
+pub(crate) mod budget;
 pub(crate) mod clients;
 pub(crate) mod connection;
 pub(crate) mod connection_limit;
+pub(crate) mod exchange;
 pub(crate) mod frame_budget;
 pub(crate) mod framing;
 pub(crate) mod hello;
@@ -14,4 +16,5 @@ pub(crate) mod progress;
 pub(crate) mod server_name;
 pub(crate) mod stream;
 pub(crate) mod tls;
+pub(crate) mod turns;
 pub(crate) mod write_buffer;

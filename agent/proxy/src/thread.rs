@@ -20,11 +20,13 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::client::accept::accept_forever;
+use crate::client::budget::SharedBudgets;
 use crate::client::clients::Clients;
 use crate::client::connection::{Opened, Opener};
 use crate::client::connection_limit::{ConnectionLimits, SharedCounts};
 use crate::client::listener::Listeners;
 use crate::client::tls::TlsFactory;
+use crate::client::turns::HandshakeTurns;
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
@@ -59,6 +61,7 @@ pub(crate) enum Command {
 #[derive(Clone, Default)]
 pub(crate) struct Shared {
     connections: SharedCounts,
+    budgets: SharedBudgets,
     sessions: SessionCount,
     hops: Hops,
 }
@@ -159,7 +162,7 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, sessions, hops } = shared;
+        let Shared { connections, budgets, sessions, hops } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -168,7 +171,7 @@ impl Core {
         let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
-        let listeners = Rc::new(Listeners::new(tls));
+        let listeners = Rc::new(Listeners::new(tls, budgets));
         let tasks = TaskTracker::new();
         let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
         let udp = Rc::new(UdpFrontends::new(Context {
@@ -191,11 +194,14 @@ impl Core {
             udp.clone(),
             access_log.clone(),
         )));
+        let turns = Rc::<HandshakeTurns>::default();
+        tokio::task::spawn_local(or_abort(turns.clone().give_forever()));
         let opener = Opener {
             snapshot: snapshot.clone(),
             connection_limits: connection_limits.clone(),
             listeners: listeners.clone(),
             counters: counters.clone(),
+            turns,
         };
         let router = Router {
             listeners: listeners.clone(),

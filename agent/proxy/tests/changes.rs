@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use portcullis_model::{BackendProtocol, Limits};
+use portcullis_model::{BackendProtocol, FrontendKey, Limits, Listener, Serves};
 use support::origin::Origin;
 use support::rules::rule;
 use support::via::{Client, Via};
@@ -42,6 +42,25 @@ async fn connections_of_a_listener_that_is_gone_end_and_others_stay() {
         world.https("b.test", vec![rule()]);
         world.apply().await;
         assert_eq!(stays.send("GET /\nhost: a.test").await.status, 200);
+    }
+}
+
+/// The same listener by name.
+#[tokio::test]
+async fn connections_of_https_end_when_their_listener_passes_tls_on() {
+    let (world, _origin) = two_tenants().await;
+    for via in [Via::Http1Tls, Via::Http2Tls] {
+        let mut client = Client::connect(via, world.tls, "b.test").await;
+        assert_eq!(client.send("GET /\nhost: b.test").await.status, 200);
+        let mut snapshot = world.snapshot();
+        let port = Arc::make_mut(snapshot.frontends.get_mut(&FrontendKey::tcp(world.tls)).unwrap());
+        let https = port.listeners.sorted().into_iter().find(|it| it.hostname.to_string() == "b.test");
+        let mut passed = Listener::clone(https.unwrap());
+        passed.serves = Serves::TlsPassthrough(Arc::default());
+        port.listeners.add(Arc::new(passed)).unwrap();
+        assert!(world.proxy.apply(Arc::new(snapshot)).await.is_empty());
+        eventually("the connection is closed", async || client.closed().await).await;
+        assert!(world.proxy.apply(Arc::new(world.snapshot())).await.is_empty());
     }
 }
 

@@ -61,7 +61,11 @@ impl Admin {
             ),
             "/readyz" => readiness(&state, self.membership.as_ref()),
             "/metrics" => self.metrics(&state, request.headers()).await,
-            "/config" => ok(portcullis_inspect::dump(&state.snapshot)),
+            "/config" => {
+                let mechanisms = self.plane.mechanisms().into_iter();
+                let served_by = mechanisms.map(|(frontend, by)| (frontend.to_string(), by.to_string()));
+                ok(portcullis_inspect::dump_served(&state.snapshot, &served_by.collect()))
+            }
             "/routes" => ok(portcullis_inspect::routes(&state.snapshot)),
             "/status" => self.statuses().await,
             "/problems" => ok(problems(&state)),

@@ -38,6 +38,14 @@ pub(crate) struct Build {
 }
 
 impl Build {
+    /// The agent's program.
+    pub(crate) fn binary(&self) -> Result<PathBuf> {
+        match &self.binary {
+            Some(binary) => Ok(binary.clone()),
+            None => build::release(),
+        }
+    }
+
     /// Installs what benchmarks need and builds the agent, unless there is one already.
     pub(crate) fn portcullis(&self) -> Result<Portcullis> {
         let datapath = if self.userspace { Datapath::Userspace } else { Datapath::Auto };

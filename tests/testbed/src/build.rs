@@ -16,10 +16,11 @@ pub fn release() -> Result<PathBuf> {
     Ok(target_directory().join("release/portcullis"))
 }
 
-/// Builds kernel programs and agent in a quarter of the time; it serves the same, slower.
+/// Builds kernel programs and agent in a fifth of the time; it serves the same, slower, and has the
+/// system's allocator.
 pub fn debug() -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
-    command::run(cargo().args(["build", "--locked", "--package", "portcullis"]))?;
+    command::run(cargo().args(["build", "--locked", "--package", "portcullis", "--no-default-features"]))?;
     Ok(debug_program())
 }
 

@@ -33,7 +33,7 @@ const READ: &[&str] = &[
 ];
 
 /// Written by hand: the Helm chart installs them, below `deploy/crds`.
-const OWN: &[&str] = &["own/gatewayparameters.yaml"];
+const OWN: &[&str] = &["own/gatewayparameters.yaml", "own/listenerpolicy.yaml"];
 
 /// A release's CRDs, patched: for `deploy/crds` if it is the committed release, else for
 /// `target/crds`.

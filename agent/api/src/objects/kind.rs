@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_written_where_the_gateway_api_has_them_and_nowhere_else() {
+    fn statuses_are_written_where_there_are_any_and_nowhere_else() {
         let written: Vec<_> = Kind::ALL
             .iter()
             .filter(|kind| kind.status() == StatusUse::Written)
@@ -229,7 +229,8 @@ mod tests {
                 "TLSRoute",
                 "TCPRoute",
                 "UDPRoute",
-                "BackendTLSPolicy"
+                "BackendTLSPolicy",
+                "ListenerPolicy"
             ]
         );
     }

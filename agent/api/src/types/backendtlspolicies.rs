@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::{LocalObjectReference, ParentReference};
+use super::shared::{LocalObjectReference, PolicyStatus, PolicyTargetReference};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(
@@ -30,15 +29,6 @@ pub struct BackendTlsPolicySpec {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct PolicyTargetReference {
-    pub group: String,
-    pub kind: String,
-    pub name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "sectionName")]
-    pub section_name: Option<String>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct BackendTlsValidation {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "caCertificateRefs")]
     pub ca_certificate_refs: Option<Vec<LocalObjectReference>>,
@@ -57,18 +47,4 @@ pub struct SubjectAltName {
     pub r#type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct PolicyStatus {
-    pub ancestors: Vec<PolicyAncestorStatus>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct PolicyAncestorStatus {
-    #[serde(rename = "ancestorRef")]
-    pub ancestor_ref: ParentReference,
-    pub conditions: Vec<Condition>,
-    #[serde(rename = "controllerName")]
-    pub controller_name: String,
 }

@@ -8,6 +8,7 @@ pub mod gatewayparameters;
 pub mod gateways;
 pub mod grpcroutes;
 pub mod httproutes;
+pub mod listenerpolicies;
 pub mod listenersets;
 pub mod referencegrants;
 pub mod shared;

@@ -312,6 +312,29 @@ pub struct PathModifier {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct PolicyAncestorStatus {
+    #[serde(rename = "ancestorRef")]
+    pub ancestor_ref: ParentReference,
+    pub conditions: Vec<Condition>,
+    #[serde(rename = "controllerName")]
+    pub controller_name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct PolicyStatus {
+    pub ancestors: Vec<PolicyAncestorStatus>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct PolicyTargetReference {
+    pub group: String,
+    pub kind: String,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "sectionName")]
+    pub section_name: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct RequestMirror {
     #[serde(rename = "backendRef")]
     pub backend_ref: BackendObjectReference,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use portcullis_api::ObjectKey;
-use portcullis_api::types::backendtlspolicies::PolicyStatus;
+use portcullis_api::types::shared::PolicyStatus;
 use portcullis_gateway::{ConditionSummary, Status, parent_name};
 use portcullis_log::{CurrentProblems, Difference};
 use serde_json::json;

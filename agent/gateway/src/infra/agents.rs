@@ -11,7 +11,7 @@ use portcullis_model::ObjectName;
 
 use super::address::MOST_PUBLISHED;
 use super::object::name_of;
-use crate::address_range::is_special;
+use crate::special_address::is_special;
 
 /// By the name of its node, what the agents there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,13 +11,12 @@ use portcullis_api::types::gatewayparameters::{
 };
 use portcullis_api::types::gateways::Gateway;
 use portcullis_api::{Kind, Objects};
-use portcullis_model::{AccessLog, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
+use portcullis_model::{AccessLog, AddressRange, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
 use serde_json::{Map, Value};
 
 use super::limits;
 use super::syntax::{billionths, is_label_value, is_qualified_name};
 use crate::Fault;
-use crate::address_range::AddressRange;
 use crate::claims::Claims;
 
 /// The parameters of what serves a Gateway.

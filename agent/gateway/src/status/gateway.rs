@@ -30,6 +30,8 @@ pub(crate) struct GatewayView<'a> {
     pub(crate) unprovisioned: Option<&'a Fault>,
     pub(crate) attached_sets: usize,
     pub(crate) attached_gateways: Option<usize>,
+    /// The ListenerPolicies that apply to all listeners.
+    pub(crate) affected: Option<String>,
 }
 
 pub(crate) struct ChildView<'a> {
@@ -46,6 +48,8 @@ pub(crate) struct ChildView<'a> {
     pub(crate) client_certificate: &'a ClientCertificate,
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
+    /// The ListenerPolicies that apply to all listeners.
+    pub(crate) affected: Option<String>,
 }
 
 pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
@@ -70,6 +74,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     resolve(&mut conditions, view.client_certificate);
+    conditions.affected(view.affected.as_deref());
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
     GatewayStatus {
         addresses: Some(addresses),
@@ -96,6 +101,7 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     resolve(&mut conditions, view.client_certificate);
+    conditions.affected(view.affected.as_deref());
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
     GatewayStatus {
         addresses: Some(addresses),

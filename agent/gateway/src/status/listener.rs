@@ -20,6 +20,8 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) unserved: Vec<String>,
     pub(crate) overlap: Overlap,
     pub(crate) names: Names,
+    /// The ListenerPolicy of which it is the target.
+    pub(crate) affected: Option<String>,
 }
 
 /// The names of a listener's hostname, compared with those of earlier listeners of the port.
@@ -84,6 +86,7 @@ impl ListenerView<'_> {
         if self.overlap == Overlap::Some {
             conditions.bad(ConditionType::OverlappingTLSConfig, &overlapping(self.listener));
         }
+        conditions.affected(self.affected.as_deref());
         conditions
     }
 

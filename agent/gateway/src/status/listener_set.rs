@@ -17,6 +17,8 @@ pub(crate) struct SetView<'a> {
     /// Missing parts of what is generated for the parent, in words that its children may read.
     pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) listeners: Vec<ListenerView<'a>>,
+    /// The ListenerPolicies that apply to all listeners.
+    pub(crate) affected: Option<String>,
 }
 
 /// "Accepted and Programmed conditions, when surfacing details about listeners, MUST only summarize
@@ -29,6 +31,7 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Accepted, refusal.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
+    conditions.affected(view.affected.as_deref());
     let listeners = view.listeners.iter().map(|listener| listener.status(view.generation)).collect();
     let listeners = view.refusal.is_none().then_some(listeners);
     ListenerSetStatus { conditions: Some(conditions.list), listeners }

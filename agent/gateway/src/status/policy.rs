@@ -1,8 +1,7 @@
 //! Policy status: one entry per Gateway of ours for which the policy is in force.
 
 use portcullis_api::GATEWAY_GROUP;
-use portcullis_api::types::backendtlspolicies::{PolicyAncestorStatus, PolicyStatus};
-use portcullis_api::types::shared::ParentReference;
+use portcullis_api::types::shared::{ParentReference, PolicyAncestorStatus, PolicyStatus};
 use portcullis_model::ObjectName;
 
 use crate::conditions::Conditions;

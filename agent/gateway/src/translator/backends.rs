@@ -16,8 +16,8 @@ use super::gateways::{ChangedGateways, Gateways};
 use super::owners::{ChangedOwners, Owner, Owners};
 use super::relation::Relation;
 use super::snapshot::NextSnapshot;
-use crate::address_range::is_special;
 use crate::route::{BackendUse, ProtocolSource, backend};
+use crate::special_address::is_special;
 use crate::{AgentRole, EndpointRule, Settings};
 
 /// Endpoints of a Service that one message names; others are counted.

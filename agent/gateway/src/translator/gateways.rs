@@ -14,7 +14,6 @@ use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners, changed_classes, gateways_of};
 use super::owners::{ChangedOwners, Owner, Owners};
 use super::relation::Relation;
-use crate::address_range::is_special;
 use crate::claims::Claims;
 use crate::feedback::Observations;
 use crate::infra::{self, AssignedAddresses, Parameters};
@@ -23,6 +22,7 @@ use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
 use crate::protocol::Protocol;
 use crate::selector::{NamespaceRule, Namespaces};
+use crate::special_address::is_special;
 use crate::{Fault, Reason, Settings};
 
 const API_SERVERS: &str = "it is the API server's";

@@ -67,6 +67,10 @@ impl Hierarchy {
         self.nodes.get(key)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ParentKey> {
+        self.nodes.keys()
+    }
+
     /// The Gateway that an object's listeners are merged into: its parent, or itself.
     pub(super) fn gateway_of<'n>(&'n self, key: &'n ParentKey) -> Option<&'n ObjectName> {
         self.nodes.get(key)?.gateway(key)

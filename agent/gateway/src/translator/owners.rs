@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use portcullis_api::{Kind, ObjectKey, Objects};
-use portcullis_model::ObjectName;
+use portcullis_model::{AddressRange, ObjectName};
 
 use super::changes::{ChangedObjects, service_of};
 use super::relation::Relation;
 use crate::Settings;
-use crate::address_range::AddressRange;
 use crate::feedback::Observations;
 use crate::infra::{carried_addresses, cluster_addresses, generated_for};
 

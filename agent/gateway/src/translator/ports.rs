@@ -8,6 +8,7 @@ use portcullis_model::{
     Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, Serves, TlsTermination,
 };
 
+use super::admissions::{Admissions, ChangedAdmissions};
 use super::gateways::{ChangedGateways, Gateways};
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, Listeners};
@@ -49,7 +50,18 @@ pub(super) struct Sources<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
+    pub(super) admissions: &'s Admissions,
     pub(super) tables: &'s Tables,
+}
+
+/// The changes of the stages before.
+#[derive(Clone, Copy)]
+pub(super) struct Changes<'c> {
+    pub(super) listeners: &'c ChangedListeners,
+    pub(super) hierarchy: &'c ChangedHierarchy,
+    pub(super) gateways: &'c ChangedGateways,
+    pub(super) admissions: &'c ChangedAdmissions,
+    pub(super) tables: &'c ChangedTables,
 }
 
 // === impl Ports ===
@@ -69,23 +81,18 @@ impl Ports {
         self.mismatched.get(listener).map(String::as_str)
     }
 
-    pub(super) fn update(
-        &mut self,
-        judged: &ChangedListeners,
-        attached: &ChangedHierarchy,
-        merged: &ChangedGateways,
-        tables: &ChangedTables,
-        sources: Sources<'_>,
-    ) -> ChangedPorts {
+    pub(super) fn update(&mut self, changed: Changes<'_>, sources: Sources<'_>) -> ChangedPorts {
         let mut changes = PortChanges::new();
-        let mut listeners: BTreeSet<_> = judged.listeners.union(&tables.listeners).cloned().collect();
-        for parent in attached.moved.union(&merged.acceptances) {
+        let listeners = changed.listeners.listeners.union(&changed.tables.listeners);
+        let mut listeners: BTreeSet<_> = listeners.cloned().collect();
+        let parents = changed.hierarchy.moved.union(&changed.gateways.acceptances);
+        for parent in parents.chain(&changed.admissions.parents) {
             listeners.extend(sources.listeners.keys_of(parent));
         }
         for listener in listeners {
             self.refresh(listener, sources, &mut changes);
         }
-        for gateway in &merged.limits {
+        for gateway in &changed.gateways.limits {
             for port in self.of(gateway) {
                 changes.entry(gateway.clone()).or_default().entry(port).or_default();
             }
@@ -190,7 +197,8 @@ impl Sources<'_> {
             Protocol::Udp => Serves::Udp(tables.only_rule(key).clone()),
             Protocol::Unknown => return None,
         };
-        let model = Listener { id, hostname: listener.hostname.clone(), serves };
+        let admission = self.admissions.of(key).clone();
+        let model = Listener { id, hostname: listener.hostname.clone(), serves, admission };
         Some(Served { port: listener.port, listener: Arc::new(model) })
     }
 }
@@ -212,7 +220,7 @@ mod tests {
         let gateway = ObjectName::new("infra", "web");
         let id =
             ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: name.into() };
-        Arc::new(Listener { id, hostname: HostPattern::Any, serves })
+        Arc::new(Listener { id, hostname: HostPattern::Any, serves, admission: Arc::default() })
     }
 
     #[test]

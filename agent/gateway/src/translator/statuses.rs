@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::admissions::ChangedAdmissions;
 use super::changes::ChangedObjects;
 use super::conflicts::ChangedConflicts;
 use super::frontends::ChangedFrontends;
@@ -37,6 +38,7 @@ pub(super) struct Changes<'c> {
     pub(super) listeners: &'c ChangedListeners,
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
+    pub(super) admissions: &'c ChangedAdmissions,
     pub(super) routes: BTreeSet<ObjectKey>,
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
@@ -119,6 +121,8 @@ impl Changes<'_> {
         affected.extend(classes);
         let policies = self.objects.of(Kind::BackendTlsPolicy).chain(self.policies);
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
+        let policies = self.admissions.policies.iter();
+        affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
         affected.extend(refusing.map(|(route, _)| route.clone()));
         let slices = self.objects.of(Kind::EndpointSlice);
@@ -134,6 +138,7 @@ impl Changes<'_> {
         let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
         let parents = parents.chain(&self.hierarchy.candidates);
         let parents = parents.chain(&self.gateways.acceptances).chain(&self.gateways.overlaps);
+        let parents = parents.chain(&self.admissions.parents);
         let attached = self.parents.iter();
         let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));
@@ -174,10 +179,11 @@ mod tests {
     #[test]
     fn every_kind_whose_status_is_ours_gets_one() {
         // Whatever a kind does not know is ignored.
-        let target = json!({"group": "", "kind": "Service", "name": "object"});
+        let target = |group: &str, kind: &str| json!({"group": group, "kind": kind, "name": "object"});
+        let targets = [target("", "Service"), target("gateway.networking.k8s.io", "Gateway")];
         let spec = json!({"controllerName": "c", "gatewayClassName": "object", "hostnames": [],
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
-            "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": [target],
+            "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": targets, "deny": [],
             "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
             "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {

@@ -2,6 +2,7 @@
 //! follow from it. Here stands what an object's status should say, and what no status can say; it
 //! does not know what was published before.
 
+mod admissions;
 mod parents;
 mod policies;
 mod problems;
@@ -10,6 +11,7 @@ mod routes;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, ParentKind};
 
+use super::admissions::Admissions;
 use super::backends::Backends;
 use super::conflicts::KindConflicts;
 use super::frontends::Frontends;
@@ -35,6 +37,7 @@ pub(super) struct View<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
+    pub(super) admissions: &'s Admissions,
     pub(super) policies: &'s Policies,
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
@@ -66,6 +69,7 @@ impl<'s> View<'s> {
                 Some(Status::Route(self.route_status(key, state)))
             }
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
+            Kind::ListenerPolicy => self.listener_policy_status(&key.name),
             _ => None,
         }
     }

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use portcullis_common::abi::{NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED};
-use portcullis_model::FrontendKey;
+use portcullis_common::abi::{NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED, frontend_value};
+use portcullis_model::{ClientRules, FrontendKey};
 
 use crate::plan::Contents;
+use crate::plan::admission::{Clients, Owners, Terms};
 use crate::plan::key::{address, key};
-use crate::plan::names::{NameTable, numbered};
+use crate::plan::names::{NameTable, Numbered, numbered};
 
 /// The listener group all frontends belong to, as long as there is one set of sockets.
 pub(crate) const GROUP: u32 = 0;
@@ -26,6 +29,20 @@ pub struct Desired {
     pub vips: BTreeMap<IpAddr, Sharing>,
     /// The server names of ports whose listeners are found by them.
     pub names: Vec<NameTable>,
+    /// The clients of ports whose listeners all have the same.
+    pub clients: BTreeMap<FrontendKey, Arc<ClientRules>>,
+    /// ClientHellos a second, and at once, that each port gets for names that no listener has; any
+    /// number if none is given.
+    pub unknown_names: Option<NonZeroU32>,
+}
+
+/// The frontends that a node is to serve, and how their listeners are found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub frontends: BTreeSet<FrontendKey>,
+    /// As in [`Desired::names`] and [`Desired::clients`].
+    pub names: Vec<NameTable>,
+    pub clients: BTreeMap<FrontendKey, Arc<ClientRules>>,
 }
 
 /// Other users of a VIP.
@@ -37,26 +54,53 @@ pub enum Sharing {
     Shared,
 }
 
+/// Frontends whose listeners are found in user space.
+impl From<BTreeSet<FrontendKey>> for Wanted {
+    fn from(frontends: BTreeSet<FrontendKey>) -> Self {
+        Self { frontends, ..Self::default() }
+    }
+}
+
 impl Desired {
     pub fn new(
         frontends: impl IntoIterator<Item = FrontendKey>,
         vips: impl IntoIterator<Item = (IpAddr, Sharing)>,
     ) -> Self {
         let (frontends, vips) = (frontends.into_iter().collect(), vips.into_iter().collect());
-        Self { frontends, leaving: BTreeSet::new(), vips, names: Vec::new() }
+        Self { frontends, vips, ..Self::default() }
     }
 
-    /// The same, as the maps hold it, which have been `observed`. An unspecified address is no VIP.
-    pub fn contents(&self, observed: &Contents) -> Contents {
-        let (name_tables, names) = numbered(&self.names, &observed.name_tables);
+    /// The same, as the maps hold it, which have been `observed`, and whose the budgets are. An
+    /// unspecified address is no VIP.
+    pub(crate) fn contents(&self, observed: &Contents, owners: &Owners) -> (Contents, Owners) {
+        let Numbered { frontends: name_tables, names, listeners } = numbered(&self.names, observed);
+        let mut terms = Terms::new(observed, owners);
+        for (listener, table, admission) in listeners {
+            let is_told_before = table.frontends.iter().all(|frontend| self.clients.contains_key(frontend));
+            let clients = if is_told_before { Clients::OfPort } else { Clients::OfListeners };
+            terms.admit(listener, admission, clients);
+        }
+        for (table, rate) in name_tables.values().zip(std::iter::repeat(self.unknown_names)) {
+            rate.iter().for_each(|rate| terms.limit_unknown(*table, *rate));
+        }
+        let frontends = self.frontends.iter().map(|frontend| {
+            let clients = self.clients.get(frontend).and_then(|rules| terms.list(rules));
+            (key(frontend), frontend_value(GROUP, clients.unwrap_or_default()))
+        });
+        let frontends: Vec<_> = frontends.collect();
         let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());
         let leaving = self.leaving.difference(&self.frontends).map(|frontend| (key(frontend), NO_GROUP));
-        Contents {
-            frontends: self.frontends.iter().map(|frontend| (key(frontend), GROUP)).chain(leaving).collect(),
+        let Terms { given, listeners, budgets, clients, .. } = terms;
+        let contents = Contents {
+            frontends: frontends.into_iter().chain(leaving).collect(),
             vips: vips.map(|(ip, sharing)| (address(*ip), flags(*sharing))).collect(),
             name_tables,
             names,
-        }
+            listeners,
+            budgets,
+            clients,
+        };
+        (contents, given)
     }
 }
 

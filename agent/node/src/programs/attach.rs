@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use aya::pin::PinError;
 use aya::programs::links::FdLink;
 use aya::programs::tc::TcAttachOptions;
-use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, XdpMode};
 use aya::util::KernelVersion;
 use portcullis_common::abi::{GUARD, READ_NAMES, STEER};
 
@@ -129,6 +129,34 @@ pub(crate) fn names(
         Err(error) => return Err(unpinned(READ_NAMES, pin, std::io::Error::other(error))),
     }
     Ok(Attachment { program: READ_NAMES, target: interface.name.clone(), how: How::Attached })
+}
+
+/// Attaches a program by tcx, or puts it into the link that is there.
+pub(super) fn tcx(
+    program: &mut SchedClassifier,
+    name: &'static str,
+    pins: &Pins,
+    interface: &Interface,
+    kind: TcAttachType,
+    options: TcAttachOptions,
+) -> Result<Attachment, Unavailable> {
+    let refused = |source| failed(name, interface.name.clone(), source);
+    let pin = pins.link(&interface_pin(name, interface));
+    if adopt(&pin, program.fd().map_err(refused)?.as_fd()) {
+        return Ok(Attachment { program: name, target: interface.name.clone(), how: How::Adopted });
+    }
+    let attached = program.attach_with_options(&interface.name, kind, options);
+    let link = attached.and_then(|id| program.take_link(id)).map_err(refused)?;
+    match FdLink::try_from(link) {
+        Ok(link) => pin_link(name, link, pin)?,
+        Err(error) => return Err(unpinned(name, pin, std::io::Error::other(error))),
+    }
+    Ok(Attachment { program: name, target: interface.name.clone(), how: How::Attached })
+}
+
+/// True of a kernel that has tcx.
+pub(crate) fn has_tcx() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= TCX)
 }
 
 /// The pin is named by index: an interface may be renamed, and names may hold dots, which the BPF

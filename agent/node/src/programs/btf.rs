@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use portcullis_common::abi::AcceptQueue;
+use portcullis_common::abi::{AcceptQueue, ConnectionFields};
 
 /// The running kernel's description of its types.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
@@ -24,6 +24,17 @@ pub(crate) fn accept_queue() -> Option<AcceptQueue> {
     Some(AcceptQueue {
         waiting: members.offset("sk_ack_backlog")?,
         room: members.offset("sk_max_ack_backlog")?,
+    })
+}
+
+/// The places of a connection's numbers; `None` if the kernel does not say.
+pub(crate) fn connection_fields() -> Option<ConnectionFields> {
+    let description = fs::read(Path::new(KERNEL)).ok()?;
+    let connection = Members::of(&description, "tcp_sock")?;
+    Some(ConnectionFields {
+        first_sent: Members::of(&description, "tcp_request_sock")?.offset("snt_isn")?,
+        next_sent: connection.offset("snd_nxt")?,
+        next_received: connection.offset("rcv_nxt")?,
     })
 }
 
@@ -106,6 +117,12 @@ mod tests {
     fn the_running_kernels_accept_queue_is_found() {
         let queue = accept_queue().unwrap();
         assert!(queue.waiting > 0 && queue.room > queue.waiting && queue.room < 1024, "{queue:?}");
+    }
+
+    #[test]
+    fn the_running_kernels_connections_are_found() {
+        let ConnectionFields { first_sent, next_sent, next_received } = connection_fields().unwrap();
+        assert!(first_sent > 0 && next_sent > 0 && next_received > 0 && next_sent != next_received);
     }
 
     #[test]

@@ -35,6 +35,10 @@ impl Guards {
         self.attached.values()
     }
 
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.interfaces != Interfaces::None
+    }
+
     pub(crate) fn unguarded(&self) -> &[Unguarded] {
         &self.unguarded
     }
@@ -112,7 +116,9 @@ impl Hook {
                  interface out with --interface, or see that it is there and free: the guard follows within 10 s"
             ),
             Self::Names => tracing::warn!(
-                "no names are read on {interface}: {reason}; user space reads them all the same"
+                "no names are read on {interface}: {reason}; user space reads them all the same, and refuses at \
+                 a higher price. Leave the interface out with --name-interface, or see that it is there: the \
+                 reader follows within 10 s"
             ),
         }
     }

@@ -1,28 +1,55 @@
 //! The loaded programs: the embedded object, its load-time constant, and its log.
 
+use std::path::Path;
 use std::time::Duration;
 
 use aya::programs::{ProgramError, SchedClassifier, SkLookup, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
 use portcullis_common::abi::{
-    ACCEPT_QUEUE, AcceptQueue, COUNTERS, FRONTENDS, GROUPS, GUARD, NAME_TABLES, NAMES, READ_NAMES, SOCKETS,
-    STEER, VIPS,
+    ACCEPT_QUEUE, AcceptQueue, BUCKETS, BUDGETS, CLIENTS, CONNECTION_FIELDS, COUNTERS, ConnectionFields,
+    FRONTENDS, GROUPS, GUARD, HELLOS, LISTENERS, NAME_TABLES, NAMES, READ_NAMES, SOCKETS, STEER, VIPS,
 };
+use portcullis_common::flow::{FORWARD_IN, FORWARD_MAPS, FORWARD_OUT};
 
 use crate::error::Unavailable;
 use crate::programs::btf;
 use crate::programs::object::OBJECT;
-use crate::programs::pins::Pins;
-use crate::programs::probe::kernel_release;
+use crate::programs::pins::{DEFAULT_PIN_DIR, Pins};
+use crate::programs::probe::{kernel_release, probe};
 
-const PINNED_MAPS: &[&str] = &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS, NAME_TABLES, NAMES];
+const PINNED_MAPS: &[&str] =
+    &[FRONTENDS, VIPS, GROUPS, SOCKETS, COUNTERS, NAME_TABLES, NAMES, LISTENERS, BUDGETS, BUCKETS, CLIENTS];
 
 /// The packet guard's action on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     Passed,
     Dropped,
+}
+
+/// The ClientHellos that are taken for those of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Believed {
+    /// Of connections that this node has, with their numbers: others may be forged.
+    #[default]
+    OfConnections,
+    /// Frames that are run by themselves are of none.
+    All,
+}
+
+/// As many instructions as the verifier may go through for a program: a twentieth of what it puts
+/// up with, so that other kernels, whose verifiers go other ways, accept it, too.
+pub const MOST_VERIFIED: u32 = 50_000;
+
+/// Instructions of each kernel program that this kernel goes through to verify it; `None` where it
+/// does not say. Nothing is attached or pinned.
+///
+/// # Errors
+/// When the programs cannot be loaded.
+pub fn verified_instructions() -> Result<Vec<(&'static str, Option<u32>)>, Unavailable> {
+    probe(Path::new(DEFAULT_PIN_DIR)).check()?;
+    Kernel::load(None, None, 1, Believed::OfConnections)?.verified_instructions()
 }
 
 /// Target of the kernel programs' log lines: their crate.
@@ -35,7 +62,14 @@ const XDP_PASS: u32 = 2;
 pub(crate) struct Kernel(pub(crate) Ebpf);
 
 impl Kernel {
-    pub(crate) fn load(pins: &Pins, log: Option<Level>) -> Result<Self, Unavailable> {
+    /// Without pins the maps are new, and go with the programs. The map of begun ClientHellos is
+    /// made as a whole: it has room for no more than is needed.
+    pub(crate) fn load(
+        pins: Option<&Pins>,
+        log: Option<Level>,
+        hellos: u32,
+        believed: Believed,
+    ) -> Result<Self, Unavailable> {
         let object = OBJECT.ok_or(Unavailable::NotBuilt)?;
         let log_level = log.map_or(0, |level| level as u8);
         let mut loader = EbpfLoader::new();
@@ -43,7 +77,19 @@ impl Kernel {
         let AcceptQueue { waiting, room } = btf::accept_queue().unwrap_or_default();
         let accept_queue = [waiting, room];
         loader.override_global(ACCEPT_QUEUE, &accept_queue, true);
-        for map in PINNED_MAPS {
+        let connection_fields = match believed {
+            Believed::OfConnections => btf::connection_fields().unwrap_or_default(),
+            Believed::All => ConnectionFields::default(),
+        };
+        let ConnectionFields { first_sent, next_sent, next_received } = connection_fields;
+        let connection_fields = [first_sent, next_sent, next_received];
+        loader.override_global(CONNECTION_FIELDS, &connection_fields, true);
+        loader.map_max_entries(HELLOS, hellos);
+        // Those that forward have their own.
+        for map in FORWARD_MAPS {
+            loader.map_max_entries(map, 1);
+        }
+        for (map, pins) in PINNED_MAPS.iter().flat_map(|map| pins.map(|pins| (map, pins))) {
             loader.map_pin_path(map, pins.map(map));
         }
         let mut kernel = Self(loader.load(object).map_err(refused)?);
@@ -64,24 +110,43 @@ impl Kernel {
         Ok(guard)
     }
 
-    /// Likewise.
     pub(crate) fn names(&mut self) -> Result<&mut SchedClassifier, Unavailable> {
-        let names: &mut SchedClassifier = self.program(READ_NAMES)?;
-        if names.fd().is_err() {
-            names.load().map_err(|error| refused(error.into()))?;
+        self.loaded(READ_NAMES)
+    }
+
+    /// Likewise.
+    fn loaded(&mut self, name: &str) -> Result<&mut SchedClassifier, Unavailable> {
+        let program: &mut SchedClassifier = self.program(name)?;
+        if program.fd().is_err() {
+            program.load().map_err(|error| refused(error.into()))?;
         }
-        Ok(names)
+        Ok(program)
     }
 
-    pub(crate) fn run_names(&mut self, frame: &[u8]) -> Result<(), Unavailable> {
-        let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
-        self.names()?.test_run(options).map_err(|error| refused(error.into()))?;
-        Ok(())
+    pub(crate) fn run_names(&mut self, frame: &[u8]) -> Result<Vec<u8>, Unavailable> {
+        let mut left = vec![0; frame.len()];
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut left), ..TestRunOptions::default() };
+        let result = self.names()?.test_run(options).map_err(|error| refused(error.into()))?;
+        left.truncate(result.data_size_out as usize);
+        Ok(left)
     }
 
-    pub(crate) fn verified_instructions(&mut self) -> Result<Option<u32>, Unavailable> {
-        let info = self.names()?.info().map_err(|error: ProgramError| refused(error.into()))?;
-        Ok(info.verified_instruction_count())
+    /// Instructions of each program that the kernel goes through to verify it; `None` where it does
+    /// not say.
+    pub(crate) fn verified_instructions(&mut self) -> Result<Vec<(&'static str, Option<u32>)>, Unavailable> {
+        let programs = [
+            (STEER, self.steer()?.info()),
+            (GUARD, self.guard()?.info()),
+            (READ_NAMES, self.names()?.info()),
+            (FORWARD_IN, self.loaded(FORWARD_IN)?.info()),
+            (FORWARD_OUT, self.loaded(FORWARD_OUT)?.info()),
+        ];
+        let counted = programs.into_iter().map(|(name, info)| {
+            let info = info.map_err(|error: ProgramError| refused(error.into()))?;
+            Ok((name, info.verified_instruction_count()))
+        });
+        counted.collect()
     }
 
     pub(crate) fn run_guard(&mut self, frame: &[u8]) -> Result<Passage, Unavailable> {
@@ -107,7 +172,7 @@ impl Kernel {
     }
 }
 
-fn refused(source: aya::EbpfError) -> Unavailable {
+pub(super) fn refused(source: aya::EbpfError) -> Unavailable {
     Unavailable::Refused { kernel: kernel_release(), source: Box::new(source) }
 }
 

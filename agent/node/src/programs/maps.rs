@@ -7,13 +7,16 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, MapInfo, MapType, PerCpuArray, SockMap};
 use aya::{Ebpf, Pod};
 use portcullis_common::abi::{
-    Address, COUNTERS, FRONTENDS, Family, FrontendKey, GROUPS, Group, MAX_CORES, MAX_FRONTENDS, MAX_GROUPS,
-    MAX_NAMES, MAX_VIPS, NAME_TABLES, NAMES, NameInTable, SOCKETS, VIPS, socket_index,
+    Address, BUCKETS, BUDGETS, Bucket, Budget, CLIENTS, COUNTERS, ClientInList, FRONTENDS, Family,
+    FrontendKey, GROUPS, Group, LISTENERS, ListenerTerms, MAX_BUDGETS, MAX_CLIENTS, MAX_CORES, MAX_FRONTENDS,
+    MAX_GROUPS, MAX_LISTENERS, MAX_NAMES, MAX_VIPS, NAME_TABLES, NAMES, NameInTable, SOCKETS, VIPS,
+    socket_index,
 };
 use portcullis_common::reason::Reason;
 use rustix::rand::GetRandomFlags;
 
 use crate::error::{Error, Unavailable};
+use crate::plan::admission::ClientKey;
 use crate::plan::names::NameKey;
 use crate::plan::table::Change;
 use crate::plan::{Contents, Op};
@@ -32,7 +35,7 @@ const NO_PREALLOC: u32 = 1;
 
 /// The shape of a map: its kind, its sizes in bytes, its room and its flags.
 #[derive(Debug, PartialEq)]
-struct Shape {
+pub(super) struct Shape {
     kind: MapType,
     key: u32,
     value: u32,
@@ -41,8 +44,13 @@ struct Shape {
 }
 
 impl Shape {
-    const fn new<K, V>(kind: MapType, entries: u32) -> Self {
+    pub(super) const fn new<K, V>(kind: MapType, entries: u32) -> Self {
         Self { kind, key: size_of::<K>() as u32, value: size_of::<V>() as u32, entries, flags: 0 }
+    }
+
+    /// A hash map that takes memory for what it has, and not for what it has room for.
+    pub(super) const fn grown<K, V>(entries: u32) -> Self {
+        Self { flags: NO_PREALLOC, ..Self::new::<K, V>(MapType::Hash, entries) }
     }
 
     /// A trie is only ever made entry by entry, and wants that to be said.
@@ -50,7 +58,7 @@ impl Shape {
         Self { flags: NO_PREALLOC, ..Self::new::<Key<K>, V>(MapType::LpmTrie, entries) }
     }
 
-    fn pinned(map: &MapInfo) -> Result<Self, MapError> {
+    pub(super) fn pinned(map: &MapInfo) -> Result<Self, MapError> {
         Ok(Self {
             kind: map.map_type()?,
             key: map.key_size(),
@@ -63,11 +71,15 @@ impl Shape {
 
 /// The maps as the built-in object declares them. Those that are pinned have to be like this: the
 /// library uses them as it finds them, and reads past its buffers where sizes differ.
-const SHAPES: [(&str, Shape); 7] = [
+const SHAPES: [(&str, Shape); 11] = [
     (FRONTENDS, Shape::new::<FrontendKey, u32>(MapType::Hash, MAX_FRONTENDS)),
     (VIPS, Shape::new::<Address, u32>(MapType::Hash, MAX_VIPS)),
-    (NAME_TABLES, Shape::new::<FrontendKey, u32>(MapType::Hash, MAX_FRONTENDS)),
+    (NAME_TABLES, Shape::grown::<FrontendKey, u32>(MAX_FRONTENDS)),
     (NAMES, Shape::trie::<NameInTable, u32>(MAX_NAMES)),
+    (LISTENERS, Shape::grown::<u32, ListenerTerms>(MAX_LISTENERS)),
+    (BUDGETS, Shape::grown::<u32, Budget>(MAX_BUDGETS)),
+    (BUCKETS, Shape::grown::<u32, Bucket>(MAX_BUDGETS)),
+    (CLIENTS, Shape::trie::<ClientInList, u32>(MAX_CLIENTS)),
     (GROUPS, Shape::new::<u32, Group>(MapType::Array, MAX_GROUPS)),
     (SOCKETS, Shape::new::<u32, u32>(MapType::SockMap, MAX_GROUPS * 2 * MAX_CORES)),
     (COUNTERS, Shape::new::<u32, u64>(MapType::PerCpuArray, Reason::COUNT)),
@@ -97,6 +109,10 @@ pub(crate) struct Maps {
     vips: HashMap<MapData, Raw<Address>, u32>,
     name_tables: HashMap<MapData, Raw<FrontendKey>, u32>,
     names: LpmTrie<MapData, Raw<NameInTable>, u32>,
+    listeners: HashMap<MapData, u32, Raw<ListenerTerms>>,
+    budgets: HashMap<MapData, u32, Raw<Budget>>,
+    buckets: HashMap<MapData, u32, Raw<Bucket>>,
+    clients: LpmTrie<MapData, Raw<ClientInList>, u32>,
     groups: Array<MapData, Raw<Group>>,
     sockets: SockMap<MapData>,
     counters: PerCpuArray<MapData, u64>,
@@ -109,6 +125,10 @@ impl Maps {
             vips: take(ebpf, VIPS)?,
             name_tables: take(ebpf, NAME_TABLES)?,
             names: take(ebpf, NAMES)?,
+            listeners: take(ebpf, LISTENERS)?,
+            budgets: take(ebpf, BUDGETS)?,
+            buckets: take(ebpf, BUCKETS)?,
+            clients: take(ebpf, CLIENTS)?,
             groups: take(ebpf, GROUPS)?,
             sockets: take(ebpf, SOCKETS)?,
             counters: take(ebpf, COUNTERS)?,
@@ -122,7 +142,16 @@ impl Maps {
         let names = self.names.iter().map(|entry| {
             entry.map(|(key, value)| (NameKey { prefix: key.prefix_len(), name: key.data().0 }, value))
         });
+        let listeners = self.listeners.iter().map(|entry| entry.map(|(number, terms)| (number, terms.0)));
+        let budgets = self.budgets.iter().map(|entry| entry.map(|(number, budget)| (number, budget.0)));
+        let clients = self
+            .clients
+            .iter()
+            .map(|entry| entry.map(|(key, access)| (ClientKey::new(key.prefix_len(), key.data().0), access)));
         Ok(Contents {
+            listeners: listeners.collect::<Result<_, _>>().map_err(unreadable(LISTENERS))?,
+            budgets: budgets.collect::<Result<_, _>>().map_err(unreadable(BUDGETS))?,
+            clients: clients.collect::<Result<_, _>>().map_err(unreadable(CLIENTS))?,
             name_tables: name_tables.collect::<Result<_, _>>().map_err(unreadable(NAME_TABLES))?,
             names: names.collect::<Result<_, _>>().map_err(unreadable(NAMES))?,
             frontends: frontends.collect::<Result<_, _>>().map_err(unreadable(FRONTENDS))?,
@@ -135,7 +164,18 @@ impl Maps {
             Op::Frontend(change) => (FRONTENDS, write(&mut self.frontends, change)),
             Op::Vip(change) => (VIPS, write(&mut self.vips, change)),
             Op::NameTable(change) => (NAME_TABLES, write(&mut self.name_tables, change)),
-            Op::Name(change) => (NAMES, write_name(&mut self.names, change)),
+            Op::Name(change) => {
+                (NAMES, write_range(&mut self.names, change, |name| Key::new(name.prefix, Raw(name.name))))
+            }
+            Op::Client(change) => {
+                (CLIENTS, write_range(&mut self.clients, change, |it| Key::new(it.prefix, Raw(it.data()))))
+            }
+            Op::Listener(Change::Put(number, terms)) => {
+                (LISTENERS, self.listeners.insert(number, Raw(terms), 0))
+            }
+            Op::Listener(Change::Remove(number)) => (LISTENERS, removed(self.listeners.remove(&number))),
+            Op::Budget(Change::Put(number, budget)) => (BUDGETS, self.put_budget(number, budget)),
+            Op::Budget(Change::Remove(number)) => (BUDGETS, self.remove_budget(number)),
         };
         written.map_err(unwritable(map, || op.to_string()))
     }
@@ -167,6 +207,24 @@ impl Maps {
             Ok((*reason, values.iter().sum()))
         });
         sums.collect()
+    }
+
+    /// A budget that is there keeps its bucket, and what was taken is taken.
+    fn put_budget(&mut self, number: u32, budget: Budget) -> Result<(), MapError> {
+        if self.buckets.get(&number, 0).is_err() {
+            self.buckets.insert(number, Raw(Bucket::default()), 0)?;
+        }
+        self.budgets.insert(number, Raw(budget), 0)
+    }
+
+    fn remove_budget(&mut self, number: u32) -> Result<(), MapError> {
+        removed(self.budgets.remove(&number))?;
+        removed(self.buckets.remove(&number))
+    }
+
+    /// Connections let in and refused by a budget.
+    pub(crate) fn bucket(&self, number: u32) -> Option<Bucket> {
+        self.buckets.get(&number, 0).ok().map(|bucket| bucket.0)
     }
 
     fn put_sockets(&mut self, group: u32, family: Family, sockets: &[BorrowedFd<'_>]) -> Result<(), Error> {
@@ -211,19 +269,19 @@ where
     }
 }
 
-fn write_name(
-    map: &mut LpmTrie<MapData, Raw<NameInTable>, u32>,
-    change: Change<NameKey, u32>,
+fn write_range<K, R: Pod>(
+    map: &mut LpmTrie<MapData, R, u32>,
+    change: Change<K, u32>,
+    key: impl Fn(K) -> Key<R>,
 ) -> Result<(), MapError> {
-    let key = |key: NameKey| Key::new(key.prefix, Raw(key.name));
     match change {
-        Change::Put(name, value) => map.insert(&key(name), value, 0),
-        Change::Remove(name) => removed(map.remove(&key(name))),
+        Change::Put(range, value) => map.insert(&key(range), value, 0),
+        Change::Remove(range) => removed(map.remove(&key(range))),
     }
 }
 
 /// Removing what is not there is done already.
-fn removed(outcome: Result<(), MapError>) -> Result<(), MapError> {
+pub(super) fn removed(outcome: Result<(), MapError>) -> Result<(), MapError> {
     match outcome {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -253,3 +311,11 @@ unsafe impl Pod for Raw<Address> {}
 unsafe impl Pod for Raw<Group> {}
 // SAFETY: as above.
 unsafe impl Pod for Raw<NameInTable> {}
+// SAFETY: as above.
+unsafe impl Pod for Raw<ClientInList> {}
+// SAFETY: as above.
+unsafe impl Pod for Raw<ListenerTerms> {}
+// SAFETY: as above.
+unsafe impl Pod for Raw<Budget> {}
+// SAFETY: as above.
+unsafe impl Pod for Raw<Bucket> {}

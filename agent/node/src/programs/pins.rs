@@ -120,6 +120,11 @@ impl Pins {
         Ok(())
     }
 
+    /// The same place, without its lock.
+    pub(crate) fn place(&self) -> Self {
+        Self { directory: self.directory.clone(), in_use: None }
+    }
+
     /// The lock that this agent has.
     pub(crate) fn held(&self) -> Option<&File> {
         self.in_use.as_ref()
@@ -167,6 +172,11 @@ impl Pins {
             _ = sys::link_detach(link.as_fd());
         }
         remove_file(path)
+    }
+
+    /// Removes a map's pin; a map that is not there is no error.
+    pub(crate) fn remove_map(&self, name: &str) -> Result<(), Error> {
+        remove_file(self.map(name))
     }
 
     /// Detaches and removes everything, links first, so that no program runs on maps that are

@@ -144,8 +144,9 @@ pub(crate) fn tcp(address: &str) -> FrontendKey {
     FrontendKey::tcp(address.parse().unwrap())
 }
 
-/// Held while a process is made or descriptors are closed: until its program starts, a new process
-/// has a copy of every socket and lock of this one, which would keep them open.
+/// Held while a process lives or descriptors are closed: until its program has started, which is
+/// later than this one goes on, a new process has a copy of every socket and lock of this one, and
+/// would keep them open.
 static DESCRIPTORS: Mutex<()> = Mutex::new(());
 
 /// Closes sockets, or the lock of a pin directory, for good: no other test is about to start a
@@ -165,6 +166,39 @@ pub(crate) fn tc(arguments: &str) -> String {
     run("tc (package iproute2)", &arguments.split(' ').collect::<Vec<_>>())
 }
 
+/// The place at which checksums of sent packets are completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Offload {
+    /// The interface; a veth leaves them as they are.
+    On,
+    Off,
+}
+
+/// As `ethtool -K INTERFACE tx on`.
+pub(crate) fn offload_checksums(interface: &str, offload: Offload) {
+    /// `ETHTOOL_STXCSUM` of linux/ethtool.h.
+    const SET: u32 = 0x17;
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let mut value = [SET, u32::from(matches!(offload, Offload::On))];
+    #[expect(unsafe_code, reason = "there is no safe call for it")]
+    // SAFETY: any bytes are a request, and the kernel reads and writes the two numbers only.
+    let done = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request)
+    };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
+/// The same of `ss`.
+pub(crate) fn ss(arguments: &str) -> String {
+    run("ss (package iproute2)", &arguments.split(' ').collect::<Vec<_>>())
+}
+
 /// The same of `nft`.
 pub(crate) fn nft(arguments: &str) -> String {
     run("nft (package nftables)", &[arguments])
@@ -173,11 +207,10 @@ pub(crate) fn nft(arguments: &str) -> String {
 fn run(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program.split(' ').next().unwrap());
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = {
+    let output = {
         let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
-        command.spawn().expect(program)
+        command.output().expect(program)
     };
-    let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()

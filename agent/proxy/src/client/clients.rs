@@ -8,34 +8,28 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::{Limits, ObjectName, PortListeners};
 
-use crate::client::connection::Version;
+use crate::client::connection::{Charge, Version};
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
-use crate::client::progress::{Awaited, Owed, Progress};
+use crate::client::progress::{Owed, Progress};
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
 use crate::core::settings::MinimumRate;
 use crate::core::snapshot::Current;
-use crate::core::stats::ExceededLimit;
+use crate::core::stats::{ExceededLimit, NotAdmitted};
 use crate::core::upload_progress::UploadProgress;
 use crate::core::window::Windows;
 
-/// Unread bytes of a connection from which on each response has one piece at most.
-const MUCH: usize = 8 << 10;
-/// Bytes of a piece then.
-const SMALL_PIECE: usize = 3 << 10;
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
 /// Ticks without request after which a drain ends a connection that has had no last response.
@@ -44,6 +38,8 @@ const QUIET: u32 = 3 * clock::PER_SECOND;
 const RESERVED: usize = 32 << 10;
 /// Streams that an HTTP/2 connection may have at a time, however many others there are.
 const FEWEST_STREAMS: usize = 8;
+/// Listeners of which a connection remembers that it was taken from their budgets.
+const MOST_CHARGED: usize = 16;
 /// The time until requests of aborted connections must be over, and the pause between looks.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 const ABORT_POLL: Duration = Duration::from_millis(1);
@@ -62,8 +58,11 @@ pub(crate) struct Client {
     pub windows: Rc<Windows>,
     permit: ConnectionPermit,
     version: Version,
+    charge: Charge,
+    /// The listeners with budgets that it was taken from.
+    charged: RefCell<Vec<usize>>,
     idle_limit: IdleLimit,
-    under_way: Rc<Cell<usize>>,
+    pub(super) under_way: Rc<Cell<usize>>,
     /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
     stalled_since: Cell<u32>,
     /// Of a client that keeps something from going on.
@@ -75,7 +74,7 @@ pub(crate) struct Client {
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
     /// Response bodies that wait until the socket has taken what there is to write.
-    blocked: RefCell<Vec<Waker>>,
+    pub(super) blocked: RefCell<Vec<Waker>>,
 }
 
 struct WatchedUpload {
@@ -127,32 +126,15 @@ pub(crate) struct Registered {
     number: u64,
 }
 
-/// A request that is being served; while one is, the connection is not idle.
-pub(crate) struct Exchange {
-    client: Rc<Client>,
-    awaited: Awaited,
-    /// May take any time.
-    is_unhurried: bool,
-    /// Of its response: read from the backend, and not written.
-    unread: Option<Arc<AtomicUsize>>,
-}
-
-/// Bytes of a response, until they are written.
-struct Unread {
-    bytes: Bytes,
-    of_exchange: Arc<AtomicUsize>,
-    of_connection: Arc<Progress>,
-}
-
 // === impl Client ===
 
 impl Client {
     pub(crate) fn new(
-        peer: SocketAddr,
-        local: SocketAddr,
+        (peer, local): (SocketAddr, SocketAddr),
         tls: Option<Rc<ListenerState>>,
         permit: ConnectionPermit,
         version: Version,
+        charge: Charge,
         clients: &Clients,
     ) -> Self {
         let idle_limit = IdleLimit::of(version, permit.limits());
@@ -169,6 +151,8 @@ impl Client {
             },
             permit,
             version,
+            charge,
+            charged: RefCell::default(),
             idle_limit,
             under_way: clients.under_way.clone(),
             stalled_since: Cell::new(0),
@@ -193,6 +177,24 @@ impl Client {
     /// Of its Gateway, in requests that are sent on.
     pub(crate) fn pseudonym(&self) -> &HeaderValue {
         self.permit.pseudonym()
+    }
+
+    /// Lets a request in at a listener, or counts why not. Rules for addresses may have changed
+    /// since the connection began.
+    pub(crate) fn admit(&self, listener: &ListenerState) -> Result<(), NotAdmitted> {
+        listener.permit(self.peer.ip())?;
+        if self.charge == Charge::Before || !listener.has_budgets() {
+            return Ok(());
+        }
+        let mut charged = self.charged.borrow_mut();
+        if !charged.contains(&listener.identity()) {
+            listener.charge(self.peer.ip())?;
+            if charged.len() == MOST_CHARGED {
+                charged.remove(0);
+            }
+            charged.push(listener.identity());
+        }
+        Ok(())
     }
 
     /// Holds the body of an HTTP/2 request to the minimum rate.
@@ -509,96 +511,5 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.clients.open.borrow_mut().remove(&self.number);
-    }
-}
-
-// === impl Exchange ===
-
-impl Exchange {
-    pub(crate) fn begin(client: &Rc<Client>) -> Self {
-        client.progress.begin(Awaited::Response);
-        client.under_way.set(client.under_way.get() + 1);
-        Self { client: client.clone(), awaited: Awaited::Response, is_unhurried: false, unread: None }
-    }
-
-    /// Holds the client to no minimum rate, as long as the exchange lasts.
-    pub(crate) fn take_any_time(&mut self) {
-        if !self.is_unhurried {
-            self.is_unhurried = true;
-            self.client.progress.begin_unhurried();
-        }
-    }
-
-    pub(crate) fn may_take_any_time(&self) -> bool {
-        self.is_unhurried
-    }
-
-    /// The bytes of its response that were read from the backend, and not written.
-    pub(crate) fn unread(&mut self) -> Arc<AtomicUsize> {
-        self.unread.get_or_insert_default().clone()
-    }
-
-    /// The bytes, which count as unread until the HTTP library drops them.
-    pub(crate) fn hold(&mut self, bytes: Bytes) -> Bytes {
-        let of_exchange = self.unread();
-        of_exchange.store(of_exchange.load(Relaxed) + bytes.len(), Relaxed);
-        let of_connection = self.client.progress.clone();
-        of_connection.hold(bytes.len());
-        Bytes::from_owner(Unread { bytes, of_exchange, of_connection })
-    }
-
-    pub(crate) fn wait(&mut self, awaited: Awaited) {
-        if awaited != self.awaited {
-            self.client.progress.wait(self.awaited, awaited);
-            self.awaited = awaited;
-        }
-    }
-
-    /// The bytes that are worth reading from the backend: none while the client does not take what
-    /// is written to it. When there is much for it already, a response has to wait until its own
-    /// bytes are written, and gets a small piece then. It need not wait for those of others, which
-    /// HTTP/2's windows may hold back.
-    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<usize> {
-        let progress = &self.client.progress;
-        let own = self.unread.as_ref().map_or(0, |unread| unread.load(Relaxed));
-        let has_much = progress.unread() >= MUCH;
-        if !progress.is_write_blocked() && (own == 0 || !has_much) {
-            return Poll::Ready(if has_much { SMALL_PIECE } else { usize::MAX });
-        }
-        let mut blocked = self.client.blocked.borrow_mut();
-        if !blocked.iter().any(|known| known.will_wake(cx.waker())) {
-            blocked.push(cx.waker().clone());
-        }
-        Poll::Pending
-    }
-
-    /// The response came to its end.
-    pub(crate) fn complete(&self) {
-        self.client.progress.complete();
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        self.client.progress.end(self.awaited);
-        self.client.under_way.set(self.client.under_way.get() - 1);
-        if self.is_unhurried {
-            self.client.progress.end_unhurried();
-        }
-    }
-}
-
-// === impl Unread ===
-
-impl AsRef<[u8]> for Unread {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Unread {
-    fn drop(&mut self) {
-        self.of_exchange.store(self.of_exchange.load(Relaxed).saturating_sub(self.bytes.len()), Relaxed);
-        self.of_connection.release(self.bytes.len());
     }
 }

@@ -3,12 +3,13 @@
 //! are. Serving it is not done here.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use portcullis_model::{L4Rule, PortListeners, Serves};
+use portcullis_model::{Access, L4Rule, PortListeners, Serves};
 use rustls::server::Accepted;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
@@ -19,11 +20,12 @@ use tokio_rustls::server::TlsStream;
 
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::hello::{Hello, Refused, read_hello};
-use crate::client::listener::{ListenerState, Listeners, Refusal};
+use crate::client::listener::{CommonBudgets, ListenerState, Listeners, Refusal};
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
+use crate::client::turns::{HandshakeTurns, MOST_WAITING};
 use crate::core::snapshot::SnapshotCell;
-use crate::core::stats::{CoreCounters, ExceededLimit, HandshakeFailure};
+use crate::core::stats::{CoreCounters, ExceededLimit, HandshakeFailure, NotAdmitted};
 
 /// HTTP/2 with prior knowledge starts so (RFC 9113 section 3.4); no HTTP/1 request can.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -41,6 +43,7 @@ pub(crate) struct Opener {
     pub connection_limits: Rc<ConnectionLimits>,
     pub listeners: Rc<Listeners>,
     pub counters: Rc<CoreCounters>,
+    pub turns: Rc<HandshakeTurns>,
 }
 
 /// A connection, by what follows on it.
@@ -56,6 +59,16 @@ pub(crate) struct Connection {
     pub local: SocketAddr,
     pub permit: ConnectionPermit,
     pub start: Negotiated,
+    pub charge: Charge,
+}
+
+/// The time at which a connection is taken from the budgets of listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charge {
+    /// It has been: of the only listener that it can be for, or of all alike.
+    Before,
+    /// With its first request to each of them.
+    ByListener,
 }
 
 /// A connection whose bytes are about to be forwarded as they are.
@@ -83,6 +96,14 @@ pub(crate) struct L4Stream {
 struct Admitted {
     permit: ConnectionPermit,
     first: First,
+    charge: Charge,
+}
+
+/// The end of a connection that nothing is served on.
+enum End {
+    InOrder,
+    /// In order it would look like a server that had nothing to say; and it is cheaper.
+    Reset,
 }
 
 /// The first that a client sends.
@@ -121,17 +142,19 @@ impl Opener {
     /// `None` if nothing is to be served on the connection, which is closed then.
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
         let local = stream.local_addr().ok()?;
-        let Some(Admitted { permit, first }) = self.admit(local) else {
-            if self.snapshot.load().port(local).is_some_and(|port| port.listeners.by_name().is_none()) {
-                // Ended in order it would look like a server that had nothing to say.
-                let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        let Admitted { permit, first, charge } = match self.admit(local, peer.ip()) {
+            Ok(admitted) => admitted,
+            Err(End::InOrder) => return None,
+            Err(End::Reset) => {
+                reset_on_close(&stream);
+                return None;
             }
-            return None;
         };
         let start = match first {
             First::Request => Start::Http(start_plain(&permit, stream).await?),
             First::ClientHello => {
-                let handshake = timeout(permit.limits().tls_handshake_timeout, self.handshake(local, stream));
+                let handshake = self.handshake(local, peer.ip(), stream);
+                let handshake = timeout(permit.limits().tls_handshake_timeout, handshake);
                 let shaken = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout));
                 shaken.inspect_err(|failure| self.counters.handshake_failed(*failure)).ok()?
             }
@@ -144,31 +167,58 @@ impl Opener {
             }),
         };
         Some(match start {
-            Start::Http(start) => Opened::Http(Connection { peer, local, permit, start }),
+            Start::Http(start) => Opened::Http(Connection { peer, local, permit, start, charge }),
             Start::L4(stream) => Opened::L4(Box::new(L4Connection { peer, local, permit, stream })),
         })
     }
 
-    /// Lets a connection in, if its port is a Gateway's that has room for it. The address and port
-    /// that it came to determine the Gateway whose limits apply, before a byte is read.
-    fn admit(&self, local: SocketAddr) -> Option<Admitted> {
+    /// Lets a connection in, if its port is a Gateway's that has room for it, and the terms that
+    /// all listeners of the port have in common permit it. The address and port that it came to
+    /// determine the Gateway whose limits apply, before a byte is read.
+    fn admit(&self, local: SocketAddr, client: IpAddr) -> Result<Admitted, End> {
         let current = self.snapshot.load();
         let Some(port) = current.port(local) else {
             tracing::debug!(%local, "connection to a port without listener");
-            return None;
+            return Err(End::InOrder);
         };
+        let full = if port.listeners.by_name().is_none() { End::Reset } else { End::InOrder };
         let first = match &port.listeners {
             PortListeners::Http(_) => First::Request,
             PortListeners::Tls(_) => First::ClientHello,
             PortListeners::Tcp(listener) | PortListeners::Udp(listener) => match &listener.serves {
                 Serves::Tcp(rule) => First::Bytes(self.listeners.get(listener), rule.clone()),
-                _ => return None,
+                _ => return Err(End::Reset),
             },
         };
-        Some(Admitted { permit: self.connection_limits.admit(&port.gateway)?, first })
+        let permit = self.connection_limits.admit(&port.gateway).ok_or(full)?;
+        if let First::Bytes(listener, _) = &first {
+            listener.admit(client).map_err(|_| End::Reset)?;
+            return Ok(Admitted { permit, first, charge: Charge::Before });
+        }
+        let terms = self.listeners.terms(port);
+        let access = terms.clients.map(|rules| rules.access(&client.to_canonical()));
+        if access == Some(Access::Denied) {
+            tracing::debug!(%client, %local, "a client whose address no listener of the port permits");
+            permit.not_admitted(NotAdmitted::Address);
+            return Err(End::Reset);
+        }
+        let charge = match (&first, terms.budgets) {
+            (First::Request, CommonBudgets::Of(listener)) => {
+                self.listeners.get(&listener).charge(client).map_err(|_| End::Reset)?;
+                Charge::Before
+            }
+            (First::Request, CommonBudgets::None) => Charge::ByListener,
+            (First::ClientHello | First::Bytes(..), _) => Charge::Before,
+        };
+        Ok(Admitted { permit, first, charge })
     }
 
-    async fn handshake(&self, local: SocketAddr, mut stream: TcpStream) -> Result<Start, HandshakeFailure> {
+    async fn handshake(
+        &self,
+        local: SocketAddr,
+        client: IpAddr,
+        mut stream: TcpStream,
+    ) -> Result<Start, HandshakeFailure> {
         let Hello { server_name, answer, bytes } = read_hello(&mut stream).await.map_err(protocol_failure)?;
         let name = server_name.as_deref().map(normal_name);
         let current = self.snapshot.load();
@@ -184,7 +234,7 @@ impl Opener {
             let port = current.port(local).cloned();
             drop(current);
             match port.map(|port| self.listeners.refusal(&port)) {
-                Some(Refusal::Reset) => drop(SockRef::from(&stream).set_linger(Some(Duration::ZERO))),
+                Some(Refusal::Reset) => reset_on_close(&stream),
                 Some(Refusal::Alert) | None => {
                     let _ = stream.write_all(&UNRECOGNIZED_NAME).await;
                     let _ = stream.shutdown().await;
@@ -193,6 +243,10 @@ impl Opener {
             return Err(failure);
         };
         let state = self.listeners.get(listener);
+        if state.admit(client).is_err() {
+            reset_on_close(&stream);
+            return Err(HandshakeFailure::NotAdmitted);
+        }
         let (rule, replay, transport) = match &listener.serves {
             Serves::TlsPassthrough(rules) => {
                 (rules.for_sni(name.as_deref()).cloned(), bytes, Transport::Plain(stream))
@@ -201,7 +255,9 @@ impl Opener {
                 let rule = rules.for_sni(name.as_deref()).cloned();
                 drop(bytes);
                 let transport = match &rule {
-                    Some(_) => Transport::Tls(Box::new(self.terminate(&state, answer, stream).await?)),
+                    Some(_) => {
+                        Transport::Tls(Box::new(self.terminate(&state, client, answer, stream).await?))
+                    }
                     None => Transport::Plain(stream),
                 };
                 (rule, Vec::new(), transport)
@@ -212,7 +268,7 @@ impl Opener {
             | Serves::Udp(_)
             | Serves::NoCertificate => {
                 drop(bytes);
-                let stream = self.terminate(&state, answer, stream).await?;
+                let stream = self.terminate(&state, client, answer, stream).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 return Ok(Start::Http(Negotiated {
                     transport: Transport::Tls(Box::new(stream)),
@@ -229,6 +285,7 @@ impl Opener {
     async fn terminate(
         &self,
         listener: &ListenerState,
+        client: IpAddr,
         answer: Result<Accepted, Refused>,
         mut stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, HandshakeFailure> {
@@ -237,12 +294,31 @@ impl Opener {
             Err(refused) => return Err(protocol_failure(refused.send(&mut stream).await)),
         };
         let config = self.listeners.server_config(listener).ok_or(HandshakeFailure::NoCertificate)?;
-        let start = StartHandshake::from_parts(accepted, stream);
-        let mut stream = start.into_stream(config).await.map_err(protocol_failure)?;
+        let Ok(turn) = self.turns.take(listener.handshakes()).await else {
+            let why = format_args!("{MOST_WAITING} handshakes that wait for their turn on this core");
+            listener.keep_out(NotAdmitted::Handshakes, client, why);
+            reset_on_close(&stream);
+            return Err(HandshakeFailure::NotAdmitted);
+        };
+        // The library computes its answer to the hello right here, and in the first poll.
+        let handshake = StartHandshake::from_parts(accepted, stream).into_stream(config);
+        let mut handshake = std::pin::pin!(handshake);
+        let begun = std::future::poll_fn(|cx| Poll::Ready(handshake.as_mut().poll(cx))).await;
+        drop(turn);
+        let shaken = match begun {
+            Poll::Ready(shaken) => shaken,
+            Poll::Pending => handshake.await,
+        };
+        let mut stream = shaken.map_err(protocol_failure)?;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_TLS));
         listener.counters().connections.increment();
         Ok(stream)
     }
+}
+
+/// The client learns at once that there is nothing, and no state of the connection stays.
+fn reset_on_close(stream: &TcpStream) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
 fn protocol_failure(error: io::Error) -> HandshakeFailure {

@@ -14,7 +14,7 @@ use portcullis_model::{AccessLog, Gateway, Limits, ObjectName, Port};
 
 use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
-use crate::core::stats::{ExceededLimit, GatewayCounters, Stats};
+use crate::core::stats::{ExceededLimit, GatewayCounters, NotAdmitted, Stats};
 
 /// A Gateway in one version.
 struct GatewayLimit {
@@ -71,6 +71,11 @@ impl ConnectionPermit {
 
     pub(crate) fn refused(&self, limit: ExceededLimit) {
         self.0.counts.counters.refused(limit);
+    }
+
+    /// Counts a client of which it is not known which of the Gateway's listeners it means.
+    pub(crate) fn not_admitted(&self, reason: NotAdmitted) {
+        self.0.counts.counters.not_admitted(reason);
     }
 }
 

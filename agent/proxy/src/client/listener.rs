@@ -4,18 +4,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::mem::{Discriminant, discriminant};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Listener, ListenerId, Port, Serves, TlsTermination};
+use portcullis_model::{
+    Access, Admission, ClientRules, Listener, ListenerId, Port, PortListeners, Serves, TlsTermination,
+};
 use rustls::ServerConfig;
 
+use crate::client::budget::{Bucket, SharedBudgets, Taken};
 use crate::client::tls::{Protocols, TlsFactory};
-use crate::core::stats::{ListenerCounters, Stats};
+use crate::client::turns::HandshakeQueue;
+use crate::core::log_limit::LogLimit;
+use crate::core::stats::{ListenerCounters, NotAdmitted, Stats};
 
 pub(crate) struct ListenerState {
     pub listener: Arc<Listener>,
+    /// Of its budgets, in their order.
+    buckets: Box<[Bucket]>,
     shared: Rc<SharedState>,
 }
 
@@ -23,10 +32,30 @@ pub(crate) struct ListenerState {
 /// reused).
 pub(crate) struct Listeners {
     tls: TlsFactory,
+    budgets: SharedBudgets,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
     /// Of ports that were asked for a name they have not, likewise.
     refusals: RefCell<HashMap<usize, (Arc<Port>, Refusal), RandomState>>,
+    /// Of ports that connections came to, likewise.
+    terms: RefCell<HashMap<usize, (Arc<Port>, PortTerms), RandomState>>,
+}
+
+/// The terms that all listeners of a port have in common, so that a connection is held to them
+/// before it is known which of them it is for.
+#[derive(Clone, Default)]
+pub(crate) struct PortTerms {
+    pub clients: Option<Arc<ClientRules>>,
+    pub budgets: CommonBudgets,
+}
+
+#[derive(Clone, Default)]
+pub(crate) enum CommonBudgets {
+    /// Each listener has its own.
+    #[default]
+    None,
+    /// Those of this one, which may be none at all.
+    Of(Arc<Listener>),
 }
 
 /// The way that a TLS port refuses server names that none of its listeners has.
@@ -42,29 +71,104 @@ pub(crate) enum Refusal {
 /// The state that a listener's successive versions share.
 #[derive(Default)]
 struct SharedState {
-    served: Cell<bool>,
+    /// By the latest snapshot; `None` if it has no such listener.
+    served: Cell<Option<Discriminant<Serves>>>,
     counters: ListenerCounters,
+    handshakes: Rc<HandshakeQueue>,
+    /// For the warning that clients are kept out, by reason.
+    keeping_out: [LogLimit; 3],
     tls: RefCell<Option<(TlsTermination, Protocols, Arc<ServerConfig>)>>,
 }
 
 // === impl ListenerState ===
 
 impl ListenerState {
-    /// True if the latest snapshot has the listener, in this version or another.
+    /// True if the latest snapshot has the listener, in this version or another that serves
+    /// connections in the same way: requests of HTTPS are nothing that TLS passed on has an answer
+    /// to.
     pub(crate) fn is_served(&self) -> bool {
-        self.shared.served.get()
+        self.shared.served.get() == Some(discriminant(&self.listener.serves))
     }
 
     pub(crate) fn counters(&self) -> &ListenerCounters {
         &self.shared.counters
+    }
+
+    /// The handshakes that wait for a turn of the listener.
+    pub(crate) fn handshakes(&self) -> &Rc<HandshakeQueue> {
+        &self.shared.handshakes
+    }
+
+    /// Identifies the listener in all its versions.
+    pub(crate) fn identity(&self) -> usize {
+        Rc::as_ptr(&self.shared) as usize
+    }
+
+    pub(crate) fn has_budgets(&self) -> bool {
+        !self.buckets.is_empty()
+    }
+
+    /// Lets a new connection of a client in, or counts why not.
+    pub(crate) fn admit(&self, client: IpAddr) -> Result<(), NotAdmitted> {
+        self.permit(client)?;
+        self.charge(client)
+    }
+
+    /// True of clients with an address that may connect.
+    pub(crate) fn permit(&self, client: IpAddr) -> Result<(), NotAdmitted> {
+        let rules = self.listener.admission.clients.as_ref();
+        match rules.map(|rules| rules.access(&client.to_canonical())) {
+            None | Some(Access::Permitted) => Ok(()),
+            Some(Access::Denied) => {
+                let why = format_args!("the addresses that its ListenerPolicies permit");
+                Err(self.keep_out(NotAdmitted::Address, client, why))
+            }
+        }
+    }
+
+    /// Takes a connection from each of the budgets.
+    pub(crate) fn charge(&self, client: IpAddr) -> Result<(), NotAdmitted> {
+        match self.buckets.iter().find(|bucket| bucket.take() == Taken::Nothing) {
+            None => Ok(()),
+            Some(Bucket { owner, .. }) => {
+                let why = format_args!("the connections a second of the ListenerPolicy on {owner}");
+                Err(self.keep_out(NotAdmitted::Connections, client, why))
+            }
+        }
+    }
+
+    /// Counts a client that is kept out, and logs one now and then.
+    pub(crate) fn keep_out(
+        &self,
+        reason: NotAdmitted,
+        client: IpAddr,
+        by: std::fmt::Arguments<'_>,
+    ) -> NotAdmitted {
+        self.shared.counters.not_admitted(reason);
+        if self.shared.keeping_out[reason as usize].is_due() {
+            tracing::warn!(
+                listener = %self.listener.id,
+                client = %client.to_canonical(),
+                reason = reason.name(),
+                "clients are kept out by {by}; network_server_clients_not_admitted_total counts them"
+            );
+        }
+        reason
     }
 }
 
 // === impl Listeners ===
 
 impl Listeners {
-    pub(crate) fn new(tls: TlsFactory) -> Self {
-        Self { tls, listeners: RefCell::default(), shared: RefCell::default(), refusals: RefCell::default() }
+    pub(crate) fn new(tls: TlsFactory, budgets: SharedBudgets) -> Self {
+        Self {
+            tls,
+            budgets,
+            listeners: RefCell::default(),
+            shared: RefCell::default(),
+            refusals: RefCell::default(),
+            terms: RefCell::default(),
+        }
     }
 
     pub(crate) fn get(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
@@ -72,8 +176,10 @@ impl Listeners {
         let key = Arc::as_ptr(listener) as usize;
         let state = listeners.entry(key).or_insert_with(|| {
             let shared = self.shared.borrow_mut().entry(listener.id.clone()).or_default().clone();
-            shared.served.set(true);
-            Rc::new(ListenerState { listener: listener.clone(), shared })
+            shared.served.set(Some(discriminant(&listener.serves)));
+            let budgets = listener.admission.budgets.iter();
+            let buckets = budgets.map(|budget| self.budgets.bucket(budget)).collect();
+            Rc::new(ListenerState { listener: listener.clone(), buckets, shared })
         });
         state.clone()
     }
@@ -114,26 +220,53 @@ impl Listeners {
         *refusal
     }
 
+    /// Compared once for each version of a port.
+    pub(crate) fn terms(&self, port: &Arc<Port>) -> PortTerms {
+        let mut terms = self.terms.borrow_mut();
+        let known = terms.entry(Arc::as_ptr(port) as usize);
+        let (_, terms) = known.or_insert_with(|| (port.clone(), PortTerms::of(&port.listeners)));
+        terms.clone()
+    }
+
     /// Forgets listeners that no port has any more, or none that serves anything: connections to
     /// one that lost its certificate end as they do when it goes.
     pub(crate) fn retain<'p>(&self, ports: impl Iterator<Item = &'p Arc<Port>>) {
         self.refusals.borrow_mut().clear();
+        self.terms.borrow_mut().clear();
         let mut shared = self.shared.borrow_mut();
-        shared.values().for_each(|shared| shared.served.set(false));
+        shared.values().for_each(|shared| shared.served.set(None));
         let mut live = HashSet::with_hasher(RandomState::default());
         let listeners = ports.flat_map(|port| port.listeners.iter());
         for listener in listeners.filter(|listener| listener.serves != Serves::NoCertificate) {
             live.insert(Arc::as_ptr(listener) as usize);
             if let Some(shared) = shared.get(&listener.id) {
-                shared.served.set(true);
+                shared.served.set(Some(discriminant(&listener.serves)));
             }
         }
-        shared.retain(|_, shared| shared.served.get());
+        shared.retain(|_, shared| shared.served.get().is_some());
         self.listeners.borrow_mut().retain(|identity, _| live.contains(identity));
     }
 
     pub(crate) fn read_into(&self, stats: &mut Stats) {
         let shared = self.shared.borrow();
         stats.listeners.extend(shared.iter().map(|(id, shared)| (id.clone(), shared.counters.read())));
+    }
+}
+
+// === impl PortTerms ===
+
+impl PortTerms {
+    fn of(listeners: &PortListeners) -> Self {
+        let Some(first) = listeners.iter().next() else { return Self::default() };
+        let admission = &first.admission;
+        let have_same = |same: fn(&Admission, &Admission) -> bool| {
+            listeners.iter().all(|it| Arc::ptr_eq(&it.admission, admission) || same(&it.admission, admission))
+        };
+        let budgets = match have_same(|a, b| a.budgets == b.budgets) {
+            true => CommonBudgets::Of(first.clone()),
+            false => CommonBudgets::None,
+        };
+        let clients = admission.clients.clone().filter(|_| have_same(|a, b| a.clients == b.clients));
+        Self { clients, budgets }
     }
 }

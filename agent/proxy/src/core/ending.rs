@@ -47,6 +47,8 @@ endings! {
     BackendUnreachable = "backend_unreachable",
     /// UDP: the rule no longer leads to the endpoint.
     EndpointGone = "endpoint_gone",
+    /// UDP: the listener's terms no longer permit the client's address.
+    NotAdmitted = "not_admitted",
     /// UDP: others needed the room.
     Evicted = "evicted",
     /// UDP: there was no room for it.
@@ -76,6 +78,7 @@ impl Ending {
             | Self::Stopped
             | Self::Unanswered
             | Self::EndpointGone
+            | Self::NotAdmitted
             | Self::Evicted => false,
         }
     }

@@ -62,6 +62,8 @@ impl Reason {
             | Self::Misdirected
             | Self::NoRoute => true,
             Self::Options
+            | Self::ClientAddress
+            | Self::NewConnections
             | Self::Rule
             | Self::NoEndpoint
             | Self::ConnectFailed
@@ -91,7 +93,8 @@ impl Reason {
             | Self::ConnectTimeout
             | Self::BackendBroken
             | Self::ResponseTooLarge
-            | Self::ResponseCoding => Some(GrpcCode::Unavailable),
+            | Self::ResponseCoding
+            | Self::NewConnections => Some(GrpcCode::Unavailable),
             Self::Malformed
             | Self::Method
             | Self::TargetTooLong
@@ -114,7 +117,8 @@ impl Reason {
             | Self::Misdirected
             | Self::ClientBody
             | Self::BodyTooLarge
-            | Self::BodyTooSlow => None,
+            | Self::BodyTooSlow
+            | Self::ClientAddress => None,
         }
     }
 }
@@ -157,6 +161,11 @@ reasons! {
     NoListener = NOT_FOUND "no_listener" "no route matches this request",
     /// The host belongs to another listener than the one this connection was opened for.
     Misdirected = MISDIRECTED_REQUEST "misdirected" "this host is served on another connection",
+    /// The listener lets in no clients of this address.
+    ClientAddress = FORBIDDEN "client_address" "clients of this address are not let in",
+    /// A budget of new connections of the listener is used up, and this is the first request to it
+    /// on its connection.
+    NewConnections = SERVICE_UNAVAILABLE "new_connections" "too many new connections",
     /// The request has passed this Gateway before, or too many of ours.
     Loop = LOOP_DETECTED "loop" "this request came here before",
     NoRoute = NOT_FOUND "no_route" "no route matches this request",

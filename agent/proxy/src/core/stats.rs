@@ -19,6 +19,19 @@ pub enum HandshakeFailure {
     /// The client hello could not be read, or the client refused us.
     Protocol,
     Timeout,
+    /// The listener's terms keep the client out; see [`NotAdmitted`].
+    NotAdmitted,
+}
+
+/// The reason why a listener took in no connection, request or datagram of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotAdmitted {
+    /// Its address is not one of those that may connect.
+    Address,
+    /// A budget of new connections is used up.
+    Connections,
+    /// Too many handshakes of the listener wait for their turn on a core.
+    Handshakes,
 }
 
 /// The limit of its Gateway or of the agent that ended a connection, or kept it out.
@@ -63,6 +76,9 @@ pub struct GatewayStats {
     pub open: u64,
     /// By the limit that ended them; those that never did are missing.
     pub refused: BTreeMap<ExceededLimit, u64>,
+    /// Of clients that were kept out before it was known which of a port's listeners they meant, by
+    /// reason; those that never happened are missing.
+    pub not_admitted: BTreeMap<NotAdmitted, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +89,8 @@ pub struct ListenerStats {
     /// By status class: index 2 counts 200 to 299.
     pub requests: [u64; 6],
     pub forwarded: Forwarded,
+    /// By reason; those that never happened are missing.
+    pub not_admitted: BTreeMap<NotAdmitted, u64>,
 }
 
 /// Connections and sessions of a listener whose bytes are forwarded as they are.
@@ -109,13 +127,19 @@ struct AnswerCounters([Counter; Reason::ALL.len()]);
 pub(crate) struct GatewayCounters {
     pub open: Counter,
     refused: [Counter; ExceededLimit::ALL.len()],
+    not_admitted: AdmissionCounters,
 }
+
+/// By reason.
+#[derive(Debug, Default)]
+struct AdmissionCounters([Counter; NotAdmitted::ALL.len()]);
 
 #[derive(Debug, Default)]
 pub(crate) struct ListenerCounters {
     pub connections: Counter,
     pub requests: [Counter; 6],
     pub forwarded: ForwardedCounters,
+    not_admitted: AdmissionCounters,
 }
 
 #[derive(Debug, Default)]
@@ -164,13 +188,15 @@ impl GatewayStats {
         for (limit, count) in &other.refused {
             *self.refused.entry(*limit).or_default() += count;
         }
+        add_not_admitted(&mut self.not_admitted, &other.not_admitted);
     }
 }
 
 // === impl HandshakeFailure ===
 
 impl HandshakeFailure {
-    const ALL: [Self; 4] = [Self::UnknownName, Self::NoCertificate, Self::Protocol, Self::Timeout];
+    const ALL: [Self; 5] =
+        [Self::UnknownName, Self::NoCertificate, Self::Protocol, Self::Timeout, Self::NotAdmitted];
 
     /// The label of the metric.
     pub fn name(self) -> &'static str {
@@ -179,6 +205,22 @@ impl HandshakeFailure {
             Self::NoCertificate => "no-certificate",
             Self::Protocol => "protocol",
             Self::Timeout => "timeout",
+            Self::NotAdmitted => "not-admitted",
+        }
+    }
+}
+
+// === impl NotAdmitted ===
+
+impl NotAdmitted {
+    const ALL: [Self; 3] = [Self::Address, Self::Connections, Self::Handshakes];
+
+    /// The label of the metric.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Connections => "connections",
+            Self::Handshakes => "handshakes",
         }
     }
 }
@@ -222,6 +264,13 @@ impl ListenerStats {
         for (ending, count) in &other.forwarded.endings {
             *self.forwarded.endings.entry(*ending).or_default() += count;
         }
+        add_not_admitted(&mut self.not_admitted, &other.not_admitted);
+    }
+}
+
+fn add_not_admitted(sum: &mut BTreeMap<NotAdmitted, u64>, other: &BTreeMap<NotAdmitted, u64>) {
+    for (reason, count) in other {
+        *sum.entry(*reason).or_default() += count;
     }
 }
 
@@ -273,9 +322,17 @@ impl GatewayCounters {
         self.refused[limit as usize].increment();
     }
 
+    pub(crate) fn not_admitted(&self, reason: NotAdmitted) {
+        self.not_admitted.increment(reason);
+    }
+
     pub(crate) fn read(&self) -> GatewayStats {
         let refused = ExceededLimit::ALL.iter().map(|limit| (*limit, self.refused[*limit as usize].get()));
-        GatewayStats { open: self.open.get(), refused: refused.filter(|(_, count)| *count > 0).collect() }
+        GatewayStats {
+            open: self.open.get(),
+            refused: refused.filter(|(_, count)| *count > 0).collect(),
+            not_admitted: self.not_admitted.read(),
+        }
     }
 }
 
@@ -286,12 +343,30 @@ impl ListenerCounters {
         self.requests[usize::from(status.as_u16() / 100).min(5)].increment();
     }
 
+    pub(crate) fn not_admitted(&self, reason: NotAdmitted) {
+        self.not_admitted.increment(reason);
+    }
+
     pub(crate) fn read(&self) -> ListenerStats {
         ListenerStats {
             connections: self.connections.get(),
             requests: std::array::from_fn(|class| self.requests[class].get()),
             forwarded: self.forwarded.read(),
+            not_admitted: self.not_admitted.read(),
         }
+    }
+}
+
+// === impl AdmissionCounters ===
+
+impl AdmissionCounters {
+    fn increment(&self, reason: NotAdmitted) {
+        self.0[reason as usize].increment();
+    }
+
+    fn read(&self) -> BTreeMap<NotAdmitted, u64> {
+        let counts = NotAdmitted::ALL.iter().map(|reason| (*reason, self.0[*reason as usize].get()));
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 }
 

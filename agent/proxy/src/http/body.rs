@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::Sleep;
 
-use crate::client::clients::Exchange;
+use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
 use crate::log::record::Record;
 use crate::upstream::endpoint::{ResponseBody, UpstreamError};

@@ -15,7 +15,7 @@ use crate::core::head::Head;
 use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::core::snapshot::Current;
-use crate::core::stats::CoreCounters;
+use crate::core::stats::{CoreCounters, NotAdmitted};
 use crate::http::answer::{self, Answer};
 use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
 use crate::http::headers::{self, Via};
@@ -74,6 +74,12 @@ impl Router {
         let arrival = Arrival { limits: client.limits(), tls, pseudonym: client.pseudonym() };
         let (decision, listener) = decide::decide(arrival, port, head);
         let listener = listener.map(|listener| self.listeners.get(listener));
+        let admitted = listener.as_ref().map_or(Ok(()), |listener| client.admit(listener));
+        let decision = match admitted {
+            Ok(()) => decision,
+            Err(NotAdmitted::Address) => Reason::ClientAddress.into(),
+            Err(NotAdmitted::Connections | NotAdmitted::Handshakes) => Reason::NewConnections.into(),
+        };
         let method = head.method().clone();
         // gRPC is POST: others need no look at their fields.
         let grpc = if method == Method::POST { answer::grpc_type(head.fields()) } else { None };
@@ -143,7 +149,8 @@ impl Router {
         let mut answer = answer::of(reason, status);
         // Bytes that follow a malformed HTTP/1 request on the same connection cannot be trusted.
         let is_malformed = status == StatusCode::BAD_REQUEST || status == StatusCode::NOT_IMPLEMENTED;
-        if is_malformed && request.version < Version::HTTP_2 {
+        // A connection that is kept out is not to wait for better times.
+        if (is_malformed || reason == Reason::NewConnections) && request.version < Version::HTTP_2 {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer

@@ -8,7 +8,8 @@ use http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use portcullis_model::SlowClients;
 
-use crate::client::clients::{Client, Exchange};
+use crate::client::clients::Client;
+use crate::client::exchange::Exchange;
 use crate::core::snapshot::SnapshotCell;
 use crate::http::body::Body;
 use crate::http::decide::Decision;

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use portcullis_model::{
-    AccessLog as LogSettings, BackendName, FrontendKey, L4Action, L4Protocol, L4Rule, L4Target, Listener,
-    Port, PortKey, PortListeners, RuleId, Serves, Snapshot,
+    Access, AccessLog as LogSettings, BackendName, FrontendKey, L4Action, L4Protocol, L4Rule, L4Target,
+    Listener, Port, PortKey, PortListeners, RuleId, Serves, Snapshot,
 };
 use rustix::net::SendFlags;
 use tokio::io::Interest;
@@ -303,6 +303,7 @@ impl Frontend {
             let known = known.filter(|session| self.keep_current(session, &current));
             let session = match known {
                 Some(session) => session,
+                None if avoid.is_none() && !self.admits(&client, port) => return,
                 None => match self.begin(client, port, avoid) {
                     Ok(session) => session,
                     Err(ending) => return self.note_lost(port, ending),
@@ -319,6 +320,13 @@ impl Frontend {
                 Err(_) => {}
             }
         }
+    }
+
+    /// False for a client that the listener's terms keep out, which is counted. A session is a
+    /// connection.
+    fn admits(&self, client: &ClientKey, port: &Port) -> bool {
+        let listener = rule(port).map(|(listener, _)| self.context.listeners.get(listener));
+        listener.is_none_or(|listener| listener.admit(client.peer.ip()).is_ok())
     }
 
     fn note_lost(&self, port: &Port, ending: Ending) {
@@ -535,6 +543,15 @@ impl Frontend {
         });
         let backend = current.snapshot.backends.get(session.backend.as_str());
         let is_there = backend.is_some_and(|backend| backend.endpoints.contains(&session.endpoint.address));
+        let is_permitted = port.and_then(|port| rule(port)).is_some_and(|(listener, _)| {
+            let clients = listener.admission.clients.as_ref();
+            let access = clients.map(|rules| rules.access(&session.client.peer.ip().to_canonical()));
+            access != Some(Access::Denied)
+        });
+        if !is_permitted {
+            self.end(&session.client, Ending::NotAdmitted);
+            return false;
+        }
         if leads_there && is_there {
             session.generation.set(current.generation);
         } else {

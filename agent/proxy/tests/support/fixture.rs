@@ -89,7 +89,7 @@ impl ListenerSpec {
         } else {
             Serves::Http(routes)
         };
-        Listener { id, hostname: pattern(self.host), serves }
+        Listener { id, hostname: pattern(self.host), serves, admission: Arc::default() }
     }
 }
 

@@ -57,7 +57,7 @@ pub fn listener(name: &str, hostname: &str, serves: Serves) -> Listener {
         parent: gateway,
         name: name.into(),
     };
-    Listener { id, hostname: pattern(hostname), serves }
+    Listener { id, hostname: pattern(hostname), serves, admission: Arc::default() }
 }
 
 pub fn tcp(backend: &str) -> Listener {

@@ -135,9 +135,18 @@ fn listener(spec: &ListenerSpec) -> Listener {
             Serves::Https { tls: TlsTermination { certificates: certificates.clone().into() }, routes }
         }
     };
-    let id =
-        ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: spec.name.into() };
-    Listener { id, hostname: HostPattern::parse(spec.host).unwrap_or(HostPattern::Any), serves }
+    // Names are one listener's each.
+    let name = match &spec.certificates {
+        None => spec.name.into(),
+        Some(_) => format!("{} with TLS", spec.name).into(),
+    };
+    let id = ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name };
+    Listener {
+        id,
+        hostname: HostPattern::parse(spec.host).unwrap_or(HostPattern::Any),
+        serves,
+        admission: Arc::default(),
+    }
 }
 
 pub fn host_of(request: &str) -> &str {

@@ -47,6 +47,7 @@ impl<'s> View<'s> {
             own: self.listener_views(&key, declared),
             client_certificate: &declared.client_certificate,
             ignored: self.ignored_fields(name),
+            affected: self.affecting_parent(&key),
         };
         Some(Status::Gateway(child_status(&view)))
     }
@@ -81,6 +82,7 @@ impl<'s> View<'s> {
             } else {
                 0
             }),
+            affected: self.affecting_parent(key),
         };
         Some(Status::Gateway(gateway_status(&view)))
     }
@@ -115,6 +117,7 @@ impl<'s> View<'s> {
             parent_refusal: parent.and_then(|(_, parent)| parent_refusal(parent)),
             parent_unprovisioned: parent.and_then(|(name, _)| self.parent_unprovisioned(name)),
             listeners: self.listener_views(&key, declared),
+            affected: self.affecting_parent(&key),
         };
         Some(Status::ListenerSet(set_status(&view)))
     }
@@ -135,6 +138,7 @@ impl<'s> View<'s> {
             parent_refusal: None,
             parent_unprovisioned: None,
             listeners: Vec::new(),
+            affected: None,
         })))
     }
 
@@ -161,6 +165,7 @@ impl<'s> View<'s> {
                 unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
                 overlap: if overlaps { Overlap::Some } else { Overlap::None },
                 names: if takes { Names::OthersToo } else { Names::Own },
+                affected: self.affecting_listener(&(key.clone(), listener.name.clone())),
             });
         }
         views
@@ -200,6 +205,11 @@ impl<'s> View<'s> {
         }
         if gateway.addresses.usable.is_empty() {
             return Some(Fault::not_programmed(Reason::Pending, "the Gateway has no address"));
+        }
+        if self.admissions.are_unread() {
+            let message = "the agents cannot read ListenerPolicies, and one may be about the listener; no client is let in: \
+                give the agents the rights of the chart's ClusterRole";
+            return Some(Fault::not_programmed(Reason::Pending, message));
         }
         let lost = self.frontends.lost_by(name)?.get(&port)?;
         let lost_all = gateway.addresses.usable.iter().all(|address| lost.contains(address));

@@ -21,6 +21,7 @@ impl<'s> View<'s> {
                 missing.chain(self.duplicates(&set)).collect()
             }
             Kind::EndpointSlice => self.slice_problems(&key.name),
+            Kind::ListenerPolicy => self.listener_policy_problems(&key.name),
             kind if kind.is_route() => self.route_problems(key),
             _ => Vec::new(),
         }

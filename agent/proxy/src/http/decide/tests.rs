@@ -35,7 +35,7 @@ fn to_echo() -> Action {
 fn listener(name: &str, serves: Serves) -> Arc<Listener> {
     let gateway = ObjectName::new("test", "gateway");
     let id = ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: name.into() };
-    Arc::new(Listener { id, hostname: HostPattern::parse(name).unwrap(), serves })
+    Arc::new(Listener { id, hostname: HostPattern::parse(name).unwrap(), serves, admission: Arc::default() })
 }
 
 fn port(listeners: PortListeners) -> Port {

@@ -1,7 +1,7 @@
 //! Ranges of addresses, as operators and Nodes write them: `10.0.0.0/8`, or one address.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// The addresses that begin as `first` does, in as many bits as the prefix has.
@@ -16,13 +16,38 @@ pub struct AddressRange {
 pub struct AddressRangeSyntax;
 
 impl AddressRange {
+    /// All addresses of a family.
+    pub const ANY_V4: Self = Self { first: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 0 };
+    pub const ANY_V6: Self = Self { first: IpAddr::V6(Ipv6Addr::UNSPECIFIED), prefix: 0 };
+
     pub fn contains(&self, address: &IpAddr) -> bool {
         self.first.is_ipv4() == address.is_ipv4()
             && start(address, self.prefix) == start(&self.first, self.prefix)
     }
 
+    /// True if all addresses of the other range are in this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.prefix <= other.prefix && self.contains(&other.first)
+    }
+
+    /// The first address, and the number of bits that count.
+    pub fn bits(&self) -> (IpAddr, u8) {
+        let longest = if self.first.is_ipv4() { 32 } else { 128 };
+        let bits = start(&self.first, self.prefix).checked_shl(longest - u32::from(self.prefix));
+        let first = match (self.first, bits.unwrap_or_default()) {
+            (IpAddr::V4(_), bits) => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),
+            (IpAddr::V6(_), bits) => IpAddr::V6(Ipv6Addr::from_bits(bits)),
+        };
+        (first, self.prefix)
+    }
+
+    /// From what [`AddressRange::bits`] returned.
+    pub(crate) const fn from_bits((first, prefix): (IpAddr, u8)) -> Self {
+        Self { first, prefix }
+    }
+
     /// True for the first two addresses of a range that has more than that.
-    pub(crate) fn begins_with(&self, address: &IpAddr) -> bool {
+    pub fn begins_with(&self, address: &IpAddr) -> bool {
         let longest: u8 = if self.first.is_ipv4() { 32 } else { 128 };
         let fixed = longest - 1;
         self.prefix < fixed
@@ -53,15 +78,6 @@ impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.first, self.prefix)
     }
-}
-
-/// Addresses that mean the machine itself, its link, or none in particular.
-pub(crate) fn is_special(address: &IpAddr) -> bool {
-    let is_of_link = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
-    };
-    is_of_link || address.is_loopback() || address.is_unspecified() || address.is_multicast()
 }
 
 /// The first bits of an address.
@@ -105,6 +121,22 @@ mod tests {
         ] {
             let range: AddressRange = range.parse().unwrap();
             assert_eq!(range.begins_with(&address.parse().unwrap()), expected, "{range} {address}");
+        }
+        for (range, first, prefix) in
+            [("10.97.7.1/12", "10.96.0.0", 12), ("0.0.0.0/0", "0.0.0.0", 0), ("fd00:1::9/16", "fd00::", 16)]
+        {
+            let range: AddressRange = range.parse().unwrap();
+            assert_eq!(range.bits(), (first.parse().unwrap(), prefix), "{range}");
+        }
+        for (range, other, expected) in [
+            ("10.0.0.0/8", "10.1.0.0/16", true),
+            ("10.1.0.0/16", "10.0.0.0/8", false),
+            ("10.0.0.0/8", "10.0.0.0/8", true),
+            ("0.0.0.0/0", "::/0", false),
+        ] {
+            let (range, other): (AddressRange, AddressRange) =
+                (range.parse().unwrap(), other.parse().unwrap());
+            assert_eq!(range.covers(&other), expected, "{range} {other}");
         }
         for wrong in ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "10.0.0.0/", "10.0.0.0/-1", "ten"] {
             assert_eq!(wrong.parse::<AddressRange>(), Err(AddressRangeSyntax), "{wrong}");

@@ -1,0 +1,106 @@
+//! The labels of the metrics, as they are spelt.
+
+use portcullis_model::{ListenerId, ParentKind};
+use prometheus_client::encoding::EncodeLabelSet;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct GatewayLabels {
+    pub(super) gateway: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ExceededLimitLabels {
+    pub(super) gateway: String,
+    /// The field of `limits`.
+    pub(super) reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct MechanismLabels {
+    pub(super) mechanism: &'static str,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ListenerLabels {
+    pub(super) gateway: String,
+    /// `Gateway` or `ListenerSet`.
+    pub(super) parent_kind: String,
+    pub(super) parent: String,
+    pub(super) listener: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ListenerReasonLabels {
+    pub(super) gateway: String,
+    pub(super) parent_kind: String,
+    pub(super) parent: String,
+    pub(super) listener: String,
+    pub(super) reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct BytesLabels {
+    pub(super) gateway: String,
+    pub(super) parent_kind: String,
+    pub(super) parent: String,
+    pub(super) listener: String,
+    /// As the gateway sees it: `receive` from clients, `transmit` to them.
+    pub(super) network_io_direction: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RequestLabels {
+    pub(super) gateway: String,
+    pub(super) parent_kind: String,
+    pub(super) parent: String,
+    pub(super) listener: String,
+    /// `2xx`
+    pub(super) http_response_status_class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ErrorLabels {
+    pub(super) error_type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ReasonLabels {
+    pub(super) reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct InterfaceLabels {
+    pub(super) interface: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct AgentLabels {
+    pub(super) version: &'static str,
+    pub(super) datapath: &'static str,
+}
+
+pub(super) fn listener_labels(id: &ListenerId) -> ListenerLabels {
+    ListenerLabels {
+        gateway: id.gateway.to_string(),
+        parent_kind: parent_kind(id.kind).to_owned(),
+        parent: id.parent.to_string(),
+        listener: id.name.to_string(),
+    }
+}
+
+pub(super) fn with_reason(labels: ListenerLabels, reason: &'static str) -> ListenerReasonLabels {
+    let ListenerLabels { gateway, parent_kind, parent, listener } = labels;
+    ListenerReasonLabels { gateway, parent_kind, parent, listener, reason }
+}
+
+pub(super) fn request_labels(id: &ListenerId, class: usize) -> RequestLabels {
+    let ListenerLabels { gateway, parent_kind, parent, listener } = listener_labels(id);
+    RequestLabels { gateway, parent_kind, parent, listener, http_response_status_class: format!("{class}xx") }
+}
+
+fn parent_kind(kind: ParentKind) -> &'static str {
+    match kind {
+        ParentKind::Gateway => "Gateway",
+        ParentKind::ListenerSet => "ListenerSet",
+    }
+}

@@ -1,0 +1,368 @@
+//! Connections and datagrams that the kernel forwards: interfaces that have the programs, rules,
+//! and the end of flows that are idle. What is not forwarded is served by user space.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use portcullis_common::abi;
+use portcullis_common::flow::{
+    BACKEND_IN, BACKEND_OUT, CLIENT_IN, CLIENT_OUT, FULL, Flow, Hook, Ip, MAX_FLOWS, NodeAddresses, OPEN,
+    Side, Translation, Tuple,
+};
+use portcullis_log::LastLogged;
+use portcullis_model::FrontendKey;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::datapath::Datapath;
+use crate::error::{Error, Unavailable};
+use crate::netlink::links::{RoutedLink, routed_links};
+use crate::plan::forward::{ForwardContents, ForwardTable, plan_forwarding};
+use crate::plan::key::{address, key};
+use crate::programs::attach::{self, Attachment};
+use crate::programs::forward::{self, Forwarder};
+use crate::programs::interfaces::Interface;
+use crate::programs::pins::Pins;
+use crate::programs::probe::kernel_release;
+
+/// Time between looks at the interfaces, and between looks at the flows.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Looking at the flows takes at most such a part of the time.
+const SHARE: u32 = 20;
+
+/// Time for the last packets of a connection that both sides have ended.
+const CLOSING: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardingSettings {
+    /// The node's ports that backends see flows come from.
+    pub ports: RangeInclusive<u16>,
+    pub tcp_idle: Duration,
+    pub udp_idle: Duration,
+    /// Time for open connections to end where nothing is served any more.
+    pub drain: Duration,
+}
+
+/// A reason for which nothing is forwarded in the kernel on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotForwarding {
+    /// It was not asked for.
+    Off,
+    /// Connections are served from ordinary sockets.
+    OrdinarySockets,
+    /// The kernel is older than tcx.
+    NoTcx { kernel: String },
+    /// The programs or their maps cannot be loaded.
+    Refused(String),
+}
+
+/// The state of forwarding, for an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardingReport {
+    /// Interfaces that have both programs.
+    pub interfaces: Vec<String>,
+    /// Confirmed flows, when they were last looked at.
+    pub flows: u64,
+}
+
+/// Dropping it leaves everything to the next agent.
+pub struct Forwarding {
+    forwarder: Forwarder,
+    pins: Pins,
+    settings: ForwardingSettings,
+    /// Of the maps; this is their only writer.
+    contents: ForwardContents,
+    tables: Vec<ForwardTable>,
+    /// By index.
+    attached: BTreeMap<u32, Attachment>,
+    next_look: Instant,
+    next_sweep: Instant,
+    /// Frontends that are served, in one way or the other.
+    served: BTreeSet<abi::FrontendKey>,
+    /// Those that are not any more, and until when their flows may go on.
+    leaving: BTreeMap<abi::FrontendKey, Instant>,
+    flows: u64,
+    problem: LastLogged,
+}
+
+impl Forwarding {
+    /// Loads the programs, and goes on with what an earlier agent has begun. They run as soon as
+    /// there are rules.
+    ///
+    /// # Errors
+    /// When the kernel cannot, or will not.
+    pub fn open(datapath: &Datapath, settings: ForwardingSettings) -> Result<Self, NotForwarding> {
+        let pins = datapath.place();
+        if !attach::has_tcx() {
+            return Err(NotForwarding::NoTcx { kernel: kernel_release() });
+        }
+        let refused = |error: Unavailable| NotForwarding::Refused(error.to_string());
+        let forwarder = Forwarder::load(&pins).map_err(refused)?;
+        let contents = forwarder.contents().map_err(|error| NotForwarding::Refused(error.to_string()))?;
+        warn_of_common_ports(&settings.ports);
+        let now = Instant::now();
+        let mut forwarding = Self {
+            forwarder,
+            pins,
+            settings,
+            contents,
+            tables: Vec::new(),
+            attached: BTreeMap::new(),
+            next_look: now,
+            next_sweep: now + INTERVAL,
+            served: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            flows: 0,
+            problem: LastLogged::default(),
+        };
+        // Programs that are there are replaced by this agent's at once, as all others are.
+        forwarding.attach();
+        Ok(forwarding)
+    }
+
+    /// Another agent has written the maps since this one did.
+    pub(crate) fn reread(&mut self) -> Result<(), Error> {
+        self.contents = self.forwarder.contents()?;
+        self.tables.clear();
+        Ok(())
+    }
+
+    /// Forwards to these tables, and to no others. `served` are all frontends.
+    pub fn apply(&mut self, tables: Vec<ForwardTable>, served: &BTreeSet<FrontendKey>, now: Instant) {
+        let served: BTreeSet<_> = served.iter().map(key).collect();
+        let until = now + self.settings.drain;
+        self.leaving.extend(self.served.difference(&served).map(|gone| (*gone, until)));
+        self.leaving.retain(|frontend, _| !served.contains(frontend));
+        self.served = served;
+        if self.tables != tables || self.next_look <= now {
+            self.tables = tables;
+            self.look(now);
+        }
+    }
+
+    /// Follows the node's interfaces, and ends flows that are idle.
+    pub fn tend(&mut self, now: Instant) {
+        if self.next_look <= now {
+            self.look(now);
+        }
+        if self.next_sweep <= now {
+            self.sweep(now);
+            self.next_sweep = now + INTERVAL.max(now.elapsed() * SHARE);
+        }
+    }
+
+    pub fn report(&self) -> ForwardingReport {
+        let interfaces = self.attached.values().map(|attachment| attachment.target.clone());
+        ForwardingReport { interfaces: interfaces.collect(), flows: self.flows }
+    }
+
+    /// Runs a program on an Ethernet frame that came in by an interface, and returns the frame as
+    /// the program leaves it.
+    ///
+    /// # Errors
+    /// When the kernel will not.
+    pub fn run(&mut self, hook: Hook, frame: &[u8], came_in_by: u32) -> Result<Vec<u8>, Unavailable> {
+        self.forwarder.run(hook, frame, came_in_by)
+    }
+
+    fn look(&mut self, now: Instant) {
+        self.next_look = now + INTERVAL;
+        let interfaces = self.attach();
+        let desired = ForwardContents::of(&self.tables, interfaces, &self.contents);
+        let problem = self.write(&desired).err().map(|error| error.to_string());
+        if let Some(problem) = self.problem.update((), problem) {
+            tracing::warn!(
+                "not all that could be is forwarded in the kernel: {problem}; user space serves it"
+            );
+        }
+    }
+
+    fn write(&mut self, desired: &ForwardContents) -> Result<(), Error> {
+        let room = if self.flows * 4 > u64::from(MAX_FLOWS) / 20 * 19 { FULL } else { OPEN };
+        let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
+        self.forwarder.set(first, last, room)?;
+        for op in plan_forwarding(&self.contents, desired) {
+            self.forwarder.execute(op)?;
+            self.contents.apply(op);
+        }
+        Ok(())
+    }
+
+    /// Attaches the programs where they should be, and returns the interfaces that have both. While
+    /// nothing is to be forwarded, and nothing is, no interface has them.
+    fn attach(&mut self) -> BTreeMap<u32, NodeAddresses> {
+        let links = match routed_links() {
+            Ok(links) => links,
+            Err(error) => {
+                tracing::debug!("interfaces cannot be listed: {error}");
+                return self.contents.interfaces.clone();
+            }
+        };
+        let is_left = forward::are_left(&self.pins);
+        self.attached.retain(|index, _| links.iter().any(|link| link.index == *index));
+        if self.tables.is_empty() && !is_left {
+            return BTreeMap::new();
+        }
+        let mut interfaces = BTreeMap::new();
+        for link in links {
+            let addresses = addresses(&link);
+            let (name, index) = (link.name, link.index);
+            if !self.attached.contains_key(&index) {
+                match self.forwarder.attach(&self.pins, &Interface { name: name.clone(), index }) {
+                    Ok([attachment, _]) => _ = self.attached.insert(index, attachment),
+                    Err(error) => {
+                        tracing::debug!("what leaves by {name} is not forwarded in the kernel: {error}");
+                        continue;
+                    }
+                }
+            }
+            interfaces.insert(index, addresses);
+        }
+        interfaces
+    }
+
+    /// Ends flows that are idle, that both sides have ended, or whose listener has gone.
+    fn sweep(&mut self, now: Instant) {
+        let clock = monotonic();
+        let mut ended = Vec::new();
+        let mut flows = 0;
+        for (tuple, entry) in self.forwarder.flows() {
+            if tuple.hook != Hook::In as u8 || entry.side != Side::Client as u8 {
+                continue;
+            }
+            flows += 1;
+            let flow = Flow::of_client_in(&tuple, entry.to, entry.with);
+            if self.is_over(&flow, &tuple, &entry, clock, now) {
+                ended.push(flow);
+            }
+        }
+        self.flows = flows - ended.len() as u64;
+        for flow in ended {
+            // First the one that is found first.
+            for part in [CLIENT_IN, BACKEND_OUT, CLIENT_OUT, BACKEND_IN] {
+                if let Err(error) = self.forwarder.remove_flow(&flow.key(part)) {
+                    tracing::debug!("{error}");
+                }
+            }
+        }
+        self.leaving.retain(|_, until| now < *until + INTERVAL * 2);
+        if self.tables.is_empty() && self.flows == 0 && !self.attached.is_empty() {
+            // Every packet would be looked at for nothing.
+            match forward::detach(&self.pins) {
+                Ok(()) => self.attached.clear(),
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+    }
+
+    fn is_over(&self, flow: &Flow, tuple: &Tuple, entry: &Translation, clock: u64, now: Instant) -> bool {
+        let frontend = abi::FrontendKey {
+            address: tuple.destination.address(),
+            port_be: tuple.destination_port_be,
+            protocol: tuple.protocol,
+            reserved: 0,
+        };
+        if self.leaving.get(&frontend).is_some_and(|until| *until <= now) {
+            return true;
+        }
+        let idle = if tuple.protocol == abi::TCP { self.settings.tcp_idle } else { self.settings.udp_idle };
+        let limit = match entry.is_closing() {
+            true => CLOSING.max(Duration::from_nanos(entry.linger())),
+            false => idle,
+        };
+        let is_idle = |seen: u64| Duration::from_nanos(clock.saturating_sub(seen)) > limit;
+        // The backend's packets are seen elsewhere.
+        is_idle(entry.seen)
+            && self.forwarder.flow(&flow.key(BACKEND_OUT)).is_none_or(|backend| is_idle(backend.seen))
+    }
+}
+
+/// Forwarding as it was asked for, on a node with or without programs.
+pub(crate) fn open(
+    datapath: Option<&Datapath>,
+    settings: Option<&ForwardingSettings>,
+) -> Result<Forwarding, NotForwarding> {
+    let Some(datapath) = datapath else {
+        return Err(if settings.is_some() { NotForwarding::OrdinarySockets } else { NotForwarding::Off });
+    };
+    let opened = settings.map_or(Err(NotForwarding::Off), |it| Forwarding::open(datapath, it.clone()));
+    match &opened {
+        Ok(_) => tracing::info!("TCP and UDP are forwarded in the kernel where nothing needs user space"),
+        Err(NotForwarding::Off) => {}
+        Err(reason) => {
+            tracing::warn!("nothing is forwarded in the kernel, and user space serves it: {reason}");
+        }
+    }
+    opened
+}
+
+/// Flows of an earlier agent where this one does not forward: none begins, and those that are open
+/// have the time to end that all have.
+pub(crate) struct Ending {
+    pins: Pins,
+    until: Instant,
+}
+
+impl Ending {
+    /// `None` if there is nothing.
+    pub(crate) fn begin(pins: Pins, drain: Duration, now: Instant) -> Option<Self> {
+        if !forward::are_left(&pins) {
+            return None;
+        }
+        if let Err(error) = forward::remove_rules(&pins) {
+            tracing::debug!("what an earlier agent forwards goes on for now: {error}");
+        }
+        Some(Self { pins, until: now + drain })
+    }
+
+    /// True when it is over.
+    pub(crate) fn tend(&self, now: Instant) -> bool {
+        if now < self.until {
+            return false;
+        }
+        match forward::remove(&self.pins) {
+            Ok(()) => tracing::info!("what an earlier agent forwarded in the kernel has ended"),
+            Err(error) => tracing::warn!("an earlier agent's programs go on forwarding: {error}"),
+        }
+        true
+    }
+}
+
+impl fmt::Display for NotForwarding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("--forwarding is off"),
+            Self::OrdinarySockets => f.write_str("the kernel programs are not in use"),
+            Self::NoTcx { kernel } => write!(f, "it needs Linux 6.6 or later (tcx), and this is {kernel}"),
+            Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+fn addresses(link: &RoutedLink) -> NodeAddresses {
+    let ip = |ip: Option<IpAddr>| ip.map(|ip| Ip::from(address(ip)));
+    NodeAddresses { v4: ip(link.v4).unwrap_or(Ip::v4([0; 4])), v6: ip(link.v6).unwrap_or(Ip::v6([0; 16])) }
+}
+
+/// The kernel gives such ports to connections of the node's own.
+fn warn_of_common_ports(ports: &RangeInclusive<u16>) {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut bounds = range.split_whitespace().filter_map(|bound| bound.parse::<u16>().ok());
+    let (Some(first), Some(last)) = (bounds.next(), bounds.next()) else { return };
+    if *ports.start() <= last && first <= *ports.end() {
+        tracing::warn!(
+            "--forwarding-ports {}-{} and the node's own ports {first}-{last} (net.ipv4.ip_local_port_range) have \
+             some in common: connections of the node to a backend may be taken for forwarded ones; set them apart",
+            ports.start(),
+            ports.end()
+        );
+    }
+}
+
+/// Nanoseconds, as the programs count them.
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

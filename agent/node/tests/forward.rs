@@ -1,0 +1,323 @@
+//! Connections and datagrams forwarded by the loaded programs, from a client's namespace over this
+//! node's to a backend's; and by user space, which here is a socket that answers by itself.
+#![cfg(test)]
+
+mod forward_world;
+#[expect(dead_code, reason = "most of it is for other programs")]
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forward_world::{FAMILIES, World, spoof};
+use portcullis_common::flow::Hook;
+use portcullis_node::{Forwarding, ForwardingSettings, Reason};
+use support::{isolated, open, options};
+
+#[test]
+fn connections_reach_the_backend_without_user_space() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        for family in FAMILIES {
+            let mut connection = world.connect(family.vip);
+            assert_eq!(connection.server, "backend", "{family:?}");
+            assert_eq!(connection.seen.ip().to_string(), family.node);
+            assert!(connection.seen.port() >= 61_000);
+            connection.echo().unwrap();
+            // The client ends its direction first, and then gets the rest.
+            connection.stream.write_all(b"half").unwrap();
+            connection.stream.shutdown(Shutdown::Write).unwrap();
+            let mut rest = String::new();
+            connection.stream.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, "half");
+
+            let datagrams = world.datagrams(family.vip);
+            let (server, seen) = datagrams.ask(10);
+            assert_eq!((&*server, seen.ip().to_string()), ("backend", family.node.to_owned()));
+            assert_eq!(datagrams.ask(100).1, seen, "the same flow");
+        }
+        assert_eq!((world.count(Reason::Forwarded), world.count(Reason::ForwardConfirmed)), (4, 4));
+    });
+}
+
+#[test]
+fn not_a_byte_is_lost_and_large_datagrams_come_whole() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        for family in FAMILIES {
+            let connection = world.connect(family.vip);
+            assert_eq!(connection.server, "backend");
+            const SENT: usize = 200 << 20;
+            let pattern: Vec<u8> =
+                (0..1_048_573_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let (mut to, mut from) = (connection.stream.try_clone().unwrap(), connection.stream);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut left = SENT;
+                    while left > 0 {
+                        let part = &pattern[..pattern.len().min(left)];
+                        to.write_all(part).unwrap();
+                        left -= part.len();
+                    }
+                    to.shutdown(Shutdown::Write).unwrap();
+                });
+                let (mut got, mut buffer) = (0, vec![0; 1 << 18]);
+                loop {
+                    let length = from.read(&mut buffer).unwrap();
+                    if length == 0 {
+                        break;
+                    }
+                    for byte in &buffer[..length] {
+                        assert_eq!(*byte, pattern[got % pattern.len()], "byte {got}");
+                        got += 1;
+                    }
+                }
+                assert_eq!(got, SENT);
+            });
+
+            // In fragments both ways, the first one included.
+            let datagrams = world.datagrams(family.vip);
+            let (server, seen) = datagrams.ask(20_000);
+            assert_eq!(server, "backend", "{family:?}");
+            assert_eq!((datagrams.ask(10).1, datagrams.ask(60_000).1), (seen, seen));
+        }
+        assert_eq!(world.count(Reason::ForwardFragment), 0);
+    });
+}
+
+#[test]
+fn clients_with_the_same_port_are_kept_apart() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        world.client.enter(|| support::ip("addr add 10.99.0.3/24 dev client0"));
+        let [one, other] = ["10.99.0.2:40000", "10.99.0.3:40000"].map(|it| it.parse().unwrap());
+        let mut one_connection = world.connect_from(&world.client, one, FAMILIES[0].vip);
+        let mut other_connection = world.connect_from(&world.client, other, FAMILIES[0].vip);
+        for connection in [&mut one_connection, &mut other_connection] {
+            assert_eq!(connection.server, "backend");
+            connection.echo().unwrap();
+        }
+        assert_ne!(one_connection.seen.port(), other_connection.seen.port());
+
+        // The stack knows a connection by its client and backend, so this one is user space's.
+        let mut same = world.connect_from(&world.client, one, FAMILIES[0].other_vip);
+        assert_eq!(same.server, "node");
+        same.echo().unwrap();
+        one_connection.echo().unwrap();
+        assert_eq!(world.count(Reason::ForwardSameClient), 1);
+    });
+}
+
+#[test]
+fn user_space_serves_when_no_port_is_free() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::with_ports(61_000..=61_003));
+        let mut connections: Vec<_> = (0..6).map(|_| world.connect(FAMILIES[0].vip)).collect();
+        let by_backend = connections.iter().filter(|it| it.server == "backend").count();
+        assert_eq!((by_backend, world.count(Reason::ForwardNoPort)), (4, 2));
+        connections.iter_mut().for_each(|connection| connection.echo().unwrap());
+        // The other protocol and family have ports of their own.
+        assert_eq!(world.datagrams(FAMILIES[0].vip).ask(1).0, "backend");
+        assert_eq!(world.connect(FAMILIES[1].vip).server, "backend");
+
+        // Clients that end first leave their port after two seconds.
+        connections.retain_mut(|connection| {
+            let is_backends = connection.server == "backend";
+            connection.stream.shutdown(Shutdown::Write).unwrap();
+            connection.stream.read_to_end(&mut Vec::new()).unwrap();
+            !is_backends
+        });
+        let begun = Instant::now();
+        while world.connect(FAMILIES[0].vip).server != "backend" {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn flows_outlive_their_rules_and_the_agent() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let mut connections = FAMILIES.map(|family| world.connect(family.vip));
+        let datagrams = FAMILIES.map(|family| world.datagrams(family.vip));
+        let seen = datagrams.each_ref().map(|datagrams| (datagrams.ask(1), datagrams.ask(1)).1);
+        let mut go_on = || {
+            connections.iter_mut().for_each(|connection| connection.echo().unwrap());
+            assert_eq!(datagrams.each_ref().map(|datagrams| datagrams.ask(1)), seen);
+        };
+        world.stop();
+        go_on();
+        assert_eq!(world.connect(FAMILIES[0].vip).server, "node", "no new ones");
+        assert_eq!(world.datagrams(FAMILIES[1].vip).ask(1).0, "node");
+        world.forward_all();
+        go_on();
+
+        // No agent, and the next one.
+        let World { client, backends, datapath, forwarding } = world;
+        support::close((datapath, forwarding));
+        go_on();
+        let datapath = open(&options(pin_dir));
+        let forwarding = Forwarding::open(&datapath, forward_world::settings()).unwrap();
+        let mut world = World { client, backends, datapath, forwarding };
+        go_on();
+        assert_eq!(world.connect(FAMILIES[0].vip).server, "backend", "rules stay, too");
+        world.forward_all();
+        go_on();
+        assert_eq!(world.forwarding.report().interfaces, ["node0", "back0"]);
+    });
+}
+
+#[test]
+fn flows_end_when_they_are_idle_or_their_listener_has_gone() {
+    isolated(|pin_dir| {
+        let settings = ForwardingSettings {
+            udp_idle: Duration::from_secs(2),
+            drain: Duration::ZERO,
+            ..forward_world::settings()
+        };
+        let mut world = World::new(pin_dir, settings);
+        let datagrams = world.datagrams(FAMILIES[0].vip);
+        let (_, first) = (datagrams.ask(1), datagrams.ask(1));
+        let mut connection = world.connect(FAMILIES[0].vip);
+        connection.echo().unwrap();
+        thread::sleep(Duration::from_secs(4));
+        let later = Instant::now() + Duration::from_secs(60);
+        world.forwarding.tend(later);
+        assert_eq!(world.forwarding.report().flows, 1, "the connection's");
+        assert_ne!(datagrams.ask(1), first, "another flow");
+        connection.echo().unwrap();
+
+        world.leave();
+        world.forwarding.tend(later + Duration::from_secs(60));
+        assert_eq!(world.forwarding.report().flows, 0);
+        assert!(connection.echo().is_err(), "the node's stack resets it");
+    });
+}
+
+/// It sees what is forwarded, from client to backend and back.
+#[test]
+fn a_firewall_between_client_and_backend_holds() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        support::nft("add table inet filter");
+        support::nft("add chain inet filter forward { type filter hook forward priority 0; }");
+        let mut connection = world.connect(FAMILIES[0].vip);
+        support::nft(
+            "add rule inet filter forward ip saddr 10.99.0.2 ip daddr 10.98.0.2 tcp dport 8080 drop",
+        );
+        let begun = Instant::now();
+        let refused =
+            world.client.connect_within(forward_world::at(FAMILIES[0].vip, 80), Duration::from_secs(2));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= Duration::from_secs(2));
+        connection.stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        assert!(connection.echo().is_err());
+        assert_eq!(world.connect(FAMILIES[1].vip).server, "backend");
+    });
+}
+
+/// A route with a small MTU behind the node: it tells the sender, by the addresses that the sender
+/// knows.
+#[test]
+fn path_mtu_discovery_works_in_both_directions() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        for (family, networks) in
+            FAMILIES.iter().zip([["10.99.0.0/24", "10.98.0.0/24"], ["fd99::/64", "fd98::/64"]])
+        {
+            for (network, link) in networks.iter().zip(["node0", "back0"]) {
+                let metric = if network.contains(':') { " metric 10" } else { "" };
+                support::ip(&format!("route replace {network} dev {link}{metric} mtu 1300"));
+            }
+            let mut connection = world.connect(family.vip);
+            assert_eq!(connection.server, "backend");
+            let bytes = vec![7; 1 << 20];
+            let mut to = connection.stream.try_clone().unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| to.write_all(&bytes).unwrap());
+                let mut got = vec![0; bytes.len()];
+                connection.stream.read_exact(&mut got).unwrap();
+                assert!(got == bytes, "{family:?}");
+            });
+            let route =
+                |client: &support::Client, to: &str| client.enter(|| support::ip(&format!("route get {to}")));
+            assert!(route(&world.client, family.vip).contains("mtu 1300"), "the client knows");
+            assert!(route(&world.backends, family.node).contains("mtu 1300"), "the backend knows");
+        }
+    });
+}
+
+#[test]
+fn a_port_that_is_closed_is_told_by_the_address_that_was_asked() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        for family in FAMILIES {
+            // The backend's server is kept from the datagram; its stack refuses it.
+            let family_word = if family.vip.contains(':') { "ip6" } else { "ip" };
+            world.backends.enter(|| {
+                support::nft(&format!("add table {family_word} filter"));
+                support::nft(&format!(
+                    "add chain {family_word} filter input {{ type filter hook input priority 0; }}"
+                ));
+                support::nft(&format!("add rule {family_word} filter input udp dport 8080 reject"));
+            });
+            let datagrams = world.datagrams(family.vip);
+            datagrams.0.send(b"question").unwrap();
+            let refused = datagrams.0.recv(&mut [0; 10]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{family:?}");
+        }
+    });
+}
+
+/// Flows that no client confirms make room for each other, and not for those that are.
+#[test]
+fn a_flood_ends_no_flow() {
+    let spoofed = std::env::var("PORTCULLIS_SPOOFED").map_or(100_000, |number| number.parse().unwrap());
+    isolated(|pin_dir| {
+        // With so many ports there are more flows than there is room for.
+        let world = World::new(pin_dir, forward_world::with_ports(1024..=65_535));
+        let mut connections: Vec<_> = (0..100).map(|_| world.connect(FAMILIES[0].vip)).collect();
+        let datagrams: Vec<_> = (0..100).map(|_| world.datagrams(FAMILIES[0].vip)).collect();
+        let seen: Vec<_> = datagrams.iter().map(|it| (it.ask(1), it.ask(1)).1).collect();
+        connections.iter_mut().for_each(|connection| connection.echo().unwrap());
+        assert!(
+            connections.iter().all(|it| it.server == "backend") && seen.iter().all(|it| it.0 == "backend")
+        );
+        // Backends answer the node alone.
+        world.backends.enter(|| {
+            support::nft("add table ip filter");
+            support::nft("add chain ip filter input { type filter hook input priority 0; }");
+            support::nft("add rule ip filter input ip saddr != 10.98.0.0/24 drop");
+        });
+        world.client.enter(|| spoof::flood(spoofed, FAMILIES[0].vip.parse().unwrap()));
+        println!("{} of {spoofed} were given a flow", world.count(Reason::Forwarded) - 200);
+        println!("{} found no port", world.count(Reason::ForwardNoPort));
+        connections.iter_mut().for_each(|connection| connection.echo().unwrap());
+        let after: Vec<_> = datagrams.iter().map(|it| it.ask(1)).collect();
+        assert_eq!(after, seen);
+    });
+}
+
+#[test]
+fn frames_with_a_tag_are_rewritten_with_their_checksums() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let shown = support::ip("-o link show node0");
+        let index: u32 = shown.split(':').next().unwrap().parse().unwrap();
+        let mac = shown.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
+        let mac: Vec<_> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        let ([client, vip], backend) = ([[10, 99, 0, 2], [10, 50, 0, 1]].map(Ipv4Addr::from), [10, 98, 0, 2]);
+        let frame = |to: Ipv4Addr, port: u16| {
+            let packet = spoof::whole_syn(client, to, port);
+            [&mac[..], &[2, 0, 0, 0, 0, 9], &[0x81, 0, 0, 42], &[8, 0], &packet].concat()
+        };
+        let forwarded = world.forwarding.run(Hook::In, &frame(vip, 80), index).unwrap();
+        assert_eq!(forwarded, frame(backend.into(), 8080));
+        let elsewhere = frame(vip, 81);
+        assert_eq!(world.forwarding.run(Hook::In, &elsewhere, index).unwrap(), elsewhere);
+    });
+}

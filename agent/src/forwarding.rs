@@ -1,0 +1,309 @@
+//! Listeners whose connections and datagrams the kernel forwards, and the reasons for which user
+//! space serves the others: a pure function of the snapshot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use portcullis_model::{
+    Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, Port, PortListeners, Snapshot,
+};
+use portcullis_node::{Affinity, ForwardTable, NotForwarding};
+
+/// The part of a node that serves a frontend's connections or datagrams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    Kernel,
+    UserSpace(Why),
+}
+
+/// A reason for which user space serves a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    Node(NotForwarding),
+    /// The node's setting that lets packets through is off.
+    NotARouter(&'static str),
+    Everywhere,
+    AccessLog,
+    ConnectionLimit,
+    Admission,
+    NoBackend,
+    /// A part of the connections is refused.
+    Refused(String),
+    NoEndpoints(String),
+    NoEndpointsOfFamily(String, &'static str),
+}
+
+/// The tables for the kernel programs, and who serves each frontend of a TCP or UDP listener.
+#[derive(Debug, Default)]
+pub(crate) struct Forwarding {
+    pub tables: Vec<ForwardTable>,
+    pub mechanisms: BTreeMap<FrontendKey, Mechanism>,
+}
+
+/// Settings of the node on which forwarding depends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    pub programs: Result<(), NotForwarding>,
+    pub routes_v4: bool,
+    pub routes_v6: bool,
+}
+
+/// Weights are shared among a backend's endpoints, without fractions.
+const PARTS: u64 = 10_000;
+
+/// Sorts the frontends that are served by who is to serve them.
+pub(crate) fn forwarding(
+    snapshot: &Snapshot,
+    abilities: &Abilities,
+    is_served: impl Fn(&FrontendKey) -> bool,
+) -> Forwarding {
+    let mut forwarding = Forwarding::default();
+    for (frontend, port) in snapshot.frontends.iter().filter(|(frontend, _)| is_served(frontend)) {
+        let (PortListeners::Tcp(listener) | PortListeners::Udp(listener)) = &port.listeners else { continue };
+        let backends = abilities
+            .check(frontend)
+            .and_then(|()| allows(port, listener))
+            .and_then(|rule| backends(snapshot, rule, frontend.address));
+        let mechanism = match backends {
+            Ok(backends) => {
+                forwarding.add(*frontend, backends);
+                Mechanism::Kernel
+            }
+            Err(why) => Mechanism::UserSpace(why),
+        };
+        forwarding.mechanisms.insert(*frontend, mechanism);
+    }
+    forwarding
+}
+
+/// The listener's rule, if no setting needs user space. Whatever looks at a connection, or counts
+/// it, is to be named here.
+fn allows<'l>(port: &Port, listener: &'l Listener) -> Result<&'l L4Rule, Why> {
+    if port.gateway.access_log.is_some() {
+        return Err(Why::AccessLog);
+    }
+    if port.gateway.limits.connections.is_some() {
+        return Err(Why::ConnectionLimit);
+    }
+    if *listener.admission != Admission::default() {
+        return Err(Why::Admission);
+    }
+    listener.serves.only_rule().map(AsRef::as_ref).ok_or(Why::NoBackend)
+}
+
+/// The endpoints of the address's family, with their weights.
+fn backends(
+    snapshot: &Snapshot,
+    rule: &L4Rule,
+    address: IpAddr,
+) -> Result<BTreeMap<std::net::SocketAddr, u32>, Why> {
+    let split = match &rule.action {
+        L4Action::Forward(split) => split,
+        L4Action::Refuse(reason) => return Err(Why::Refused(reason.to_string())),
+    };
+    let mut weights: BTreeMap<_, u64> = BTreeMap::new();
+    for backend in split.backends().iter().filter(|backend| backend.weight > 0) {
+        let name = match &backend.target {
+            L4Target::Known(name) => name,
+            L4Target::Refuse(reason) => return Err(Why::Refused(reason.to_string())),
+        };
+        let endpoints = snapshot.backends.get(name.as_str()).map_or(&[][..], |backend| &backend.endpoints);
+        let usable: Vec<_> = endpoints.iter().filter(|it| it.is_ipv4() == address.is_ipv4()).collect();
+        if usable.is_empty() {
+            let (name, family) = (name.to_string(), if address.is_ipv4() { "IPv4" } else { "IPv6" });
+            return Err(match endpoints.is_empty() {
+                true => Why::NoEndpoints(name),
+                false => Why::NoEndpointsOfFamily(name, family),
+            });
+        }
+        let each = (u64::from(backend.weight) * PARTS / usable.len() as u64).max(1);
+        usable.into_iter().for_each(|it| *weights.entry(*it).or_default() += each);
+    }
+    if weights.is_empty() {
+        return Err(Why::NoBackend);
+    }
+    // Weights are relative.
+    let most = weights.values().copied().max().unwrap_or(1);
+    let scale = most.div_ceil(u64::from(u32::MAX));
+    let fit = |weight: u64| u32::try_from(weight / scale).unwrap_or(u32::MAX).max(1);
+    Ok(weights.into_iter().map(|(endpoint, weight)| (endpoint, fit(weight))).collect())
+}
+
+impl Abilities {
+    fn check(&self, frontend: &FrontendKey) -> Result<(), Why> {
+        self.programs.clone().map_err(Why::Node)?;
+        if frontend.address.is_unspecified() {
+            return Err(Why::Everywhere);
+        }
+        match frontend.address {
+            IpAddr::V4(_) if !self.routes_v4 => Err(Why::NotARouter("net.ipv4.ip_forward")),
+            IpAddr::V6(_) if !self.routes_v6 => Err(Why::NotARouter("net.ipv6.conf.all.forwarding")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Forwarding {
+    /// Frontends with the same backends share a table.
+    fn add(&mut self, frontend: FrontendKey, backends: BTreeMap<std::net::SocketAddr, u32>) {
+        match self.tables.iter_mut().find(|table| table.backends == backends) {
+            Some(table) => _ = table.frontends.insert(frontend),
+            None => {
+                let frontends = BTreeSet::from([frontend]);
+                self.tables.push(ForwardTable { frontends, backends, affinity: Affinity::Connection });
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => f.write_str("kernel"),
+            Self::UserSpace(why) => write!(f, "user space: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(reason) => write!(f, "{reason}"),
+            Self::NotARouter(setting) => write!(f, "{setting} is 0 on this node"),
+            Self::Everywhere => f.write_str("the listener is served on all addresses of the node"),
+            Self::AccessLog => f.write_str("the Gateway writes an access log"),
+            Self::ConnectionLimit => f.write_str("the Gateway limits its connections"),
+            Self::Admission => f.write_str("a ListenerPolicy says which clients are let in"),
+            Self::NoBackend => f.write_str("no backend has a weight"),
+            Self::Refused(reason) => write!(f, "connections are refused: {reason}"),
+            Self::NoEndpoints(name) => write!(f, "backend {name} has no endpoints"),
+            Self::NoEndpointsOfFamily(name, family) => {
+                write!(f, "backend {name} has no endpoints with {family}, as the listener's address has")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use portcullis_model::{
+        AccessLog, Backend, BackendName, BackendProtocol, Gateway, HostPattern, L4Backend, ListenerId,
+        ObjectName, ParentKind, PortKey, Serves, Split,
+    };
+
+    use super::*;
+
+    const FRONTEND: &str = "10.9.0.1:5432";
+
+    fn name(service: &str) -> BackendName {
+        BackendName::new("infra", service, PortKey::tcp(80))
+    }
+
+    fn world(gateway: Gateway, targets: Vec<(u32, L4Target)>, at: &str) -> (Snapshot, FrontendKey) {
+        let backends = targets.into_iter().map(|(weight, target)| L4Backend { weight, target });
+        let rule = L4Rule { id: None, action: L4Action::Forward(Split::new(backends.collect()).unwrap()) };
+        let owner = ObjectName::new("infra", "edge");
+        let id = ListenerId {
+            gateway: owner.clone(),
+            kind: ParentKind::Gateway,
+            parent: owner,
+            name: "db".into(),
+        };
+        let listener = Listener {
+            id,
+            hostname: HostPattern::Any,
+            serves: Serves::Tcp(Arc::new(rule)),
+            admission: Arc::default(),
+        };
+        let frontend = FrontendKey::tcp(at.parse().unwrap());
+        let listeners = PortListeners::of(Arc::new(listener));
+        let key = PortKey::tcp(frontend.port);
+        let port = Port { gateway: Arc::new(gateway), key, listeners };
+        let mut snapshot = Snapshot::default();
+        snapshot.frontends.insert(frontend, Arc::new(port));
+        for (service, endpoints) in [
+            ("one", &["10.2.0.1:80"][..]),
+            ("three", &["10.2.0.1:80", "10.2.0.2:80", "[fd02::1]:80"]),
+            ("none", &[]),
+        ] {
+            let endpoints = endpoints.iter().map(|it| it.parse().unwrap()).collect();
+            let backend = Backend { name: name(service), protocol: BackendProtocol::Http1, endpoints };
+            snapshot.backends.insert(name(service).0, Arc::new(backend));
+        }
+        (snapshot, frontend)
+    }
+
+    fn gateway() -> Gateway {
+        Gateway::new(ObjectName::new("infra", "edge"))
+    }
+
+    fn able() -> Abilities {
+        Abilities { programs: Ok(()), routes_v4: true, routes_v6: true }
+    }
+
+    fn mechanism(gateway: Gateway, abilities: &Abilities, at: &str, targets: &[(u32, &str)]) -> String {
+        let targets = targets.iter().map(|(weight, service)| (*weight, L4Target::Known(name(service))));
+        let (snapshot, frontend) = world(gateway, targets.collect(), at);
+        let forwarding = forwarding(&snapshot, abilities, |_| true);
+        let mechanism = &forwarding.mechanisms[&frontend];
+        assert_eq!(forwarding.tables.is_empty(), *mechanism != Mechanism::Kernel);
+        mechanism.to_string()
+    }
+
+    #[test]
+    fn weights_are_shared_among_endpoints_of_the_family() {
+        let targets = vec![(1, L4Target::Known(name("one"))), (3, L4Target::Known(name("three")))];
+        let (snapshot, frontend) = world(gateway(), targets, FRONTEND);
+        let forwarding = forwarding(&snapshot, &able(), |_| true);
+        assert_eq!(forwarding.mechanisms[&frontend], Mechanism::Kernel);
+        let weights = &forwarding.tables[0].backends;
+        assert_eq!(weights.values().copied().collect::<Vec<_>>(), [25_000, 15_000]);
+    }
+
+    #[test]
+    fn what_needs_user_space_is_said() {
+        let plain = |abilities: &Abilities, at, targets: &[_]| mechanism(gateway(), abilities, at, targets);
+        assert_eq!(plain(&able(), FRONTEND, &[(1, "three")]), "kernel");
+        assert_eq!(plain(&able(), FRONTEND, &[(1, "one"), (0, "none")]), "kernel");
+        assert_eq!(
+            plain(&able(), FRONTEND, &[(1, "one"), (1, "none")]),
+            "user space: backend infra/none:80 has no endpoints"
+        );
+        assert_eq!(
+            plain(&able(), "[fd09::1]:80", &[(1, "one")]),
+            "user space: backend infra/one:80 has no endpoints with IPv6, as the listener's address has"
+        );
+        assert_eq!(
+            plain(&able(), "0.0.0.0:80", &[(1, "one")]),
+            "user space: the listener is served on all addresses of the node"
+        );
+        let off = Abilities { programs: Err(NotForwarding::Off), ..able() };
+        assert_eq!(plain(&off, FRONTEND, &[(1, "one")]), "user space: --forwarding is off");
+        let host = Abilities { routes_v4: false, ..able() };
+        assert_eq!(
+            plain(&host, FRONTEND, &[(1, "one")]),
+            "user space: net.ipv4.ip_forward is 0 on this node"
+        );
+
+        let logging = Gateway { access_log: Some(AccessLog::default()), ..gateway() };
+        let said = mechanism(logging, &able(), FRONTEND, &[(1, "one")]);
+        assert_eq!(said, "user space: the Gateway writes an access log");
+        let mut limited = gateway();
+        limited.limits.connections = Some(100);
+        let said = mechanism(limited, &able(), FRONTEND, &[(1, "one")]);
+        assert_eq!(said, "user space: the Gateway limits its connections");
+    }
+
+    #[test]
+    fn a_share_that_is_refused_is_user_spaces() {
+        let targets =
+            vec![(1, L4Target::Known(name("one"))), (1, L4Target::Refuse("no such Service".into()))];
+        let (snapshot, frontend) = world(gateway(), targets, FRONTEND);
+        let said = forwarding(&snapshot, &able(), |_| true).mechanisms[&frontend].to_string();
+        assert_eq!(said, "user space: connections are refused: no such Service");
+        assert!(forwarding(&snapshot, &able(), |_| false).mechanisms.is_empty(), "not served at all");
+    }
+}

@@ -1,0 +1,37 @@
+//! Listeners as the kernel programs know them: their server names, and the terms on which
+//! connections are let in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portcullis_model::{ClientRules, FrontendKey, PortListeners, Snapshot};
+use portcullis_node::NameTable;
+
+/// A table for each port whose listeners are found by server name.
+pub(crate) fn names(snapshot: &Snapshot) -> Vec<NameTable> {
+    let mut tables = BTreeMap::<_, NameTable>::new();
+    for (frontend, port) in &snapshot.frontends {
+        let PortListeners::Tls(listeners) = &port.listeners else { continue };
+        let table = tables.entry(Arc::as_ptr(port)).or_insert_with(|| NameTable {
+            names: listeners.values().map(|it| (it.hostname.clone(), it.admission.clone())).collect(),
+            ..NameTable::default()
+        });
+        table.frontends.insert(*frontend);
+    }
+    let mut tables: Vec<_> = tables.into_values().collect();
+    // Not by where they lie in memory: where there is no room for all, the same are left out.
+    tables.sort_by(|a, b| a.frontends.cmp(&b.frontends));
+    tables
+}
+
+/// The clients of ports whose listeners all have the same.
+pub(crate) fn clients(snapshot: &Snapshot) -> BTreeMap<FrontendKey, Arc<ClientRules>> {
+    let ports = snapshot.frontends.iter();
+    ports.filter_map(|(frontend, port)| Some((*frontend, of_all(&port.listeners)?.clone()))).collect()
+}
+
+fn of_all(listeners: &PortListeners) -> Option<&Arc<ClientRules>> {
+    let mut all = listeners.iter().map(|listener| listener.admission.clients.as_ref());
+    let first = all.next()??;
+    all.all(|other| other == Some(first)).then_some(first)
+}

@@ -1,0 +1,232 @@
+//! TCP and UDP listeners that an agent has the kernel forward: beside user space, through restarts
+//! and take-overs.
+#![cfg(test)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_netns_tests::{Scenario, VIP};
+use portcullis_testbed::{Agent, Datapath, Launch, until};
+
+const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: portcullis}
+spec: {controllerName: portcullis.dev/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{type: IPAddress, value: 10.9.0.1}]
+  listeners:
+    - {name: tcp, port: 5432, protocol: TCP}
+    - {name: udp, port: 53, protocol: UDP}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: tcp, namespace: infra}
+spec: {parentRefs: [{name: edge, sectionName: tcp}], rules: [{backendRefs: [{name: app, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: UDPRoute
+metadata: {name: udp, namespace: infra}
+spec: {parentRefs: [{name: edge, sectionName: udp}], rules: [{backendRefs: [{name: app, port: 53}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: infra}
+spec:
+  ports:
+    - {name: http, port: 80}
+    - {name: dns, port: 53, protocol: UDP}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: app-1, namespace: infra, labels: {kubernetes.io/service-name: app}}
+addressType: IPv4
+ports:
+  - {name: http, port: 8080}
+  - {name: dns, port: 5353, protocol: UDP}
+endpoints: [{addresses: [10.2.0.2], conditions: {ready: true}}]
+";
+
+#[test]
+fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
+    let (scenario, launch) = world("forward");
+    let socket = scenario.datagrams_at_backends("10.2.0.2:5353").unwrap();
+    thread::spawn(move || answer(&socket));
+    let agent = launch.start().unwrap();
+    until(Duration::from_secs(10), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap_or_else(|error| {
+        panic!("{error}\n{}\n{}", agent.get("/config").unwrap_or_default(), agent.log())
+    });
+    shows(&agent, "udp/10.9.0.1:53: kernel").unwrap();
+    let (mut open, datagrams) = (connect(&scenario), datagrams(&scenario));
+    get(&mut open);
+    let seen = (ask(&datagrams), ask(&datagrams)).1;
+    assert!(seen.starts_with("10.2.0.1:6"), "the node, and a port for flows: {seen}");
+    assert_eq!(forwarded(&agent), 2.0);
+    let by_user_space = "l4_server_connections_total";
+    assert!(!agent.get("/metrics").unwrap().lines().any(|line| line.starts_with(by_user_space)));
+
+    // No agent.
+    let launch = agent.crash().unwrap();
+    get(&mut open);
+    assert_eq!(ask(&datagrams), seen);
+    get(&mut connect(&scenario));
+
+    // The next one, and one that takes over from it.
+    let agent = launch.start().unwrap();
+    get(&mut open);
+    let next = Launch { scratch: scenario.file("next"), ..take_over(&scenario) }.spawn().unwrap();
+    agent.wait_succeeded().unwrap();
+    let mut agent = next;
+    agent.wait_ready().unwrap();
+    get(&mut open);
+    assert_eq!(ask(&datagrams), seen);
+
+    // A setting that needs user space: what is open goes on.
+    let before = forwarded(&agent);
+    configure(&scenario, &with_access_log());
+    let said = "tcp/10.9.0.1:5432: user space: the Gateway writes an access log";
+    until(Duration::from_secs(10), || shows(&agent, said))
+        .unwrap_or_else(|error| panic!("{error}\n{}", agent.get("/config").unwrap_or_default()));
+    get(&mut open);
+    get(&mut connect(&scenario));
+    assert_eq!(forwarded(&agent), before);
+
+    // Without the option, the next agent's connections are user space's, and flows end in time.
+    let mut launch = agent.crash().unwrap();
+    configure(&scenario, GATEWAY);
+    launch.arguments.retain(|argument| argument != "--forwarding" && argument != "auto");
+    let agent = launch.start().unwrap();
+    get(&mut open);
+    get(&mut connect(&scenario));
+    assert_eq!(forwarded(&agent), before);
+    shows(&agent, "--forwarding is off").unwrap();
+    let ended = || {
+        anyhow::ensure!(agent.log().contains("forwarded in the kernel has ended"), "{}", agent.log());
+        Ok(())
+    };
+    until(Duration::from_secs(10), ended).unwrap();
+    open.write_all(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n").unwrap();
+    assert!(open.read(&mut [0]).is_err(), "the node resets it");
+}
+
+#[test]
+fn a_node_that_does_not_route_leaves_it_to_user_space() {
+    let (scenario, launch) = world("forward-host");
+    scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "0")?)).unwrap();
+    let agent = launch.start().unwrap();
+    let said = "user space: net.ipv4.ip_forward is 0 on this node";
+    until(Duration::from_secs(10), || shows(&agent, said)).unwrap();
+    get(&mut connect(&scenario));
+    assert_eq!(forwarded(&agent), 0.0);
+}
+
+fn world(test: &str) -> (Scenario, Launch) {
+    let scenario = Scenario::without_configuration(test).unwrap();
+    scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)).unwrap();
+    configure(&scenario, GATEWAY);
+    let launch = forwarding(&scenario);
+    (scenario, launch)
+}
+
+fn forwarding(scenario: &Scenario) -> Launch {
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    // The guard is not needed here.
+    launch.interface = "none".to_owned();
+    launch.arguments.extend(["--forwarding", "auto", "--drain-timeout", "3"].map(Into::into));
+    launch
+}
+
+fn take_over(scenario: &Scenario) -> Launch {
+    let mut launch = forwarding(scenario);
+    launch.arguments.push("--take-over".into());
+    launch
+}
+
+fn configure(scenario: &Scenario, text: &str) {
+    let partial = scenario.file("partial.yaml");
+    fs::write(&partial, text).unwrap();
+    fs::rename(partial, scenario.config().join("gateway.yaml")).unwrap();
+}
+
+fn with_access_log() -> String {
+    let parameters = "
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: GatewayParameters
+metadata: {name: logging, namespace: infra}
+spec: {accessLog: {}}
+";
+    let reference = "  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: logging}}\n";
+    let class = "  gatewayClassName: portcullis\n";
+    GATEWAY.replace(class, &format!("{class}{reference}")) + parameters
+}
+
+fn shows(agent: &Agent, text: &str) -> anyhow::Result<()> {
+    // YAML quotes what has colons.
+    let config = agent.get("/config")?.replace(['"', '\''], "");
+    anyhow::ensure!(config.contains(text), "{config}");
+    Ok(())
+}
+
+fn forwarded(agent: &Agent) -> f64 {
+    agent.metric("portcullis_datapath_verdicts_total{reason=\"forwarded\"}").unwrap_or(0.0)
+}
+
+fn connect(scenario: &Scenario) -> TcpStream {
+    let stream = scenario.client.enter(|| Ok(TcpStream::connect((VIP, 5432))?)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// An exchange with the backend, after which the connection stays open.
+fn get(stream: &mut TcpStream) {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
+        let length = stream.read(&mut buffer).unwrap();
+        assert!(length > 0, "it has ended");
+        answer.extend(&buffer[..length]);
+    }
+    let head = String::from_utf8_lossy(&answer).into_owned();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let at = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+    let length = head.to_ascii_lowercase();
+    let length = length.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+    let mut left = length.unwrap().trim().parse::<usize>().unwrap() - (answer.len() - at);
+    while left > 0 {
+        left -= stream.read(&mut buffer).unwrap();
+    }
+}
+
+fn datagrams(scenario: &Scenario) -> UdpSocket {
+    let socket = scenario.client.enter(|| Ok(UdpSocket::bind("0.0.0.0:0")?)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.connect((VIP, 53)).unwrap();
+    socket
+}
+
+/// The client as the backend sees it.
+fn ask(socket: &UdpSocket) -> String {
+    socket.send(b"who").unwrap();
+    let mut answer = [0; 100];
+    let length = socket.recv(&mut answer).unwrap();
+    String::from_utf8(answer[..length].to_vec()).unwrap()
+}
+
+/// As long as the test's process lives.
+fn answer(socket: &UdpSocket) {
+    socket.set_read_timeout(None).unwrap();
+    let mut question = [0; 100];
+    while let Ok((_, peer)) = socket.recv_from(&mut question) {
+        let _ = socket.send_to(peer.to_string().as_bytes(), peer);
+    }
+}

@@ -1,0 +1,42 @@
+//! Server names that are read on a node's interface, and connections for those without listener.
+#![cfg(test)]
+
+use portcullis_netns_tests::{CLIENT_INTERFACE, Scenario};
+use portcullis_testbed::{Agent, Datapath};
+
+#[test]
+fn unknown_names_are_reset_above_their_rate_and_others_served() {
+    let scenario = Scenario::new("names").unwrap();
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    launch.arguments.extend(["--name-interface", CLIENT_INTERFACE, "--unknown-names", "1"].map(Into::into));
+    let agent = launch.start().unwrap();
+    assert!(agent.log().contains(&format!("names on {CLIENT_INTERFACE} (attached)")), "{}", agent.log());
+
+    let outcomes: Vec<_> = (0..4)
+        .map(|_| {
+            let unknown = scenario.request("https://unknown.invalid/").send().unwrap();
+            let known = scenario.request("https://shop.example.com/").send().unwrap();
+            assert_eq!(known.status, 200, "{known:?}");
+            unknown.text.contains("reset")
+        })
+        .collect();
+    assert!(outcomes.contains(&true), "{outcomes:?}");
+    assert!(count(&agent, "hello-known-name") >= 4.0);
+    assert_eq!(count(&agent, "hello-unknown-name") + count(&agent, "hello-unknown-refused"), 4.0);
+    assert_eq!(count(&agent, "hello-unknown-refused") as usize, outcomes.iter().filter(|it| **it).count());
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let scenario = Scenario::new("unread").unwrap();
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    launch.arguments.extend(["--name-interface", "later0"].map(Into::into));
+    let agent = launch.start().unwrap();
+    assert_eq!(agent.metric("portcullis_interface_unread{interface=\"later0\"}").unwrap(), 1.0);
+    let served = scenario.request("https://shop.example.com/").send().unwrap();
+    assert_eq!(served.status, 200, "{served:?}");
+}
+
+fn count(agent: &Agent, reason: &str) -> f64 {
+    agent.metric(&format!("portcullis_datapath_verdicts_total{{reason=\"{reason}\"}}")).unwrap()
+}
