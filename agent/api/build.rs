@@ -1,5 +1,5 @@
-//! Turns the CRDs of `deploy/crds` into the compact form that `schema` embeds: per kind and version
-//! the structural schema without descriptions, as JSON.
+//! Turns the CRDs of `deploy/crds` and of the Helm chart into the compact form that `schema` embeds:
+//! per kind and version the structural schema without descriptions, as JSON.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use serde_json::{Map, Value, json};
 
-const CRDS: [&str; 2] = ["../../deploy/crds", "../../deploy/crds/own"];
+const CRDS: [&str; 2] = ["../../deploy/crds", "../../deploy/helm/portcullis/files"];
 
 /// The keywords that the walker in `schema` understands.
 const KEYWORDS: &[&str] = &[

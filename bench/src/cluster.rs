@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let directory = args.dir.clone().unwrap_or_else(|| workspace::root().join(DIRECTORY));
     let options = Options { nodes: args.nodes(), ..Options::default() };
     let cluster = Cluster::obtain(portcullis_test_cluster::layout(Some(&directory))?, &options)?;
-    for crds in ["deploy/crds", "deploy/crds/own"] {
+    for crds in ["deploy/crds", "deploy/helm/portcullis/files"] {
         cluster.install_crds(&workspace::root().join(crds))?;
     }
     for part in args.parts() {

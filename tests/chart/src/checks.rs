@@ -49,7 +49,8 @@ const INSTALLED: &[Checks] = &[
 ];
 
 pub(super) fn run(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> Result<()> {
-    // What a killed run may have left.
+    // A new cluster knows no kind of what is removed next, which a killed run may have left.
+    cluster.install_crds(&super::crds())?;
     remove_objects(cluster)?;
     let failed = check_all(cluster, binary, further);
     remove_objects(cluster)?;

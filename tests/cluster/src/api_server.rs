@@ -17,7 +17,7 @@ const NO_TEST: &str = "--skip=process::agent_of_another_test";
 pub(crate) fn test(layout: Layout) -> Result<()> {
     let options = Options { nodes: 2, ..Options::default() };
     let cluster = Cluster::obtain(layout, &options)?;
-    for crds in ["deploy/crds", "deploy/crds/own"] {
+    for crds in ["deploy/crds", "deploy/helm/portcullis/files"] {
         cluster.install_crds(&workspace::root().join(crds))?;
     }
     // Not the path of this program: cargo may replace it.

@@ -32,8 +32,11 @@ const READ: &[&str] = &[
     "xmeshes.gateway.networking.x-k8s.io",
 ];
 
-/// Written by hand: the Helm chart installs them, below `deploy/crds`.
-const OWN: &[&str] = &["own/gatewayparameters.yaml", "own/listenerpolicy.yaml"];
+/// Written by hand, and part of the Helm chart.
+const OWN: &[&str] = &[
+    "deploy/helm/portcullis/files/gatewayparameters.yaml",
+    "deploy/helm/portcullis/files/listenerpolicy.yaml",
+];
 
 /// A release's CRDs, patched: for `deploy/crds` if it is the committed release, else for
 /// `target/crds`.
@@ -54,7 +57,7 @@ pub(super) fn patched(version: &str) -> Result<Files> {
 /// The CRDs in the repository of which types are made. Each of upstream's must already be what its
 /// patch would make of it.
 pub(super) fn committed() -> Result<Vec<Value>> {
-    let own = OWN.iter().map(|file| read(&workspace::root().join(CRDS).join(file)));
+    let own = OWN.iter().map(|file| read(&workspace::root().join(file)));
     READ.iter().map(|plural| patched_already(plural)).chain(own).collect()
 }
 
