@@ -1,5 +1,5 @@
-//! Turns the CRDs of `deploy/crds` and of the Helm chart into the compact form that `schema` embeds:
-//! per kind and version the structural schema without descriptions, as JSON.
+//! Turns the CRDs of `deploy/crds` and of the Helm chart into the compact form that `schema`
+//! embeds: per kind and version the structural schema without descriptions, as JSON.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
