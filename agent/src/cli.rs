@@ -190,7 +190,7 @@ pub(crate) struct StatusArgs {
     pub status_dir: Option<PathBuf>,
     #[command(flatten)]
     pub admin: AdminSocket,
-    /// Only objects of this kind
+    /// Only objects of this kind; `listeners`: which part of the node serves each, and why
     pub kind: Option<String>,
     /// Only the object NAME or NAMESPACE/NAME
     pub name: Option<String>,

@@ -157,6 +157,23 @@ impl Forwarding {
     }
 }
 
+impl Why {
+    /// For metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::Node(reason) => reason.label(),
+            Self::NotARouter(_) => "no-router",
+            Self::Everywhere => "all-addresses",
+            Self::AccessLog => "access-log",
+            Self::ConnectionLimit => "connection-limit",
+            Self::Admission => "listener-policy",
+            Self::NoBackend => "no-backend",
+            Self::Refused(_) => "refused",
+            Self::NoEndpoints(_) | Self::NoEndpointsOfFamily(..) => "no-endpoints",
+        }
+    }
+}
+
 impl fmt::Display for Mechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -40,7 +40,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode> {
         admin::client::explain(&from.admin.path(), serde_json::to_string(&question)?)?
     } else {
         let outcome = offline::translate_readable(&from.filename, &from.settings)?;
-        portcullis_inspect::explain(&outcome.snapshot, &question, READING)?
+        portcullis_inspect::explain(&outcome.snapshot, &question, READING, &[])?
     };
     output::text(&explanation.text);
     Ok(match explanation.outcome {

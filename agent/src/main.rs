@@ -20,6 +20,7 @@ mod plane;
 mod ready;
 mod run;
 mod scrape;
+mod serving;
 mod state;
 mod status;
 mod telemetry;

@@ -27,10 +27,11 @@ pub(crate) fn names(snapshot: &Snapshot) -> Vec<NameTable> {
 /// The clients of ports whose listeners all have the same.
 pub(crate) fn clients(snapshot: &Snapshot) -> BTreeMap<FrontendKey, Arc<ClientRules>> {
     let ports = snapshot.frontends.iter();
-    ports.filter_map(|(frontend, port)| Some((*frontend, of_all(&port.listeners)?.clone()))).collect()
+    ports.filter_map(|(frontend, port)| Some((*frontend, clients_of_all(&port.listeners)?.clone()))).collect()
 }
 
-fn of_all(listeners: &PortListeners) -> Option<&Arc<ClientRules>> {
+/// `None` if the listeners of a port have different ones, or all clients may connect.
+pub(crate) fn clients_of_all(listeners: &PortListeners) -> Option<&Arc<ClientRules>> {
     let mut all = listeners.iter().map(|listener| listener.admission.clients.as_ref());
     let first = all.next()??;
     all.all(|other| other == Some(first)).then_some(first)

@@ -1,7 +1,7 @@
 //! The data plane as the control side sees it: the node's addresses and kernel programs, and the
 //! proxy behind them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
-use portcullis_inspect::{EarlyAnswer, Reading};
-use portcullis_model::{FrontendKey, Snapshot};
+use portcullis_inspect::{EarlyAnswer, NodeStatus, Reading};
+use portcullis_model::{FrontendKey, Snapshot, Unserved};
 use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
     reachable_addresses,
@@ -23,10 +23,11 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, ForwardingChoice, RunArgs};
-use crate::forwarding::{Abilities, Mechanism, forwarding};
+use crate::forwarding::{Abilities, forwarding};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
 use crate::names::{clients, names};
+use crate::serving::{self, Parts, Served};
 use crate::tenure::Tenure;
 
 /// Interval at which the node's addresses are looked at: they change with its network.
@@ -47,8 +48,7 @@ pub(crate) struct Plane {
     /// Held while something is changed that is served, and while another agent takes over.
     turn: Arc<tokio::sync::Mutex<()>>,
     tenure: watch::Sender<Tenure>,
-    /// Kernel or user space, of each frontend of a TCP or UDP listener.
-    mechanisms: Arc<Mutex<BTreeMap<FrontendKey, Mechanism>>>,
+    served: Arc<Mutex<Served>>,
     /// Until this one serves, the agent that does; then kept for it to notice the end of this one.
     predecessor: Arc<Mutex<Option<Predecessor>>>,
 }
@@ -65,7 +65,7 @@ impl Plane {
             disturbed: Arc::default(),
             turn: Arc::default(),
             tenure: watch::Sender::new(if predecessor.is_some() { Tenure::Awaited } else { Tenure::Due }),
-            mechanisms: Arc::default(),
+            served: Arc::default(),
             predecessor: Arc::new(Mutex::new(None)),
         };
         match predecessor {
@@ -138,22 +138,47 @@ impl Plane {
     }
 
     /// Has the kernel forward what user space need not see, now that user space serves all of it.
-    fn forward(&self, snapshot: &Snapshot, is_served: impl Fn(&FrontendKey) -> bool) {
+    fn forward(&self, snapshot: Arc<Snapshot>, refused: &Unserved) {
+        let is_served = |frontend: &FrontendKey| !refused.frontends.contains_key(frontend);
         let programs = self.node.forwarding().map(drop);
         let [routes_v4, routes_v6] = routes();
-        let forwarding = forwarding(snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
+        let forwarding = forwarding(&snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
         self.node.forward(forwarding.tables);
-        let mut known = self.mechanisms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         for (frontend, mechanism) in &forwarding.mechanisms {
-            if known.get(frontend) != Some(mechanism) {
+            if served.mechanisms.get(frontend) != Some(mechanism) {
                 tracing::debug!("{frontend} is served by: {mechanism}");
             }
         }
-        *known = forwarding.mechanisms;
+        *served = Served { snapshot, refused: refused.clone(), mechanisms: forwarding.mechanisms };
     }
 
-    pub(crate) fn mechanisms(&self) -> BTreeMap<FrontendKey, Mechanism> {
-        self.mechanisms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The snapshot that is served, and what the node made of it.
+    pub(crate) fn served(&self) -> Served {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The parts of the node, and the listeners that each of them serves.
+    pub(crate) fn status(&self) -> NodeStatus {
+        let parts = Parts {
+            is_steered: self.node.is_steered(),
+            guard: self.node.guard_coverage(),
+            names: self.node.name_coverage(),
+        };
+        let enforcement = |frontend: &_, name: &_| self.node.enforcement(frontend, name);
+        NodeStatus {
+            datapath: self.node.description().to_owned(),
+            guard: serving::coverage_text(&parts.guard, "--interface"),
+            names: serving::coverage_text(&parts.names, "--name-interface"),
+            forwarding: match self.node.forwarding() {
+                Ok(report) if report.interfaces.is_empty() => {
+                    "by no interface: nothing is forwarded".to_owned()
+                }
+                Ok(report) => format!("by {}: {} flows", report.interfaces.join(", "), report.flows),
+                Err(why) => format!("by no interface: {why}"),
+            },
+            listeners: serving::listeners(&self.served(), &parts, enforcement),
+        }
     }
 
     pub(crate) fn tenure(&self) -> watch::Receiver<Tenure> {
@@ -246,15 +271,15 @@ impl DataPlane for Plane {
         let clients = clients(&snapshot);
         let unusable = self.node.prepare(&wanted, &snapshot.shared_addresses);
         let usable = match unusable.is_empty() {
-            true => snapshot,
-            false => snapshot.with_frontends(|frontends| {
+            true => snapshot.clone(),
+            false => snapshot.clone().with_frontends(|frontends| {
                 frontends.retain(|frontend, _| !unusable.contains_key(frontend));
             }),
         };
-        let mut refused = self.proxy.apply(usable.clone()).await;
+        let mut refused = self.proxy.apply(usable).await;
         refused.frontends.extend(unusable);
         refused.frontends.extend(self.node.serve(Wanted { frontends: wanted, names, clients }));
-        self.forward(&usable, |frontend| !refused.frontends.contains_key(frontend));
+        self.forward(snapshot, &refused);
         let refused = spread.gathered(refused);
         if is_first {
             tokio::task::block_in_place(|| self.begin_serving()).unwrap_or_else(|error| give_way(&error));

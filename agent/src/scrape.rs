@@ -9,23 +9,33 @@ use portcullis_inspect::{
     Agent, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic, ListenerTraffic, Metrics,
     Traffic,
 };
+use portcullis_node::Coverage;
 use portcullis_proxy::{Forwarded, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
 use crate::forwarding::Mechanism;
 use crate::panics;
 use crate::plane::Plane;
+use crate::serving::{self, Served};
 
 pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Membership>) -> Metrics {
     let datapath = if plane.node.is_steered() { "ebpf" } else { "userspace" };
     let verdicts = plane.node.counters().into_iter().map(|(reason, count)| (reason.label(), count));
+    let served = plane.served();
+    let enforced = serving::places(&served, |frontend, name| plane.node.enforcement(frontend, name));
     Metrics {
-        agent: Agent { version: env!("CARGO_PKG_VERSION"), datapath, panics: panics::survived() },
+        agent: Agent {
+            version: env!("CARGO_PKG_VERSION"),
+            datapath,
+            without_programs: plane.node.without_programs(),
+            panics: panics::survived(),
+        },
         traffic: traffic(plane.stats().await),
         verdicts: verdicts.collect(),
-        unguarded: plane.node.unguarded(),
-        forwarding: forwarding(plane),
-        unread: plane.node.unread(),
+        unguarded: missing(plane.node.guard_coverage()),
+        unread: missing(plane.node.name_coverage()),
+        forwarding: forwarding(plane, &served),
+        enforced: enforced.into_iter().map(|((terms, by), listeners)| (terms, by, listeners)).collect(),
         configuration: configuration(state),
         cluster: membership.map(cluster),
     }
@@ -69,11 +79,20 @@ fn forwarded(stats: Forwarded) -> ForwardedTraffic {
     ForwardedTraffic { begun, open, received, sent, endings }
 }
 
-fn forwarding(plane: &Plane) -> Forwarding {
-    let mechanisms = plane.mechanisms();
-    let kernel = mechanisms.values().filter(|mechanism| **mechanism == Mechanism::Kernel).count();
+fn missing(coverage: Coverage) -> Vec<(String, &'static str)> {
+    coverage.missing.into_iter().map(|it| (it.interface, it.label)).collect()
+}
+
+fn forwarding(plane: &Plane, served: &Served) -> Forwarding {
+    let (mut kernel, mut userspace) = (0, BTreeMap::new());
+    for mechanism in served.mechanisms.values() {
+        match mechanism {
+            Mechanism::Kernel => kernel += 1,
+            Mechanism::UserSpace(why) => *userspace.entry(why.label()).or_default() += 1,
+        }
+    }
     let flows = plane.node.forwarding().map_or(0, |report| report.flows);
-    Forwarding { kernel, userspace: mechanisms.len() - kernel, flows }
+    Forwarding { kernel, userspace: userspace.into_iter().collect(), flows }
 }
 
 fn not_admitted(counts: BTreeMap<NotAdmitted, u64>) -> Vec<(&'static str, u64)> {

@@ -1,27 +1,76 @@
-//! `portcullis status`: objects and their conditions.
+//! `portcullis status`: objects and their conditions; and of a running agent the parts of its node
+//! that serve the listeners.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::Selection;
+use portcullis_inspect::{NodeStatus, Selection};
 use serde_json::Value;
 
 use crate::cli::StatusArgs;
 use crate::{admin, output};
 
+/// The kind that is no object's.
+const LISTENERS: [&str; 2] = ["listener", "listeners"];
+
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    if args.kind.as_deref().is_some_and(|kind| LISTENERS.iter().any(|it| kind.eq_ignore_ascii_case(it))) {
+        return listeners(args);
+    }
     let selection = Selection { kind: args.kind.clone(), name: args.name.clone() };
     let mut objects = read(args)?;
     objects.retain(|object| selection.contains(object));
     match args.output {
         Some(format) => output::objects(&objects, format)?,
-        None => output::text(&portcullis_inspect::statuses(&objects)),
+        None => {
+            output::text(&portcullis_inspect::statuses(&objects));
+            if let Some(node) = node(args, &objects)? {
+                output::text(&format!("\n{node}"));
+            }
+        }
     }
     if objects.is_empty() && args.kind.is_some() {
         bail!("no object of this kind and name has a status");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The part of the node that serves each listener, and why.
+fn listeners(args: &StatusArgs) -> Result<ExitCode> {
+    if args.status_dir.is_some() {
+        bail!(
+            "which part of a node serves a listener is not in status files: ask its agent, without --status-dir"
+        );
+    }
+    let mut node = ask(args)?;
+    if let Some(name) = &args.name {
+        node.retain_of(name);
+        if node.listeners.is_empty() {
+            bail!("no Gateway or ListenerSet of this name has a listener that is served here");
+        }
+    }
+    match args.output {
+        Some(format) => output::objects(&[serde_json::to_value(&node)?], format)?,
+        None => output::text(&node.to_string()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The node with all listeners, or with those of the objects; `None` if the objects have none.
+fn node(args: &StatusArgs, objects: &[Value]) -> Result<Option<NodeStatus>> {
+    if args.status_dir.is_some() {
+        return Ok(None);
+    }
+    let mut node = ask(args)?;
+    if args.kind.is_some() {
+        node.retain_of_objects(objects);
+    }
+    Ok(Some(node).filter(|node| args.kind.is_none() || !node.listeners.is_empty()))
+}
+
+fn ask(args: &StatusArgs) -> Result<NodeStatus> {
+    Ok(serde_json::from_str(&admin::client::get(&args.admin.path(), "/listeners")?)?)
 }
 
 fn read(args: &StatusArgs) -> Result<Vec<Value>> {

@@ -394,5 +394,64 @@ fn the_example_of_listener_policies_keeps_strangers_from_the_admin_page() {
     ] {
         assert!(explained.contains(line), "{line}: {explained}");
     }
+    let routes = agent.command(&["routes"]);
+    for (term, text) in [
+        ("clients", "of 198.51.100.0/24, 2001:db8:1::/48"),
+        ("clients", "none of 203.0.113.0/24"),
+        ("budget", "10 connections/s, 10 at once, of Gateway infra/web listener admin"),
+        ("budget", "1000 connections/s, 2000 at once, of Gateway infra/web"),
+    ] {
+        let row = |line: &str| line.contains("listener admin") && line.contains(term) && line.ends_with(text);
+        assert!(routes.lines().any(row), "{term} {text}: {routes}");
+    }
     assert!(agent.command(&["status", "ListenerPolicy"]).contains("infra/office-only"));
+}
+
+/// Of each listener, of those that a policy is about, and of the one that takes a request.
+#[test]
+fn the_part_of_the_node_that_serves_a_listener_is_told_with_the_reason() {
+    let example = include_str!("../../examples/listener-policy/listener-policy.yaml");
+    let agent = Agent::start(&[("example.yaml", &example.replace("127.0.0.1", "ADDRESS"))]);
+    eventually("the policies are in force", || {
+        agent.http("admin.example.com", "/").map(|answer| answer.status) == Some(403)
+    });
+    let said = [
+        "user space (HTTP): requests are read",
+        "its own socket: no kernel programs are in use",
+        "user space, at the request: the port's listeners have other budgets",
+    ];
+    let clients = "user space, at the request: the port's listeners permit others";
+    for arguments in [&["status"][..], &["status", "listeners"], &["status", "gateway", "web"]] {
+        let status = agent.command(arguments);
+        assert!(status.contains("datapath    userspace (ordinary sockets), as asked for"), "{status}");
+        assert!(status.contains("on no interface: --name-interface names none"), "{status}");
+        for listener in ["shop", "admin"] {
+            let name = format!("Gateway infra/web listener {listener} ");
+            let row = status.lines().find(|line| line.contains(&name)).unwrap_or_else(|| panic!("{status}"));
+            said.into_iter().chain([clients]).for_each(|text| assert!(row.contains(text), "{text}: {row}"));
+        }
+    }
+    let of_policy = agent.command(&["status", "listenerpolicy", "office-only"]);
+    assert!(of_policy.contains("listener admin") && !of_policy.contains("listener shop"), "{of_policy}");
+    assert!(!agent.command(&["status", "gatewayclass"]).contains("STEERED BY"));
+    let json = agent.command(&["status", "listeners", "infra/web", "-o", "json"]);
+    assert!(json.contains(r#""servedBy""#) && json.contains(r#""listener": "admin""#), "{json}");
+
+    let explained = agent.command(&["explain", "http://admin.example.com:8080/"]);
+    for (what, text) in
+        [("served ", said[0]), ("steered", said[1]), ("clients", clients), ("budget ", said[2])]
+    {
+        let told = |line: &str| line.starts_with(what) && line.ends_with(text);
+        assert!(explained.lines().any(told), "{what} {text}: {explained}");
+    }
+    let dump = agent.command(&["dump"]);
+    assert!(dump.contains("enforcedBy:") && dump.contains(clients), "{dump}");
+    let metrics = agent.admin("/metrics").unwrap().body;
+    for line in [
+        r#"portcullis_datapath_without_programs{reason="asked-for"} 1"#,
+        r#"portcullis_terms_enforced{terms="clients",enforced_by="userspace"} 2"#,
+        r#"portcullis_terms_enforced{terms="budgets",enforced_by="userspace"} 2"#,
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+    }
 }

@@ -12,6 +12,7 @@ use portcullis_model::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::served::ServedListener;
 use crate::text::budget_text;
 
 /// The snapshot as YAML, without keys.
@@ -20,13 +21,38 @@ pub fn dump(snapshot: &Snapshot) -> String {
 }
 
 /// The same of an agent that runs, with the part of it that serves each frontend of a TCP or UDP
-/// listener: the kernel, or user space and why.
-pub fn dump_served(snapshot: &Snapshot, served_by: &BTreeMap<String, String>) -> String {
+/// listener: the kernel, or user space and why; and the earliest places at which terms of listeners
+/// hold.
+pub fn dump_served(
+    snapshot: &Snapshot,
+    served_by: &BTreeMap<String, String>,
+    listeners: &[ServedListener],
+) -> String {
     let mut dump = dump_snapshot(snapshot);
     if !served_by.is_empty() {
         dump["servedBy"] = json!(served_by);
     }
+    let enforced_by: Vec<_> = listeners.iter().filter_map(dump_places).collect();
+    if !enforced_by.is_empty() {
+        dump["enforcedBy"] = json!(enforced_by);
+    }
     as_text(&dump)
+}
+
+/// `None` for a listener without terms.
+fn dump_places(served: &ServedListener) -> Option<Value> {
+    let terms = [("clients", &served.clients), ("budgets", &served.budgets)].into_iter();
+    let terms = terms.filter_map(|(what, part)| Some((what.to_owned(), json!(part.as_ref()?.to_string()))));
+    let terms: Map<_, _> = terms.collect();
+    let mut value = object([
+        ("listener", json!(served.name())),
+        ("port", json!(served.port)),
+        ("addresses", json!(served.addresses)),
+    ]);
+    (!terms.is_empty()).then(|| {
+        value.extend(terms);
+        Value::Object(value)
+    })
 }
 
 fn as_text(dump: &Value) -> String {

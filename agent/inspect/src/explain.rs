@@ -14,6 +14,7 @@ use portcullis_model::{
     RouteTable, Rule, Selected, Serves, Snapshot,
 };
 
+use crate::served::ServedListener;
 use crate::text;
 use candidates::{Candidates, Miss};
 use request::{EarlyAnswer, Question, QuestionError, Reading, Request, Scheme};
@@ -33,7 +34,8 @@ pub enum Outcome {
     Answered,
 }
 
-/// The text that answers a question. `reading` is the data plane's.
+/// The text that answers a question. `reading` is the data plane's; `served` is what an agent that
+/// runs says of its listeners.
 ///
 /// # Errors
 /// When the question is no request.
@@ -41,6 +43,7 @@ pub fn explain(
     snapshot: &Snapshot,
     question: &Question,
     reading: Reading,
+    served: &[ServedListener],
 ) -> Result<Explanation, QuestionError> {
     let request = Request::parse(question, reading)?;
     let ports = ports(snapshot, &request);
@@ -50,7 +53,7 @@ pub fn explain(
     }
     let (mut text, mut outcome) = (String::new(), Outcome::Unanswered);
     for (frontends, port) in ports {
-        let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all };
+        let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all, served };
         outcome = outcome.max(answer.port(&frontends, port));
     }
     Ok(Explanation { text, outcome })
@@ -110,6 +113,7 @@ struct Answer<'a> {
     snapshot: &'a Snapshot,
     request: &'a Request,
     all: bool,
+    served: &'a [ServedListener],
 }
 
 impl Answer<'_> {
@@ -185,7 +189,7 @@ impl Answer<'_> {
         });
         match selected {
             Selected::Listener(listener) => {
-                self.admission(listener);
+                self.service(listener);
                 return Ok(listener);
             }
             Selected::Misdirected(other) => {
@@ -224,8 +228,15 @@ impl Answer<'_> {
         self.line("listener", &format!("{}: {why}", listener.id))
     }
 
-    /// The terms on which the listener lets clients in, if it has any.
-    fn admission(&mut self, listener: &Listener) {
+    /// The part of the node that serves the listener, and the terms on which it lets clients in, if
+    /// it has any.
+    fn service(&mut self, listener: &Listener) {
+        let request = self.request;
+        let served = self.served;
+        let at = served.iter().filter(|it| it.is(&listener.id, request.port));
+        for (what, text) in at.filter(|it| it.is_at(request.address())).flat_map(ServedListener::sentences) {
+            self.line(what, &text);
+        }
         let Admission { budgets, clients } = &*listener.admission;
         if let Some(clients) = clients {
             self.line("clients", &format!("{}; others are refused", text::clients_text(clients)));

@@ -12,6 +12,7 @@ mod explain;
 mod metrics;
 mod readiness;
 mod routes;
+mod served;
 mod statuses;
 mod table;
 mod text;
@@ -26,4 +27,5 @@ pub use metrics::{
 };
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;
+pub use served::{NodeStatus, Part, ServedListener};
 pub use statuses::{Selection, statuses};

@@ -15,9 +15,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use labels::{
-    AgentLabels, BytesLabels, ErrorLabels, ExceededLimitLabels, GatewayLabels, InterfaceLabels,
-    ListenerLabels, ListenerReasonLabels, MechanismLabels, ReasonLabels, RequestLabels, listener_labels,
-    request_labels, with_reason,
+    AgentLabels, BytesLabels, EnforcementLabels, ErrorLabels, ExceededLimitLabels, GatewayLabels,
+    InterfaceLabels, ListenerLabels, ListenerReasonLabels, MechanismLabels, ReasonLabels, RequestLabels,
+    listener_labels, request_labels, with_reason,
 };
 
 /// All that a scrape shows.
@@ -27,10 +27,13 @@ pub struct Metrics {
     pub traffic: Traffic,
     /// Packets and connections, by the label of the kernel programs' verdict; empty without them.
     pub verdicts: Vec<(&'static str, u64)>,
-    /// Interfaces that should have the packet guard, and have not.
-    pub unguarded: Vec<String>,
-    /// Interfaces on which server names should be read, and are not.
-    pub unread: Vec<String>,
+    /// Interfaces that should have the packet guard, and have not, with the reason.
+    pub unguarded: Vec<(String, &'static str)>,
+    /// Interfaces on which server names should be read, and are not, with the reason.
+    pub unread: Vec<(String, &'static str)>,
+    /// Numbers of listeners at addresses by the kind of their terms and the earliest place at which
+    /// those hold.
+    pub enforced: Vec<(&'static str, &'static str, usize)>,
     /// Frontends of TCP and UDP listeners.
     pub forwarding: Forwarding,
     pub configuration: Configuration,
@@ -43,6 +46,8 @@ pub struct Agent {
     pub version: &'static str,
     /// `ebpf` or `userspace`.
     pub datapath: &'static str,
+    /// The reason for which it is `userspace`.
+    pub without_programs: Option<&'static str>,
     pub panics: u64,
 }
 
@@ -105,7 +110,8 @@ pub struct ForwardedTraffic {
 #[derive(Debug, Default)]
 pub struct Forwarding {
     pub kernel: usize,
-    pub userspace: usize,
+    /// By reason.
+    pub userspace: Vec<(&'static str, usize)>,
     /// Confirmed flows in the kernel, when they were last looked at.
     pub flows: u64,
 }
@@ -224,6 +230,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     let help = "Interfaces on which server names should be read, and are not";
     interfaces(&mut registry, "portcullis_interface_unread", help, &metrics.unread);
     forwarding(&mut registry, &metrics.forwarding);
+    enforced(&mut registry, &metrics.enforced);
     configuration(&mut registry, &metrics.configuration);
     if let Some(part) = &metrics.cluster {
         cluster(&mut registry, part);
@@ -235,18 +242,20 @@ fn open_metrics(metrics: &Metrics) -> String {
     }
 }
 
-fn interfaces(registry: &mut Registry, name: &str, help: &str, interfaces: &[String]) {
+fn interfaces(registry: &mut Registry, name: &str, help: &str, interfaces: &[(String, &'static str)]) {
     let family = Family::<InterfaceLabels, Gauge>::default();
-    for interface in interfaces {
-        family.get_or_create(&InterfaceLabels { interface: interface.clone() }).set(1);
+    for (interface, reason) in interfaces {
+        family.get_or_create(&InterfaceLabels { interface: interface.clone(), reason }).set(1);
     }
     registry.register(name, help, family);
 }
 
 fn forwarding(registry: &mut Registry, forwarding: &Forwarding) {
     let family = Family::<MechanismLabels, Gauge>::default();
-    for (mechanism, frontends) in [("kernel", forwarding.kernel), ("userspace", forwarding.userspace)] {
-        family.get_or_create(&MechanismLabels { mechanism }).set(frontends as i64);
+    let userspace = forwarding.userspace.iter().map(|(reason, frontends)| ("userspace", *reason, *frontends));
+    for (mechanism, reason, frontends) in std::iter::once(("kernel", "", forwarding.kernel)).chain(userspace)
+    {
+        family.get_or_create(&MechanismLabels { mechanism, reason }).set(frontends as i64);
     }
     let help = "Frontends of TCP and UDP listeners by the part of the node that serves them";
     registry.register("portcullis_l4_frontends", help, family);
@@ -256,7 +265,22 @@ fn forwarding(registry: &mut Registry, forwarding: &Forwarding) {
     registry.register("portcullis_forwarded_flows", help, flows);
 }
 
+fn enforced(registry: &mut Registry, enforced: &[(&'static str, &'static str, usize)]) {
+    let family = Family::<EnforcementLabels, Gauge>::default();
+    for (terms, enforced_by, listeners) in enforced {
+        family.get_or_create(&EnforcementLabels { terms, enforced_by }).set(*listeners as i64);
+    }
+    let help = "Listeners at addresses by the earliest place at which their terms hold";
+    registry.register("portcullis_terms_enforced", help, family);
+}
+
 fn agent(registry: &mut Registry, agent: &Agent) {
+    let without_programs = Family::<ReasonLabels, Gauge>::default();
+    if let Some(reason) = agent.without_programs {
+        without_programs.get_or_create(&ReasonLabels { reason }).set(1);
+    }
+    let help = "The reason for which no kernel programs are in use";
+    registry.register("portcullis_datapath_without_programs", help, without_programs);
     let info = Family::<AgentLabels, Gauge>::default();
     info.get_or_create(&AgentLabels { version: agent.version, datapath: agent.datapath }).set(1);
     registry.register("portcullis_agent_info", "This agent", info);
@@ -461,7 +485,12 @@ mod tests {
             name: Arc::from("http"),
         };
         Metrics {
-            agent: Agent { version: "1.2.3", datapath: "ebpf", panics: 0 },
+            agent: Agent {
+                version: "1.2.3",
+                datapath: "ebpf",
+                without_programs: Some("capabilities"),
+                panics: 0,
+            },
             traffic: Traffic {
                 gateways: vec![(
                     gateway,
@@ -491,9 +520,10 @@ mod tests {
                 ..Traffic::default()
             },
             verdicts: vec![("steered", 9)],
-            forwarding: Forwarding { kernel: 2, userspace: 1, flows: 7 },
-            unguarded: vec!["eth0".into()],
-            unread: vec!["eth1".into()],
+            forwarding: Forwarding { kernel: 2, userspace: vec![("off", 1)], flows: 7 },
+            unguarded: vec![("eth0".into(), "foreign-program")],
+            unread: vec![("eth1".into(), "no-interface")],
+            enforced: vec![("clients", "sk_lookup", 3)],
             configuration: Configuration {
                 age: Duration::from_secs(12),
                 frontends: 2,
@@ -526,7 +556,11 @@ mod tests {
             "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
-            "portcullis_l4_frontends{mechanism=\"kernel\"} 2".to_owned(),
+            "portcullis_l4_frontends{mechanism=\"kernel\",reason=\"\"} 2".to_owned(),
+            "portcullis_l4_frontends{mechanism=\"userspace\",reason=\"off\"} 1".to_owned(),
+            "portcullis_interface_unguarded{interface=\"eth0\",reason=\"foreign-program\"} 1".to_owned(),
+            "portcullis_datapath_without_programs{reason=\"capabilities\"} 1".to_owned(),
+            "portcullis_terms_enforced{terms=\"clients\",enforced_by=\"sk_lookup\"} 3".to_owned(),
             "portcullis_forwarded_flows 7".to_owned(),
             "portcullis_config_age_seconds 12".to_owned(),
             "portcullis_frontends 2".to_owned(),

@@ -1,17 +1,17 @@
 //! Every alternative of every rule, in the order in which it is matched, and every rule for
-//! connections and datagrams.
+//! connections and datagrams; and the terms on which listeners let clients in.
 
 use std::sync::Arc;
 
-use portcullis_model::{Entry, HostPattern, L4Protocol, L4Rule, Listener, PortKey, Snapshot};
+use portcullis_model::{Admission, Entry, HostPattern, L4Protocol, L4Rule, Listener, PortKey, Snapshot};
 
 use crate::table::table;
-use crate::text::{action_text, l4_action_text, match_text};
+use crate::text::{action_text, budget_text, clients_of_level, l4_action_text, match_text};
 
-/// A row for each alternative, aligned.
+/// A row for each alternative, and after those one for each of the terms, aligned.
 pub fn routes(snapshot: &Snapshot) -> String {
     let mut seen = Vec::new();
-    let mut rows = Vec::new();
+    let (mut rows, mut terms) = (Vec::new(), Vec::new());
     for port in snapshot.frontends.values() {
         // Several addresses of a Gateway share a port.
         if seen.contains(&Arc::as_ptr(port)) {
@@ -19,6 +19,7 @@ pub fn routes(snapshot: &Snapshot) -> String {
         }
         seen.push(Arc::as_ptr(port));
         for listener in port.listeners.sorted() {
+            terms.extend(terms_of(port.key, listener));
             for (host, paths) in listener.serves.routes().into_iter().flat_map(|routes| routes.hosts()) {
                 let entries = paths.entries().into_iter();
                 rows.extend(entries.map(|entry| row(port.key, listener, &host, entry)));
@@ -31,7 +32,23 @@ pub fn routes(snapshot: &Snapshot) -> String {
             }
         }
     }
-    table(&["PORT", "LISTENER", "HOST", "MATCH", "RULE", "ACTION"], &rows)
+    let mut text = table(&["PORT", "LISTENER", "HOST", "MATCH", "RULE", "ACTION"], &rows);
+    if !terms.is_empty() {
+        text.push('\n');
+        text += &table(&["PORT", "LISTENER", "TERM", "LETS IN"], &terms);
+    }
+    text
+}
+
+/// All of them hold, whichever object they come from.
+fn terms_of(port: PortKey, listener: &Listener) -> Vec<Vec<String>> {
+    let Admission { budgets, clients } = &*listener.admission;
+    let levels = clients.iter().flat_map(|clients| clients.levels());
+    let levels = levels.map(|level| ("clients", clients_of_level(level)));
+    let budgets = budgets.iter().map(|budget| ("budget", budget_text(budget)));
+    let row =
+        |(term, text): (&str, String)| vec![number(port), listener.id.to_string(), term.to_owned(), text];
+    levels.chain(budgets).map(row).collect()
 }
 
 fn row(port: PortKey, listener: &Listener, host: &HostPattern, entry: &Entry) -> Vec<String> {
@@ -59,7 +76,7 @@ fn l4_row(port: PortKey, listener: &Listener, name: &HostPattern, rule: &L4Rule)
 }
 
 /// `443`, or `53/udp`.
-fn number(port: PortKey) -> String {
+pub(crate) fn number(port: PortKey) -> String {
     match port.protocol {
         L4Protocol::Tcp => port.number.to_string(),
         L4Protocol::Udp => format!("{}/udp", port.number),

@@ -1,8 +1,8 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientRules, L4Action, L4Rule, L4Target, RouteMatch, Rule,
-    Split, ValueMatch, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target,
+    RouteMatch, Rule, Split, ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -56,6 +56,11 @@ pub(crate) fn budget_text(budget: &Budget) -> String {
 
 /// `of 10.0.0.0/8; none of 10.1.0.0/16`, and the same of further levels.
 pub(crate) fn clients_text(clients: &ClientRules) -> String {
+    clients.levels().iter().map(clients_of_level).collect::<Vec<_>>().join("; ")
+}
+
+/// The same of one level.
+pub(crate) fn clients_of_level(level: &ClientList) -> String {
     /// Ranges that are named.
     const SHOWN: usize = 4;
     let list = |words: &str, ranges: &[AddressRange]| {
@@ -66,9 +71,8 @@ pub(crate) fn clients_text(clients: &ClientRules) -> String {
         };
         (!ranges.is_empty()).then(|| format!("{words} {}{more}", names.join(", ")))
     };
-    let levels = clients.levels().iter();
-    let texts = levels.flat_map(|level| [list("of", &level.allow), list("none of", &level.deny)]);
-    texts.flatten().collect::<Vec<_>>().join("; ")
+    let texts = [list("of", &level.allow), list("none of", &level.deny)];
+    texts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {

@@ -41,7 +41,7 @@ fn explained(url: &str, method: &str, headers: &[&str]) -> Explanation {
 fn explain_in(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) -> Explanation {
     let headers = headers.iter().map(ToString::to_string).collect();
     let question = Question { url: url.to_owned(), method: method.to_owned(), headers, all: false };
-    explain(snapshot, &question, READING).unwrap()
+    explain(snapshot, &question, READING, &[]).unwrap()
 }
 
 /// An address of its own comes before all addresses; a name may lead to either.
@@ -234,11 +234,11 @@ fn rules_for_connections_are_listed_beside_those_for_requests() {
 fn what_is_no_request_is_refused() {
     for url in ["shop.example", "ftp://shop.example/", "http://a b/", "tcp://127.0.0.1"] {
         let question = Question { url: url.to_owned(), ..Question::default() };
-        assert!(explain(&Snapshot::default(), &question, READING).is_err(), "{url}");
+        assert!(explain(&Snapshot::default(), &question, READING, &[]).is_err(), "{url}");
     }
     for port in ["0", "99999", "x80"] {
         let url = format!("http://shop.example:{port}/");
         let question = Question { url: url.clone(), method: "GET".to_owned(), ..Question::default() };
-        assert!(explain(&Snapshot::default(), &question, READING).is_err(), "{url}");
+        assert!(explain(&Snapshot::default(), &question, READING, &[]).is_err(), "{url}");
     }
 }

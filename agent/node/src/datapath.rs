@@ -19,7 +19,7 @@ use crate::plan::key::{address, key};
 use crate::plan::names::NameKey;
 use crate::plan::table::Change;
 use crate::plan::{Contents, Op, plan};
-use crate::programs::attach::{self, Attachment, Unguarded};
+use crate::programs::attach::{self, Attachment, Coverage, Unguarded};
 use crate::programs::guards::{self, Guards, Hook};
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{Believed, Kernel, KernelLog, Passage};
@@ -138,6 +138,14 @@ impl Datapath {
     /// Interfaces on which names should be read, and are not.
     pub fn without_name_reader(&self) -> &[Unguarded] {
         self.name_readers.unguarded()
+    }
+
+    pub fn guard_coverage(&self) -> Coverage {
+        self.guards.coverage()
+    }
+
+    pub fn name_coverage(&self) -> Coverage {
+        self.name_readers.coverage()
     }
 
     /// Puts the packet guard, and the reader of names, where it should be and could not be put

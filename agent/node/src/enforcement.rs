@@ -30,6 +30,18 @@ pub enum EnforcedAt {
     Accept,
 }
 
+impl EnforcedAt {
+    /// For metrics.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Xdp(_) => "xdp",
+            Self::Tc(_) => "tc",
+            Self::SkLookup => "sk_lookup",
+            Self::Accept => "userspace",
+        }
+    }
+}
+
 impl fmt::Display for EnforcedAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -52,6 +52,34 @@ pub enum Unavailable {
     Object(String),
 }
 
+impl Unavailable {
+    /// For metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::NotBuilt => "not-built",
+            Self::Capabilities(_) => "capabilities",
+            Self::NoBpffs { .. } => "no-bpf-file-system",
+            Self::PinDirectory { .. } | Self::Insecure(_) => "pin-directory",
+            Self::InUse { .. } => "in-use",
+            Self::NetworkNamespace(_) => "network-namespace",
+            Self::Refused { .. } => "kernel-refused",
+            Self::NoTcx { .. } => "no-tcx",
+            Self::Attach { source, .. } if is_taken(source) => "foreign-program",
+            Self::Attach { .. } | Self::Pin { .. } => "attach",
+            Self::Object(_) => "object",
+        }
+    }
+}
+
+/// True if another program is in the way.
+fn is_taken(error: &ProgramError) -> bool {
+    const EXISTS: i32 = rustix::io::Errno::EXIST.raw_os_error();
+    const BUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
+    let causes = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |it| it.source());
+    let mut codes = causes.filter_map(|it| it.downcast_ref::<io::Error>()?.raw_os_error());
+    codes.any(|code| matches!(code, EXISTS | BUSY))
+}
+
 /// A failure of a running datapath.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

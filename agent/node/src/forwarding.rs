@@ -330,6 +330,18 @@ impl Ending {
     }
 }
 
+impl NotForwarding {
+    /// For metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::OrdinarySockets => "no-programs",
+            Self::NoTcx { .. } => "no-tcx",
+            Self::Refused(_) => "kernel-refused",
+        }
+    }
+}
+
 impl fmt::Display for NotForwarding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -51,7 +51,7 @@ pub use plan::table::Change;
 pub use plan::{Contents, Op, plan};
 pub use portcullis_common::reason::Reason;
 pub use process::Process;
-pub use programs::attach::{Attachment, How, Unguarded};
+pub use programs::attach::{Attachment, Coverage, How, Unguarded};
 pub use programs::interfaces::Interfaces;
 pub use programs::kernel::{Believed, KernelLog, MOST_VERIFIED, Passage, verified_instructions};
 pub use programs::maps::CoreSockets;

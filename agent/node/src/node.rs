@@ -25,6 +25,7 @@ use crate::netlink::sockets;
 use crate::plan::desired::Wanted;
 use crate::plan::forward::ForwardTable;
 use crate::ports::{self, Bound};
+use crate::programs::attach::Coverage;
 use crate::programs::interfaces::Interfaces;
 use crate::programs::kernel::{Believed, KernelLog, log_level};
 use crate::programs::maps::CoreSockets;
@@ -98,6 +99,7 @@ pub struct Node {
     /// Given last, whether or not all of them can be steered.
     served: Mutex<BTreeSet<FrontendKey>>,
     description: String,
+    without_programs: Option<&'static str>,
 }
 
 /// The frontends on addresses that other processes of the node use, too.
@@ -139,14 +141,17 @@ impl Node {
             locks: settings.locks.clone(),
         };
         let opened = match settings.steering {
-            Choice::Sockets => Err("as asked for".to_owned()),
+            Choice::Sockets => Err(("as asked for".to_owned(), "asked-for")),
             Choice::Programs => Ok(Datapath::open(&options)?),
             Choice::Auto => match Datapath::open(&options) {
                 // Ordinary sockets would get no connections beside its programs.
                 Err(in_use @ Unavailable::InUse { .. }) => return Err(in_use),
-                opened => opened.map_err(|error| format!("because ebpf is not possible: {error}")),
+                opened => {
+                    opened.map_err(|error| (format!("because ebpf is not possible: {error}"), error.label()))
+                }
             },
         };
+        let without_programs = opened.as_ref().err().map(|(_, label)| *label);
         let (datapath, description) = match opened {
             Ok(datapath) => {
                 let attached = datapath.attachments().map(ToString::to_string);
@@ -157,7 +162,7 @@ impl Node {
                 let description = attached.chain(missing).chain(unread).collect::<Vec<_>>().join(", ");
                 (Some(datapath), format!("ebpf: {description}"))
             }
-            Err(reason) => (None, format!("userspace (ordinary sockets), {reason}")),
+            Err((reason, _)) => (None, format!("userspace (ordinary sockets), {reason}")),
         };
         let forwarding = forwarding::open(datapath.as_ref(), settings.forwarding.as_ref());
         Ok(Self {
@@ -178,6 +183,7 @@ impl Node {
             shared: Mutex::default(),
             served: Mutex::default(),
             description,
+            without_programs,
         })
     }
 
@@ -191,18 +197,22 @@ impl Node {
         self.steering.is_some()
     }
 
-    /// Interfaces that should have the packet guard, and have not.
-    pub fn unguarded(&self) -> Vec<String> {
-        let steering = self.steering.as_ref().map(lock);
-        let unguarded = steering.iter().flat_map(|steering| steering.datapath.unguarded());
-        unguarded.map(|unguarded| unguarded.interface.clone()).collect()
+    /// The reason why connections are served from ordinary sockets, as metrics have it; `None`
+    /// where the kernel programs steer them.
+    pub fn without_programs(&self) -> Option<&'static str> {
+        self.without_programs
     }
 
-    /// Interfaces on which names should be read, and are not.
-    pub fn unread(&self) -> Vec<String> {
+    /// The interfaces that have the packet guard; none without the kernel programs.
+    pub fn guard_coverage(&self) -> Coverage {
         let steering = self.steering.as_ref().map(lock);
-        let unread = steering.iter().flat_map(|steering| steering.datapath.without_name_reader());
-        unread.map(|unread| unread.interface.clone()).collect()
+        steering.map(|steering| steering.datapath.guard_coverage()).unwrap_or_default()
+    }
+
+    /// The interfaces on which names are read; none without the kernel programs.
+    pub fn name_coverage(&self) -> Coverage {
+        let steering = self.steering.as_ref().map(lock);
+        steering.map(|steering| steering.datapath.name_coverage()).unwrap_or_default()
     }
 
     /// Returns `true` if names are read on some interface, or will be when it comes.
@@ -537,6 +547,7 @@ mod tests {
     fn without_programs_everything_is_left_to_ordinary_sockets() {
         let node = without_programs();
         assert_eq!(node.description(), "userspace (ordinary sockets), as asked for");
+        assert_eq!(node.without_programs(), Some("asked-for"));
         assert!(!node.is_steered() && node.counters().is_empty() && node.kernel_log().is_none());
         assert_eq!(node.usable_cores(300), 300, "sockets have room for any number of cores");
         node.set_sockets(&[]).unwrap();

@@ -332,6 +332,8 @@ fn a_foreign_program_on_an_interface_costs_the_guard_and_not_the_steering() {
         assert_eq!(unguarded.len(), 1, "{unguarded:?}");
         assert_eq!(unguarded[0].interface, "node0");
         assert!(unguarded[0].reason.contains("cannot attach guard to node0"), "{unguarded:?}");
+        assert_eq!(unguarded[0].label, "foreign-program");
+        assert_eq!(datapath.guard_coverage().on, Vec::<String>::new());
         let cores = Cores::new(1);
         datapath.set_sockets(&cores.sockets()).unwrap();
         datapath.apply(&desired_443()).unwrap();
@@ -341,6 +343,7 @@ fn a_foreign_program_on_an_interface_costs_the_guard_and_not_the_steering() {
         foreign.remove().unwrap();
         datapath.renew_guards();
         assert!(datapath.unguarded().is_empty(), "{:?}", datapath.unguarded());
+        assert_eq!(datapath.guard_coverage().on, ["node0"]);
         assert!(datapath.attachments().any(|it| it.target == "node0"), "{:?}", attached(&datapath));
     });
 }

@@ -23,12 +23,14 @@ const INDEX: &str = "\
 /config   what the data plane runs
 /routes   routes in the order they are matched
 /status   statuses of all objects, as JSON
+/listeners the part of the node that serves each listener and keeps its terms, and why, as JSON
 /problems what is wrong with the input
 /explain  POST a question as JSON: url, method, headers, all
 ";
 
 /// The endpoints that are only read.
-const READ: [&str; 8] = ["/", "/livez", "/readyz", "/metrics", "/config", "/routes", "/status", "/problems"];
+const READ: [&str; 9] =
+    ["/", "/livez", "/readyz", "/metrics", "/config", "/routes", "/status", "/listeners", "/problems"];
 
 /// The sources of all answers.
 #[derive(Clone)]
@@ -48,7 +50,7 @@ impl Admin {
         // The HTTP library leaves out the body of an answer to HEAD.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
-            "/explain" if request.method() == Method::POST => explain(&state, request.body()),
+            "/explain" if request.method() == Method::POST => self.explain(&state, request.body()),
             "/explain" => not_allowed("POST"),
             path if !READ.contains(&path) => {
                 text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n")
@@ -62,12 +64,14 @@ impl Admin {
             "/readyz" => readiness(&state, self.membership.as_ref()),
             "/metrics" => self.metrics(&state, request.headers()).await,
             "/config" => {
-                let mechanisms = self.plane.mechanisms().into_iter();
+                let mechanisms = self.plane.served().mechanisms.into_iter();
                 let served_by = mechanisms.map(|(frontend, by)| (frontend.to_string(), by.to_string()));
-                ok(portcullis_inspect::dump_served(&state.snapshot, &served_by.collect()))
+                let listeners = self.plane.status().listeners;
+                ok(portcullis_inspect::dump_served(&state.snapshot, &served_by.collect(), &listeners))
             }
             "/routes" => ok(portcullis_inspect::routes(&state.snapshot)),
             "/status" => self.statuses().await,
+            "/listeners" => ok(serde_json::json!(self.plane.status()).to_string()),
             "/problems" => ok(problems(&state)),
             _ => ok(INDEX),
         }
@@ -80,6 +84,19 @@ impl Admin {
         let mut answer = ok(portcullis_inspect::metrics(&metrics, format));
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         answer
+    }
+
+    fn explain(&self, state: &State, question: &[u8]) -> Answer {
+        let served = self.plane.status().listeners;
+        let answer =
+            serde_json::from_slice::<Question>(question).map_err(anyhow::Error::from).and_then(|question| {
+                Ok(portcullis_inspect::explain(&state.snapshot, &question, READING, &served)?)
+            });
+        match answer {
+            Ok(Explanation { text, outcome: Outcome::Answered }) => ok(text),
+            Ok(Explanation { text: why, outcome: Outcome::Unanswered }) => text(StatusCode::NOT_FOUND, why),
+            Err(error) => text(StatusCode::BAD_REQUEST, format!("{error:#}\n")),
+        }
     }
 
     /// There may be tens of thousands of files.
@@ -111,17 +128,6 @@ fn readiness(state: &State, membership: Option<&Membership>) -> Answer {
 
 fn problems(state: &State) -> String {
     portcullis_inspect::problems(state.problems.iter(), state.unreported.iter(), &state.refused)
-}
-
-fn explain(state: &State, question: &[u8]) -> Answer {
-    let answer = serde_json::from_slice::<Question>(question)
-        .map_err(anyhow::Error::from)
-        .and_then(|question| Ok(portcullis_inspect::explain(&state.snapshot, &question, READING)?));
-    match answer {
-        Ok(Explanation { text, outcome: Outcome::Answered }) => ok(text),
-        Ok(Explanation { text: why, outcome: Outcome::Unanswered }) => text(StatusCode::NOT_FOUND, why),
-        Err(error) => text(StatusCode::BAD_REQUEST, format!("{error:#}\n")),
-    }
 }
 
 fn not_allowed(methods: &'static str) -> Answer {

@@ -35,7 +35,7 @@ impl Answer<'_> {
                 others.push(format!("{}: server name {pattern}: {why}", owner(other)));
             }
         }
-        self.admission(listener);
+        self.service(listener);
         let outcome = self.l4_action(rule);
         for other in others {
             self.line("not", &other);
@@ -46,7 +46,7 @@ impl Answer<'_> {
     /// A connection, or a datagram, that can only be for one listener.
     pub(super) fn only_listener(&mut self, listener: &Listener) -> Outcome {
         self.line("listener", &format!("{}: takes all that comes to the port", listener.id));
-        self.admission(listener);
+        self.service(listener);
         let Some(rule) = listener.serves.only_rule() else { return Outcome::Unanswered };
         if rule.id.is_some() {
             self.rule_line(rule, "");

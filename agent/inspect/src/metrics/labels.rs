@@ -18,6 +18,15 @@ pub(super) struct ExceededLimitLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct MechanismLabels {
     pub(super) mechanism: &'static str,
+    /// For which it is not the kernel.
+    pub(super) reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct EnforcementLabels {
+    /// `clients` or `budgets`.
+    pub(super) terms: &'static str,
+    pub(super) enforced_by: &'static str,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -71,6 +80,7 @@ pub(super) struct ReasonLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct InterfaceLabels {
     pub(super) interface: String,
+    pub(super) reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

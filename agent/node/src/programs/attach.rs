@@ -36,6 +36,17 @@ pub struct Attachment {
 pub struct Unguarded {
     pub interface: String,
     pub reason: String,
+    /// The reason as metrics have it.
+    pub label: &'static str,
+}
+
+/// The interfaces that have the packet guard, or the reader of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// False if no interface was named.
+    pub is_wanted: bool,
+    pub on: Vec<String>,
+    pub missing: Vec<Unguarded>,
 }
 
 /// The way in which a program came to be at work.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use portcullis_common::abi::{GUARD, READ_NAMES};
 
 use crate::error::Unavailable;
-use crate::programs::attach::{self, Attachment, Unguarded};
+use crate::programs::attach::{self, Attachment, Coverage, Unguarded};
 use crate::programs::interfaces::{Interface, Interfaces};
 use crate::programs::kernel::Kernel;
 use crate::programs::pins::Pins;
@@ -43,6 +43,14 @@ impl Guards {
         &self.unguarded
     }
 
+    pub(crate) fn coverage(&self) -> Coverage {
+        Coverage {
+            is_wanted: self.are_wanted(),
+            on: self.attached().map(|it| it.target.clone()).collect(),
+            missing: self.unguarded.clone(),
+        }
+    }
+
     /// Puts the guard on interfaces that have come, or from which another program kept it and does
     /// no longer, and takes it off those that are not to have it. Logs what changed.
     pub(crate) fn renew(&mut self, kernel: &mut Kernel, pins: &Pins) {
@@ -53,6 +61,7 @@ impl Guards {
         let absent = absent.into_iter().map(|name| Unguarded {
             interface: name.to_owned(),
             reason: "there is no interface of this name".to_owned(),
+            label: "no-interface",
         });
         let mut unguarded: Vec<_> = absent.collect();
         for interface in present {
@@ -71,7 +80,8 @@ impl Guards {
                     self.attached.insert(interface.index, attachment);
                 }
                 Err(error) => {
-                    unguarded.push(Unguarded { interface: interface.name, reason: error.to_string() });
+                    let (reason, label) = (error.to_string(), error.label());
+                    unguarded.push(Unguarded { interface: interface.name, reason, label });
                 }
             }
         }
@@ -108,7 +118,7 @@ impl Hook {
     }
 
     /// Nothing is served differently without, only later or at a higher price.
-    fn warn(self, Unguarded { interface, reason }: &Unguarded) {
+    fn warn(self, Unguarded { interface, reason, .. }: &Unguarded) {
         match self {
             Self::Guard => tracing::warn!(
                 "no packet guard on {interface}: {reason}; connections are steered, and refused, all the same. \

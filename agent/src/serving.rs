@@ -1,0 +1,396 @@
+//! The part of the node that serves each listener, the way to it, and the places at which its terms
+//! hold, each with the reason for which it is no earlier one: a pure function of the snapshot and
+//! of what the node says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portcullis_inspect::{Part, ServedListener};
+use portcullis_model::{
+    Admission, FrontendKey, HostPattern, Listener, PortListeners, Serves, Snapshot, Unserved,
+};
+use portcullis_node::{Coverage, EnforcedAt, Enforcement};
+
+use crate::forwarding::Mechanism;
+use crate::names::clients_of_all;
+
+/// The snapshot that the data plane serves, and what it made of it.
+#[derive(Clone, Default)]
+pub(crate) struct Served {
+    pub snapshot: Arc<Snapshot>,
+    pub refused: Unserved,
+    /// Of frontends of TCP and UDP listeners.
+    pub mechanisms: BTreeMap<FrontendKey, Mechanism>,
+}
+
+/// The node's parts that are at work.
+pub(crate) struct Parts {
+    pub is_steered: bool,
+    pub guard: Coverage,
+    pub names: Coverage,
+}
+
+/// The place at which user space can tell for the first time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    Accept,
+    ClientHello,
+    Request,
+    Datagram,
+}
+
+/// The terms that all listeners of a port have in common.
+#[derive(Clone, Copy)]
+struct Common {
+    clients: bool,
+    budgets: bool,
+}
+
+/// Each listener, in the order of ports and names.
+pub(crate) fn listeners(
+    served: &Served,
+    parts: &Parts,
+    enforcement: impl Fn(&FrontendKey, &HostPattern) -> Enforcement,
+) -> Vec<ServedListener> {
+    let mut listeners = BTreeMap::<_, Vec<ServedListener>>::new();
+    for (frontend, port) in &served.snapshot.frontends {
+        let common = Common::of(&port.listeners);
+        for listener in port.listeners.iter() {
+            let Enforcement { clients, budgets } = enforcement(frontend, &listener.hostname);
+            let (served_by, steered_by) = served.by(frontend, listener, parts);
+            let terms = &listener.admission;
+            let entry = ServedListener {
+                addresses: vec![frontend.address],
+                served_by,
+                steered_by,
+                clients: terms.clients.is_some().then(|| parts.clients(&port.listeners, common, clients)),
+                budgets: (!terms.budgets.is_empty()).then(|| parts.budgets(&port.listeners, common, budgets)),
+                ..ServedListener::new(&listener.id, port.key)
+            };
+            let known = listeners.entry((port.key, listener.id.clone())).or_default();
+            match known.iter_mut().find(|it| it.is_same(&entry)) {
+                Some(same) => same.addresses.push(frontend.address),
+                None => known.push(entry),
+            }
+        }
+    }
+    listeners.into_values().flatten().collect()
+}
+
+/// Numbers of listeners at frontends, by their kind of terms and the earliest place at which those
+/// hold.
+pub(crate) fn places(
+    served: &Served,
+    enforcement: impl Fn(&FrontendKey, &HostPattern) -> Enforcement,
+) -> BTreeMap<(&'static str, &'static str), usize> {
+    let mut places = BTreeMap::new();
+    for (frontend, port) in &served.snapshot.frontends {
+        for listener in port.listeners.iter().filter(|it| *it.admission != Admission::default()) {
+            let Enforcement { clients, budgets } = enforcement(frontend, &listener.hostname);
+            let terms = &listener.admission;
+            let kinds = [
+                ("clients", terms.clients.is_some(), clients),
+                ("budgets", !terms.budgets.is_empty(), budgets),
+            ];
+            for (kind, _, place) in kinds.into_iter().filter(|(_, exist, _)| *exist) {
+                *places.entry((kind, place.label())).or_default() += 1;
+            }
+        }
+    }
+    places
+}
+
+/// `eth0, eth1; not on eth2: there is no interface of this name`
+pub(crate) fn coverage_text(coverage: &Coverage, option: &str) -> String {
+    let on = match &coverage.on[..] {
+        [] if !coverage.is_wanted => format!("on no interface: {option} names none"),
+        [] => "on no interface".to_owned(),
+        on => format!("on {}", on.join(", ")),
+    };
+    let missing = coverage.missing.iter().map(|it| format!("; not on {}: {}", it.interface, it.reason));
+    std::iter::once(on).chain(missing).collect()
+}
+
+// === impl Served ===
+
+impl Served {
+    /// The part that serves a listener, and the way to it.
+    fn by(&self, frontend: &FrontendKey, listener: &Listener, parts: &Parts) -> (Part, Part) {
+        let refused = self.refused.frontends.get(frontend);
+        let refused = refused.or_else(|| self.refused.listeners.get(&(*frontend, listener.id.clone())));
+        if let Some(why) = refused {
+            return (Part::new("nothing", why.as_str()), Part::default());
+        }
+        let socket = if !frontend.is_tcp() {
+            Part::new("its own socket", "answers of UDP leave from the port of their socket")
+        } else if parts.is_steered {
+            Part::new("sk_lookup", "")
+        } else {
+            Part::new("its own socket", "no kernel programs are in use")
+        };
+        let why = match self.mechanisms.get(frontend) {
+            Some(Mechanism::Kernel) => {
+                let rest = format!("what it leaves comes by {}", socket.by);
+                return (Part::new("kernel", "nothing needs user space"), Part::new("tcx", rest));
+            }
+            Some(Mechanism::UserSpace(why)) => why.to_string(),
+            None => String::new(),
+        };
+        let served_by = match &listener.serves {
+            Serves::Http(_) => Part::new("user space (HTTP)", "requests are read"),
+            Serves::Https { .. } => Part::new("user space (TLS, HTTP)", "TLS ends here, requests are read"),
+            Serves::TlsTerminated { .. } => Part::new("user space (TLS)", "TLS ends here"),
+            Serves::TlsPassthrough(_) => Part::new("user space (splice)", "the ClientHello is read"),
+            Serves::Tcp(_) => Part::new("user space (splice)", why),
+            Serves::Udp(_) => Part::new("user space (UDP)", why),
+            Serves::NoCertificate => Part::new("nothing", "it has no certificate that can be used"),
+        };
+        (served_by, socket)
+    }
+}
+
+// === impl Common ===
+
+impl Common {
+    fn of(listeners: &PortListeners) -> Self {
+        let mut budgets = listeners.iter().map(|listener| &listener.admission.budgets);
+        let first = budgets.next();
+        let budgets = budgets.all(|other| Some(other) == first);
+        Self { clients: clients_of_all(listeners).is_some(), budgets }
+    }
+}
+
+// === impl Parts ===
+
+impl Parts {
+    fn clients(&self, listeners: &PortListeners, common: Common, place: EnforcedAt) -> Part {
+        let moment = match listeners {
+            PortListeners::Udp(_) => Moment::Datagram,
+            _ if common.clients => Moment::Accept,
+            PortListeners::Http(_) => Moment::Request,
+            PortListeners::Tls(_) | PortListeners::Tcp(_) => Moment::ClientHello,
+        };
+        match place {
+            EnforcedAt::Xdp(_) => Part::new(place.to_string(), "elsewhere sk_lookup"),
+            EnforcedAt::SkLookup => {
+                Part::new("sk_lookup", format!("the packet guard is {}", self.no_guard()))
+            }
+            EnforcedAt::Tc(_) => Part::new(place.to_string(), "elsewhere user space, after the ClientHello"),
+            EnforcedAt::Accept if moment == Moment::Request => {
+                moment.part("the port's listeners permit others")
+            }
+            EnforcedAt::Accept if !self.is_steered => moment.part("no kernel programs are in use"),
+            EnforcedAt::Accept if common.clients => moment.part("the kernel's maps have no room for them"),
+            EnforcedAt::Accept => moment.part(self.no_names("the port's listeners permit others")),
+        }
+    }
+
+    fn budgets(&self, listeners: &PortListeners, common: Common, place: EnforcedAt) -> Part {
+        let counted = "only connections with a server name are counted before";
+        match (place, listeners) {
+            (place @ EnforcedAt::Tc(_), _) => {
+                Part::new(place.to_string(), "elsewhere user space, after the ClientHello")
+            }
+            (_, PortListeners::Tls(_)) => Moment::ClientHello.part(match self.is_steered {
+                true => self.no_names(""),
+                false => "no kernel programs are in use".to_owned(),
+            }),
+            (_, PortListeners::Udp(_)) => Moment::Datagram.part(counted),
+            (_, PortListeners::Tcp(_)) => Moment::Accept.part(counted),
+            (_, PortListeners::Http(_)) if common.budgets => Moment::Accept.part(counted),
+            (_, PortListeners::Http(_)) => Moment::Request.part("the port's listeners have other budgets"),
+        }
+    }
+
+    fn no_guard(&self) -> &'static str {
+        if self.guard.is_wanted { "on no interface" } else { "not asked for (--interface)" }
+    }
+
+    fn no_names(&self, and: &str) -> String {
+        let separator = if and.is_empty() { "" } else { ", and " };
+        let why = match (self.names.is_wanted, self.names.on.is_empty()) {
+            (false, _) => "the kernel is not asked to read names (--name-interface)",
+            (true, true) => "names are read on no interface",
+            (true, false) => "the kernel's maps have no room for them",
+        };
+        format!("{why}{separator}{and}")
+    }
+}
+
+// === impl Moment ===
+
+impl Moment {
+    fn part(self, why: impl Into<String>) -> Part {
+        let by = match self {
+            Self::Accept => "user space, at accept",
+            Self::ClientHello => "user space, after the ClientHello",
+            Self::Request => "user space, at the request",
+            Self::Datagram => "user space, at the datagram",
+        };
+        Part::new(by, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use portcullis_model::{
+        Budget, BudgetOwner, ClientList, ClientRules, Gateway, ListenerId, ObjectName, ParentKind, Port,
+        PortKey,
+    };
+    use portcullis_node::Unguarded;
+
+    use super::*;
+    use crate::forwarding::Why;
+
+    fn admission(ranges: &[&str]) -> Admission {
+        let owner =
+            BudgetOwner { kind: ParentKind::Gateway, name: ObjectName::new("infra", "web"), listener: None };
+        let budget = Budget { owner, per_second: NonZeroU32::MIN, burst: NonZeroU32::MIN };
+        let allow = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        let clients = ClientRules::new(vec![ClientList { allow, deny: vec![] }]);
+        Admission { budgets: vec![budget], clients: Some(Arc::new(clients)) }
+    }
+
+    fn listener(name: &str, serves: Serves, admission: Admission) -> Arc<Listener> {
+        let owner = ObjectName::new("infra", "web");
+        let id = ListenerId {
+            gateway: owner.clone(),
+            kind: ParentKind::Gateway,
+            parent: owner,
+            name: name.into(),
+        };
+        let hostname = HostPattern::parse(name).unwrap();
+        Arc::new(Listener { id, hostname, serves, admission: Arc::new(admission) })
+    }
+
+    fn served(key: PortKey, listeners: Vec<Arc<Listener>>) -> Served {
+        let mut listeners = listeners.into_iter();
+        let mut all = PortListeners::of(listeners.next().unwrap());
+        listeners.for_each(|listener| all.add(listener).unwrap());
+        let gateway = Arc::new(Gateway::new(ObjectName::new("infra", "web")));
+        let port = Arc::new(Port { gateway, key, listeners: all });
+        let mut snapshot = Snapshot::default();
+        for address in ["10.9.0.1", "fd09::1"] {
+            snapshot.frontends.insert(FrontendKey::new(address.parse().unwrap(), key), port.clone());
+        }
+        Served { snapshot: Arc::new(snapshot), ..Served::default() }
+    }
+
+    fn parts(is_steered: bool, names: Coverage) -> Parts {
+        Parts { is_steered, guard: Coverage::default(), names }
+    }
+
+    fn at_accept(_: &FrontendKey, _: &HostPattern) -> Enforcement {
+        Enforcement { clients: EnforcedAt::Accept, budgets: EnforcedAt::Accept }
+    }
+
+    /// Text of all four parts.
+    fn said(served: &Served, parts: &Parts, place: EnforcedAt) -> Vec<[String; 4]> {
+        let enforcement = |_: &_, _: &_| Enforcement { clients: place.clone(), budgets: EnforcedAt::Accept };
+        let text = |part: Option<Part>| part.map(|it| it.to_string()).unwrap_or_default();
+        listeners(served, parts, enforcement)
+            .into_iter()
+            .map(|it| {
+                assert_eq!(it.addresses.len(), 2, "it is the same at both: {it:?}");
+                [it.served_by.to_string(), it.steered_by.to_string(), text(it.clients), text(it.budgets)]
+            })
+            .collect()
+    }
+
+    #[test]
+    fn listeners_that_differ_are_told_apart_by_user_space() {
+        let http = |name, ranges: &[&str]| listener(name, Serves::Http(Arc::default()), admission(ranges));
+        let two = served(PortKey::tcp(80), vec![http("a.b", &["10.0.0.0/8"]), http("c.d", &["fd00::/8"])]);
+        let [first, _] = &said(&two, &parts(true, Coverage::default()), EnforcedAt::Accept)[..] else {
+            panic!()
+        };
+        assert_eq!(
+            first,
+            &[
+                "user space (HTTP): requests are read",
+                "sk_lookup",
+                "user space, at the request: the port's listeners permit others",
+                "user space, at accept: only connections with a server name are counted before",
+            ]
+        );
+        let one = served(PortKey::tcp(80), vec![http("a.b", &["10.0.0.0/8"])]);
+        let steered = said(&one, &parts(true, Coverage::default()), EnforcedAt::SkLookup);
+        assert_eq!(steered[0][2], "sk_lookup: the packet guard is not asked for (--interface)");
+        let guarded = EnforcedAt::Xdp(vec!["eth0".into()]);
+        let guarded = said(&one, &parts(true, Coverage::default()), guarded);
+        assert_eq!(guarded[0][2], "xdp on eth0: elsewhere sk_lookup");
+        let bound = said(&one, &parts(false, Coverage::default()), EnforcedAt::Accept);
+        assert_eq!(bound[0][1], "its own socket: no kernel programs are in use");
+        assert_eq!(bound[0][2], "user space, at accept: no kernel programs are in use");
+        let full = said(&one, &parts(true, Coverage::default()), EnforcedAt::Accept);
+        assert_eq!(full[0][2], "user space, at accept: the kernel's maps have no room for them");
+    }
+
+    #[test]
+    fn names_that_are_not_read_are_given_as_the_reason() {
+        let tls =
+            |name, ranges: &[&str]| listener(name, Serves::TlsPassthrough(Arc::default()), admission(ranges));
+        let two = served(PortKey::tcp(443), vec![tls("a.b", &["10.0.0.0/8"]), tls("c.d", &["fd00::/8"])]);
+        let nowhere = Coverage { is_wanted: true, ..Coverage::default() };
+        let on = Coverage { on: vec!["eth0".into()], ..nowhere.clone() };
+        for (names, why) in [
+            (Coverage::default(), "the kernel is not asked to read names (--name-interface)"),
+            (nowhere, "names are read on no interface"),
+            (on, "the kernel's maps have no room for them"),
+        ] {
+            let said = said(&two, &parts(true, names), EnforcedAt::Accept);
+            assert_eq!(said[0][0], "user space (splice): the ClientHello is read");
+            let clients =
+                format!("user space, after the ClientHello: {why}, and the port's listeners permit others");
+            assert_eq!(said[0][2..], [clients, format!("user space, after the ClientHello: {why}")]);
+        }
+        let read = said(&two, &parts(true, Coverage::default()), EnforcedAt::Tc(vec!["eth0".into()]));
+        assert_eq!(read[0][2], "tc on eth0: elsewhere user space, after the ClientHello");
+        let [v4, v6] = ["10.9.0.1", "fd09::1"]
+            .map(|address| FrontendKey::new(address.parse().unwrap(), PortKey::tcp(443)));
+        let places = places(&two, |frontend, _| match *frontend == v4 {
+            true => Enforcement { clients: EnforcedAt::SkLookup, budgets: EnforcedAt::Accept },
+            false => at_accept(&v6, &HostPattern::Any),
+        });
+        let expected =
+            [(("budgets", "userspace"), 4), (("clients", "sk_lookup"), 2), (("clients", "userspace"), 2)];
+        assert_eq!(places, expected.into());
+    }
+
+    #[test]
+    fn addresses_that_are_served_otherwise_have_an_entry_of_their_own() {
+        let tcp = listener("a.b", Serves::Tcp(Arc::new(no_rule())), Admission::default());
+        let key = PortKey::tcp(5432);
+        let [v4, v6] = ["10.9.0.1", "fd09::1"].map(|it| FrontendKey::new(it.parse().unwrap(), key));
+        let mut served = served(key, vec![tcp]);
+        served.mechanisms = [(v4, Mechanism::Kernel), (v6, Mechanism::UserSpace(Why::AccessLog))].into();
+        let told = |served: &Served| {
+            let listeners = listeners(served, &parts(true, Coverage::default()), at_accept);
+            listeners.into_iter().map(|it| (it.addresses, it.served_by.to_string())).collect::<Vec<_>>()
+        };
+        let kernel = (vec![v4.address], "kernel: nothing needs user space".to_owned());
+        let splice = "user space (splice): the Gateway writes an access log".to_owned();
+        assert_eq!(told(&served), [kernel.clone(), (vec![v6.address], splice)]);
+        served.refused.frontends.insert(v6, "another process listens".into());
+        assert_eq!(told(&served), [kernel, (vec![v6.address], "nothing: another process listens".into())]);
+    }
+
+    #[test]
+    fn interfaces_that_are_missing_are_named_with_the_reason() {
+        let mut coverage = Coverage::default();
+        assert_eq!(coverage_text(&coverage, "--interface"), "on no interface: --interface names none");
+        coverage.is_wanted = true;
+        let reason = "there is no interface of this name".to_owned();
+        coverage.missing = vec![Unguarded { interface: "eth1".into(), reason, label: "no-interface" }];
+        let missing = "; not on eth1: there is no interface of this name";
+        assert_eq!(coverage_text(&coverage, "--interface"), format!("on no interface{missing}"));
+        coverage.on = vec!["eth0".into()];
+        assert_eq!(coverage_text(&coverage, "--interface"), format!("on eth0{missing}"));
+    }
+
+    fn no_rule() -> portcullis_model::L4Rule {
+        portcullis_model::L4Rule { id: None, action: portcullis_model::L4Action::Refuse("none".into()) }
+    }
+}
