@@ -32,7 +32,8 @@ fn an_interface_that_is_not_there_is_named() {
     let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
     launch.arguments.extend(["--name-interface", "later0"].map(Into::into));
     let agent = launch.start().unwrap();
-    assert_eq!(agent.metric("portcullis_interface_unread{interface=\"later0\"}").unwrap(), 1.0);
+    let metric = "portcullis_interface_unread{interface=\"later0\",reason=\"no-interface\"}";
+    assert_eq!(agent.metric(metric).unwrap(), 1.0);
     let served = scenario.request("https://shop.example.com/").send().unwrap();
     assert_eq!(served.status, 200, "{served:?}");
 }
