@@ -70,7 +70,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let outcomes = run_steps(args, &mut tally);
     println!("\nci:");
     outcomes.iter().for_each(|outcome| println!("{outcome}"));
-    let failed = outcomes.iter().filter(|outcome| outcome.error.is_some()).count();
+    let errors: Vec<_> = outcomes.iter().filter_map(Outcome::complaint).collect();
+    errors.iter().for_each(|complaint| println!("{complaint}"));
+    let failed = errors.len();
     // A failed step without a failed test still is a failure to be counted.
     tally.failed = tally.failed.max(u64::try_from(failed)?);
     println!("{} passed, {} failed", tally.passed, tally.failed);
@@ -154,6 +156,12 @@ fn build() -> Result<()> {
 /// serves the same.
 fn demo(datapath: demo::Datapath) -> Result<()> {
     demo::run(&demo::Args::once(datapath, build::debug_program()))
+}
+
+impl Outcome {
+    fn complaint(&self) -> Option<String> {
+        self.error.as_ref().map(|error| format!("\n{} FAILED: {error:#}", self.name))
+    }
 }
 
 impl fmt::Display for Outcome {

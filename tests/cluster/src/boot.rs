@@ -86,7 +86,13 @@ impl Cluster {
             check_nodes(&layout, options)?;
             return Ok(Self { layout, owned: None, _lock: lock });
         }
-        let pipe = start(&layout, options, Lifetime::Tied, &artifacts)?;
+        let start = || start(&layout, options, Lifetime::Tied, &artifacts);
+        // What is tested is the agent: a cluster that a loaded machine did not bring up gets a
+        // second chance, and says so.
+        let pipe = start().or_else(|error| {
+            eprintln!("cluster: not up, trying once more: {error:#}");
+            start()
+        })?;
         Ok(Self { layout, owned: Some(Owned { _pipe: pipe }), _lock: lock })
     }
 

@@ -1,10 +1,14 @@
 //! Runs all tests and adds up what the test runners say.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::workspace;
+
+const LAST_LINES: usize = 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
@@ -20,18 +24,26 @@ impl Tally {
     /// Runs a command that runs tests, prints its output as it comes, and counts.
     pub(super) fn follow(&mut self, command: &mut Command) -> Result<()> {
         let failed = self.failed;
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run tests")?;
+        let mut names = Vec::new();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot run tests")?;
         let output = child.stdout.take().context("a test runner without output")?;
+        let errors = child.stderr.take().context("a test runner without errors")?;
+        let errors = thread::spawn(move || last_words(errors));
         for line in BufReader::new(output).lines() {
             let line = line?;
             println!("{line}");
             self.add(&line);
+            names.extend(failure(&line).map(str::to_owned));
         }
-        if !child.wait()?.success() {
-            bail!("{} tests failed, or did not compile or start", self.failed - failed);
+        let last_words = errors.join().unwrap_or_default();
+        if child.wait()?.success() {
+            return Ok(());
         }
-        Ok(())
+        match self.failed - failed {
+            0 => bail!("no test failed, but they did not compile, start or end:\n{last_words}"),
+            failed => bail!("{failed} tests failed: {}", names.join(", ")),
+        }
     }
 
     /// Takes a test runner's last line into account: `test result: ok. 3 passed; 0 failed; …` of
@@ -46,6 +58,27 @@ impl Tally {
             }
         }
     }
+}
+
+/// The test that a runner's line says to have failed: `test NAME ... FAILED` of cargo's, `FAILED
+/// NAME (0.3 s)` and what is wrong of ours.
+fn failure(line: &str) -> Option<&str> {
+    let cargos = || line.strip_prefix("test ")?.strip_suffix(" ... FAILED");
+    line.strip_prefix("FAILED ").map(str::trim_start).or_else(cargos)
+}
+
+/// Passes on what a command says of errors, and returns the end of it: much may be printed
+/// after it.
+fn last_words(errors: ChildStderr) -> String {
+    let mut last = VecDeque::new();
+    for line in BufReader::new(errors).lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    Vec::from(last).join("\n")
 }
 
 #[cfg(test)]
@@ -65,5 +98,19 @@ mod cases {
             tally.add(other);
         }
         assert_eq!(tally, Tally { passed: 19, failed: 3 });
+    }
+
+    #[test]
+    fn names_what_failed() {
+        assert_eq!(failure("test steer::refuses ... FAILED"), Some("steer::refuses"));
+        assert_eq!(
+            failure("FAILED no VIP is left (0.1 s): on node-2"),
+            Some("no VIP is left (0.1 s): on node-2")
+        );
+        for other in
+            ["test steer::refuses ... ok", "test result: FAILED. 3 passed; 2 failed", "ok     FAILED"]
+        {
+            assert_eq!(failure(other), None);
+        }
     }
 }
