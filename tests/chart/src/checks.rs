@@ -17,13 +17,12 @@ mod removed;
 mod sessions;
 mod words;
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use portcullis_test_cluster::{Check, Cluster, holds};
 
-use super::{TESTED, install};
+use super::{Installed, TESTED, install};
 
 const MANIFESTS: &str = "on-cluster.yaml";
 const STREAMS: &str = "streams.yaml";
@@ -48,15 +47,15 @@ const INSTALLED: &[Checks] = &[
     gateway::LAST_CHECKS,
 ];
 
-pub(super) fn run(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> Result<()> {
+pub(super) fn run(cluster: &Cluster, installed: &Installed, further: Checks) -> Result<()> {
     // A new cluster knows no kind of what is removed next, which a killed run may have left.
     cluster.install_crds(&super::crds())?;
     remove_objects(cluster)?;
-    let failed = check_all(cluster, binary, further);
+    let failed = check_all(cluster, installed, further);
     remove_objects(cluster)?;
     let failed = failed?;
-    let installed = INSTALLED.iter().map(|checks| checks.len()).sum::<usize>();
-    let all = installed + further.len() + removed::CHECKS.len();
+    let checks = INSTALLED.iter().map(|checks| checks.len()).sum::<usize>();
+    let all = checks + further.len() + removed::CHECKS.len();
     println!("{} passed, {failed} failed", all - failed);
     if failed > 0 {
         bail!("the chart does not do what it promises");
@@ -65,8 +64,8 @@ pub(super) fn run(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> 
 }
 
 /// Returns how many checks failed.
-fn check_all(cluster: &Cluster, binary: Option<&Path>, further: Checks) -> Result<usize> {
-    install::install(cluster, &super::crds(), binary)?;
+fn check_all(cluster: &Cluster, installed: &Installed, further: Checks) -> Result<usize> {
+    install::install(cluster, &super::crds(), installed)?;
     words::apply(cluster, MANIFESTS)?;
     words::apply(cluster, STREAMS)?;
     outside::make(cluster)?;

@@ -1,6 +1,6 @@
 //! The chart on a test cluster, installed and removed as an operator would.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use portcullis_test_cluster::Cluster;
@@ -13,10 +13,21 @@ use super::{CHART, NAMESPACE, RELEASE, helm};
 const TAG: &str = "test";
 const REPOSITORY: &str = "portcullis.test/portcullis";
 
+/// The agent that the chart installs, and values of the chart.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Installed {
+    /// A static agent that is built already [default: build one]
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// A value of the chart, as of `helm --set-string`; may be given more than once
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+}
+
 /// Builds the image unless a binary is given, and waits until every agent is ready.
-pub fn install(cluster: &Cluster, crds: &Path, binary: Option<&Path>) -> Result<()> {
+pub fn install(cluster: &Cluster, crds: &Path, installed: &Installed) -> Result<()> {
     cluster.install_crds(crds)?;
-    let digest = import(cluster, binary)?;
+    let digest = import(cluster, installed.binary.as_deref())?;
     let mut options = vec!["upgrade", "--install", RELEASE, CHART, "--create-namespace"];
     let sets = [
         format!("image.repository={REPOSITORY}"),
@@ -27,7 +38,7 @@ pub fn install(cluster: &Cluster, crds: &Path, binary: Option<&Path>) -> Result<
     options.extend(["--set", "dedicated.enabled=true"]);
     options.extend(["--set-string", "agent.hostPorts[0]=portcullis/chart-test:8081"]);
     options.extend(["--set-string", "agent.loadBalancerAddresses[0]=198.51.100.0/24"]);
-    options.extend(sets.iter().flat_map(|set| ["--set-string", set.as_str()]));
+    options.extend(sets.iter().chain(&installed.set).flat_map(|set| ["--set-string", set.as_str()]));
     helm(cluster, &options)?;
     let daemon_set = format!("daemonset/{RELEASE}");
     let rollout = ["rollout", "status", "--timeout=120s", "--namespace", NAMESPACE, &daemon_set];

@@ -15,7 +15,7 @@ use anyhow::Result;
 use portcullis_test_cluster::{Cluster, Options};
 use portcullis_testbed::workspace;
 
-pub use install::install;
+pub use install::{Installed, install};
 
 pub(crate) const CHART: &str = "deploy/helm/portcullis";
 pub(crate) const RELEASE: &str = "portcullis";
@@ -57,9 +57,8 @@ enum Command {
 
 #[derive(clap::Args)]
 pub(crate) struct Target {
-    /// A static agent that is built already [default: build one]
-    #[arg(long)]
-    binary: Option<PathBuf>,
+    #[command(flatten)]
+    installed: Installed,
     /// The cluster's directory [default: target/cluster]
     #[arg(long, env = "PORTCULLIS_CLUSTER")]
     dir: Option<PathBuf>,
@@ -69,11 +68,11 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Render => rendered::write(),
         Command::Check => check(),
-        Command::Install(target) => install(&target.running()?, &crds(), target.binary.as_deref()),
+        Command::Install(target) => install(&target.running()?, &crds(), &target.installed),
         Command::Uninstall(target) => install::uninstall(&target.running()?),
         Command::Test { target, metallb } => {
             let further = if *metallb { checks::METALLB } else { &[] };
-            checks::run(&target.obtain()?, target.binary.as_deref(), further)
+            checks::run(&target.obtain()?, &target.installed, further)
         }
     }
 }

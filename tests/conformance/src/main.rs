@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use portcullis_chart_tests::{Installed, install};
 use portcullis_test_cluster::{Cluster, Options};
 use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
@@ -50,9 +51,8 @@ struct Args {
     /// our agent that pass]
     #[arg(long)]
     report: Option<PathBuf>,
-    /// A static agent that is built already, for the DaemonSet [default: build one, as CI does]
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
+    #[command(flatten)]
+    installed: Installed,
     /// Build the agent as it is shipped, which takes ten minutes and serves the same
     #[arg(long, conflicts_with = "binary")]
     release: bool,
@@ -80,7 +80,7 @@ enum Command {
 /// The gateway that is tested.
 enum Gateway {
     /// The chart's DaemonSet, with this agent in its image.
-    Chart(PathBuf),
+    Chart(Installed),
     /// A process of the node.
     Process(PathBuf),
     /// One that is there already.
@@ -124,11 +124,12 @@ fn run(args: &Args) -> Result<()> {
 
 /// Builds what there is to build, before a cluster waits for it.
 fn gateway(args: &Args) -> Result<Gateway> {
-    let built = |profile| build::static_program(profile).map(Gateway::Chart);
-    match (&args.agent, &args.binary) {
+    let installed = |binary| Gateway::Chart(Installed { binary: Some(binary), ..args.installed.clone() });
+    let built = |profile| build::static_program(profile).map(installed);
+    match (&args.agent, &args.installed.binary) {
         _ if args.no_agent => Ok(Gateway::Other),
         (Some(binary), _) => agent::existing(binary).map(Gateway::Process),
-        (None, Some(binary)) => Ok(Gateway::Chart(binary.clone())),
+        (None, Some(binary)) => Ok(installed(binary.clone())),
         (None, None) => built(if args.release { Profile::Release } else { Profile::Dev }),
     }
 }
@@ -144,9 +145,7 @@ fn crds() -> Result<PathBuf> {
 impl Gateway {
     fn start(&self, cluster: &Cluster, crds: &Path) -> Result<Option<Agent>> {
         match self {
-            Self::Chart(binary) => {
-                portcullis_chart_tests::install(cluster, crds, Some(binary)).map(|()| None)
-            }
+            Self::Chart(installed) => install(cluster, crds, installed).map(|()| None),
             Self::Process(binary) => start_process(cluster, crds, binary).map(Some),
             Self::Other => cluster.install_crds(crds).map(|()| None),
         }
