@@ -148,8 +148,9 @@ pub struct Translation {
     pub with: Endpoint,
     /// The last packet by this entry, to the second or so; nanoseconds of the monotonic clock.
     pub seen: u64,
-    /// The acknowledgement by which the client confirms a TCP flow; in the entry of the client's
-    /// packets on their way in, as the next two.
+    /// The acknowledgement by which the client confirms a TCP flow, in the entry of the client's
+    /// packets on their way in, as the next two. In that of the backend's packets on their way out
+    /// the last one that the backend has sent, and [`RST`] as `client` when either side has.
     pub acknowledgement: u32,
     /// [`FIN`] and [`RST`], as the client has sent them.
     pub client: u8,
@@ -230,6 +231,22 @@ impl Flow {
     #[inline(always)]
     pub const fn of_client_in(key: &Tuple, to: Endpoint, with: Endpoint) -> Self {
         Self { client: key.from(), frontend: key.to(), backend: to, node: with, protocol: key.protocol }
+    }
+
+    /// Of any of its entries.
+    pub const fn of(key: &Tuple, entry: &Translation) -> Self {
+        let is_clients = entry.side == Side::Client as u8;
+        match (is_clients, key.hook == Hook::In as u8) {
+            (true, true) => Self::of_client_in(key, entry.to, entry.with),
+            (true, false) => Self::of_client_out(key, entry.to, entry.with),
+            (false, true) => Self::of_backend_in(key, entry.to, entry.with),
+            (false, false) => Self::of_backend_out(key, entry.to, entry.with),
+        }
+    }
+
+    /// Of the client's packets on their way out.
+    const fn of_client_out(key: &Tuple, to: Endpoint, with: Endpoint) -> Self {
+        Self { client: key.from(), frontend: with, backend: key.to(), node: to, protocol: key.protocol }
     }
 
     /// Of the backend's packets on their way in.
@@ -413,15 +430,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_found_by_three_of_its_entries() {
+    fn a_flow_is_found_by_any_of_its_entries() {
         let flow = flow();
-        let entry = |part| (flow.key(part), flow.translation(part, 0));
-        let (key, value) = entry(CLIENT_IN);
-        assert_eq!(Flow::of_client_in(&key, value.to, value.with), flow);
-        let (key, value) = entry(BACKEND_IN);
-        assert_eq!(Flow::of_backend_in(&key, value.to, value.with), flow);
-        let (key, value) = entry(BACKEND_OUT);
-        assert_eq!(Flow::of_backend_out(&key, value.to, value.with), flow);
+        for part in PARTS {
+            assert_eq!(Flow::of(&flow.key(part), &flow.translation(part, 0)), flow);
+        }
     }
 
     #[test]

@@ -59,8 +59,9 @@ pub trait World {
     fn settings(&self) -> Option<Settings>;
     fn rule(&self, frontend: &FrontendKey) -> Option<Rule>;
     fn backend(&self, slot: &Slot) -> Option<Endpoint>;
-    /// The interface by which the stack would send a packet on.
-    fn route(&self, client: Ip, backend: Ip) -> Option<u32>;
+    /// The interface by which the stack would send on a packet that has come in by another; 0 for
+    /// the one that this packet has come in by.
+    fn route(&self, came_in_by: u32, from: Ip, to: Ip) -> Option<u32>;
     fn interface(&self, index: u32) -> Option<NodeAddresses>;
     fn entry(&self, kept: Kept, key: &Tuple) -> Option<Self::Entry>;
     /// Returns false if there was no room, or an entry already.
@@ -88,6 +89,8 @@ pub struct Search {
 pub enum Verdict {
     /// It passes untouched.
     Pass,
+    /// It is lost: its receiver would not know the address that it would leave with.
+    Lose,
     /// The address and port that it is sent on with: its destination on the way in, its source on
     /// the way out. In an ICMP error also the other one of the packet that it quotes.
     To(Endpoint),
@@ -178,7 +181,8 @@ fn frontend(protocol: u8, to: Endpoint) -> FrontendKey {
 fn inward<W: World>(world: &W, packet: &Packet) -> Verdict {
     let key = &packet.tuple;
     if let Some(entry) = world.entry(Kept::Confirmed, key) {
-        if entry.side() == Side::Client as u8 {
+        let is_clients = entry.side() == Side::Client as u8;
+        if is_clients {
             let is_over = is_closing(entry.client(), entry.backend());
             if is_over && packet.begins() && packet.kind == Kind::Tcp {
                 // The client has chosen the same port again. So soon after a packet it may also be
@@ -188,8 +192,12 @@ fn inward<W: World>(world: &W, packet: &Packet) -> Verdict {
                 }
                 reopen(&entry);
             }
-            see(world, &entry);
-            note_client(&entry, packet);
+        }
+        if see_inward(world, key, &entry) == Way::Astray {
+            return Verdict::Lose;
+        }
+        if is_clients && packet.kind == Kind::Tcp {
+            note_client(world, &entry, packet);
         }
         return Verdict::To(entry.to());
     }
@@ -209,6 +217,38 @@ fn inward<W: World>(world: &W, packet: &Packet) -> Verdict {
     }
     let confirms = entry.backend() & ANSWERED != 0 && acknowledges(packet, entry.acknowledgement());
     if confirms || packet.begins() { Verdict::Begin } else { Verdict::To(entry.to()) }
+}
+
+/// The way on of a flow's packets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Known,
+    /// By an interface without the programs, or to the node itself: nothing would rewrite the
+    /// source.
+    Astray,
+}
+
+/// Notes that a confirmed flow is in use. Once a second its way is looked for again: routes move.
+#[inline(always)]
+fn see_inward<W: World>(world: &W, key: &Tuple, entry: &W::Entry) -> Way {
+    let now = world.now();
+    if now.wrapping_sub(entry.seen()) <= SEEN {
+        return Way::Known;
+    }
+    if leaves_by(world, 0, key.source, entry.to().ip).is_none() {
+        world.count(Reason::DroppedForwardInterface);
+        return Way::Astray;
+    }
+    entry.set_seen(now);
+    Way::Known
+}
+
+/// The interface by which the stack would send it on, and the node's addresses there, if the
+/// programs are there, too.
+#[inline(always)]
+fn leaves_by<W: World>(world: &W, came_in_by: u32, from: Ip, to: Ip) -> Option<(u32, NodeAddresses)> {
+    let index = world.route(came_in_by, from, to)?;
+    Some((index, world.interface(index)?))
 }
 
 /// Both sides may end the connection again.
@@ -311,7 +351,7 @@ fn go_on<W: World>(world: &W, packet: &Packet, entry: &W::Entry) -> Option<Endpo
     }
     let now = world.now();
     if confirms {
-        confirm(world, &flow, now, client | client_flags(packet), backend);
+        confirm(world, &flow, now, packet, (client | client_flags(packet), backend));
     } else if now.wrapping_sub(seen) > SEEN || world.entry(Kept::New, &flow.key(CLIENT_OUT)).is_none() {
         write(world, &flow, now);
     }
@@ -321,15 +361,18 @@ fn go_on<W: World>(world: &W, packet: &Packet, entry: &W::Entry) -> Option<Endpo
 /// Moves a flow to where it stays. What finds no room there stays where it is, and is tried again
 /// with the next packet.
 #[inline(always)]
-fn confirm<W: World>(world: &W, flow: &Flow, now: u64, client: u8, backend: u8) {
+fn confirm<W: World>(world: &W, flow: &Flow, now: u64, packet: &Packet, ends: (u8, u8)) {
     let put =
         |part: Part, value: &Translation| world.put(Kept::Confirmed, &flow.key(part), value, Put::Always);
     let mut is_written = true;
     for part in [BACKEND_IN, CLIENT_OUT, BACKEND_OUT] {
-        is_written = is_written && put(part, &flow.translation(part, now));
+        let mut value = flow.translation(part, now);
+        // The client has been heard: its next byte is the one that the backend waits for.
+        value.acknowledgement = packet.sequence;
+        is_written = is_written && put(part, &value);
     }
     let mut value = flow.translation(CLIENT_IN, now);
-    (value.client, value.backend) = (client, backend);
+    (value.client, value.backend) = ends;
     is_written = is_written && put(CLIENT_IN, &value);
     let (over, reason) = match is_written {
         true => (Kept::New, Reason::ForwardConfirmed),
@@ -375,8 +418,10 @@ fn search<W: World>(world: &W, key: &Tuple, rule: &Rule) -> Result<Search, Reaso
     if backend.ip.is_v4() != client.ip.is_v4() {
         return Err(Reason::ForwardNoBackend);
     }
-    let index = world.route(client.ip, backend.ip).ok_or(Reason::ForwardNoRoute)?;
+    let index = world.route(0, client.ip, backend.ip).ok_or(Reason::ForwardNoRoute)?;
     let addresses = world.interface(index).ok_or(Reason::ForwardNoInterface)?;
+    // What is answered needs the programs, too.
+    leaves_by(world, index, backend.ip, client.ip).ok_or(Reason::ForwardNoInterface)?;
     let node = if backend.ip.is_v4() { addresses.v4 } else { addresses.v6 };
     if !node.is_specified() {
         return Err(Reason::ForwardNoInterface);
@@ -413,7 +458,11 @@ pub fn take_port<W: World>(world: &W, search: &Search, probe: u32) -> Option<u16
         let state = world.entry(Kept::Confirmed, &old.key(CLIENT_IN))?;
         let (client, backend) = (state.client(), state.backend());
         let rests = linger(client, backend, state.ended_first());
-        if !is_closing(client, backend) || now.wrapping_sub(state.seen()) < rests {
+        let goes_on = |it: W::Entry| now.wrapping_sub(it.seen()) < rests;
+        if !is_closing(client, backend)
+            || goes_on(state)
+            || world.entry(Kept::Confirmed, &old.key(BACKEND_OUT)).is_some_and(goes_on)
+        {
             return None;
         }
         forget(world, Kept::Confirmed, &old);
@@ -458,6 +507,9 @@ fn outward<W: World>(world: &W, packet: &Packet) -> Verdict {
             note_backend(&state, packet);
         }
     }
+    if is_tcp && kept == Kept::Confirmed {
+        note_progress(world, &entry, packet);
+    }
     see(world, &entry);
     Verdict::To(entry.to())
 }
@@ -482,17 +534,59 @@ const fn ends(flags: u8) -> u8 {
 }
 
 #[inline(always)]
-fn note_client(entry: &impl Entry, packet: &Packet) {
+fn note_client<W: World>(world: &W, entry: &W::Entry, packet: &Packet) {
     let flags = client_flags(packet);
     if flags & RST == 0 && entry.client() & RST != 0 && packet.flags & TCP_SYN == 0 {
         // A client that goes on has not reset the connection.
         reopen(entry);
     }
-    if flags != 0 && entry.client() & flags != flags {
-        if entry.ended_first() == 0 {
-            entry.set_ended_first(CLIENT);
+    if flags == 0 || entry.client() & flags == flags {
+        return;
+    }
+    let flow = Flow::of_client_in(&packet.tuple, entry.to(), entry.with());
+    let Some(answers) = world.entry(Kept::Confirmed, &flow.key(BACKEND_OUT)) else { return };
+    if !is_in_sequence(packet, answers.acknowledgement()) {
+        // The backend will not believe it either (RFC 9293, section 3.10.7.4).
+        return;
+    }
+    answers.set_client(answers.client() | flags & RST);
+    if entry.ended_first() == 0 {
+        entry.set_ended_first(CLIENT);
+    }
+    entry.set_client(entry.client() | flags);
+}
+
+/// Bytes that a client may have sent and its backend not yet acknowledged, as far as the end of a
+/// connection is believed: one number in 4096.
+const WINDOW: u32 = 1 << 20;
+
+/// True of a segment that ends its direction where the other side may be waiting for it. What lies
+/// behind is sent again, and a reset never is.
+#[inline(always)]
+const fn is_in_sequence(packet: &Packet, expected: u32) -> bool {
+    let slack = if packet.flags & TCP_RST != 0 { 0 } else { WINDOW };
+    // Of flows that an earlier version has begun it is not known.
+    expected == 0 || packet.sequence.wrapping_sub(expected).wrapping_add(slack) < WINDOW + slack
+}
+
+/// Notes how far the backend has come, in the entry of what it sends. One that goes on has neither
+/// reset the connection nor believed a reset: it answers one that is not exact (RFC 5961, section
+/// 3.2).
+#[inline(always)]
+fn note_progress<W: World>(world: &W, entry: &W::Entry, packet: &Packet) {
+    if packet.flags & TCP_RST != 0 {
+        entry.set_client(entry.client() | RST);
+        return;
+    }
+    if packet.flags & TCP_ACK != 0 && entry.acknowledgement() != packet.acknowledgement {
+        entry.set_acknowledgement(packet.acknowledgement);
+    }
+    if entry.client() & RST != 0 {
+        entry.set_client(0);
+        let flow = Flow::of_backend_out(&packet.tuple, entry.to(), entry.with());
+        if let Some(state) = world.entry(Kept::Confirmed, &flow.key(CLIENT_IN)) {
+            reopen(&state);
         }
-        entry.set_client(entry.client() | flags);
     }
 }
 

@@ -63,15 +63,19 @@ reasons! {
     ForwardNoInterface "forward-no-interface" "The way to the backend leads over an interface without the programs, or without an address of the node."
     ForwardSameClient "forward-same-client" "The client is connected to the same backend from the same port, by another frontend."
     ForwardFragment "forward-fragment" "A later fragment to an address with forwarded ports, without its first one: it passes untouched."
+    DroppedForwardInterface "dropped-forward-interface" "A packet of an open flow whose way now leads over an interface without the programs, or to the node itself: its receiver would see an address that it does not know."
 }
 
 impl Reason {
     pub const COUNT: u32 = Self::ALL.len() as u32;
 
-    /// Returns `true` if the packet guard drops a packet for this reason.
+    /// Returns `true` if a packet is dropped for this reason.
     #[inline(always)]
     pub const fn drops(self) -> bool {
-        matches!(self, Reason::DroppedNoListener | Reason::DroppedDeniedClient)
+        matches!(
+            self,
+            Reason::DroppedNoListener | Reason::DroppedDeniedClient | Reason::DroppedForwardInterface
+        )
     }
 }
 

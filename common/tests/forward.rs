@@ -25,6 +25,8 @@ struct Maps {
     counted: RefCell<Vec<Reason>>,
     ports: (u16, u16),
     has_room: Cell<bool>,
+    /// The interfaces by which the backend and clients are reached; number 9 has the programs.
+    ways: Cell<[u32; 2]>,
 }
 
 #[derive(Clone)]
@@ -94,8 +96,9 @@ impl<'m> World for &'m Maps {
         (slot.table == 3 && slot.slot < 1021).then_some(BACKEND)
     }
 
-    fn route(&self, _client: Ip, backend: Ip) -> Option<u32> {
-        (backend == BACKEND.ip).then_some(9)
+    fn route(&self, _came_in_by: u32, _from: Ip, to: Ip) -> Option<u32> {
+        let [to_backend, to_clients] = self.ways.get();
+        Some(if to == BACKEND.ip { to_backend } else { to_clients })
     }
 
     fn interface(&self, index: u32) -> Option<NodeAddresses> {
@@ -142,6 +145,7 @@ const OTHER: Endpoint = endpoint(2, 40_000);
 const VIP: Endpoint = endpoint(9, 80);
 const BACKEND: Endpoint = endpoint(30, 8080);
 const NODE: Ip = Ip::v4([10, 0, 0, 40]);
+const ANY_NODE: Endpoint = Endpoint::new(NODE, 61_000_u16.to_be());
 
 impl Maps {
     fn new() -> Self {
@@ -155,6 +159,7 @@ impl Maps {
             counted: RefCell::default(),
             ports: (first, last),
             has_room: Cell::new(true),
+            ways: Cell::new([9, 9]),
         }
     }
 
@@ -174,7 +179,7 @@ impl Maps {
     fn run(&self, packet: &Packet, hook: Hook) -> Option<Endpoint> {
         let world = &self;
         match translate(world, packet, hook) {
-            Verdict::Pass => None,
+            Verdict::Pass | Verdict::Lose => None,
             Verdict::To(to) => Some(to),
             Verdict::Begin => match begin(world, packet) {
                 Begun::Not => None,
@@ -436,4 +441,79 @@ fn errors_find_the_flow_of_what_they_quote() {
     assert_eq!(quoting(Hook::In, CLIENT, VIP), Some(BACKEND));
     assert_eq!(quoting(Hook::Out, CLIENT, BACKEND), Some(node));
     assert_eq!(quoting(Hook::In, OTHER, VIP), None);
+}
+
+/// An attacker knows neither side's numbers.
+#[test]
+fn a_forged_end_is_no_end() {
+    let maps = Maps::with_ports(61_000, 61_000);
+    let node = maps.connect(CLIENT);
+    for (flags, sequence) in
+        [(TCP_RST, 0), (TCP_RST, 1 + (1 << 20)), (TCP_RST | TCP_ACK, 1 << 31), (TCP_FIN | TCP_ACK, 1 << 31)]
+    {
+        let forged = segment(CLIENT, VIP, flags, sequence, 5001);
+        assert_eq!(maps.forward(forged), Some((node, BACKEND)), "the backend judges it");
+        // The backend may end its direction.
+        maps.forward(segment(BACKEND, node, TCP_ACK | TCP_FIN, 5001, 1)).unwrap();
+        maps.pass(100 * SECOND);
+        assert_eq!(maps.syn(OTHER), None, "{flags} {sequence}");
+    }
+    maps.forward(segment(CLIENT, VIP, TCP_RST, 1, 0)).unwrap();
+    maps.pass(3 * SECOND);
+    assert_eq!(maps.syn(OTHER), Some(node));
+}
+
+#[test]
+fn a_backend_that_goes_on_was_not_reset() {
+    for forged in [segment(CLIENT, VIP, TCP_RST, 500, 0), segment(BACKEND, ANY_NODE, TCP_RST, 500, 0)] {
+        let maps = Maps::with_ports(61_000, 61_000);
+        let node = maps.connect(CLIENT);
+        assert_eq!(node, ANY_NODE);
+        maps.forward(forged).unwrap();
+        maps.forward(segment(BACKEND, node, TCP_ACK, 5001, 1)).unwrap();
+        maps.pass(3 * SECOND);
+        assert_eq!(maps.syn(OTHER), None);
+        assert_eq!(maps.ack(CLIENT, 0, 5001), Some((node, BACKEND)));
+    }
+}
+
+#[test]
+fn a_backend_that_still_sends_keeps_the_port() {
+    let maps = Maps::with_ports(61_000, 61_000);
+    let node = maps.connect(CLIENT);
+    maps.ack(CLIENT, TCP_FIN, 5001).unwrap();
+    maps.forward(segment(BACKEND, node, TCP_ACK | TCP_FIN, 9000, 1)).unwrap();
+    for _ in 0..5 {
+        maps.pass(3 * SECOND / 2);
+        maps.forward(segment(BACKEND, node, TCP_ACK, 6000, 1)).unwrap();
+    }
+    assert_eq!(maps.syn(OTHER), None, "it sends again what was lost");
+}
+
+#[test]
+fn nothing_is_forwarded_that_would_be_answered_past_the_programs() {
+    let maps = Maps::new();
+    for ways in [[8, 9], [9, 8]] {
+        maps.ways.set(ways);
+        assert_eq!(maps.syn(CLIENT), None);
+        assert_eq!(maps.counted(), [Reason::ForwardNoInterface], "{ways:?}");
+    }
+}
+
+/// Its receiver would see the client's address, or the backend's.
+#[test]
+fn what_would_leave_past_the_programs_is_lost() {
+    let maps = Maps::new();
+    let node = maps.connect(CLIENT);
+    for (ways, lost) in
+        [([8, 9], segment(CLIENT, VIP, TCP_ACK, 1, 5001)), ([9, 8], segment(BACKEND, node, 0, 1, 1))]
+    {
+        maps.ways.set(ways);
+        maps.pass(2 * SECOND);
+        maps.counted();
+        assert_eq!(translate(&&maps, &lost, Hook::In), Verdict::Lose);
+        assert_eq!(maps.counted(), [Reason::DroppedForwardInterface]);
+        maps.ways.set([9, 9]);
+        assert!(maps.forward(lost).is_some(), "the way is back");
+    }
 }

@@ -60,7 +60,7 @@ struct Scratch {
 
 /// The next program, or the stack.
 const TCX_NEXT: i32 = -1;
-/// The packet is lost: its headers are half rewritten.
+/// The packet is lost: its headers are half rewritten, or its receiver would not know its sender.
 const TCX_DROP: i32 = 2;
 
 /// Enough for the headers of an error and of what it quotes.
@@ -92,8 +92,9 @@ fn forward(context: &TcContext, hook: Hook) -> i32 {
     if read_packet(skb, number) == 0 {
         return TCX_NEXT;
     }
-    match translate_packet(number) {
+    match translate_packet(skb, number) {
         TO => {}
+        LOSE => return TCX_DROP,
         BEGIN if hook == Hook::In => match begin_flow(skb) {
             TO => {}
             SEARCH => {
@@ -119,6 +120,7 @@ const PASS: u32 = 0;
 const TO: u32 = 1;
 const BEGIN: u32 = 2;
 const SEARCH: u32 = 3;
+const LOSE: u32 = 4;
 
 const fn hook_of(number: u32) -> Hook {
     if number == Hook::In as u32 { Hook::In } else { Hook::Out }
@@ -142,13 +144,14 @@ extern "C" fn read_packet(skb: *mut __sk_buff, hook: u32) -> u32 {
 /// Finds the treatment of the packet in the scratch.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn translate_packet(hook: u32) -> u32 {
+extern "C" fn translate_packet(skb: *mut __sk_buff, hook: u32) -> u32 {
     let Some(scratch) = FORWARD_SCRATCH.get_ptr_mut(0) else { return PASS };
     // SAFETY: this CPU's own; nothing below writes to the packet.
     let packet = unsafe { &(*scratch).packet };
-    let kernel = Kernel { skb: core::ptr::null_mut(), scratch };
+    let kernel = Kernel { skb, scratch };
     match translate(&kernel, packet, hook_of(hook)) {
         Verdict::Pass => PASS,
+        Verdict::Lose => LOSE,
         Verdict::To(to) => kernel.send_to(to),
         Verdict::Begin => BEGIN,
     }
@@ -504,7 +507,7 @@ impl World for Kernel {
     }
 
     #[inline(always)]
-    fn route(&self, client: Ip, backend: Ip) -> Option<u32> {
+    fn route(&self, came_in_by: u32, from: Ip, to: Ip) -> Option<u32> {
         /// linux/socket.h.
         const AF_INET: u8 = 2;
         const AF_INET6: u8 = 10;
@@ -519,15 +522,15 @@ impl World for Kernel {
             &mut *question
         };
         // SAFETY: the context outlives the program.
-        question.ifindex = unsafe { (*self.skb).ifindex };
-        if client.is_v4() {
+        question.ifindex = if came_in_by == 0 { unsafe { (*self.skb).ifindex } } else { came_in_by };
+        if from.is_v4() {
             question.family = AF_INET;
-            question.__bindgen_anon_3.ipv4_src = client.0[3];
-            question.__bindgen_anon_4.ipv4_dst = backend.0[3];
+            question.__bindgen_anon_3.ipv4_src = from.0[3];
+            question.__bindgen_anon_4.ipv4_dst = to.0[3];
         } else {
             question.family = AF_INET6;
-            question.__bindgen_anon_3.ipv6_src = client.0;
-            question.__bindgen_anon_4.ipv6_dst = backend.0;
+            question.__bindgen_anon_3.ipv6_src = from.0;
+            question.__bindgen_anon_4.ipv6_dst = to.0;
         }
         let length = size_of::<bpf_fib_lookup>() as i32;
         // SAFETY: the context is the program's own, the question as long as it says.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_common::abi;
 use portcullis_common::flow::{
-    BACKEND_IN, BACKEND_OUT, CLIENT_IN, CLIENT_OUT, FULL, Flow, Hook, Ip, MAX_FLOWS, NodeAddresses, OPEN,
-    Side, Translation, Tuple,
+    BACKEND_IN, BACKEND_OUT, CLIENT_IN, CLIENT_OUT, Endpoint, FULL, Flow, Hook, Ip, MAX_FLOWS, NodeAddresses,
+    OPEN, Translation, Tuple,
 };
 use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
@@ -79,9 +79,12 @@ pub struct Forwarding {
     attached: BTreeMap<u32, Attachment>,
     next_look: Instant,
     next_sweep: Instant,
-    /// Frontends that are served, in one way or the other.
-    served: BTreeSet<abi::FrontendKey>,
-    /// Those that are not any more, and until when their flows may go on.
+    /// Frontends whose flows go on: of TCP those that are served, in one way or the other, of UDP
+    /// those that the kernel forwards. `None` until they are known.
+    kept: Option<BTreeSet<abi::FrontendKey>>,
+    /// The endpoints that each frontend leads to.
+    backends: BTreeMap<abi::FrontendKey, BTreeSet<Endpoint>>,
+    /// Frontends that are not kept any more, and until when their flows may go on.
     leaving: BTreeMap<abi::FrontendKey, Instant>,
     flows: u64,
     problem: LastLogged,
@@ -112,7 +115,8 @@ impl Forwarding {
             attached: BTreeMap::new(),
             next_look: now,
             next_sweep: now + INTERVAL,
-            served: BTreeSet::new(),
+            kept: None,
+            backends: BTreeMap::new(),
             leaving: BTreeMap::new(),
             flows: 0,
             problem: LastLogged::default(),
@@ -131,11 +135,15 @@ impl Forwarding {
 
     /// Forwards to these tables, and to no others. `served` are all frontends.
     pub fn apply(&mut self, tables: Vec<ForwardTable>, served: &BTreeSet<FrontendKey>, now: Instant) {
-        let served: BTreeSet<_> = served.iter().map(key).collect();
+        self.backends = tables.iter().flat_map(ForwardTable::endpoints_by_frontend).collect();
+        // A client of datagrams may never end: what user space is to see, it sees after a while.
+        let tcp = served.iter().map(key).filter(|frontend| frontend.protocol == abi::TCP);
+        let kept: BTreeSet<_> = tcp.chain(self.backends.keys().copied()).collect();
         let until = now + self.settings.drain;
-        self.leaving.extend(self.served.difference(&served).map(|gone| (*gone, until)));
-        self.leaving.retain(|frontend, _| !served.contains(frontend));
-        self.served = served;
+        let before = self.kept.take().unwrap_or_default();
+        self.leaving.extend(before.difference(&kept).map(|gone| (*gone, until)));
+        self.leaving.retain(|frontend, _| !kept.contains(frontend));
+        self.kept = Some(kept);
         if self.tables != tables || self.next_look <= now {
             self.tables = tables;
             self.look(now);
@@ -226,19 +234,34 @@ impl Forwarding {
     /// Ends flows that are idle, that both sides have ended, or whose listener has gone.
     fn sweep(&mut self, now: Instant) {
         let clock = monotonic();
-        let mut ended = Vec::new();
-        let mut flows = 0;
+        let (mut ended, mut strays, mut flows) = (Vec::new(), Vec::new(), 0);
+        let mut leaving = std::mem::take(&mut self.leaving);
         for (tuple, entry) in self.forwarder.flows() {
-            if tuple.hook != Hook::In as u8 || entry.side != Side::Client as u8 {
+            let flow = Flow::of(&tuple, &entry);
+            if tuple != flow.key(CLIENT_IN) {
+                if self.is_stray(&flow, &entry, clock) {
+                    strays.push(tuple);
+                }
                 continue;
             }
             flows += 1;
-            let flow = Flow::of_client_in(&tuple, entry.to, entry.with);
-            if self.is_over(&flow, &tuple, &entry, clock, now) {
+            let frontend = frontend(&tuple);
+            if self.kept.as_ref().is_some_and(|kept| !kept.contains(&frontend)) {
+                // It may have gone while no agent ran.
+                leaving.entry(frontend).or_insert(now + self.settings.drain);
+            }
+            let has_left = leaving.get(&frontend).is_some_and(|until| *until <= now);
+            if has_left || self.is_over(&flow, &frontend, &entry, clock) {
                 ended.push(flow);
             }
         }
+        self.leaving = leaving;
         self.flows = flows - ended.len() as u64;
+        for tuple in strays {
+            if let Err(error) = self.forwarder.remove_flow(&tuple) {
+                tracing::debug!("{error}");
+            }
+        }
         for flow in ended {
             // First the one that is found first.
             for part in [CLIENT_IN, BACKEND_OUT, CLIENT_OUT, BACKEND_IN] {
@@ -257,17 +280,22 @@ impl Forwarding {
         }
     }
 
-    fn is_over(&self, flow: &Flow, tuple: &Tuple, entry: &Translation, clock: u64, now: Instant) -> bool {
-        let frontend = abi::FrontendKey {
-            address: tuple.destination.address(),
-            port_be: tuple.destination_port_be,
-            protocol: tuple.protocol,
-            reserved: 0,
-        };
-        if self.leaving.get(&frontend).is_some_and(|until| *until <= now) {
+    /// An entry of a flow that has ended otherwise: by an agent that was stopped over it, for
+    /// instance. It would keep its port for ever.
+    fn is_stray(&self, flow: &Flow, entry: &Translation, clock: u64) -> bool {
+        let key = flow.key(CLIENT_IN);
+        let is_whole = || self.forwarder.flow(&key).is_some_and(|first| Flow::of(&key, &first) == *flow);
+        Duration::from_nanos(clock.saturating_sub(entry.seen)) > CLOSING && !is_whole()
+    }
+
+    fn is_over(&self, flow: &Flow, frontend: &abi::FrontendKey, entry: &Translation, clock: u64) -> bool {
+        // The next datagram finds another endpoint; connections know when theirs has gone.
+        let is_gone = |endpoints: &BTreeSet<Endpoint>| !endpoints.contains(&flow.backend);
+        if frontend.protocol != abi::TCP && self.backends.get(frontend).is_some_and(is_gone) {
             return true;
         }
-        let idle = if tuple.protocol == abi::TCP { self.settings.tcp_idle } else { self.settings.udp_idle };
+        let idle =
+            if frontend.protocol == abi::TCP { self.settings.tcp_idle } else { self.settings.udp_idle };
         let limit = match entry.is_closing() {
             true => CLOSING.max(Duration::from_nanos(entry.linger())),
             false => idle,
@@ -350,6 +378,15 @@ impl fmt::Display for NotForwarding {
             Self::NoTcx { kernel } => write!(f, "it needs Linux 6.6 or later (tcx), and this is {kernel}"),
             Self::Refused(why) => f.write_str(why),
         }
+    }
+}
+
+fn frontend(tuple: &Tuple) -> abi::FrontendKey {
+    abi::FrontendKey {
+        address: tuple.destination.address(),
+        port_be: tuple.destination_port_be,
+        protocol: tuple.protocol,
+        reserved: 0,
     }
 }
 

@@ -198,6 +198,112 @@ fn flows_end_when_they_are_idle_or_their_listener_has_gone() {
     });
 }
 
+/// Its client may never stop sending.
+#[test]
+fn datagrams_leave_an_endpoint_that_has_gone() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let [family, _] = FAMILIES;
+        world.backends.enter(|| forward_world::serve("other", family.backend, 8081));
+        let datagrams = world.datagrams(family.vip);
+        assert_eq!((datagrams.ask(1).0, datagrams.ask(1).0), ("backend".into(), "backend".into()));
+        let mut connection = world.connect(family.vip);
+        connection.echo().unwrap();
+        world.forward_to(8081);
+        world.forwarding.tend(Instant::now() + Duration::from_secs(60));
+        assert_eq!(datagrams.ask(1).0, "other");
+        connection.echo().unwrap();
+        assert_eq!(connection.server, "backend", "connections stay");
+    });
+}
+
+#[test]
+fn listeners_that_go_while_no_agent_runs_are_missed() {
+    isolated(|pin_dir| {
+        let settings = ForwardingSettings { drain: Duration::ZERO, ..forward_world::settings() };
+        let world = World::new(pin_dir, settings.clone());
+        let mut connection = world.connect(FAMILIES[0].vip);
+        connection.echo().unwrap();
+        let World { client, backends, datapath, forwarding } = world;
+        support::close((datapath, forwarding));
+        let datapath = open(&options(pin_dir));
+        let forwarding = Forwarding::open(&datapath, settings).unwrap();
+        let mut world = World { client, backends, datapath, forwarding };
+        let later = Instant::now() + Duration::from_secs(60);
+        world.forwarding.tend(later);
+        connection.echo().expect("what is served is not known yet");
+        world.leave();
+        world.forwarding.tend(later + Duration::from_secs(60));
+        assert!(connection.echo().is_err(), "the node's stack resets it");
+    });
+}
+
+/// An agent that is killed while it ends flows leaves halves of them.
+#[test]
+fn no_entry_stays_for_ever() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let mut connection = world.connect(FAMILIES[0].vip);
+        connection.echo().unwrap();
+        // Nothing is under way any more.
+        world.backends.enter(|| {
+            support::nft("add table ip silent");
+            support::nft("add chain ip silent output { type filter hook output priority 0; policy drop; }");
+        });
+        let mut flows = forward_world::flows(pin_dir);
+        let keys: Vec<_> = flows.keys().map(Result::unwrap).collect();
+        assert_eq!(keys.len(), 4);
+        // The client's, on its way in: to the frontend.
+        let first = keys.iter().find(|key| key[28..32] == [10, 50, 0, 1] && key[37] == 0).unwrap();
+        flows.remove(first).unwrap();
+        world.forwarding.tend(Instant::now() + Duration::from_secs(60));
+        assert_eq!(flows.keys().count(), 3, "they may be about to be written");
+        thread::sleep(Duration::from_secs(11));
+        world.forwarding.tend(Instant::now() + Duration::from_secs(120));
+        assert_eq!(flows.keys().count(), 0);
+    });
+}
+
+/// No other program would rewrite the client's address.
+#[test]
+fn what_would_leave_past_the_programs_is_lost() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let mut connection = world.connect(FAMILIES[0].vip);
+        connection.echo().unwrap();
+        world.backends.enter(|| {
+            support::nft("add table ip seen");
+            support::nft("add chain ip seen input { type filter hook input priority 0; }");
+            support::nft("add rule ip seen input ip saddr 10.99.0.2 counter drop");
+        });
+        let namespace = world.backends.path();
+        support::ip(&format!("link add other0 type veth peer name other1 netns {namespace}"));
+        support::ip("link set other0 up");
+        world.backends.enter(|| {
+            std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0").unwrap();
+            std::fs::write("/proc/sys/net/ipv4/conf/other1/rp_filter", "0").unwrap();
+            support::ip("link set other1 up");
+        });
+        // A look at the way is for a second.
+        thread::sleep(Duration::from_secs(2));
+        support::ip("route replace 10.98.0.2/32 dev other0 src 10.98.0.1");
+        connection.stream.write_all(b"echo").unwrap();
+        let begun = Instant::now();
+        while world.count(Reason::DroppedForwardInterface) < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            thread::sleep(Duration::from_millis(10));
+        }
+        let seen = world.backends.enter(|| support::nft("list table ip seen"));
+        assert!(seen.contains("packets 0"), "{seen}");
+        assert_eq!(world.connect(FAMILIES[0].vip).server, "node", "new ones are user space's");
+
+        world.forwarding.tend(Instant::now() + Duration::from_secs(60));
+        connection.stream.read_exact(&mut [0; 4]).unwrap();
+        connection.echo().unwrap();
+        assert_eq!(world.connect(FAMILIES[0].vip).server, "backend");
+    });
+}
+
 /// It sees what is forwarded, from client to backend and back.
 #[test]
 fn a_firewall_between_client_and_backend_holds() {

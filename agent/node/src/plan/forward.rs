@@ -111,6 +111,11 @@ impl ForwardContents {
 const ANY: Rule = Rule { table: u32::MAX, slots: 0, affinity: BY_CONNECTION };
 
 impl ForwardTable {
+    pub(crate) fn endpoints_by_frontend(&self) -> BTreeMap<abi::FrontendKey, BTreeSet<Endpoint>> {
+        let endpoints: BTreeSet<_> = self.backends.keys().map(|backend| endpoint(*backend)).collect();
+        self.frontends.iter().map(|frontend| (key(frontend), endpoints.clone())).collect()
+    }
+
     /// The backend of each slot; `None` if no backend has a weight.
     fn slots(&self) -> Option<Vec<Endpoint>> {
         let backends: Vec<_> =

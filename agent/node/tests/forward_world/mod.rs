@@ -12,6 +12,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aya::maps::{Map, MapData};
 use portcullis_model::{FrontendKey, L4Protocol, PortKey};
 use portcullis_node::{Affinity, Datapath, ForwardTable, Forwarding, ForwardingSettings, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,7 +20,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::support::{Client, ip, open, options};
 
 pub(crate) const PORT: u16 = 80;
-const BACKEND_PORT: u16 = 8080;
+pub(crate) const BACKEND_PORT: u16 = 8080;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Addresses of one family.
@@ -79,10 +80,14 @@ impl World {
     }
 
     pub(crate) fn forward_all(&mut self) {
+        self.forward_to(BACKEND_PORT);
+    }
+
+    pub(crate) fn forward_to(&mut self, port: u16) {
         let tables = FAMILIES.map(|family| {
             [L4::Tcp, L4::Udp].map(|l4| ForwardTable {
                 frontends: [family.vip, family.other_vip].map(|vip| frontend(l4, vip)).into(),
-                backends: BTreeMap::from([(at(family.backend, BACKEND_PORT), 1)]),
+                backends: BTreeMap::from([(at(family.backend, port), 1)]),
                 affinity: Affinity::Connection,
             })
         });
@@ -204,7 +209,7 @@ fn frontend(l4: L4, vip: &str) -> FrontendKey {
 }
 
 /// Servers live as long as the test's process, in the namespace in which they were begun.
-fn serve(name: &'static str, address: &str, port: u16) {
+pub(crate) fn serve(name: &'static str, address: &str, port: u16) {
     let address = at(address, port);
     let listener = TcpListener::bind(address).unwrap();
     thread::spawn(move || {
@@ -238,4 +243,12 @@ fn echo(name: &str, mut stream: TcpStream) -> std::io::Result<()> {
         }
         reader.consume(length);
     }
+}
+
+/// The entries of confirmed flows.
+pub(crate) fn flows(pin_dir: &Path) -> aya::maps::HashMap<MapData, [u8; 40], [u8; 56]> {
+    let directories = |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let mut pins = directories(pin_dir).flat_map(|version| directories(&version).collect::<Vec<_>>());
+    let pin = pins.find(|namespace| namespace.join("FLOWS").exists()).unwrap().join("FLOWS");
+    Map::HashMap(MapData::from_pin(pin).unwrap()).try_into().unwrap()
 }

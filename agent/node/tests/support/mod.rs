@@ -58,7 +58,7 @@ impl Client {
     /// The node is 10.N.0.1 and fdN::1 on the interface.
     pub(crate) fn on(interface: &str, network: u8) -> Self {
         let client = Self(thread::scope(|scope| scope.spawn(new_network_namespace).join()).unwrap());
-        let namespace = format!("/proc/{}/fd/{}", std::process::id(), client.0.as_raw_fd());
+        let namespace = client.path();
         ip(&format!("link add {interface} type veth peer name client0 netns {namespace}"));
         // Addresses can be used at once: no other host has them.
         std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/accept_dad"), "0").unwrap();
@@ -73,6 +73,11 @@ impl Client {
             ip(&format!("route add default via fd{network}::1"));
         });
         client
+    }
+
+    /// Of its namespace, for `ip`.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     pub(crate) fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
