@@ -32,6 +32,8 @@ pub(crate) enum Why {
     Refused(String),
     NoEndpoints(String),
     NoEndpointsOfFamily(String, &'static str),
+    /// The kernel's maps are full, or could not be made.
+    NoRoom,
 }
 
 /// The tables for the kernel programs, and who serves each frontend of a TCP or UDP listener.
@@ -170,6 +172,7 @@ impl Why {
             Self::NoBackend => "no-backend",
             Self::Refused(_) => "refused",
             Self::NoEndpoints(_) | Self::NoEndpointsOfFamily(..) => "no-endpoints",
+            Self::NoRoom => "no-room",
         }
     }
 }
@@ -193,6 +196,9 @@ impl fmt::Display for Why {
             Self::ConnectionLimit => f.write_str("the Gateway limits its connections"),
             Self::Admission => f.write_str("a ListenerPolicy says which clients are let in"),
             Self::NoBackend => f.write_str("no backend has a weight"),
+            Self::NoRoom => {
+                f.write_str("the kernel has no room for its table of backends (the log says more)")
+            }
             Self::Refused(reason) => write!(f, "connections are refused: {reason}"),
             Self::NoEndpoints(name) => write!(f, "backend {name} has no endpoints"),
             Self::NoEndpointsOfFamily(name, family) => {

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, ForwardingChoice, RunArgs};
-use crate::forwarding::{Abilities, forwarding};
+use crate::forwarding::{Abilities, Mechanism, Why, forwarding};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
 use crate::names::{clients, names};
@@ -142,8 +142,10 @@ impl Plane {
         let is_served = |frontend: &FrontendKey| !refused.frontends.contains_key(frontend);
         let programs = self.node.forwarding().map(drop);
         let [routes_v4, routes_v6] = routes();
-        let forwarding = forwarding(&snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
-        self.node.forward(forwarding.tables);
+        let mut forwarding = forwarding(&snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
+        for left_out in self.node.forward(std::mem::take(&mut forwarding.tables)) {
+            forwarding.mechanisms.insert(left_out, Mechanism::UserSpace(Why::NoRoom));
+        }
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         for (frontend, mechanism) in &forwarding.mechanisms {
             if served.mechanisms.get(frontend) != Some(mechanism) {

@@ -370,7 +370,9 @@ const _: () = assert!(size_of::<Rule>() == 12 && size_of::<Slot>() == 8);
 const _: () = assert!(size_of::<NodeAddresses>() == 32 && size_of::<Settings>() == 16);
 const _: () = assert!(size_of::<Fragments>() == 40);
 
-/// Map names. Rules and settings are written by the agent, flows by the programs.
+/// Map names. Rules and settings are written by the agent, flows by the programs. Agents of other
+/// versions go on with these maps by their names and sizes: what changes the meaning of an entry
+/// changes a name.
 pub const FORWARD_RULES: &str = "FORWARD_RULES";
 pub const FORWARD_BACKENDS: &str = "FORWARD_BACKENDS";
 pub const FORWARD_INTERFACES: &str = "FORWARD_INTERFACES";

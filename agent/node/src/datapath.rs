@@ -120,6 +120,11 @@ impl Datapath {
         self.pins.place()
     }
 
+    /// Those of agents whose maps this one cannot use, until this one serves.
+    pub(crate) fn predecessors(&self) -> &[Pins] {
+        &self.predecessors
+    }
+
     /// The locks of all pin directories that are in use here.
     pub(crate) fn locks(&self) -> impl Iterator<Item = &File> {
         std::iter::once(&self.pins).chain(&self.predecessors).filter_map(Pins::held)

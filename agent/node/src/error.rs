@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use aya::EbpfError;
 use aya::maps::MapError;
+use aya::pin::PinError;
 use aya::programs::ProgramError;
 use portcullis_model::FrontendKey;
 
@@ -93,6 +94,10 @@ pub enum Error {
     Random(rustix::io::Errno),
     #[error("cannot remove the pin {path}: {source}; remove it by hand to detach the program")]
     Unpin { path: PathBuf, source: io::Error },
+    #[error("cannot pin the BPF map {}: {}", path.display(), chain(.source))]
+    Pin { path: PathBuf, source: Box<PinError> },
+    #[error("the programs that forward cannot be loaded: {0}")]
+    Load(Box<Unavailable>),
 }
 
 /// An error with its causes on one line; aya keeps the kernel's own words in the causes.

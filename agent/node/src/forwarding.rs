@@ -19,8 +19,9 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::datapath::Datapath;
 use crate::error::{Error, Unavailable};
 use crate::netlink::links::{RoutedLink, routed_links};
-use crate::plan::forward::{ForwardContents, ForwardTable, plan_forwarding};
+use crate::plan::forward::{ForwardContents, ForwardOp, ForwardTable, plan_forwarding};
 use crate::plan::key::{address, key};
+use crate::plan::table::Change;
 use crate::programs::attach::{self, Attachment};
 use crate::programs::forward::{self, Forwarder};
 use crate::programs::interfaces::Interface;
@@ -69,12 +70,15 @@ pub struct ForwardingReport {
 
 /// Dropping it leaves everything to the next agent.
 pub struct Forwarding {
-    forwarder: Forwarder,
+    /// `None` while nothing is to be forwarded, and nothing is: the maps take memory.
+    forwarder: Option<Forwarder>,
     pins: Pins,
     settings: ForwardingSettings,
     /// Of the maps; this is their only writer.
     contents: ForwardContents,
     tables: Vec<ForwardTable>,
+    /// Frontends of these tables that the maps have no room for.
+    left_out: BTreeSet<FrontendKey>,
     /// By index.
     attached: BTreeMap<u32, Attachment>,
     next_look: Instant,
@@ -91,8 +95,8 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Loads the programs, and goes on with what an earlier agent has begun. They run as soon as
-    /// there are rules.
+    /// Goes on with what an earlier agent has begun. If there is nothing, programs and maps are
+    /// loaded as soon as there is something to forward; the kernel is asked at once whether it can.
     ///
     /// # Errors
     /// When the kernel cannot, or will not.
@@ -101,17 +105,16 @@ impl Forwarding {
         if !attach::has_tcx() {
             return Err(NotForwarding::NoTcx { kernel: kernel_release() });
         }
-        let refused = |error: Unavailable| NotForwarding::Refused(error.to_string());
-        let forwarder = Forwarder::load(&pins).map_err(refused)?;
-        let contents = forwarder.contents().map_err(|error| NotForwarding::Refused(error.to_string()))?;
+        Forwarder::probe().map_err(|error: Unavailable| NotForwarding::Refused(error.to_string()))?;
         warn_of_common_ports(&settings.ports);
         let now = Instant::now();
         let mut forwarding = Self {
-            forwarder,
+            forwarder: None,
             pins,
             settings,
-            contents,
+            contents: ForwardContents::default(),
             tables: Vec::new(),
+            left_out: BTreeSet::new(),
             attached: BTreeMap::new(),
             next_look: now,
             next_sweep: now + INTERVAL,
@@ -121,20 +124,51 @@ impl Forwarding {
             flows: 0,
             problem: LastLogged::default(),
         };
-        // Programs that are there are replaced by this agent's at once, as all others are.
-        forwarding.attach();
+        forwarding
+            .go_on(datapath.predecessors())
+            .map_err(|error| NotForwarding::Refused(error.to_string()))?;
         Ok(forwarding)
     }
 
-    /// Another agent has written the maps since this one did.
-    pub(crate) fn reread(&mut self) -> Result<(), Error> {
-        self.contents = self.forwarder.contents()?;
-        self.tables.clear();
+    /// Programs that are there are replaced by this agent's at once, as all others are. Without
+    /// any, maps that are left are of no use.
+    fn go_on(&mut self, predecessors: &[Pins]) -> Result<(), Error> {
+        if !forward::are_left(&self.pins) && !forward::adopt(&self.pins, predecessors)? {
+            return forward::remove(&self.pins);
+        }
+        self.load()?;
+        let links = routed_links().unwrap_or_else(|error| {
+            tracing::warn!("what an earlier agent forwards goes on by its own programs: {error}");
+            Vec::new()
+        });
+        self.attach(links);
         Ok(())
     }
 
-    /// Forwards to these tables, and to no others. `served` are all frontends.
-    pub fn apply(&mut self, tables: Vec<ForwardTable>, served: &BTreeSet<FrontendKey>, now: Instant) {
+    fn load(&mut self) -> Result<(), Error> {
+        let forwarder = Forwarder::load(&self.pins).map_err(|why| Error::Load(Box::new(why)))?;
+        self.contents = forwarder.contents()?;
+        self.forwarder = Some(forwarder);
+        Ok(())
+    }
+
+    /// Another agent has written the maps since this one did, or removed them.
+    pub(crate) fn reread(&mut self) -> Result<(), Error> {
+        self.tables.clear();
+        self.attached.clear();
+        self.forwarder = None;
+        self.contents = ForwardContents::default();
+        self.go_on(&[])
+    }
+
+    /// Forwards to these tables, and to no others, and returns the frontends for which there is no
+    /// room. `served` are all frontends.
+    pub fn apply(
+        &mut self,
+        tables: Vec<ForwardTable>,
+        served: &BTreeSet<FrontendKey>,
+        now: Instant,
+    ) -> BTreeSet<FrontendKey> {
         self.backends = tables.iter().flat_map(ForwardTable::endpoints_by_frontend).collect();
         // A client of datagrams may never end: what user space is to see, it sees after a while.
         let tcp = served.iter().map(key).filter(|frontend| frontend.protocol == abi::TCP);
@@ -148,6 +182,7 @@ impl Forwarding {
             self.tables = tables;
             self.look(now);
         }
+        self.left_out.clone()
     }
 
     /// Follows the node's interfaces, and ends flows that are idle.
@@ -172,14 +207,16 @@ impl Forwarding {
     /// # Errors
     /// When the kernel will not.
     pub fn run(&mut self, hook: Hook, frame: &[u8], came_in_by: u32) -> Result<Vec<u8>, Unavailable> {
-        self.forwarder.run(hook, frame, came_in_by)
+        let unloaded = || Unavailable::Object("it is not loaded: nothing is forwarded".to_owned());
+        self.forwarder.as_mut().ok_or_else(unloaded)?.run(hook, frame, came_in_by)
     }
 
     fn look(&mut self, now: Instant) {
         self.next_look = now + INTERVAL;
-        let interfaces = self.attach();
-        let desired = ForwardContents::of(&self.tables, interfaces, &self.contents);
-        let problem = self.write(&desired).err().map(|error| error.to_string());
+        let problem = self.follow().err().map(|error| error.to_string());
+        let is_left_out = |frontend: &&FrontendKey| !self.contents.rules.contains_key(&key(frontend));
+        let frontends = self.tables.iter().flat_map(|table| &table.frontends);
+        self.left_out = frontends.filter(is_left_out).copied().collect();
         if let Some(problem) = self.problem.update((), problem) {
             tracing::warn!(
                 "not all that could be is forwarded in the kernel: {problem}; user space serves it"
@@ -187,38 +224,63 @@ impl Forwarding {
         }
     }
 
-    fn write(&mut self, desired: &ForwardContents) -> Result<(), Error> {
-        let room = if self.flows * 4 > u64::from(MAX_FLOWS) / 20 * 19 { FULL } else { OPEN };
-        let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
-        self.forwarder.set(first, last, room)?;
-        for op in plan_forwarding(&self.contents, desired) {
-            self.forwarder.execute(op)?;
-            self.contents.apply(op);
+    fn follow(&mut self) -> Result<(), Error> {
+        if self.tables.is_empty() && self.forwarder.is_none() {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Attaches the programs where they should be, and returns the interfaces that have both. While
-    /// nothing is to be forwarded, and nothing is, no interface has them.
-    fn attach(&mut self) -> BTreeMap<u32, NodeAddresses> {
-        let links = match routed_links() {
-            Ok(links) => links,
+        if self.forwarder.is_none() {
+            self.load()?;
+        }
+        let interfaces = match routed_links() {
+            Ok(links) => self.attach(links),
             Err(error) => {
                 tracing::debug!("interfaces cannot be listed: {error}");
-                return self.contents.interfaces.clone();
+                self.contents.interfaces.clone()
             }
         };
-        let is_left = forward::are_left(&self.pins);
-        self.attached.retain(|index, _| links.iter().any(|link| link.index == *index));
-        if self.tables.is_empty() && !is_left {
-            return BTreeMap::new();
+        let desired = ForwardContents::of(&self.tables, interfaces, &self.contents);
+        self.write(&desired)
+    }
+
+    /// An entry that cannot be written keeps no other from being written or removed. Returns the
+    /// first error.
+    fn write(&mut self, desired: &ForwardContents) -> Result<(), Error> {
+        let Some(forwarder) = &mut self.forwarder else { return Ok(()) };
+        let room = if self.flows * 4 > u64::from(MAX_FLOWS) / 20 * 19 { FULL } else { OPEN };
+        let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
+        let mut result = forwarder.set(first, last, room);
+        let mut unfilled = BTreeSet::new();
+        for op in plan_forwarding(&self.contents, desired) {
+            let op = match op {
+                // A rule that cannot lead there leads nowhere.
+                ForwardOp::Rule(Change::Put(key, rule)) if unfilled.contains(&rule.table) => {
+                    ForwardOp::Rule(Change::Remove(key))
+                }
+                op => op,
+            };
+            match forwarder.execute(op) {
+                Ok(()) => self.contents.apply(op),
+                Err(error) => {
+                    if let ForwardOp::Backend(Change::Put(slot, _)) = op {
+                        unfilled.insert(slot.table);
+                    }
+                    result = result.and(Err(error));
+                }
+            }
         }
+        result
+    }
+
+    /// Attaches the programs where they should be, and returns the interfaces that have both.
+    fn attach(&mut self, links: Vec<RoutedLink>) -> BTreeMap<u32, NodeAddresses> {
+        let Some(forwarder) = &mut self.forwarder else { return BTreeMap::new() };
+        self.attached.retain(|index, _| links.iter().any(|link| link.index == *index));
         let mut interfaces = BTreeMap::new();
         for link in links {
             let addresses = addresses(&link);
             let (name, index) = (link.name, link.index);
             if !self.attached.contains_key(&index) {
-                match self.forwarder.attach(&self.pins, &Interface { name: name.clone(), index }) {
+                match forwarder.attach(&self.pins, &Interface { name: name.clone(), index }) {
                     Ok([attachment, _]) => _ = self.attached.insert(index, attachment),
                     Err(error) => {
                         tracing::debug!("what leaves by {name} is not forwarded in the kernel: {error}");
@@ -233,13 +295,14 @@ impl Forwarding {
 
     /// Ends flows that are idle, that both sides have ended, or whose listener has gone.
     fn sweep(&mut self, now: Instant) {
+        let Some(mut forwarder) = self.forwarder.take() else { return };
         let clock = monotonic();
         let (mut ended, mut strays, mut flows) = (Vec::new(), Vec::new(), 0);
         let mut leaving = std::mem::take(&mut self.leaving);
-        for (tuple, entry) in self.forwarder.flows() {
+        for (tuple, entry) in forwarder.flows() {
             let flow = Flow::of(&tuple, &entry);
             if tuple != flow.key(CLIENT_IN) {
-                if self.is_stray(&flow, &entry, clock) {
+                if is_stray(&forwarder, &flow, &entry, clock) {
                     strays.push(tuple);
                 }
                 continue;
@@ -251,44 +314,46 @@ impl Forwarding {
                 leaving.entry(frontend).or_insert(now + self.settings.drain);
             }
             let has_left = leaving.get(&frontend).is_some_and(|until| *until <= now);
-            if has_left || self.is_over(&flow, &frontend, &entry, clock) {
+            if has_left || self.is_over(&forwarder, &flow, &frontend, &entry, clock) {
                 ended.push(flow);
             }
         }
         self.leaving = leaving;
         self.flows = flows - ended.len() as u64;
         for tuple in strays {
-            if let Err(error) = self.forwarder.remove_flow(&tuple) {
+            if let Err(error) = forwarder.remove_flow(&tuple) {
                 tracing::debug!("{error}");
             }
         }
         for flow in ended {
             // First the one that is found first.
             for part in [CLIENT_IN, BACKEND_OUT, CLIENT_OUT, BACKEND_IN] {
-                if let Err(error) = self.forwarder.remove_flow(&flow.key(part)) {
+                if let Err(error) = forwarder.remove_flow(&flow.key(part)) {
                     tracing::debug!("{error}");
                 }
             }
         }
         self.leaving.retain(|_, until| now < *until + INTERVAL * 2);
-        if self.tables.is_empty() && self.flows == 0 && !self.attached.is_empty() {
-            // Every packet would be looked at for nothing.
-            match forward::detach(&self.pins) {
-                Ok(()) => self.attached.clear(),
-                Err(error) => tracing::debug!("{error}"),
+        // Every packet would be looked at for nothing. Until there are tables it is not known.
+        let is_unused = self.kept.is_some() && self.tables.is_empty() && self.flows == 0;
+        self.forwarder = (!is_unused).then_some(forwarder);
+        if is_unused {
+            self.attached.clear();
+            self.contents = ForwardContents::default();
+            if let Err(error) = forward::remove(&self.pins) {
+                tracing::warn!("programs that forward nothing stay: {error}");
             }
         }
     }
 
-    /// An entry of a flow that has ended otherwise: by an agent that was stopped over it, for
-    /// instance. It would keep its port for ever.
-    fn is_stray(&self, flow: &Flow, entry: &Translation, clock: u64) -> bool {
-        let key = flow.key(CLIENT_IN);
-        let is_whole = || self.forwarder.flow(&key).is_some_and(|first| Flow::of(&key, &first) == *flow);
-        Duration::from_nanos(clock.saturating_sub(entry.seen)) > CLOSING && !is_whole()
-    }
-
-    fn is_over(&self, flow: &Flow, frontend: &abi::FrontendKey, entry: &Translation, clock: u64) -> bool {
+    fn is_over(
+        &self,
+        forwarder: &Forwarder,
+        flow: &Flow,
+        frontend: &abi::FrontendKey,
+        entry: &Translation,
+        clock: u64,
+    ) -> bool {
         // The next datagram finds another endpoint; connections know when theirs has gone.
         let is_gone = |endpoints: &BTreeSet<Endpoint>| !endpoints.contains(&flow.backend);
         if frontend.protocol != abi::TCP && self.backends.get(frontend).is_some_and(is_gone) {
@@ -303,7 +368,7 @@ impl Forwarding {
         let is_idle = |seen: u64| Duration::from_nanos(clock.saturating_sub(seen)) > limit;
         // The backend's packets are seen elsewhere.
         is_idle(entry.seen)
-            && self.forwarder.flow(&flow.key(BACKEND_OUT)).is_none_or(|backend| is_idle(backend.seen))
+            && forwarder.flow(&flow.key(BACKEND_OUT)).is_none_or(|backend| is_idle(backend.seen))
     }
 }
 
@@ -379,6 +444,14 @@ impl fmt::Display for NotForwarding {
             Self::Refused(why) => f.write_str(why),
         }
     }
+}
+
+/// An entry of a flow that has ended otherwise: by an agent that was stopped over it, for instance.
+/// It would keep its port for ever.
+fn is_stray(forwarder: &Forwarder, flow: &Flow, entry: &Translation, clock: u64) -> bool {
+    let key = flow.key(CLIENT_IN);
+    let is_whole = || forwarder.flow(&key).is_some_and(|first| Flow::of(&key, &first) == *flow);
+    Duration::from_nanos(clock.saturating_sub(entry.seen)) > CLOSING && !is_whole()
 }
 
 fn frontend(tuple: &Tuple) -> abi::FrontendKey {

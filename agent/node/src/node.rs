@@ -410,10 +410,12 @@ impl Node {
     }
 
     /// Forwards new connections and datagrams of these tables in the kernel, and no others. To be
-    /// called when user space serves all that is wanted: it serves what is not forwarded.
-    pub fn forward(&self, tables: Vec<ForwardTable>) {
-        if let Ok(forwarding) = &self.forwarding {
-            lock(forwarding).apply(tables, &lock(&self.served), Instant::now());
+    /// called when user space serves all that is wanted: it serves what is not forwarded. Returns
+    /// the frontends for which the kernel has no room.
+    pub fn forward(&self, tables: Vec<ForwardTable>) -> BTreeSet<FrontendKey> {
+        match &self.forwarding {
+            Ok(forwarding) => lock(forwarding).apply(tables, &lock(&self.served), Instant::now()),
+            Err(_) => BTreeSet::new(),
         }
     }
 

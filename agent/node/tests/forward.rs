@@ -427,3 +427,59 @@ fn frames_with_a_tag_are_rewritten_with_their_checksums() {
         assert_eq!(world.forwarding.run(Hook::In, &elsewhere, index).unwrap(), elsewhere);
     });
 }
+
+/// The maps take memory that is the kernel's.
+#[test]
+fn programs_and_maps_are_there_while_they_are_needed() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let mut connection = world.connect(FAMILIES[0].vip);
+        connection.echo().unwrap();
+        let mut later = Instant::now();
+        let mut tend = |world: &mut World| {
+            later += Duration::from_secs(60);
+            world.forwarding.tend(later);
+            forward_world::maps(pin_dir)
+        };
+        world.stop();
+        assert_eq!(tend(&mut world), 7, "a connection is open");
+        connection.echo().unwrap();
+        world.leave();
+        tend(&mut world);
+        assert_eq!(tend(&mut world), 0);
+        assert!(world.forwarding.report().interfaces.is_empty());
+        world.forward_all();
+        assert_eq!(world.connect(FAMILIES[0].vip).server, "backend");
+        assert_eq!(tend(&mut world), 7);
+    });
+}
+
+/// As of an agent with other maps than this one's.
+#[test]
+fn flows_outlive_another_version() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        let mut connections = FAMILIES.map(|family| world.connect(family.vip));
+        let datagrams = FAMILIES.map(|family| world.datagrams(family.vip));
+        let seen = datagrams.each_ref().map(|datagrams| (datagrams.ask(1), datagrams.ask(1)).1);
+        let mut go_on = || {
+            connections.iter_mut().for_each(|connection| connection.echo().unwrap());
+            assert_eq!(datagrams.each_ref().map(|datagrams| datagrams.ask(1)), seen);
+        };
+        go_on();
+        let World { client, backends, datapath, forwarding } = world;
+        support::close((datapath, forwarding));
+        let version = std::fs::read_dir(pin_dir).unwrap().next().unwrap().unwrap().path();
+        std::fs::rename(version, pin_dir.join("v0")).unwrap();
+        let mut datapath = open(&options(pin_dir));
+        let forwarding = Forwarding::open(&datapath, forward_world::settings()).unwrap();
+        go_on();
+        datapath.relieve_predecessors().unwrap();
+        assert!(!pin_dir.join("v0").exists());
+        go_on();
+        let mut world = World { client, backends, datapath, forwarding };
+        assert_eq!(world.connect(FAMILIES[0].vip).server, "backend", "rules stay, too");
+        world.forward_all();
+        go_on();
+    });
+}

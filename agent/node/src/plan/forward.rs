@@ -50,17 +50,26 @@ pub enum ForwardOp {
     Interface(Change<u32, NodeAddresses>),
 }
 
-/// The writes to get from one to the other. A table is filled before a rule leads there, and
-/// emptied when none does any more.
+/// The writes to get from one to the other. What goes makes room first. A table is filled before a
+/// rule leads there, and emptied when none does any more.
 pub fn plan_forwarding(observed: &ForwardContents, desired: &ForwardContents) -> Vec<ForwardOp> {
     let interfaces = Difference::between(&observed.interfaces, &desired.interfaces);
     let backends = Difference::between(&observed.backends, &desired.backends);
     let rules = Difference::between(&observed.rules, &desired.rules);
-    let new = interfaces.put.into_iter().map(ForwardOp::Interface);
-    let new = new.chain(backends.put.into_iter().map(ForwardOp::Backend));
-    let rules = rules.put.into_iter().chain(rules.remove).map(ForwardOp::Rule);
-    let old = backends.remove.into_iter().map(ForwardOp::Backend);
-    new.chain(rules).chain(old).chain(interfaces.remove.into_iter().map(ForwardOp::Interface)).collect()
+    let kept = observed.rules.iter().filter(|(key, _)| desired.rules.contains_key(key));
+    let kept: BTreeSet<_> = kept.map(|(_, rule)| rule.table).collect();
+    let is_led_to =
+        |change: &Change<Slot, _>| matches!(change, Change::Remove(slot) if kept.contains(&slot.table));
+    let (later, first): (Vec<_>, Vec<_>) = backends.remove.into_iter().partition(is_led_to);
+
+    let mut ops: Vec<_> = rules.remove.into_iter().map(ForwardOp::Rule).collect();
+    ops.extend(first.into_iter().map(ForwardOp::Backend));
+    ops.extend(interfaces.put.into_iter().map(ForwardOp::Interface));
+    ops.extend(backends.put.into_iter().map(ForwardOp::Backend));
+    ops.extend(rules.put.into_iter().map(ForwardOp::Rule));
+    ops.extend(later.into_iter().map(ForwardOp::Backend));
+    ops.extend(interfaces.remove.into_iter().map(ForwardOp::Interface));
+    ops
 }
 
 impl ForwardContents {
@@ -187,6 +196,18 @@ mod tests {
             }
             assert_eq!(now, *to);
         }
+    }
+
+    #[test]
+    fn what_goes_makes_room_for_what_comes() {
+        let first = of(&[table(&[80], &["10.2.0.1:80"])], &ForwardContents::default());
+        let second = of(&[table(&[81], &["10.2.0.2:80"])], &first);
+        let ops = plan_forwarding(&first, &second);
+        let puts = ops.iter().position(|op| {
+            matches!(op, ForwardOp::Rule(Change::Put(..)) | ForwardOp::Backend(Change::Put(..)))
+        });
+        assert!(ops[puts.unwrap()..].iter().all(|op| !matches!(op, ForwardOp::Backend(Change::Remove(_)))));
+        assert!(ops[puts.unwrap()..].iter().all(|op| !matches!(op, ForwardOp::Rule(Change::Remove(_)))));
     }
 
     #[test]

@@ -51,6 +51,17 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
+    /// Loads the programs with maps of almost no size, and forgets them: to know whether the kernel
+    /// accepts them.
+    pub(crate) fn probe() -> Result<(), Unavailable> {
+        let mut loader = EbpfLoader::new();
+        for map in OTHERS.iter().chain(&FORWARD_MAPS) {
+            loader.map_max_entries(map, 1);
+        }
+        let mut ebpf = loader.load(OBJECT.ok_or(Unavailable::NotBuilt)?).map_err(refused)?;
+        [Hook::In, Hook::Out].into_iter().try_for_each(|hook| load_program(&mut ebpf, hook))
+    }
+
     /// Adopts maps that an earlier agent has pinned, with their flows, if they fit; otherwise these
     /// are replaced, and what was forwarded ends.
     pub(crate) fn load(pins: &Pins) -> Result<Self, Unavailable> {
@@ -72,9 +83,7 @@ impl Forwarder {
             flows: take(&mut ebpf, FLOWS)?,
             ebpf,
         };
-        for hook in [Hook::In, Hook::Out] {
-            forwarder.program(hook)?.load().map_err(|error| refused(error.into()))?;
-        }
+        [Hook::In, Hook::Out].into_iter().try_for_each(|hook| load_program(&mut forwarder.ebpf, hook))?;
         Ok(forwarder)
     }
 
@@ -198,10 +207,18 @@ impl Forwarder {
     }
 
     fn program(&mut self, hook: Hook) -> Result<&mut SchedClassifier, Unavailable> {
-        let name = program_name(hook);
-        let program = self.ebpf.program_mut(name).and_then(|program| program.try_into().ok());
-        program.ok_or_else(|| Unavailable::Object(format!("it has no program {name}")))
+        program(&mut self.ebpf, hook)
     }
+}
+
+fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier, Unavailable> {
+    let name = program_name(hook);
+    let program = ebpf.program_mut(name).and_then(|program| program.try_into().ok());
+    program.ok_or_else(|| Unavailable::Object(format!("it has no program {name}")))
+}
+
+fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), Unavailable> {
+    program(ebpf, hook)?.load().map_err(|error| refused(error.into()))
 }
 
 /// Offsets in `struct __sk_buff`.
@@ -215,13 +232,29 @@ pub(crate) const fn program_name(hook: Hook) -> &'static str {
     }
 }
 
+fn is_fit(pins: &Pins, name: &str, expected: &Shape) -> bool {
+    MapInfo::from_pin(pins.map(name)).and_then(|map| Shape::pinned(&map)).is_ok_and(|it| it == *expected)
+}
+
+/// Pins the maps of an agent of another version beside this one's: what that one forwards goes on,
+/// by the programs of both, until that one's have gone. What one has rewritten is no packet of a
+/// flow to the other. False if there are none, or none that fit.
+pub(crate) fn adopt(pins: &Pins, others: &[Pins]) -> Result<bool, Error> {
+    let fits =
+        |other: &&Pins| are_left(other) && SHAPES.iter().all(|(name, shape)| is_fit(other, name, shape));
+    let Some(other) = others.iter().find(fits) else { return Ok(false) };
+    for name in FORWARD_MAPS {
+        let map = MapData::from_pin(other.map(name)).map_err(unreadable(name))?;
+        pins.remove_map(name)?;
+        let pin = |source| Error::Pin { path: pins.map(name), source: Box::new(source) };
+        map.pin(pins.map(name)).map_err(pin)?;
+    }
+    Ok(true)
+}
+
 /// Removes pins of maps that cannot be used: of another size, for instance.
 fn discard_unfit(pins: &Pins) -> Result<(), Unavailable> {
-    let is_fit = |name: &str, expected: &Shape| {
-        let path = pins.map(name);
-        !path.exists()
-            || MapInfo::from_pin(&path).and_then(|map| Shape::pinned(&map)).is_ok_and(|it| it == *expected)
-    };
+    let is_fit = |name: &str, expected: &Shape| !pins.map(name).exists() || is_fit(pins, name, expected);
     if SHAPES.iter().all(|(name, expected)| is_fit(name, expected)) {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -247,8 +247,21 @@ fn echo(name: &str, mut stream: TcpStream) -> std::io::Result<()> {
 
 /// The entries of confirmed flows.
 pub(crate) fn flows(pin_dir: &Path) -> aya::maps::HashMap<MapData, [u8; 40], [u8; 56]> {
-    let directories = |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    let mut pins = directories(pin_dir).flat_map(|version| directories(&version).collect::<Vec<_>>());
-    let pin = pins.find(|namespace| namespace.join("FLOWS").exists()).unwrap().join("FLOWS");
+    let pin = pins(pin_dir).into_iter().find(|pin| pin.ends_with("FLOWS")).unwrap();
     Map::HashMap(MapData::from_pin(pin).unwrap()).try_into().unwrap()
+}
+
+/// The number of pinned maps of forwarding.
+pub(crate) fn maps(pin_dir: &Path) -> usize {
+    let names = pins(pin_dir).into_iter().filter_map(|pin| Some(pin.file_name()?.to_str()?.to_owned()));
+    names
+        .filter(|name| name.starts_with("FORWARD_") || name.ends_with("FLOWS") || name == "FRAGMENTS")
+        .count()
+}
+
+fn pins(pin_dir: &Path) -> Vec<PathBuf> {
+    let inside = |path: &PathBuf| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let versions: Vec<_> = inside(&pin_dir.to_owned()).collect();
+    let namespaces: Vec<_> = versions.iter().flat_map(inside).collect();
+    namespaces.iter().flat_map(inside).collect()
 }
