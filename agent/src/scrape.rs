@@ -6,11 +6,11 @@ use std::time::SystemTime;
 
 use portcullis_control::applier::State;
 use portcullis_inspect::{
-    Agent, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic, ListenerTraffic, Metrics,
-    Traffic,
+    Agent, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic,
+    ListenerTraffic, Metrics, Traffic,
 };
 use portcullis_node::Coverage;
-use portcullis_proxy::{Forwarded, NotAdmitted, Stats};
+use portcullis_proxy::{BudgetStats, Forwarded, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
 use crate::forwarding::Mechanism;
@@ -23,6 +23,11 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
     let verdicts = plane.node.counters().into_iter().map(|(reason, count)| (reason.label(), count));
     let served = plane.served();
     let enforced = serving::places(&served, |frontend, name| plane.node.enforcement(frontend, name));
+    let mut traffic = traffic(plane.stats().await);
+    let kernel: BTreeMap<_, _> = plane.node.budgets().into_iter().collect();
+    for budget in &mut traffic.budgets {
+        budget.refused_by_kernel = kernel.get(&budget.owner).map_or(0, |used| used.refused);
+    }
     Metrics {
         agent: Agent {
             version: env!("CARGO_PKG_VERSION"),
@@ -30,7 +35,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
             without_programs: plane.node.without_programs(),
             panics: panics::survived(),
         },
-        traffic: traffic(plane.stats().await),
+        traffic,
         verdicts: verdicts.collect(),
         unguarded: missing(plane.node.guard_coverage()),
         unread: missing(plane.node.name_coverage()),
@@ -56,11 +61,18 @@ fn traffic(stats: Stats) -> Traffic {
         };
         (id, traffic)
     });
+    let budgets = stats.budgets.into_iter().map(|(owner, BudgetStats { taken, refused })| BudgetTraffic {
+        owner,
+        taken,
+        refused,
+        refused_by_kernel: 0,
+    });
     let failures = stats.handshake_failures.into_iter().map(|(failure, count)| (failure.name(), count));
     let answers = stats.answers.into_iter().map(|(reason, count)| (reason.name(), count));
     Traffic {
         gateways: gateways.collect(),
         listeners: listeners.collect(),
+        budgets: budgets.collect(),
         accepted: stats.accepted,
         accept_errors: stats.accept_errors,
         handshake_failures: failures.collect(),

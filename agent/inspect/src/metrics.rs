@@ -7,7 +7,7 @@ mod labels;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis_model::{ListenerId, ObjectName};
+use portcullis_model::{BudgetOwner, ListenerId, ObjectName};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,9 +15,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use labels::{
-    AgentLabels, BytesLabels, EnforcementLabels, ErrorLabels, ExceededLimitLabels, GatewayLabels,
-    InterfaceLabels, ListenerLabels, ListenerReasonLabels, MechanismLabels, ReasonLabels, RequestLabels,
-    listener_labels, request_labels, with_reason,
+    AgentLabels, BudgetLabels, BudgetRefusalLabels, BytesLabels, EnforcementLabels, ErrorLabels,
+    ExceededLimitLabels, GatewayLabels, InterfaceLabels, ListenerLabels, ListenerReasonLabels,
+    MechanismLabels, ReasonLabels, RequestLabels, budget_labels, listener_labels, request_labels,
+    with_reason,
 };
 
 /// All that a scrape shows.
@@ -56,6 +57,7 @@ pub struct Agent {
 pub struct Traffic {
     pub gateways: Vec<(ObjectName, GatewayTraffic)>,
     pub listeners: Vec<(ListenerId, ListenerTraffic)>,
+    pub budgets: Vec<BudgetTraffic>,
     pub accepted: u64,
     pub accept_errors: u64,
     /// By cause.
@@ -90,6 +92,17 @@ pub struct ListenerTraffic {
     pub forwarded: ForwardedTraffic,
     /// Clients that were kept out, by reason.
     pub not_admitted: Vec<(&'static str, u64)>,
+}
+
+/// New connections that a budget was asked for.
+#[derive(Debug)]
+pub struct BudgetTraffic {
+    pub owner: BudgetOwner,
+    /// By user space, to which everything comes that the kernel lets in.
+    pub taken: u64,
+    pub refused: u64,
+    /// They never came to user space.
+    pub refused_by_kernel: u64,
 }
 
 /// Connections and sessions whose bytes are forwarded as they are.
@@ -221,6 +234,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     connections(&mut registry, &metrics.traffic);
     forwarded(&mut registry, &metrics.traffic);
     not_admitted(&mut registry, &metrics.traffic);
+    budgets(&mut registry, &metrics.traffic.budgets);
     upstream(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
@@ -380,6 +394,24 @@ fn not_admitted(registry: &mut Registry, traffic: &Traffic) {
     registry.register("network_server_clients_not_admitted", help, family);
 }
 
+fn budgets(registry: &mut Registry, budgets: &[BudgetTraffic]) {
+    let taken = Family::<BudgetLabels, Counter>::default();
+    let refused = Family::<BudgetRefusalLabels, Counter>::default();
+    for budget in budgets {
+        let labels = budget_labels(&budget.owner);
+        for (enforced_by, count) in [("kernel", budget.refused_by_kernel), ("userspace", budget.refused)] {
+            let BudgetLabels { parent_kind, parent, listener } = labels.clone();
+            let labels = BudgetRefusalLabels { parent_kind, parent, listener, enforced_by };
+            refused.get_or_create(&labels).inc_by(count);
+        }
+        taken.get_or_create(&labels).inc_by(budget.taken);
+    }
+    let help = "New connections that a budget let in, by whose it is";
+    registry.register("network_server_budget_taken", help, taken);
+    let help = "New connections that a budget refused, by whose it is and by what refused them";
+    registry.register("network_server_budget_refused", help, refused);
+}
+
 fn gateways(registry: &mut Registry, traffic: &Traffic) {
     let open = Family::<GatewayLabels, Gauge>::default();
     let refused = Family::<ExceededLimitLabels, Counter>::default();
@@ -515,6 +547,16 @@ mod tests {
                         not_admitted: vec![("connections", 11)],
                     },
                 )],
+                budgets: vec![BudgetTraffic {
+                    owner: BudgetOwner {
+                        kind: ParentKind::Gateway,
+                        name: ObjectName::new("infra", "web"),
+                        listener: None,
+                    },
+                    taken: 13,
+                    refused: 14,
+                    refused_by_kernel: 15,
+                }],
                 own_answers: vec![("no_route", 4)],
                 handshake_failures: vec![("timeout", 5)],
                 ..Traffic::default()
@@ -538,6 +580,7 @@ mod tests {
         let text = metrics(&everything(), MetricsFormat::Text);
         let listener =
             "gateway=\"infra/web\",parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"http\"";
+        let budget = "parent_kind=\"Gateway\",parent=\"infra/web\",listener=\"\"";
         for line in [
             "portcullis_agent_info{version=\"1.2.3\",datapath=\"ebpf\"} 1".to_owned(),
             format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
@@ -553,6 +596,9 @@ mod tests {
             "network_server_clients_not_admitted_total{gateway=\"infra/web\",parent_kind=\"\",parent=\"\",\
              listener=\"\",reason=\"address\"} 12"
                 .to_owned(),
+            format!("network_server_budget_taken_total{{{budget}}} 13"),
+            format!("network_server_budget_refused_total{{{budget},enforced_by=\"kernel\"}} 15"),
+            format!("network_server_budget_refused_total{{{budget},enforced_by=\"userspace\"}} 14"),
             "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),

@@ -10,6 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::client::budget::SharedBudgets;
 use crate::client::tls::TlsFactory;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
@@ -29,6 +30,7 @@ pub struct Proxy {
     mode: SocketMode,
     /// The cores' own, once more, for the kernel programs.
     steered: Mutex<Arc<[CoreSockets]>>,
+    budgets: SharedBudgets,
     cores: Vec<mpsc::UnboundedSender<Command>>,
     ends: Mutex<Ends>,
 }
@@ -73,6 +75,7 @@ impl Proxy {
     pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
         let shared = Shared::default();
+        let budgets = shared.budgets.clone();
         let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
@@ -86,7 +89,7 @@ impl Proxy {
             cores.push(sender);
         }
         let ends = Mutex::new(Ends { threads, access_log: Some(access_log) });
-        Ok(Self { mode: settings.sockets, steered: Mutex::default(), cores, ends })
+        Ok(Self { mode: settings.sockets, steered: Mutex::default(), budgets, cores, ends })
     }
 
     /// Takes connections from these sockets, of an agent before this one. In
@@ -148,7 +151,7 @@ impl Proxy {
     }
 
     pub async fn stats(&self) -> Stats {
-        let mut sum = Stats::default();
+        let mut sum = Stats { budgets: self.budgets.stats(), ..Stats::default() };
         for stats in self.command(Command::Stats).await {
             sum.add(stats);
         }

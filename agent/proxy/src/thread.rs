@@ -61,7 +61,7 @@ pub(crate) enum Command {
 #[derive(Clone, Default)]
 pub(crate) struct Shared {
     connections: SharedCounts,
-    budgets: SharedBudgets,
+    pub(crate) budgets: SharedBudgets,
     sessions: SessionCount,
     hops: Hops,
 }

@@ -1,6 +1,6 @@
 //! The labels of the metrics, as they are spelt.
 
-use portcullis_model::{ListenerId, ParentKind};
+use portcullis_model::{BudgetOwner, ListenerId, ParentKind};
 use prometheus_client::encoding::EncodeLabelSet;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -45,6 +45,23 @@ pub(super) struct ListenerReasonLabels {
     pub(super) parent: String,
     pub(super) listener: String,
     pub(super) reason: &'static str,
+}
+
+/// `listener` is empty for a budget that all listeners of an object share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct BudgetLabels {
+    pub(super) parent_kind: &'static str,
+    pub(super) parent: String,
+    pub(super) listener: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct BudgetRefusalLabels {
+    pub(super) parent_kind: &'static str,
+    pub(super) parent: String,
+    pub(super) listener: String,
+    /// `kernel` or `userspace`.
+    pub(super) enforced_by: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -95,6 +112,14 @@ pub(super) fn listener_labels(id: &ListenerId) -> ListenerLabels {
         parent_kind: parent_kind(id.kind).to_owned(),
         parent: id.parent.to_string(),
         listener: id.name.to_string(),
+    }
+}
+
+pub(super) fn budget_labels(owner: &BudgetOwner) -> BudgetLabels {
+    BudgetLabels {
+        parent_kind: parent_kind(owner.kind),
+        parent: owner.name.to_string(),
+        listener: owner.listener.as_deref().unwrap_or_default().to_owned(),
     }
 }
 

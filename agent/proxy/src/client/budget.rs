@@ -2,7 +2,7 @@
 //! budget. What has been taken hangs on the object, not on its policy: a policy that is edited, or
 //! deleted and made again, gives nothing back. A bucket is one number, which a connection moves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,29 +10,40 @@ use std::time::Instant;
 
 use portcullis_model::{Budget, BudgetOwner};
 
+use crate::core::stats::BudgetStats;
+
 /// Buckets from which on those are looked for that no listener needs.
 const MANY: usize = 64;
 const SECOND: u64 = 1_000_000_000;
 
 /// The buckets of all cores. The lock is for finding one, once per core and version of a listener.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedBudgets {
     start: Instant,
     buckets: Arc<Mutex<Buckets>>,
 }
 
+#[derive(Debug)]
 struct Buckets {
-    by_owner: HashMap<BudgetOwner, Arc<AtomicU64>>,
+    by_owner: HashMap<BudgetOwner, Arc<Shared>>,
     /// Their number at which those that are full and unused go.
     limit: usize,
+}
+
+/// The part of a bucket that all cores have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Nanoseconds since the start until the bucket is full again.
+    full_at: AtomicU64,
+    taken: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// The bucket of a budget, as one core sees it.
 pub(crate) struct Bucket {
     pub owner: BudgetOwner,
     start: Instant,
-    /// Nanoseconds since the start until the bucket is full again.
-    full_at: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     /// Nanoseconds in which a token comes.
     interval: u64,
     /// Nanoseconds in which an empty bucket fills.
@@ -61,20 +72,31 @@ impl SharedBudgets {
         Bucket {
             owner: owner.clone(),
             start: self.start,
-            full_at: self.full_at(owner),
+            shared: self.shared(owner),
             interval,
             depth: interval * u64::from(burst.get()),
         }
     }
 
-    fn full_at(&self, owner: &BudgetOwner) -> Arc<AtomicU64> {
+    /// New connections by each budget that a listener has.
+    pub(crate) fn stats(&self) -> BTreeMap<BudgetOwner, BudgetStats> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = buckets.by_owner.iter().filter(|(_, shared)| Arc::strong_count(shared) > 1);
+        let stats = |shared: &Shared| BudgetStats {
+            taken: shared.taken.load(Relaxed),
+            refused: shared.refused.load(Relaxed),
+        };
+        used.map(|(owner, shared)| (owner.clone(), stats(shared))).collect()
+    }
+
+    fn shared(&self, owner: &BudgetOwner) -> Arc<Shared> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = buckets.by_owner.get(owner) {
             return known.clone();
         }
         if buckets.by_owner.len() >= buckets.limit {
             let now = since(self.start);
-            buckets.by_owner.retain(|_, it| Arc::strong_count(it) > 1 || it.load(Relaxed) > now);
+            buckets.by_owner.retain(|_, it| Arc::strong_count(it) > 1 || it.full_at.load(Relaxed) > now);
             buckets.limit = MANY.max(2 * buckets.by_owner.len());
         }
         buckets.by_owner.entry(owner.clone()).or_default().clone()
@@ -89,7 +111,17 @@ impl Bucket {
     }
 
     fn take_at(&self, now: u64) -> Taken {
-        let mut full_at = self.full_at.load(Relaxed);
+        let taken = self.move_to(now);
+        let counter = match taken {
+            Taken::Token => &self.shared.taken,
+            Taken::Nothing => &self.shared.refused,
+        };
+        counter.fetch_add(1, Relaxed);
+        taken
+    }
+
+    fn move_to(&self, now: u64) -> Taken {
+        let mut full_at = self.shared.full_at.load(Relaxed);
         loop {
             // An empty bucket; one that was larger or slower before is no more than that.
             let latest = now + self.depth;
@@ -101,7 +133,7 @@ impl Bucket {
             } else {
                 return Taken::Nothing;
             };
-            match self.full_at.compare_exchange_weak(full_at, next, Relaxed, Relaxed) {
+            match self.shared.full_at.compare_exchange_weak(full_at, next, Relaxed, Relaxed) {
                 Ok(_) => return taken,
                 Err(other) => full_at = other,
             }
@@ -139,6 +171,19 @@ mod tests {
         assert_eq!(tokens(&bucket, SECOND / 10, 100), 1);
         assert_eq!(tokens(&bucket, SECOND, 100), 9);
         assert_eq!(tokens(&bucket, 1000 * SECOND, 100), 25, "it is full, and no more than that");
+    }
+
+    #[test]
+    fn what_is_asked_of_a_budget_is_counted_as_long_as_a_listener_has_it() {
+        let budgets = SharedBudgets::default();
+        let (bucket, again) =
+            (budgets.bucket(&budget("web", 10, 25)), budgets.bucket(&budget("web", 10, 25)));
+        tokens(&bucket, 0, 20);
+        tokens(&again, 0, 20);
+        let stats = BudgetStats { taken: 25, refused: 15 };
+        assert_eq!(budgets.stats(), [(bucket.owner.clone(), stats)].into());
+        drop((bucket, again));
+        assert_eq!(budgets.stats().len(), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use portcullis_model::{ListenerId, ObjectName};
+use portcullis_model::{BudgetOwner, ListenerId, ObjectName};
 
 use crate::core::ending::Ending;
 use crate::core::reason::Reason;
@@ -54,6 +54,8 @@ pub enum ExceededLimit {
 pub struct Stats {
     pub gateways: BTreeMap<ObjectName, GatewayStats>,
     pub listeners: BTreeMap<ListenerId, ListenerStats>,
+    /// Of the budgets that listeners have now.
+    pub budgets: BTreeMap<BudgetOwner, BudgetStats>,
     /// Connections that were accepted, whatever became of them.
     pub accepted: u64,
     pub accept_errors: u64,
@@ -91,6 +93,13 @@ pub struct ListenerStats {
     pub forwarded: Forwarded,
     /// By reason; those that never happened are missing.
     pub not_admitted: BTreeMap<NotAdmitted, u64>,
+}
+
+/// New connections that a budget was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BudgetStats {
+    pub taken: u64,
+    pub refused: u64,
 }
 
 /// Connections and sessions of a listener whose bytes are forwarded as they are.
@@ -293,6 +302,7 @@ impl CoreCounters {
         Stats {
             gateways: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
             handshake_failures: failures.into(),
