@@ -12,7 +12,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,9 +21,12 @@ use std::time::{Duration, Instant};
 use corpus::corpus;
 use names_frames::{Client, KNOWN, LINKS, Link, VIPS};
 use portcullis_model::{
-    Admission, Budget, BudgetOwner, ClientList, ClientRules, FrontendKey, HostPattern, ObjectName, ParentKind,
+    Admission, Budget, BudgetOwner, ClientList, ClientRules, FrontendKey, HostPattern, L4Protocol,
+    ObjectName, ParentKind, PortKey,
 };
-use portcullis_node::{Believed, Datapath, Desired, EnforcedAt, Interfaces, NameTable, Options, Reason};
+use portcullis_node::{
+    Believed, Datapath, Desired, EnforcedAt, Interfaces, NameTable, Options, Reason, Sharing,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use support::{Cores, Offload, isolated, open, options, tcp};
 
@@ -220,6 +223,101 @@ fn denied_clients_of_a_port_are_refused_at_once() {
         connect(&v6).unwrap();
         assert!(datapath.contents().clients.is_empty(), "what is not referred to is gone");
     });
+}
+
+/// Each datagram, where a port's listener does not permit its address: the client hears of it.
+#[test]
+fn denied_datagrams_are_refused_and_others_arrive() {
+    isolated(|pin_dir| {
+        let client = support::Client::new();
+        let mut datapath = open(&options(pin_dir));
+        let addresses: [SocketAddr; 2] = ["10.99.0.1:5353", "[fd99::1]:5353"].map(|it| it.parse().unwrap());
+        let sockets = addresses.map(|address| UdpSocket::bind(address).unwrap());
+        let frontends = addresses.map(|it| udp(it));
+        let mut desired = Desired::new(frontends, []);
+        let clients = |ranges: &[&str]| {
+            let rules = denying(ranges).clients.unwrap();
+            frontends.map(|frontend| (frontend, rules.clone())).into()
+        };
+        desired.clients = clients(&["10.99.0.2", "fd99::/64"]);
+        datapath.apply(&desired).unwrap();
+        for (address, frontend) in addresses.into_iter().zip(&frontends) {
+            assert_eq!(datapath.enforcement(frontend, &HostPattern::Any).clients, EnforcedAt::SkLookup);
+            let before = count(&datapath, Reason::RefusedDeniedClient);
+            assert_eq!(datagram(&client, address), Err(ErrorKind::ConnectionRefused), "{address}");
+            assert_eq!(count(&datapath, Reason::RefusedDeniedClient), before + 1, "{address}");
+        }
+        desired.clients = clients(&["10.99.0.3", "fd99::3"]);
+        datapath.apply(&desired).unwrap();
+        for (address, socket) in addresses.into_iter().zip(&sockets) {
+            assert_eq!(
+                datagram(&client, address),
+                Err(ErrorKind::WouldBlock),
+                "no error comes, nor an answer"
+            );
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let (length, from) = socket.recv_from(&mut [0; 8]).unwrap();
+            assert_eq!((length, from.ip().is_ipv4()), (1, address.is_ipv4()), "only what was permitted came");
+            socket.set_nonblocking(true).unwrap();
+            assert_eq!(socket.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+    });
+}
+
+/// By the packet guard, without an answer; connections that are open go on.
+#[test]
+fn denied_clients_are_dropped_where_they_come_in() {
+    isolated(|pin_dir| {
+        let client = support::Client::new();
+        let interfaces = Interfaces::Named(vec!["node0".into()]);
+        let mut datapath = open(&Options { interfaces, ..options(pin_dir) });
+        let cores = Cores::new(1);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        let tcp_at = "10.99.0.1:8080".parse().unwrap();
+        let udp_at: SocketAddr = "10.99.0.1:5353".parse().unwrap();
+        let socket = UdpSocket::bind(udp_at).unwrap();
+        let frontends = [tcp("10.99.0.1:8080"), udp(udp_at)];
+        let mut desired = Desired::new(frontends, [(udp_at.ip(), Sharing::Shared)]);
+        datapath.apply(&desired).unwrap();
+        let mut open = client.connect(tcp_at).unwrap();
+        let (_, accepted) = cores.accept();
+        let rules = denying(&["10.99.0.2"]).clients.unwrap();
+        desired.clients = frontends.map(|frontend| (frontend, rules.clone())).into();
+        datapath.apply(&desired).unwrap();
+        for frontend in &frontends {
+            let place = datapath.enforcement(frontend, &HostPattern::Any);
+            assert_eq!(place.clients, EnforcedAt::Xdp(vec!["node0".into()]));
+        }
+        let waited = client.connect_within(tcp_at, Duration::from_millis(200)).unwrap_err();
+        assert_eq!(waited.kind(), ErrorKind::TimedOut, "nothing answers");
+        let dropped = count(&datapath, Reason::DroppedDeniedClient);
+        assert!(dropped >= 1);
+        assert_eq!(datagram(&client, udp_at), Err(ErrorKind::WouldBlock), "nothing answers");
+        assert!(count(&datapath, Reason::DroppedDeniedClient) > dropped);
+        assert_eq!(count(&datapath, Reason::RefusedDeniedClient), 0, "none came that far");
+        socket.set_nonblocking(true).unwrap();
+        assert_eq!(socket.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        open.write_all(b"on").unwrap();
+        accepted.set_nonblocking(false).unwrap();
+        (&accepted).read_exact(&mut [0; 2]).unwrap();
+    });
+}
+
+fn udp(at: SocketAddr) -> FrontendKey {
+    FrontendKey::new(at.ip(), PortKey { protocol: L4Protocol::Udp, number: at.port() })
+}
+
+/// Sends one, and returns what the client hears of it: an error, or nothing.
+fn datagram(client: &support::Client, address: SocketAddr) -> Result<(), ErrorKind> {
+    client.enter(|| {
+        let any: IpAddr =
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket.send(b"x").unwrap();
+        socket.recv(&mut [0; 8]).map(drop).map_err(|error| error.kind())
+    })
 }
 
 /// The errors that the client and the node's socket get for a hello; none where it arrives.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use portcullis_model::{
     Admission, Budget, BudgetOwner, ClientList, ClientRules, FrontendKey, Gateway as ModelGateway,
     L4Protocol, Listener, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot,
 };
-use portcullis_proxy::{Ending, HandshakeFailure, NotAdmitted, Proxy, Settings, SocketMode};
+use portcullis_proxy::{BudgetStats, Ending, HandshakeFailure, NotAdmitted, Proxy, Settings, SocketMode};
 use support::backend::Backend;
 use support::client;
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, snapshot};
@@ -206,6 +207,9 @@ async fn plain_connections_are_taken_from_the_budget_that_all_listeners_share_at
         reset += usize::from(is_reset(&asked(GOOD, &gateway, "a.example.com", false).await));
     }
     assert!(reset >= 3, "{reset} of 6");
+    let stats = gateway.proxy.stats().await.budgets;
+    let asked = BudgetStats { taken: 1 + 6 - reset as u64, refused: reset as u64 };
+    assert_eq!(stats.into_values().collect::<Vec<_>>(), [asked]);
 }
 
 #[tokio::test]
@@ -344,4 +348,48 @@ async fn a_flood_of_handshakes_is_worked_off_beside_others() {
         handshake.await.unwrap().unwrap();
     }
     assert_eq!(counted(&gateway, Some("flooded.example.com")).await, BTreeMap::new());
+}
+
+/// The core takes the first connection when all hellos are there, the quiet listener's last of all.
+/// In the order of their coming it would be answered last.
+#[tokio::test]
+async fn a_handshake_goes_before_most_of_a_flood_for_another_listener() {
+    const FLOOD: usize = 200;
+    let backend = Backend::echo().await;
+    let gateway = Gateway::start();
+    let mut clients = Vec::new();
+    for name in std::iter::repeat_n("flooded.example.com", FLOOD).chain(["quiet.example.com"]) {
+        let mut stream = connect(GOOD, gateway.address).await.unwrap();
+        let mut hello = Vec::new();
+        client::connection(name).write_tls(&mut hello).unwrap();
+        stream.write_all(&hello).await.unwrap();
+        clients.push(stream);
+    }
+    let listeners = ["flooded.example.com", "quiet.example.com"];
+    apply(&gateway, listeners.map(|host| web(host, true, Admission::default())).into(), &backend).await;
+    for client in &clients {
+        client.readable().await.unwrap();
+        assert_ne!(client.try_read(&mut [0]).unwrap(), 0, "it is answered");
+    }
+    // What the kernel has noted, not what this test got to see of it.
+    let ages = ages_of_answers(gateway.address);
+    let age = |client: &TcpStream| ages[&client.local_addr().unwrap().port()];
+    let quiet = age(clients.last().unwrap());
+    let earlier = clients[..FLOOD].iter().filter(|client| age(client) > quiet).count();
+    assert!(earlier < FLOOD / 2, "{earlier} of {FLOOD} were answered before");
+}
+
+/// Milliseconds since data came to each client's port.
+fn ages_of_answers(server: SocketAddr) -> BTreeMap<u16, u64> {
+    let filter = [&format!("{}", server.ip()), "dport", "=", &server.port().to_string()].map(str::to_owned);
+    let output = Command::new("ss").args(["-Htni", "-O", "dst"]).args(filter).output();
+    let output = output.expect("ss (package iproute2)");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = |line: &str| {
+        let port = line.split_whitespace().nth(3)?.rsplit_once(':')?.1.parse().ok()?;
+        let age = line.split_whitespace().find_map(|field| field.strip_prefix("lastrcv:"));
+        Some((port, age.map_or(0, |age| age.parse().unwrap())))
+    };
+    text.lines().filter_map(row).collect()
 }

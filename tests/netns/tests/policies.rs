@@ -1,0 +1,196 @@
+//! ListenerPolicies with the kernel programs: who is refused where, and what is said and counted of
+//! it.
+#![cfg(test)]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_netns_tests::{CLIENT_INTERFACE, Scenario, VIP};
+use portcullis_testbed::{Agent, Datapath, until};
+
+/// The client is 10.1.0.2.
+const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: portcullis}
+spec: {controllerName: portcullis.dev/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{type: IPAddress, value: 10.9.0.1}]
+  listeners:
+    - {name: tcp, port: 5432, protocol: TCP}
+    - {name: udp, port: 53, protocol: UDP}
+---
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: UDPRoute
+metadata: {name: udp, namespace: infra}
+spec: {parentRefs: [{name: edge, sectionName: udp}], rules: [{backendRefs: [{name: app, port: 53}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: TCPRoute
+metadata: {name: tcp, namespace: infra}
+spec: {parentRefs: [{name: edge, sectionName: tcp}], rules: [{backendRefs: [{name: app, port: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: infra}
+spec:
+  ports:
+    - {name: http, port: 80}
+    - {name: dns, port: 53, protocol: UDP}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: app-1, namespace: infra, labels: {kubernetes.io/service-name: app}}
+addressType: IPv4
+ports:
+  - {name: http, port: 8080}
+  - {name: dns, port: 5353, protocol: UDP}
+endpoints: [{addresses: [10.2.0.2], conditions: {ready: true}}]
+";
+
+const SOON: Duration = Duration::from_secs(10);
+/// For an answer that does not come.
+const NONE: Duration = Duration::from_millis(300);
+
+#[test]
+fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
+    let scenario = Scenario::without_configuration("denied").unwrap();
+    fs::write(scenario.config().join("gateway.yaml"), GATEWAY).unwrap();
+    let socket = scenario.datagrams_at_backends("10.2.0.2:5353").unwrap();
+    thread::spawn(move || answer(&socket));
+    let agent = scenario.launch_with(Datapath::Ebpf).unwrap().start().unwrap();
+    until(SOON, || ask(&scenario).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
+    let open = connect(&scenario).unwrap();
+
+    configure(&scenario, "deny: [10.1.0.0/24]");
+    let guarded = format!("xdp on {CLIENT_INTERFACE}");
+    until(SOON, || says(&agent, &guarded)).unwrap();
+    assert_eq!(ask(&scenario), Err(ErrorKind::WouldBlock), "nothing answers");
+    assert_eq!(connect(&scenario).unwrap_err(), ErrorKind::TimedOut, "nothing answers");
+    assert!(count(&agent, "dropped-denied-client") >= 2.0);
+    assert_eq!(count(&agent, "refused-denied-client"), 0.0, "none came that far");
+    let enforced = "portcullis_terms_enforced{terms=\"clients\",enforced_by=\"xdp\"}";
+    assert_eq!(agent.metric(enforced).unwrap(), 2.0);
+    assert!(open.take_error().unwrap().is_none(), "what was open goes on");
+    drop(agent);
+
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    launch.interface = "none".to_owned();
+    let agent = launch.start().unwrap();
+    says(&agent, "the packet guard is not asked for (--interface)").unwrap();
+    assert_eq!(ask(&scenario), Err(ErrorKind::ConnectionRefused));
+    assert_eq!(connect(&scenario).unwrap_err(), ErrorKind::ConnectionRefused);
+    assert!(count(&agent, "refused-denied-client") >= 2.0);
+
+    configure(&scenario, "deny: [10.1.0.3]");
+    until(SOON, || ask(&scenario).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
+    connect(&scenario).unwrap();
+}
+
+/// Of one budget: what the kernel refuses, what user space refuses, and what is let in.
+#[test]
+fn connections_over_a_budget_are_counted_once_wherever_they_are_refused() {
+    const REQUESTS: usize = 12;
+    for (test, by, place) in [
+        ("budget-kernel", "kernel", "tc on front"),
+        ("budget-userspace", "userspace", "the kernel is not asked to read names (--name-interface)"),
+    ] {
+        let scenario = Scenario::new(test).unwrap();
+        let policy = "
+apiVersion: portcullis.dev/v1alpha1
+kind: ListenerPolicy
+metadata: {name: few, namespace: shop}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: ListenerSet, name: shop, sectionName: https}]
+  connections: {perSecond: 1, burst: 2}
+";
+        fs::write(scenario.config().join("policy.yaml"), policy).unwrap();
+        let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+        if by == "kernel" {
+            launch.arguments.extend(["--name-interface", CLIENT_INTERFACE].map(Into::into));
+        }
+        let agent = launch.start().unwrap();
+        says(&agent, place).unwrap();
+        let answers: Vec<_> = (0..REQUESTS)
+            .map(|_| scenario.request("https://shop.example.com/").send().unwrap().status)
+            .collect();
+        let served = answers.iter().filter(|status| **status == 200).count();
+        let other = scenario.request("https://blog.example.com/posts").send().unwrap();
+        assert_eq!(other.status, 200, "{other:?}");
+        assert!((2..REQUESTS).contains(&served), "{answers:?}");
+
+        let labels = "parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"https\"";
+        let taken = agent.metric(&format!("network_server_budget_taken_total{{{labels}}}")).unwrap();
+        let refused = |by: &str| {
+            let labels = format!("{labels},enforced_by=\"{by}\"");
+            agent.metric(&format!("network_server_budget_refused_total{{{labels}}}")).unwrap()
+        };
+        assert_eq!(taken as usize, served);
+        assert_eq!((refused("kernel") + refused("userspace")) as usize, REQUESTS - served);
+        // The two buckets fill by clocks of their own: one may be empty an instant before the
+        // other.
+        assert!(refused(by) as usize >= REQUESTS - served - 2, "{by}: {}", refused(by));
+        if by == "kernel" {
+            assert_eq!(refused("kernel"), count(&agent, "hello-over-budget"));
+        }
+    }
+}
+
+fn configure(scenario: &Scenario, terms: &str) {
+    let policy = format!(
+        "
+apiVersion: portcullis.dev/v1alpha1
+kind: ListenerPolicy
+metadata: {{name: clients, namespace: infra}}
+spec:
+  targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: edge}}]
+  {terms}
+"
+    );
+    let partial = scenario.file("partial.yaml");
+    fs::write(&partial, policy).unwrap();
+    fs::rename(partial, scenario.config().join("policy.yaml")).unwrap();
+}
+
+/// What `portcullis status listeners` shows.
+fn says(agent: &Agent, text: &str) -> anyhow::Result<()> {
+    let status = agent.get("/listeners")?;
+    anyhow::ensure!(status.contains(text), "{text}: {status}");
+    Ok(())
+}
+
+fn count(agent: &Agent, reason: &str) -> f64 {
+    agent.metric(&format!("portcullis_datapath_verdicts_total{{reason=\"{reason}\"}}")).unwrap()
+}
+
+fn connect(scenario: &Scenario) -> Result<TcpStream, ErrorKind> {
+    let address = SocketAddr::new(VIP.parse().unwrap(), 5432);
+    let connected = scenario.client.enter(|| Ok(TcpStream::connect_timeout(&address, NONE)));
+    connected.unwrap().map_err(|error| error.kind())
+}
+
+/// Sends a datagram from a port of its own, and waits for an answer or an error.
+fn ask(scenario: &Scenario) -> Result<(), ErrorKind> {
+    let socket = scenario.client.enter(|| Ok(UdpSocket::bind("0.0.0.0:0")?)).unwrap();
+    socket.set_read_timeout(Some(NONE)).unwrap();
+    socket.connect((VIP, 53)).unwrap();
+    socket.send(b"who").unwrap();
+    socket.recv(&mut [0; 100]).map(drop).map_err(|error| error.kind())
+}
+
+/// As long as the test's process lives.
+fn answer(socket: &UdpSocket) {
+    socket.set_read_timeout(None).unwrap();
+    let mut question = [0; 100];
+    while let Ok((_, peer)) = socket.recv_from(&mut question) {
+        let _ = socket.send_to(b"you", peer);
+    }
+}
