@@ -160,7 +160,7 @@ spec:
     fs::rename(partial, scenario.config().join("policy.yaml")).unwrap();
 }
 
-/// What `portcullis status listeners` shows.
+/// Looks for a text in what `portcullis status listeners` shows.
 fn says(agent: &Agent, text: &str) -> anyhow::Result<()> {
     let status = agent.get("/listeners")?;
     anyhow::ensure!(status.contains(text), "{text}: {status}");

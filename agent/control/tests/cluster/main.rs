@@ -30,6 +30,7 @@ mod meshes;
 mod outages;
 mod parameters;
 mod permissions;
+mod policies;
 mod provisioned;
 mod reaching;
 mod rivals;

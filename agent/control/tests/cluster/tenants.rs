@@ -27,6 +27,10 @@ async fn hostile_tenants_change_nothing_for_others() {
     assert_eq!(outcome.leaks, Vec::<String>::new());
     assert!(seen.answered > 500, "the load was no load: {}", seen.answered);
     assert!(writes.forbidden >= 4, "a tenant has more rights than in its namespace");
+    for reason in ["Conflicted", "Invalid", "TargetNotFound"] {
+        assert!(refused.contains_key(&format!("ListenerPolicy {reason}")), "{reason}: {refused:?}");
+    }
+    assert!(writes.invalid >= 4 * 4, "the API server took what means nothing: {}", writes.invalid);
     drop(agents);
     siege.remove().await;
 }

@@ -125,6 +125,7 @@ pub(super) fn all(scene: &Scene, intent: Intent, size: Size) -> Objects {
     objects.extend(streams(scene, intent, size));
     objects.extend(gateways(scene, intent));
     objects.extend(odds(scene, intent));
+    objects.extend(policies(scene, intent, size));
     objects
 }
 
@@ -573,6 +574,76 @@ fn gateways(scene: &Scene, intent: Intent) -> Objects {
     let name = if is_hostile { format!("taken-{}", scene.class) } else { "not-taken".to_owned() };
     objects.insert(0, Deed::new("Service", name, json!({"ports": [{"port": 80}]})));
     objects
+}
+
+/// Terms for listeners: for those of others, as many ranges as there may be, ones that contradict
+/// each other or themselves, and ones that cannot be read. Valid ones are of the same size, and
+/// each about a listener of the tenant's own. None is about what leaks are looked for at.
+fn policies(scene: &Scene, intent: Intent, size: Size) -> Objects {
+    let target = |kind: &str, name: &str, section: Option<String>| {
+        let mut target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": name});
+        if let Some(section) = section {
+            target["sectionName"] = section.into();
+        }
+        target
+    };
+    let own = |listener: usize| target("ListenerSet", "many-ports-0", Some(format!("p{listener}")));
+    let few = || json!({"connections": {"perSecond": 5, "burst": 10}, "deny": ["192.0.2.0/24"]});
+    let with_targets = |targets: Vec<Value>, mut terms: Value| {
+        terms["targetRefs"] = targets.into();
+        terms
+    };
+    let all_of = |kind: &str, name: &str| vec![target(kind, name, None)];
+    // Of those who would like to be there first: what is in the way of others.
+    let nobody = || json!({"allow": ["192.0.2.1"], "connections": {"perSecond": 1, "burst": 1}});
+    let same_names = (0..8).map(|port| target("Gateway", EDGE, Some(format!("p{port}"))));
+    let same_names =
+        same_names.chain((0..8).map(|port| target("Gateway", GUARDED, Some(format!("p{port}")))));
+    let theirs = with_targets(all_of("Gateway", EDGE), nobody());
+    let sets = with_targets(all_of("ListenerSet", "web"), nobody());
+    let attached = with_targets(all_of("Gateway", "attached"), nobody());
+    let both = json!({"allow": ["::/0", "0.0.0.0/0"], "deny": ["::/0", "0.0.0.0/0"]});
+    let absurd =
+        json!({"connections": {"perSecond": 1, "burst": 1_000_000}, "allow": ["255.255.255.255/32"]});
+    let hostile = [
+        ("edge", theirs),
+        ("sections", with_targets(same_names.collect(), nobody())),
+        ("set", sets),
+        ("attached", attached),
+        ("good", with_targets(all_of("ListenerSet", "streams"), few())),
+        ("whole", with_targets(all_of("ListenerSet", "many-ports-1"), few())),
+        ("contradictory", with_targets(all_of("ListenerSet", "many-ports-1"), both)),
+        ("conflicted", with_targets(vec![own(60), own(61)], few())),
+        ("again", with_targets(vec![own(61), own(60)], nobody())),
+        ("absurd", with_targets(vec![own(62)], absurd)),
+        ("unreadable", with_targets(vec![own(63)], json!({"deny": ["1:2:3"]}))),
+        ("mapped", with_targets(vec![own(59)], json!({"deny": ["::ffff:192.0.2.1"]}))),
+        ("too-many", with_targets(vec![own(58)], json!({"deny": ranges(scene, 0, 129)}))),
+        ("nothing", with_targets(vec![own(57)], json!({}))),
+        ("twice", with_targets(vec![own(56), own(56)], few())),
+    ];
+    let mut objects = Objects::new();
+    for (at, (name, spec)) in hostile.into_iter().enumerate() {
+        let spec = if intent == Intent::Hostile { spec } else { with_targets(vec![own(at)], few()) };
+        objects.push(Deed::new("ListenerPolicy", name, spec));
+    }
+    // Lists of which no two are the same, for one listener each: thousands of ranges.
+    for number in 0..size.refused.min(40) {
+        let terms =
+            json!({"allow": ranges(scene, 2 * number, 128), "deny": ranges(scene, 2 * number + 1, 128)});
+        objects.push(Deed::new(
+            "ListenerPolicy",
+            format!("long-{number}"),
+            with_targets(vec![own(16 + number)], terms),
+        ));
+    }
+    objects
+}
+
+/// Ranges of addresses that no other list has.
+fn ranges(scene: &Scene, list: usize, number: usize) -> Vec<String> {
+    let range = |at: usize| format!("2001:db8:{:x}:{list:x}:{at:x}::/80", scene.number);
+    (0..number).map(range).collect()
 }
 
 /// A policy that wants TLS to its Service, and grants to other tenants.

@@ -1,0 +1,167 @@
+//! ListenerPolicies that an API server refuses, so that no agent ever sees them, and those next to
+//! them that it takes: the schema, and its CEL rules, which a directory of manifests does not have.
+
+use kube::api::{DynamicObject, PostParams};
+use serde_json::{Value, json};
+
+use crate::fixture::Fixture;
+
+/// The words with which the object is refused, or `None`. Nothing is kept.
+async fn refusal(fixture: &Fixture, spec: Value) -> Option<String> {
+    let metadata = json!({"name": "own", "namespace": fixture.name});
+    let object = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "ListenerPolicy",
+        "metadata": metadata, "spec": spec});
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    fixture.api("ListenerPolicy").create(&dry, &object).await.err().map(|error| error.to_string())
+}
+
+fn target(kind: &str, name: &str, section: Option<&str>) -> Value {
+    let mut target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": name});
+    if let Some(section) = section {
+        target["sectionName"] = section.into();
+    }
+    target
+}
+
+fn with_targets(targets: Value) -> Value {
+    json!({"targetRefs": targets, "deny": ["192.0.2.1"]})
+}
+
+fn with_terms(terms: Value) -> Value {
+    let mut spec = json!({"targetRefs": [target("Gateway", "web", None)]});
+    spec.as_object_mut().unwrap().extend(terms.as_object().cloned().unwrap());
+    spec
+}
+
+/// So many different addresses.
+fn addresses(number: usize) -> Vec<String> {
+    (0..number).map(|at| format!("10.{}.{}.0/24", at / 256, at % 256)).collect()
+}
+
+/// One object that is taken, and one next to it that is not, with the words of its refusal.
+fn rows() -> Vec<(&'static str, Value, Value)> {
+    let web = || target("Gateway", "web", None);
+    let https = || target("Gateway", "web", Some("https"));
+    let many = |number: usize| -> Value {
+        (0..number).map(|at| target("ListenerSet", &format!("set-{at}"), None)).collect()
+    };
+    vec![
+        ("needs one of connections, allow and deny", with_terms(json!({"allow": []})), with_terms(json!({}))),
+        (
+            "names a target more than once",
+            with_targets(json!([web(), https(), target("ListenerSet", "web", None)])),
+            with_targets(json!([web(), https(), web()])),
+        ),
+        (
+            "names a target more than once",
+            with_targets(json!([https(), target("Gateway", "web", Some("http"))])),
+            with_targets(json!([https(), https()])),
+        ),
+        ("spec.targetRefs", with_targets(many(16)), with_targets(many(17))),
+        ("spec.targetRefs", with_targets(many(1)), with_targets(json!([]))),
+        (
+            "spec.targetRefs[0].kind",
+            with_targets(json!([target("ListenerSet", "web", None)])),
+            with_targets(json!([target("Service", "web", None)])),
+        ),
+        (
+            "spec.targetRefs[0].group",
+            with_targets(json!([web()])),
+            with_targets(json!([{"group": "", "kind": "Gateway", "name": "web"}])),
+        ),
+        (
+            "spec.targetRefs[0].group: Required",
+            with_targets(json!([web()])),
+            with_targets(json!([{"kind": "Gateway", "name": "web"}])),
+        ),
+        (
+            "spec.targetRefs[0].name",
+            with_targets(json!([target("Gateway", "w", None)])),
+            with_targets(json!([target("Gateway", "", None)])),
+        ),
+        (
+            "spec.targetRefs[0].sectionName",
+            with_targets(json!([https()])),
+            with_targets(json!([target("Gateway", "web", Some("a b"))])),
+        ),
+        (
+            "spec.connections.perSecond",
+            with_terms(json!({"connections": {"perSecond": 1}})),
+            with_terms(json!({"connections": {"perSecond": 0}})),
+        ),
+        (
+            "spec.connections.perSecond",
+            with_terms(json!({"connections": {"perSecond": 1_000_000}})),
+            with_terms(json!({"connections": {"perSecond": 1_000_001}})),
+        ),
+        (
+            "spec.connections.perSecond: Required",
+            with_terms(json!({"connections": {"perSecond": 1, "burst": 2}})),
+            with_terms(json!({"connections": {"burst": 2}})),
+        ),
+        (
+            "spec.connections.burst",
+            with_terms(json!({"connections": {"perSecond": 1, "burst": 1_000_000}})),
+            with_terms(json!({"connections": {"perSecond": 1, "burst": 0}})),
+        ),
+        (
+            "spec.allow",
+            with_terms(json!({"allow": addresses(128)})),
+            with_terms(json!({"allow": addresses(129)})),
+        ),
+        (
+            "spec.deny",
+            with_terms(json!({"deny": addresses(128)})),
+            with_terms(json!({"deny": addresses(129)})),
+        ),
+        (
+            "spec.deny[1]: Duplicate",
+            with_terms(json!({"deny": ["192.0.2.1", "192.0.2.2"]})),
+            with_terms(json!({"deny": ["192.0.2.1", "192.0.2.1"]})),
+        ),
+        (
+            "spec.allow[0]",
+            with_terms(json!({"allow": ["255.255.255.255/32"]})),
+            with_terms(json!({"allow": ["256.0.0.1"]})),
+        ),
+        (
+            "spec.allow[0]",
+            with_terms(json!({"allow": ["0.0.0.0/0"]})),
+            with_terms(json!({"allow": ["0.0.0.0/33"]})),
+        ),
+        ("spec.allow[0]", with_terms(json!({"allow": ["::/0"]})), with_terms(json!({"allow": ["::/129"]}))),
+        (
+            "spec.allow[0]",
+            with_terms(json!({"allow": ["2001:db8::1/128"]})),
+            with_terms(json!({"allow": ["office.example.com"]})),
+        ),
+        (
+            "spec.allow[0]",
+            with_terms(json!({"allow": ["fe80::1"]})),
+            with_terms(json!({"allow": ["fe80::1%eth0"]})),
+        ),
+        (
+            "spec.allow[0]",
+            with_terms(json!({"allow": ["10.0.0.1"]})),
+            with_terms(json!({"allow": ["010.0.0.1"]})),
+        ),
+        (
+            "spec.allow[0]",
+            with_terms(json!({"allow": ["10.0.0.0/8"]})),
+            with_terms(json!({"allow": ["10.0.0.0/08"]})),
+        ),
+    ]
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_api_server_refuses_policies_that_mean_nothing() {
+    let fixture = Fixture::new().await;
+    for (words, fine, wrong) in rows() {
+        assert_eq!(refusal(&fixture, fine.clone()).await, None, "{fine}");
+        let refusal = refusal(&fixture, wrong.clone()).await;
+        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
+    }
+    fixture.remove().await;
+}
