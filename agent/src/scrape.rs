@@ -9,7 +9,8 @@ use portcullis_inspect::{
     Agent, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic,
     ListenerTraffic, Metrics, Traffic,
 };
-use portcullis_node::Coverage;
+use portcullis_model::BudgetOwner;
+use portcullis_node::{BudgetUse, Coverage};
 use portcullis_proxy::{BudgetStats, Forwarded, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
@@ -24,10 +25,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
     let served = plane.served();
     let enforced = serving::places(&served, |frontend, name| plane.node.enforcement(frontend, name));
     let mut traffic = traffic(plane.stats().await);
-    let kernel: BTreeMap<_, _> = plane.node.budgets().into_iter().collect();
-    for budget in &mut traffic.budgets {
-        budget.refused_by_kernel = kernel.get(&budget.owner).map_or(0, |used| used.refused);
-    }
+    add_kernels(&mut traffic.budgets, plane.node.budgets());
     Metrics {
         agent: Agent {
             version: env!("CARGO_PKG_VERSION"),
@@ -85,6 +83,20 @@ fn traffic(stats: Stats) -> Traffic {
     }
 }
 
+/// Budgets of listeners to which the kernel lets no client come are the kernel's alone.
+fn add_kernels(budgets: &mut Vec<BudgetTraffic>, kernel: Vec<(BudgetOwner, BudgetUse)>) {
+    let mut kernel: BTreeMap<_, _> = kernel.into_iter().filter(|(_, used)| used.refused > 0).collect();
+    for budget in &mut *budgets {
+        budget.refused_by_kernel = kernel.remove(&budget.owner).map_or(0, |used| used.refused);
+    }
+    budgets.extend(kernel.into_iter().map(|(owner, used)| BudgetTraffic {
+        owner,
+        taken: 0,
+        refused: 0,
+        refused_by_kernel: used.refused,
+    }));
+}
+
 fn forwarded(stats: Forwarded) -> ForwardedTraffic {
     let Forwarded { begun, open, received, sent, endings } = stats;
     let endings = endings.into_iter().map(|(ending, count)| (ending.name(), count)).collect();
@@ -131,5 +143,30 @@ fn cluster(membership: &Membership) -> Cluster {
         leads: *membership.leading.borrow(),
         refused: membership.provisioning.borrow().as_ref().map_or(0, BTreeMap::len),
         mesh_unclaimed: membership.mesh.borrow().warning.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_model::{ObjectName, ParentKind};
+
+    use super::*;
+
+    #[test]
+    fn refusals_of_the_kernel_are_shown_of_budgets_that_user_space_does_not_know_too() {
+        let owner = |name: &str| BudgetOwner {
+            kind: ParentKind::Gateway,
+            name: ObjectName::new("infra", name),
+            listener: None,
+        };
+        let known = BudgetTraffic { owner: owner("known"), taken: 1, refused: 2, refused_by_kernel: 0 };
+        let quiet = BudgetTraffic { owner: owner("quiet"), taken: 3, refused: 0, refused_by_kernel: 0 };
+        let mut budgets = vec![known, quiet];
+        let used = |refused| BudgetUse { taken: 9, refused };
+        let kernel = [("closed", 4), ("known", 5), ("idle", 0)].map(|(name, it)| (owner(name), used(it)));
+        add_kernels(&mut budgets, kernel.into());
+        let shown =
+            budgets.iter().map(|it| (&*it.owner.name.name, it.taken, it.refused, it.refused_by_kernel));
+        assert_eq!(shown.collect::<Vec<_>>(), [("known", 1, 2, 5), ("quiet", 3, 0, 0), ("closed", 0, 0, 4)]);
     }
 }

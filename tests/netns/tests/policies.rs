@@ -95,6 +95,29 @@ fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
     connect(&scenario).unwrap();
 }
 
+/// By the kernel, as long as nothing has to look at connections; then by user space, and why.
+#[test]
+fn the_part_that_serves_a_listener_follows_its_policy() {
+    let scenario = Scenario::without_configuration("served-by").unwrap();
+    scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)).unwrap();
+    fs::write(scenario.config().join("gateway.yaml"), GATEWAY).unwrap();
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    launch.arguments.extend(["--forwarding", "auto"].map(Into::into));
+    let agent = launch.start().unwrap();
+    let frontends = |labels: &str| agent.metric(&format!("portcullis_l4_frontends{{{labels}}}"));
+    until(SOON, || says(&agent, r#""servedBy":{"by":"kernel","why":"nothing needs user space"}"#)).unwrap();
+    says(&agent, r#""steeredBy":{"by":"tcx","why":"what it leaves comes by sk_lookup"}"#).unwrap();
+    assert_eq!(frontends("mechanism=\"kernel\",reason=\"\"").unwrap(), 2.0);
+    configure(&scenario, "connections: {perSecond: 100}");
+    let why = "a ListenerPolicy says which clients are let in";
+    until(SOON, || says(&agent, &format!(r#""servedBy":{{"by":"user space (splice)","why":"{why}"}}"#)))
+        .unwrap();
+    says(&agent, &format!(r#""servedBy":{{"by":"user space (UDP)","why":"{why}"}}"#)).unwrap();
+    says(&agent, r#""budgets":{"by":"user space, at accept""#).unwrap();
+    assert_eq!(frontends("mechanism=\"userspace\",reason=\"listener-policy\"").unwrap(), 2.0);
+    assert_eq!(frontends("mechanism=\"kernel\",reason=\"\"").unwrap(), 0.0);
+}
+
 /// Of one budget: what the kernel refuses, what user space refuses, and what is let in.
 #[test]
 fn connections_over_a_budget_are_counted_once_wherever_they_are_refused() {
