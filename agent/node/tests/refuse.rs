@@ -233,7 +233,7 @@ fn denied_datagrams_are_refused_and_others_arrive() {
         let mut datapath = open(&options(pin_dir));
         let addresses: [SocketAddr; 2] = ["10.99.0.1:5353", "[fd99::1]:5353"].map(|it| it.parse().unwrap());
         let sockets = addresses.map(|address| UdpSocket::bind(address).unwrap());
-        let frontends = addresses.map(|it| udp(it));
+        let frontends = addresses.map(udp);
         let mut desired = Desired::new(frontends, []);
         let clients = |ranges: &[&str]| {
             let rules = denying(ranges).clients.unwrap();
