@@ -152,6 +152,34 @@ fn other_names_are_not_affected_and_unknown_ones_have_a_rate() {
     });
 }
 
+/// The debts of a larger budget, or of a slower one, are not the new one's.
+#[test]
+fn a_budget_that_gets_smaller_is_empty_at_most() {
+    isolated(|pin_dir| {
+        let mut datapath = open(&believing(pin_dir));
+        let frontends = VIPS.map(|vip| tcp(&format!("{vip}:{KNOWN}")));
+        datapath.apply(&named(&frontends, limited(1, 1_000))).unwrap();
+        let hello = hello();
+        let is_let_in = |datapath: &mut Datapath, client: usize| {
+            let before = count(datapath, Reason::HelloKnownName);
+            for frame in Client::new(client, KNOWN, Link::V4).stream(&[&hello]) {
+                datapath.run_names(&frame).unwrap();
+            }
+            count(datapath, Reason::HelloKnownName) > before
+        };
+        // It would take five minutes until all of it is back.
+        assert!((0..300).all(|client| is_let_in(&mut datapath, client)));
+        datapath.apply(&named(&frontends, limited(100, 10))).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut others = (300..30_000).cycle();
+        while !is_let_in(&mut datapath, others.next().unwrap()) {
+            assert!(Instant::now() < deadline, "the smaller budget stays empty");
+        }
+        let (_, used) = datapath.budgets().next().unwrap();
+        assert!(used.taken >= 301, "{used:?}");
+    });
+}
+
 /// Others' addresses can be written into any packet, but not what the node sent to them.
 #[test]
 fn forged_hellos_take_from_no_budget() {

@@ -14,6 +14,7 @@ use portcullis_common::abi::{
 };
 use portcullis_common::reason::Reason;
 use rustix::rand::GetRandomFlags;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{Error, Unavailable};
 use crate::plan::admission::ClientKey;
@@ -209,12 +210,19 @@ impl Maps {
         sums.collect()
     }
 
-    /// A budget that is there keeps its bucket, and what was taken is taken.
+    /// A budget that is there keeps its bucket, and what was taken is taken; but a bucket that was
+    /// larger, or filled more slowly, is empty now and no more than that.
     fn put_budget(&mut self, number: u32, budget: Budget) -> Result<(), MapError> {
-        if self.buckets.get(&number, 0).is_err() {
+        let Ok(Raw(bucket)) = self.buckets.get(&number, 0) else {
             self.buckets.insert(number, Raw(Bucket::default()), 0)?;
+            return self.budgets.insert(number, Raw(budget), 0);
+        };
+        self.budgets.insert(number, Raw(budget), 0)?;
+        let empty = monotonic().saturating_add(budget.span);
+        if bucket.full_at > empty {
+            self.buckets.insert(number, Raw(Bucket { full_at: empty, ..bucket }), 0)?;
         }
-        self.budgets.insert(number, Raw(budget), 0)
+        Ok(())
     }
 
     fn remove_budget(&mut self, number: u32) -> Result<(), MapError> {
@@ -247,6 +255,12 @@ fn random_key() -> Result<[u32; 2], Error> {
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
     let [a, b, c, d, e, f, g, h] = bytes;
     Ok([u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])])
+}
+
+/// Nanoseconds by the clock of buckets.
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn checked_count(given: usize) -> Result<u32, Error> {
