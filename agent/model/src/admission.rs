@@ -58,6 +58,20 @@ pub enum Access {
     Denied,
 }
 
+/// The list of a level that has a range.
+#[derive(Clone, Copy)]
+enum Listed {
+    Allowed,
+    Denied,
+}
+
+/// The lists of a level that have an address, or all of a range.
+#[derive(Clone, Copy, Default)]
+struct Listing {
+    is_allowed: bool,
+    is_denied: bool,
+}
+
 // === impl ClientRules ===
 
 impl ClientRules {
@@ -71,27 +85,55 @@ impl ClientRules {
 
     /// The address is one of IPv4 or IPv6, not one mapped into the other.
     pub fn access(&self, client: &IpAddr) -> Access {
-        self.judge(|range| range.contains(client))
+        let have = |ranges: &[AddressRange]| ranges.iter().any(|range| range.contains(client));
+        let mut levels = self.0.iter();
+        let is_permitted = levels.all(|lists| lists.permit(|| have(&lists.deny), || have(&lists.allow)));
+        if is_permitted { Access::Permitted } else { Access::Denied }
     }
 
     /// The same as ranges, of which the narrowest that has an address gives the answer. Those of
     /// all addresses of a family are among them.
     pub fn ranges(&self) -> Vec<(AddressRange, Access)> {
-        let everywhere = [AddressRange::ANY_V4, AddressRange::ANY_V6];
-        let written = self.0.iter().flat_map(|level| level.allow.iter().chain(&level.deny)).cloned();
-        let mut ranges: Vec<_> = everywhere.into_iter().chain(written).map(|range| range.bits()).collect();
-        ranges.sort_unstable();
-        ranges.dedup();
-        // No list has a part of what lies between a range and the narrower ones in it.
-        let ranges = ranges.into_iter().map(AddressRange::from_bits);
-        ranges.map(|range| (range.clone(), self.judge(|other| other.covers(&range)))).collect()
+        let everywhere = [AddressRange::ANY_V4, AddressRange::ANY_V6].map(|range| (range.bits(), None));
+        let levels = self.0.iter().enumerate();
+        let written = levels.flat_map(|(level, lists)| {
+            let allow = lists.allow.iter().map(move |range| (range.bits(), Some((level, Listed::Allowed))));
+            let deny = lists.deny.iter().map(move |range| (range.bits(), Some((level, Listed::Denied))));
+            allow.chain(deny)
+        });
+        let mut written: Vec<_> = everywhere.into_iter().chain(written).collect();
+        // A range comes after those that cover it, and right before those that it covers.
+        written.sort_unstable_by_key(|(range, _)| *range);
+        let mut answers: Vec<(AddressRange, Access)> = Vec::new();
+        let mut around: Vec<(AddressRange, Vec<Listing>)> = Vec::new();
+        for same in written.chunk_by(|(one, _), (other, _)| one == other) {
+            let range = AddressRange::from_bits(same[0].0);
+            while around.pop_if(|(outer, _)| !outer.covers(&range)).is_some() {}
+            let outer = around.last().map(|(_, listings)| listings.clone());
+            let mut listings = outer.unwrap_or_else(|| vec![Listing::default(); self.0.len()]);
+            for (level, listed) in same.iter().filter_map(|(_, listed)| *listed) {
+                match listed {
+                    Listed::Allowed => listings[level].is_allowed = true,
+                    Listed::Denied => listings[level].is_denied = true,
+                }
+            }
+            let mut levels = self.0.iter().zip(&listings);
+            let permit = |(lists, listing): (&ClientList, &Listing)| {
+                lists.permit(|| listing.is_denied, || listing.is_allowed)
+            };
+            let access = if levels.all(permit) { Access::Permitted } else { Access::Denied };
+            answers.push((range.clone(), access));
+            around.push((range, listings));
+        }
+        answers
     }
+}
 
-    fn judge(&self, has: impl Fn(&AddressRange) -> bool) -> Access {
-        let permits = |level: &ClientList| {
-            !level.deny.iter().any(&has) && (level.allow.is_empty() || level.allow.iter().any(&has))
-        };
-        if self.0.iter().all(permits) { Access::Permitted } else { Access::Denied }
+// === impl ClientList ===
+
+impl ClientList {
+    fn permit(&self, is_denied: impl FnOnce() -> bool, is_allowed: impl FnOnce() -> bool) -> bool {
+        !is_denied() && (self.allow.is_empty() || is_allowed())
     }
 }
 
