@@ -37,6 +37,8 @@ pub(crate) struct Terms<'o> {
     next_budget: u32,
     /// Of lists, observed or given, by what is in them.
     lists: BTreeMap<Vec<Range>, u32>,
+    /// Numbers of the lists of rules, by where those lie: most listeners share their parent's.
+    read: BTreeMap<*const ClientRules, Option<u32>>,
     next_list: u32,
     /// Entries that there is room for, beside those observed.
     room: usize,
@@ -60,6 +62,7 @@ impl<'o> Terms<'o> {
             given: Owners::new(),
             next_budget: 1,
             lists: lists.into_iter().map(|(number, ranges)| (ranges, number)).collect(),
+            read: BTreeMap::new(),
             next_list: 1,
             room: (MAX_CLIENTS as usize).saturating_sub(observed.clients.len()),
             listeners: BTreeMap::new(),
@@ -69,7 +72,7 @@ impl<'o> Terms<'o> {
     }
 
     /// Adds the terms of a listener. What there is no room for is left to user space.
-    pub(crate) fn admit(&mut self, listener: u32, admission: &Admission, clients: Clients) {
+    pub(crate) fn admit(&mut self, listener: u32, admission: &'o Admission, clients: Clients) {
         let mut terms = ListenerTerms::default();
         for (place, budget) in terms.budgets.iter_mut().zip(&admission.budgets) {
             let rate = Budget::new(budget.per_second.get(), budget.burst.get());
@@ -109,7 +112,16 @@ impl<'o> Terms<'o> {
 
     /// The number of the list of these clients. A list is never changed: another one takes its
     /// place where it is referred to.
-    pub(crate) fn list(&mut self, rules: &Arc<ClientRules>) -> Option<u32> {
+    pub(crate) fn list(&mut self, rules: &'o Arc<ClientRules>) -> Option<u32> {
+        if let Some(list) = self.read.get(&Arc::as_ptr(rules)) {
+            return *list;
+        }
+        let list = self.new_list(rules);
+        self.read.insert(Arc::as_ptr(rules), list);
+        list
+    }
+
+    fn new_list(&mut self, rules: &ClientRules) -> Option<u32> {
         let mut ranges: Vec<Range> = rules
             .ranges()
             .into_iter()
