@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::built_in;
 use crate::name::{is_label, is_label_value, is_qualified_name};
+use crate::objects::OWN_GROUP;
 use crate::schema::{QUOTE_WORDS, Review, Schema, Schemas, Violation};
 use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
 
@@ -166,7 +167,7 @@ fn identify(manifest: &mut Value) -> Result<Identity, Unidentified> {
 
 /// An API server counts generations of custom resources from 1; names are checked as it does.
 fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<ObjectKey, Refusal> {
-    if kind.group() == GATEWAY_GROUP {
+    if matches!(kind.group(), GATEWAY_GROUP | OWN_GROUP) {
         metadata.entry("generation").or_insert_with(|| 1.into());
     }
     let name = match metadata.get("name") {
@@ -283,6 +284,12 @@ mod tests {
         };
         assert_eq!(unknown_fields, ["spec.rules[0].typo"]);
         assert_eq!(route.unpack().metadata.generation, Some(1));
+        let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "ListenerPolicy", "metadata": {"name": "p"},
+            "spec": {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g"}], "deny": []}});
+        let Admission::Admitted { object: Object::ListenerPolicy(policy), .. } = admit(policy) else {
+            panic!("not admitted")
+        };
+        assert_eq!(policy.metadata.generation, Some(1), "of our own kinds, too");
     }
 
     #[test]

@@ -241,7 +241,7 @@ macro_rules! kinds {
 
 const CORE: &str = "";
 const DISCOVERY: &str = "discovery.k8s.io";
-const OWN_GROUP: &str = "portcullis.dev";
+pub(crate) const OWN_GROUP: &str = "portcullis.dev";
 const EXTENSIONS: &str = "apiextensions.k8s.io";
 
 kinds! { $
