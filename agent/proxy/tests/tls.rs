@@ -4,14 +4,18 @@
 
 mod support;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Request;
 use portcullis_model::Certificate;
 use portcullis_proxy::HandshakeFailure;
 use rustls::SignatureScheme;
+use socket2::SockRef;
 use support::backend::Backend;
 use support::client;
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, certificate, certificate_with, snapshot};
+use support::world::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -65,6 +69,21 @@ async fn an_unknown_server_name_is_refused_and_counted() {
     }
     let stats = gateway.proxy.stats().await;
     assert_eq!(stats.handshake_failures[&HandshakeFailure::UnknownName], 2);
+}
+
+#[tokio::test]
+async fn a_reset_before_the_hello_is_whole_is_no_fault_of_the_protocol() {
+    let (gateway, _backend) = gateway(listeners()).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    eventually("the failure is counted", async || {
+        let failures = gateway.proxy.stats().await.handshake_failures;
+        assert_eq!(failures.get(&HandshakeFailure::Protocol).copied().unwrap_or_default(), 0);
+        failures.get(&HandshakeFailure::Reset) == Some(&1)
+    })
+    .await;
 }
 
 #[tokio::test]

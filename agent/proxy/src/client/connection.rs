@@ -219,7 +219,7 @@ impl Opener {
         client: IpAddr,
         mut stream: TcpStream,
     ) -> Result<Start, HandshakeFailure> {
-        let Hello { server_name, answer, bytes } = read_hello(&mut stream).await.map_err(protocol_failure)?;
+        let Hello { server_name, answer, bytes } = read_hello(&mut stream).await.map_err(hello_failure)?;
         let name = server_name.as_deref().map(normal_name);
         let current = self.snapshot.load();
         let listeners = current.port(local).and_then(|port| port.listeners.by_name());
@@ -319,6 +319,13 @@ impl Opener {
 /// The client learns at once that there is nothing, and no state of the connection stays.
 fn reset_on_close(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+fn hello_failure(error: io::Error) -> HandshakeFailure {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset => HandshakeFailure::Reset,
+        _ => protocol_failure(error),
+    }
 }
 
 fn protocol_failure(error: io::Error) -> HandshakeFailure {

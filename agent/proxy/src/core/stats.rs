@@ -21,6 +21,9 @@ pub enum HandshakeFailure {
     Timeout,
     /// The listener's terms keep the client out; see [`NotAdmitted`].
     NotAdmitted,
+    /// The connection was reset while its hello was awaited: by the client, or by a kernel program
+    /// that refused the hello and has counted it.
+    Reset,
 }
 
 /// The reason why a listener took in no connection, request or datagram of a client.
@@ -204,8 +207,14 @@ impl GatewayStats {
 // === impl HandshakeFailure ===
 
 impl HandshakeFailure {
-    const ALL: [Self; 5] =
-        [Self::UnknownName, Self::NoCertificate, Self::Protocol, Self::Timeout, Self::NotAdmitted];
+    const ALL: [Self; 6] = [
+        Self::UnknownName,
+        Self::NoCertificate,
+        Self::Protocol,
+        Self::Timeout,
+        Self::NotAdmitted,
+        Self::Reset,
+    ];
 
     /// The label of the metric.
     pub fn name(self) -> &'static str {
@@ -215,6 +224,7 @@ impl HandshakeFailure {
             Self::Protocol => "protocol",
             Self::Timeout => "timeout",
             Self::NotAdmitted => "not-admitted",
+            Self::Reset => "reset",
         }
     }
 }
