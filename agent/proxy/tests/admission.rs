@@ -113,6 +113,25 @@ async fn counted(gateway: &Gateway, listener: Option<&str>) -> BTreeMap<NotAdmit
     }
 }
 
+/// A listener with terms of its own, which any tenant may attach, does not defer its Gateway's.
+#[tokio::test]
+async fn the_terms_of_what_is_above_all_listeners_hold_before_a_request() {
+    let above = ["127.0.0.66"];
+    let mut levels = vec![ClientList { allow: Vec::new(), deny: vec!["127.0.0.77".parse().unwrap()] }];
+    let gateways = without(&above).clients.unwrap();
+    levels.extend(gateways.levels().iter().cloned());
+    let own = Admission { clients: Some(Arc::new(ClientRules::new(levels))), ..Admission::default() };
+    let listeners = vec![web("a.com", false, without(&above)), web("b.com", false, own)];
+    let (gateway, _backend) = gateway(listeners).await;
+    for host in ["a.com", "b.com", "nowhere.net"] {
+        assert!(is_reset(&asked(BAD, &gateway, host, false).await), "{host}");
+    }
+    assert_eq!(counted(&gateway, None).await[&NotAdmitted::Address], 3);
+    let other = Ipv4Addr::new(127, 0, 0, 77);
+    assert_eq!(asked(other, &gateway, "a.com", false).await.unwrap(), 200);
+    assert_eq!(asked(other, &gateway, "b.com", false).await.unwrap(), 403);
+}
+
 #[tokio::test]
 async fn a_client_is_kept_out_of_one_name_before_its_handshake_and_let_in_at_another() {
     let listeners = vec![

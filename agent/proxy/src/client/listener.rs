@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Access, Admission, ClientRules, Listener, ListenerId, Port, PortListeners, Serves, TlsTermination,
+    Access, Admission, ClientList, ClientRules, Listener, ListenerId, Port, PortListeners, Serves,
+    TlsTermination,
 };
 use rustls::ServerConfig;
 
@@ -253,6 +254,21 @@ impl Listeners {
     }
 }
 
+/// The addresses that all listeners agree on: by the same lists, or by those of what is above
+/// them all. A listener with a list of its own does not keep the others' from being looked at.
+fn common_clients(listeners: &PortListeners) -> Option<Arc<ClientRules>> {
+    let all: Vec<_> = listeners.iter().map(|listener| listener.admission.clients.as_ref()).collect();
+    let first = (*all.first()?)?;
+    if all.iter().all(|other| *other == Some(first)) {
+        return Some(first.clone());
+    }
+    let in_all = |level: &&ClientList| {
+        all.iter().all(|rules| rules.is_some_and(|rules| rules.levels().contains(level)))
+    };
+    let levels: Vec<_> = first.levels().iter().filter(in_all).cloned().collect();
+    (!levels.is_empty()).then(|| Arc::new(ClientRules::new(levels)))
+}
+
 // === impl PortTerms ===
 
 impl PortTerms {
@@ -266,7 +282,6 @@ impl PortTerms {
             true => CommonBudgets::Of(first.clone()),
             false => CommonBudgets::None,
         };
-        let clients = admission.clients.clone().filter(|_| have_same(|a, b| a.clients == b.clients));
-        Self { clients, budgets }
+        Self { clients: common_clients(listeners), budgets }
     }
 }
