@@ -1,10 +1,11 @@
 //! The connection that a segment is of: its client has to have got what the node sent it, or
 //! addresses that others forge could use up a budget, and reset connections of theirs.
 
+use core::arch::asm;
+
 use aya_ebpf::bindings::{__sk_buff, bpf_sock, bpf_sock_tuple, bpf_sock_tuple__bindgen_ty_1};
 use aya_ebpf::helpers::{
-    bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_request_sock, bpf_skc_to_tcp_sock,
-    bpf_tcp_check_syncookie,
+    bpf_probe_read_kernel, bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_sock, bpf_tcp_check_syncookie,
 };
 use portcullis_common::abi::ConnectionFields;
 use portcullis_common::reset::{Headers, Tcp, V4, V6};
@@ -18,8 +19,9 @@ static CONNECTION_FIELDS: ConnectionFields =
 
 /// `BPF_F_CURRENT_NETNS` of linux/bpf.h.
 const CURRENT_NETNS: u64 = u64::MAX;
-/// `TCP_LISTEN` of the kernel's net/tcp_states.h.
+/// `TCP_LISTEN` and `TCP_NEW_SYN_RECV` of the kernel's net/tcp_states.h.
 const LISTEN: u32 = 10;
+const BEGUN: u32 = 12;
 /// Bytes that may be under way at the beginning of a connection.
 const WINDOW: u32 = 1 << 16;
 
@@ -54,12 +56,11 @@ pub fn is_connected<I: Tuple>(context: *mut __sk_buff, network: u32) -> bool {
     // SAFETY: the kernel returns the same socket if it is one of that kind, else null. The verifier
     // knows the types behind the pointers, and accepts only the places of their fields.
     unsafe {
-        let request = bpf_skc_to_tcp_request_sock(found.0.cast());
-        if !request.is_null() {
-            let first = request.byte_add(fields.first_sent as usize).cast::<u32>().read_volatile();
-            return acknowledged == first.wrapping_add(1);
+        let state = (&raw const (*found.0).state).read_volatile();
+        if state == BEGUN {
+            return first_sent(found.0, fields).is_some_and(|it| acknowledged == it.wrapping_add(1));
         }
-        if (&raw const (*found.0).state).read_volatile() == LISTEN {
+        if state == LISTEN {
             let (ip, tcp) = ((&raw mut headers.ip).cast(), (&raw mut headers.tcp).cast());
             let (of_ip, of_tcp) = (size_of::<I>() as u32, size_of::<Tcp>() as u32);
             return bpf_tcp_check_syncookie(found.0.cast(), ip, of_ip, tcp, of_tcp) == 0;
@@ -73,6 +74,20 @@ pub fn is_connected<I: Tuple>(context: *mut __sk_buff, network: u32) -> bool {
         // What was received before may still wait for the socket's owner.
         acknowledged == sent && sequence.wrapping_sub(received) < WINDOW
     }
+}
+
+/// The node's first number of a connection that has only begun. `bpf_skc_to_tcp_request_sock` is of
+/// no use here: it knows them by their operations, and those that begin at a socket which a map
+/// holds have others.
+#[inline(always)]
+fn first_sent(begun: *mut bpf_sock, fields: ConnectionFields) -> Option<u32> {
+    let mut address = begun as u64;
+    // SAFETY: leaves the number as it is. The verifier takes it for no pointer any more, whose
+    // fields it would not let the program read.
+    unsafe { asm!("{0} = -{0}", "{0} = -{0}", inout(reg) address) };
+    let first = address.wrapping_add(fields.first_sent.into()) as *const u32;
+    // SAFETY: the kernel checks the address when it reads.
+    unsafe { bpf_probe_read_kernel(first) }.ok()
 }
 
 #[inline(always)]

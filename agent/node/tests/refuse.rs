@@ -11,6 +11,7 @@ mod names_frames;
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::num::NonZeroU32;
@@ -204,6 +205,80 @@ fn forged_hellos_take_from_no_budget() {
         (&accepted).read_exact(&mut [0; 5]).unwrap();
         assert_eq!(count(&datapath, Reason::HelloKnownName), 1);
     });
+}
+
+/// The hello brings the last part of the handshake with it: the node then has a connection that has
+/// only begun, or nothing but the cookie that it has sent.
+#[test]
+fn hellos_that_complete_a_handshake_are_judged_before_there_is_a_connection() {
+    isolated(|pin_dir| {
+        let client = support::Client::new();
+        let mut datapath = open(&reading(pin_dir, "node0"));
+        let cores = Cores::new(1);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        let frontends = ["10.99.0.1:443", "[fd99::1]:443"].map(tcp);
+        hold_back_handshakes(&client);
+        for (cookies, expected) in [("0", "SYN-RECV"), ("2", "")] {
+            fs::write("/proc/sys/net/ipv4/tcp_syncookies", cookies).unwrap();
+            for address in frontends.map(|frontend| SocketAddr::new(frontend.address, frontend.port)) {
+                let case = format!("{address}, tcp_syncookies={cookies}");
+                let connect = |datapath: &mut Datapath, admission| {
+                    datapath.apply(&named(&frontends, admission)).unwrap();
+                    let before = counts(datapath);
+                    let stream = client.connect(address).unwrap();
+                    let found = connections();
+                    assert_eq!(found.split_whitespace().next().unwrap_or_default(), expected, "{case}");
+                    (stream, before)
+                };
+
+                let (mut stream, before) = connect(&mut datapath, denying(&["0.0.0.0/0", "::/0"]));
+                if let (SocketAddr::V4(_), from) = (address, stream.local_addr().unwrap()) {
+                    let frame = segment(from, address, &hello());
+                    assert_eq!(datapath.run_names(&frame).unwrap(), frame, "{case}");
+                    let forged = count(&datapath, Reason::HelloUnconnected);
+                    assert_eq!(forged, before[&Reason::HelloUnconnected] + 1, "{case}");
+                }
+                stream.write_all(&hello()).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                let answer = stream.read(&mut [0; 5]).map_err(|error| error.kind());
+                assert_eq!(answer, Err(ErrorKind::ConnectionReset), "{case}");
+                let refused = count(&datapath, Reason::HelloDeniedClient);
+                assert_eq!(refused, before[&Reason::HelloDeniedClient] + 1, "{case}");
+                until_none_is_left(&case);
+                assert!(cores.is_idle(), "{case}: the agent has nothing to accept");
+
+                let (mut stream, before) = connect(&mut datapath, limited(1_000, 1_000));
+                stream.write_all(&hello()).unwrap();
+                let (_, accepted) = cores.accept();
+                accepted.set_nonblocking(false).unwrap();
+                let mut arrived = vec![0; hello().len()];
+                (&accepted).read_exact(&mut arrived).unwrap();
+                assert_eq!(arrived, hello(), "{case}");
+                let known = count(&datapath, Reason::HelloKnownName);
+                assert_eq!(known, before[&Reason::HelloKnownName] + 1, "{case}");
+                support::abort(&accepted);
+                support::close((stream, accepted));
+                until_none_is_left(&case);
+            }
+        }
+        let used: Vec<_> = datapath.budgets().map(|(_, used)| (used.taken, used.refused)).collect();
+        assert_eq!(used, [(1, 0)], "of the last policy");
+    });
+}
+
+/// Keeps segments without payload from leaving the client.
+fn hold_back_handshakes(client: &support::Client) {
+    let rules = "table inet test { chain out { type filter hook output priority 0; \
+                 tcp dport 443 tcp flags & (fin | syn | rst | ack) == ack meta length < 100 drop; }; }";
+    client.enter(|| support::nft(rules));
+}
+
+/// The client hears of its reset before the node's own socket does.
+fn until_none_is_left(case: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !connections().is_empty() {
+        assert!(Instant::now() < deadline, "{case}: {}", connections());
+    }
 }
 
 /// With numbers that are no connection's.

@@ -1,12 +1,28 @@
 //! Server names that are read on a node's interface, and connections for those without listener.
 #![cfg(test)]
 
+use std::fs;
+
 use portcullis_netns_tests::{CLIENT_INTERFACE, Scenario};
 use portcullis_testbed::{Agent, Datapath};
 
 #[test]
 fn unknown_names_are_reset_above_their_rate_and_others_served() {
-    let scenario = Scenario::new("names").unwrap();
+    unknown_names_are_reset(&Scenario::new("names").unwrap());
+}
+
+#[test]
+fn unknown_names_are_reset_and_others_served_with_syn_cookies() {
+    let scenario = Scenario::new("cookies").unwrap();
+    scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2")?)).unwrap();
+    unknown_names_are_reset(&scenario);
+    let output = scenario.command_on_node("nstat").args(["-asz", "TcpExtSyncookiesRecv"]).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let received = output.split_whitespace().skip_while(|word| *word != "TcpExtSyncookiesRecv").nth(1);
+    assert!(received.unwrap().parse::<u32>().unwrap() >= 8, "{output}");
+}
+
+fn unknown_names_are_reset(scenario: &Scenario) {
     let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
     launch.arguments.extend(["--name-interface", CLIENT_INTERFACE, "--unknown-names", "1"].map(Into::into));
     let agent = launch.start().unwrap();

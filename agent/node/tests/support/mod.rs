@@ -16,7 +16,7 @@ use portcullis_model::FrontendKey;
 use portcullis_node::{CoreSockets, Datapath, Interfaces, Options};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 /// Runs a test in a network and mount namespace of its own. It is given the base of its pin
 /// directory.
@@ -143,6 +143,11 @@ impl Cores {
         }
         panic!("no connection arrived at any core");
     }
+
+    /// True if no connection waits at any core.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.v4.iter().chain(&self.v6).all(|listener| listener.accept().is_err())
+    }
 }
 
 pub(crate) fn tcp(address: &str) -> FrontendKey {
@@ -159,6 +164,11 @@ static DESCRIPTORS: Mutex<()> = Mutex::new(());
 pub(crate) fn close<T>(descriptors: T) {
     let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
     drop(descriptors);
+}
+
+/// Lets a connection end by a reset when it is closed.
+pub(crate) fn abort(stream: &TcpStream) {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
 /// Runs `ip` in this thread's network namespace, and returns what it prints.
