@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use portcullis_testbed::until;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use self::integrity::Integrity;
 use self::proxies::Proxy;
@@ -26,7 +25,7 @@ use self::site::Site;
 use self::workload::{Length, WORKLOADS, Workload};
 use super::document;
 use super::peers::{Build, Running};
-use super::process::{LOAD_CPU, cpu_time, has_ended};
+use super::process::{LOAD_CPU, cpu_time, has_ended, stay_on};
 
 pub(super) use copying::Args as CopyingArgs;
 
@@ -90,13 +89,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     println!("{}", report.text());
     if args.write { document::replace("l4", &report.text()) } else { Ok(()) }
-}
-
-/// Threads that are started from now on, too.
-fn stay_on(cpu: &str) -> Result<()> {
-    let mut cpus = CpuSet::new();
-    cpus.set(cpu.parse()?);
-    Ok(sched_setaffinity(None, &cpus)?)
 }
 
 fn start(proxy: Box<dyn Proxy>, site: &Site, scratch: &Path) -> Result<Started> {

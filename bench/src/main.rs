@@ -15,6 +15,7 @@ mod instructions;
 mod l4;
 mod load;
 mod manifests;
+mod namespace;
 mod peers;
 mod process;
 mod random;
@@ -23,6 +24,7 @@ mod restart;
 mod sample;
 mod scale;
 mod site;
+mod sni_flood;
 mod stalled;
 mod start;
 mod workload;
@@ -54,6 +56,8 @@ enum Benchmark {
     L4Copying(l4::CopyingArgs),
     /// Connections and datagrams forwarded in the kernel, against a route, nftables and user space
     Forward(forward::Args),
+    /// ClientHellos refused by the kernel and by user space, beside a tenant that is served
+    SniFlood(sni_flood::Args),
     /// TLS clients of all kinds and a thousand names at one port: none reaches another's listener
     Clients(clients::Args),
     /// Edits of the directory under load: failed requests, and the time until an edit is visible
@@ -80,6 +84,7 @@ fn main() -> Result<()> {
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),
         Benchmark::Forward(args) => forward::run(&args),
+        Benchmark::SniFlood(args) => sni_flood::run(&args),
         Benchmark::Clients(args) => clients::run(&args),
         Benchmark::Change(args) => change::run(&args),
         Benchmark::Delegation(args) => delegation::run(&args),

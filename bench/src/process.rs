@@ -6,11 +6,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// For the proxy.
 pub(super) const PROXY_CPU: &str = "0";
 /// For load and backend.
 pub(super) const LOAD_CPU: &str = "1";
+
+/// Keeps this thread on a CPU, and threads that it starts from now on, too.
+pub(super) fn stay_on(cpu: &str) -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu.parse()?);
+    Ok(sched_setaffinity(None, &cpus)?)
+}
 
 /// Killed when dropped.
 pub(super) struct Process(Child);
