@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use portcullis_model::{
-    Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, Port, PortListeners, Snapshot,
+    self as model, Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, Port, PortListeners,
+    Snapshot,
 };
 use portcullis_node::{Affinity, ForwardTable, NotForwarding};
 
@@ -68,8 +69,8 @@ pub(crate) fn forwarding(
             .and_then(|()| allows(port, listener))
             .and_then(|rule| backends(snapshot, rule, frontend.address));
         let mechanism = match backends {
-            Ok(backends) => {
-                forwarding.add(*frontend, backends);
+            Ok((backends, affinity)) => {
+                forwarding.add(*frontend, backends, affinity);
                 Mechanism::Kernel
             }
             Err(why) => Mechanism::UserSpace(why),
@@ -94,23 +95,29 @@ fn allows<'l>(port: &Port, listener: &'l Listener) -> Result<&'l L4Rule, Why> {
     listener.serves.only_rule().map(AsRef::as_ref).ok_or(Why::NoBackend)
 }
 
-/// The endpoints of the address's family, with their weights.
+/// The endpoints of the address's family, with their weights. If one of the rule's Services wants a
+/// client's connections at one endpoint, all are given by the client's address.
 fn backends(
     snapshot: &Snapshot,
     rule: &L4Rule,
     address: IpAddr,
-) -> Result<BTreeMap<std::net::SocketAddr, u32>, Why> {
+) -> Result<(BTreeMap<SocketAddr, u32>, Affinity), Why> {
     let split = match &rule.action {
         L4Action::Forward(split) => split,
         L4Action::Refuse(reason) => return Err(Why::Refused(reason.to_string())),
     };
     let mut weights: BTreeMap<_, u64> = BTreeMap::new();
-    for backend in split.backends().iter().filter(|backend| backend.weight > 0) {
-        let name = match &backend.target {
+    let mut affinity = Affinity::Connection;
+    for share in split.backends().iter().filter(|share| share.weight > 0) {
+        let name = match &share.target {
             L4Target::Known(name) => name,
             L4Target::Refuse(reason) => return Err(Why::Refused(reason.to_string())),
         };
-        let endpoints = snapshot.backends.get(name.as_str()).map_or(&[][..], |backend| &backend.endpoints);
+        let backend = snapshot.backends.get(name.as_str());
+        if backend.is_some_and(|backend| backend.affinity == model::Affinity::ClientAddress) {
+            affinity = Affinity::Address;
+        }
+        let endpoints = backend.map_or(&[][..], |backend| &backend.endpoints);
         let usable: Vec<_> = endpoints.iter().filter(|it| it.is_ipv4() == address.is_ipv4()).collect();
         if usable.is_empty() {
             let (name, family) = (name.to_string(), if address.is_ipv4() { "IPv4" } else { "IPv6" });
@@ -119,7 +126,7 @@ fn backends(
                 false => Why::NoEndpointsOfFamily(name, family),
             });
         }
-        let each = (u64::from(backend.weight) * PARTS / usable.len() as u64).max(1);
+        let each = (u64::from(share.weight) * PARTS / usable.len() as u64).max(1);
         usable.into_iter().for_each(|it| *weights.entry(*it).or_default() += each);
     }
     if weights.is_empty() {
@@ -129,7 +136,7 @@ fn backends(
     let most = weights.values().copied().max().unwrap_or(1);
     let scale = most.div_ceil(u64::from(u32::MAX));
     let fit = |weight: u64| u32::try_from(weight / scale).unwrap_or(u32::MAX).max(1);
-    Ok(weights.into_iter().map(|(endpoint, weight)| (endpoint, fit(weight))).collect())
+    Ok((weights.into_iter().map(|(endpoint, weight)| (endpoint, fit(weight))).collect(), affinity))
 }
 
 impl Abilities {
@@ -148,12 +155,13 @@ impl Abilities {
 
 impl Forwarding {
     /// Frontends with the same backends share a table.
-    fn add(&mut self, frontend: FrontendKey, backends: BTreeMap<std::net::SocketAddr, u32>) {
-        match self.tables.iter_mut().find(|table| table.backends == backends) {
+    fn add(&mut self, frontend: FrontendKey, backends: BTreeMap<SocketAddr, u32>, affinity: Affinity) {
+        let is_same = |table: &&mut ForwardTable| table.backends == backends && table.affinity == affinity;
+        match self.tables.iter_mut().find(is_same) {
             Some(table) => _ = table.frontends.insert(frontend),
             None => {
                 let frontends = BTreeSet::from([frontend]);
-                self.tables.push(ForwardTable { frontends, backends, affinity: Affinity::Connection });
+                self.tables.push(ForwardTable { frontends, backends, affinity });
             }
         }
     }
@@ -251,9 +259,13 @@ mod tests {
             ("one", &["10.2.0.1:80"][..]),
             ("three", &["10.2.0.1:80", "10.2.0.2:80", "[fd02::1]:80"]),
             ("none", &[]),
+            ("sticky", &["10.2.0.3:80", "10.2.0.4:80"]),
         ] {
             let endpoints = endpoints.iter().map(|it| it.parse().unwrap()).collect();
-            let backend = Backend { name: name(service), protocol: BackendProtocol::Http1, endpoints };
+            let affinity =
+                if service == "sticky" { model::Affinity::ClientAddress } else { model::Affinity::None };
+            let backend =
+                Backend { name: name(service), protocol: BackendProtocol::Http1, affinity, endpoints };
             snapshot.backends.insert(name(service).0, Arc::new(backend));
         }
         (snapshot, frontend)
@@ -318,6 +330,18 @@ mod tests {
         limited.limits.connections = Some(100);
         let said = mechanism(limited, &able(), FRONTEND, &[(1, "one")]);
         assert_eq!(said, "user space: the Gateway limits its connections");
+    }
+
+    #[test]
+    fn a_service_whose_clients_keep_their_endpoint_is_given_clients() {
+        let affinity = |services: &[&str]| {
+            let targets = services.iter().map(|service| (1, L4Target::Known(name(service))));
+            let (snapshot, _) = world(gateway(), targets.collect(), FRONTEND);
+            forwarding(&snapshot, &able(), |_| true).tables[0].affinity
+        };
+        assert_eq!(affinity(&["three"]), Affinity::Connection);
+        assert_eq!(affinity(&["sticky"]), Affinity::Address);
+        assert_eq!(affinity(&["three", "sticky"]), Affinity::Address);
     }
 
     #[test]

@@ -23,13 +23,33 @@ pub enum BackendProtocol {
     H2c,
 }
 
+/// Clients whose requests, connections or datagrams the same endpoint has, as long as it is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub enum Affinity {
+    /// Each is given an endpoint by itself.
+    #[default]
+    None,
+    /// All of one address.
+    ClientAddress,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
     pub name: BackendName,
     /// The protocol of requests. What is passed on as it is speaks for itself.
     pub protocol: BackendProtocol,
+    #[serde(skip_serializing_if = "Affinity::is_none")]
+    pub affinity: Affinity,
     /// Ready endpoints, ordered. Empty: requests are answered 503, connections refused.
     pub endpoints: Vec<SocketAddr>,
+}
+
+// === impl Affinity ===
+
+impl Affinity {
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 // === impl BackendName ===

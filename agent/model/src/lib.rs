@@ -31,7 +31,7 @@ mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Access, Admission, Budget, BudgetOwner, ClientList, ClientRules};
-pub use backend::{Backend, BackendName, BackendProtocol};
+pub use backend::{Affinity, Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme};
 pub use frontend::{FrontendKey, L4Protocol, PortKey};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use forward_world::{FAMILIES, World, spoof};
 use portcullis_common::flow::Hook;
-use portcullis_node::{Forwarding, ForwardingSettings, Reason};
+use portcullis_node::{Affinity, Forwarding, ForwardingSettings, Reason};
 use support::{isolated, open, options};
 
 #[test]
@@ -301,6 +301,40 @@ fn what_would_leave_past_the_programs_is_lost() {
         connection.stream.read_exact(&mut [0; 4]).unwrap();
         connection.echo().unwrap();
         assert_eq!(world.connect(FAMILIES[0].vip).server, "backend");
+    });
+}
+
+/// `sessionAffinity: ClientIP`.
+#[test]
+fn a_client_keeps_its_backend() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let [family, _] = FAMILIES;
+        let ports = [8080, 8081, 8082];
+        world.backends.enter(|| {
+            forward_world::serve("one", family.backend, 8081);
+            forward_world::serve("two", family.backend, 8082);
+        });
+        let ask = |world: &World, client: u8| {
+            let from = std::net::SocketAddr::from(([10, 99, 0, client], 0));
+            world.connect_from(&world.client, from, family.vip).server
+        };
+        world.client.enter(|| {
+            for client in 10..40 {
+                support::ip(&format!("addr add 10.99.0.{client}/24 dev client0"));
+            }
+        });
+        world.forward_to_all(&ports, Affinity::Address);
+        let first: Vec<_> = (10..40).map(|client| ask(&world, client)).collect();
+        for name in ["backend", "one", "two"] {
+            assert!(first.iter().any(|it| it == name), "{first:?}");
+        }
+        for (client, server) in (10..40).zip(&first) {
+            assert_eq!(ask(&world, client), *server);
+        }
+        world.forward_to_all(&ports, Affinity::Connection);
+        let servers: std::collections::BTreeSet<_> = (0..30).map(|_| ask(&world, 10)).collect();
+        assert_eq!(servers.len(), 3);
     });
 }
 

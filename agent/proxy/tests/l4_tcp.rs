@@ -11,14 +11,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_model::{AccessLog, L4Action, L4Rule, LogFormat, Port, PortListeners, Serves};
+use portcullis_model::{
+    AccessLog, Affinity, Backend, L4Action, L4Rule, LogFormat, Port, PortListeners, Serves,
+};
 use portcullis_proxy::{Ending, ExceededLimit, Forwarded, L4, LogOutput, Proxy, Settings, SocketMode};
 use socket2::SockRef;
 use support::fixture::{Gateway, snapshot, termination};
 use support::l4::{backend, echo, exchange, listener, rule, tcp, to};
 use support::world::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -547,4 +549,46 @@ async fn connections_have_lines_in_the_access_log() {
             }
         }
     }
+}
+
+/// `sessionAffinity: ClientIP`.
+#[tokio::test]
+async fn a_client_keeps_its_endpoint() {
+    let endpoints = [echo("a").await, echo("b").await, echo("c").await];
+    let gateway = Gateway::start();
+    let apply = async |endpoints: &[SocketAddr]| {
+        let serves = Serves::Tcp(to(&[("app/one:1", 1)]));
+        let backends = [("app/one:1", endpoints)];
+        let mut snapshot = snapshot(gateway.address, [listener("tcp", "*", serves)], &backends);
+        let backend = (**snapshot.backends.get("app/one:1").unwrap()).clone();
+        let backend = Backend { affinity: Affinity::ClientAddress, ..backend };
+        snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend));
+        assert!(gateway.proxy.apply(Arc::new(snapshot)).await.is_empty());
+    };
+    let ask = async |client: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 1, client], 0).into()).unwrap();
+        let mut stream = socket.connect(gateway.address).await.unwrap();
+        stream.read_u8().await.unwrap()
+    };
+    let ask_all = async || {
+        let mut answers = Vec::new();
+        for client in 1..=30 {
+            answers.push(ask(client).await);
+        }
+        answers
+    };
+    apply(&endpoints).await;
+    let first = ask_all().await;
+    for name in *b"abc" {
+        assert!(first.iter().filter(|it| **it == name).count() >= 3, "{first:?}");
+    }
+    assert_eq!(ask_all().await, first);
+    // The clients of one that goes find others; and it again, when it comes back.
+    apply(&endpoints[1..]).await;
+    let second = ask_all().await;
+    let is_kept = |(before, after): (&u8, &u8)| *before == b'a' || before == after;
+    assert!(first.iter().zip(&second).all(is_kept) && !second.contains(&b'a'), "{first:?} {second:?}");
+    apply(&endpoints).await;
+    assert_eq!(ask_all().await, first);
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use portcullis_api::Kind;
-use portcullis_model::{Backend, BackendName, BackendProtocol, L4Protocol, ObjectName, PortKey};
+use portcullis_model::{Affinity, Backend, BackendName, BackendProtocol, L4Protocol, ObjectName, PortKey};
 
 use super::kind::{Traffic, traffic};
 use crate::{Fault, Reason};
@@ -100,7 +100,15 @@ pub fn backend<'s>(
         ProtocolSource::RouteKind => BackendProtocol::H2c,
     };
     let endpoints = port.map(|port| endpoints(port, slices, may_use)).unwrap_or_default();
-    Backend { name: used.name(), protocol: stated.unwrap_or(inferred), endpoints }
+    let affinity = service.map(affinity).unwrap_or_default();
+    Backend { name: used.name(), protocol: stated.unwrap_or(inferred), affinity, endpoints }
+}
+
+/// "Supports "ClientIP" and "None"" (ServiceSpec). For how long, `sessionAffinityConfig`, has no
+/// meaning here: no memory of clients is kept that could expire.
+fn affinity(service: &Service) -> Affinity {
+    let stated = service.spec.as_ref().and_then(|spec| spec.session_affinity.as_deref());
+    if stated == Some("ClientIP") { Affinity::ClientAddress } else { Affinity::None }
 }
 
 /// The port, or else one that has only its number.

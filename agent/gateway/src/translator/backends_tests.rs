@@ -1,4 +1,5 @@
 use portcullis_api::{Change, Object, Objects};
+use portcullis_model::Affinity;
 use serde_json::{Value, json};
 
 use super::*;
@@ -125,4 +126,17 @@ fn no_endpoint_is_a_backend_while_nodes_cannot_be_read() {
     assert!(status.contains("10.244.0.8 is perhaps a node's (the agents cannot read Nodes"), "{status}");
     translator.observe(Feedback::Unread(BTreeSet::new()));
     assert_eq!(served(&translator.apply(Vec::new()).snapshot).len(), 1);
+}
+
+#[test]
+fn a_service_says_whether_its_clients_keep_their_endpoint() {
+    let (mut translator, outcome) = translated(&["10.244.0.8"]);
+    let affinity = |snapshot: &Snapshot| snapshot.backends.get("edge/shop:80").unwrap().affinity;
+    assert_eq!(affinity(&outcome.snapshot), Affinity::None);
+    for (said, expected) in [("ClientIP", Affinity::ClientAddress), ("None", Affinity::None)] {
+        let mut shop = service("shop", "10.96.0.9");
+        shop["spec"]["sessionAffinity"] = said.into();
+        let outcome = translator.apply(vec![Change::Set(object(shop))]);
+        assert_eq!(affinity(&outcome.snapshot), expected);
+    }
 }

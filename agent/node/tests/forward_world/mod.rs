@@ -4,7 +4,7 @@
 
 pub(crate) mod spoof;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
@@ -84,11 +84,15 @@ impl World {
     }
 
     pub(crate) fn forward_to(&mut self, port: u16) {
+        self.forward_to_all(&[port], Affinity::Connection);
+    }
+
+    pub(crate) fn forward_to_all(&mut self, ports: &[u16], affinity: Affinity) {
         let tables = FAMILIES.map(|family| {
             [L4::Tcp, L4::Udp].map(|l4| ForwardTable {
                 frontends: [family.vip, family.other_vip].map(|vip| frontend(l4, vip)).into(),
-                backends: BTreeMap::from([(at(family.backend, port), 1)]),
-                affinity: Affinity::Connection,
+                backends: ports.iter().map(|port| (at(family.backend, *port), 1)).collect(),
+                affinity,
             })
         });
         let tables = tables.concat();

@@ -57,11 +57,13 @@ impl Forwarder {
         let upgrade = switch.as_ref().map(|switch| &switch.protocol);
         plan.edit_request(&mut parts.headers, client, passage, upgrade);
         outgoing.upload.keep_out(|| plan.edited_names());
+        // The peer of a proxy that is believed is the proxy, for all of its clients.
+        let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
         let sent = match deadline {
-            None => attempt::send(&self.pools, plan.name, outgoing).await,
+            None => attempt::send(&self.pools, plan.name, address, outgoing).await,
             // Boxed: most requests have no time-out, and this future is moved for each of them.
             Some(deadline) => {
-                let sending = timeout_at(deadline, attempt::send(&self.pools, plan.name, outgoing));
+                let sending = timeout_at(deadline, attempt::send(&self.pools, plan.name, address, outgoing));
                 Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout))
             }
         };

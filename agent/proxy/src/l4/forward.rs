@@ -2,6 +2,7 @@
 //! in the access log. A connection without backend is reset: its client is to know that this is no
 //! answer of a server that had nothing to say.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -44,6 +45,12 @@ struct BackendConnection {
     ending: Option<Ending>,
 }
 
+/// The client's address, and how many listeners the connection has passed.
+struct Origin {
+    client: IpAddr,
+    passed: Result<Passed, Looped>,
+}
+
 // === impl StreamForwarder ===
 
 impl StreamForwarder {
@@ -72,7 +79,7 @@ impl StreamForwarder {
             &mut transport,
             replay,
             rule.as_deref(),
-            passed,
+            Origin { client: peer.ip(), passed },
             &registered.stream,
             &mut destination,
         );
@@ -110,7 +117,7 @@ impl StreamForwarder {
         transport: &mut Transport,
         replay: Vec<u8>,
         rule: Option<&'r L4Rule>,
-        passed: Result<Passed, Looped>,
+        origin: Origin,
         stream: &Stream,
         destination: &mut Destination<'r>,
     ) -> Ending {
@@ -123,8 +130,8 @@ impl StreamForwarder {
             }
         };
         destination.backend = Some(backend);
-        let Ok(passed) = passed else { return Ending::Looped };
-        let dedicated = match connect(&self.pools, backend, &self.hops, passed).await {
+        let Ok(passed) = origin.passed else { return Ending::Looped };
+        let dedicated = match connect(&self.pools, backend, origin.client, &self.hops, passed).await {
             Ok(dedicated) => dedicated,
             Err(error) => {
                 log_refusal(rule, &error);

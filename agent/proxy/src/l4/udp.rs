@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -349,7 +349,7 @@ impl Frontend {
             refusal(rule)
         })?;
         self.make_room(listener)?;
-        let (endpoint, socket) = self.connect(rule, backend, avoid)?;
+        let (endpoint, socket) = self.connect(rule, backend, client.peer.ip(), avoid)?;
         if u64::try_from(socket.as_raw_fd()).is_ok_and(|number| number >= context.descriptors) {
             self.evict(SessionTable::dispensable);
             return Err(Ending::Full);
@@ -408,11 +408,12 @@ impl Frontend {
         &self,
         rule: &L4Rule,
         backend: &BackendName,
+        client: IpAddr,
         mut avoid: Option<SocketAddr>,
     ) -> Result<(Rc<Endpoint>, UdpSocket), Ending> {
         let mut ending = Ending::NoEndpoint;
         for attempt in 0..ATTEMPTS {
-            let endpoint = self.context.pools.pick(backend, avoid);
+            let endpoint = self.context.pools.pick(backend, Some(client), avoid);
             let endpoint = endpoint.filter(|it| attempt == 0 || Some(it.address) != avoid);
             let Some(endpoint) = endpoint else { break };
             match connected(endpoint.address) {

@@ -2,7 +2,7 @@
 //! try again.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -44,10 +44,11 @@ pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
 
 /// Tries again where that is safe: no connection could be made; or a kept connection turned out to
 /// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
-/// 9.2.2).
+/// 9.2.2). The client's address decides where its backend wants that.
 pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
+    client: Option<IpAddr>,
     mut outgoing: Box<Outgoing>,
 ) -> Result<UpstreamResponse, AttemptError> {
     let fault = outgoing.upload.fault();
@@ -56,7 +57,7 @@ pub(crate) async fn send(
         if attempt > 0 {
             pools.counters.retries.increment();
         }
-        let endpoint = pools.pick(name, avoid).filter(|it| Some(it.address) != avoid);
+        let endpoint = pools.pick(name, client, avoid).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         let connection = match endpoint.connection(&pools.counters, freshness).await {
             Ok(connection) => connection,

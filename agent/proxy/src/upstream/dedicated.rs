@@ -1,7 +1,7 @@
 //! Connections to backends for bytes of any protocol: each client's connection has its own.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use portcullis_model::BackendName;
 
@@ -24,12 +24,13 @@ pub(crate) enum DialError {
 pub(crate) async fn connect(
     pools: &Pools,
     name: &BackendName,
+    client: IpAddr,
     hops: &Hops,
     passed: Passed,
 ) -> Result<Dedicated, DialError> {
     let (mut avoid, mut failure) = (None, DialError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
-        let endpoint = pools.pick(name, avoid).filter(|it| Some(it.address) != avoid);
+        let endpoint = pools.pick(name, Some(client), avoid).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         if attempt > 0 {
             pools.counters.retries.increment();

@@ -3,13 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Backend, BackendName};
+use foldhash::quality::FixedState;
+use portcullis_model::{Affinity, Backend, BackendName};
 
 use crate::core::settings::Upstream;
 use crate::core::snapshot::SnapshotCell;
@@ -49,10 +51,19 @@ impl Pools {
 
     /// The endpoint for the next request: of two at random, the one with fewer requests in flight;
     /// of all, if the last attempt failed or those two lately did. `None` if the backend has no
-    /// endpoint; the one to avoid is taken if there is no other.
-    pub(crate) fn pick(&self, name: &BackendName, avoid: Option<SocketAddr>) -> Option<Rc<Endpoint>> {
+    /// endpoint; the one to avoid is taken if there is no other. Where a client keeps its endpoint
+    /// it is the first in the client's own order that is not to be avoided.
+    pub(crate) fn pick(
+        &self,
+        name: &BackendName,
+        client: Option<IpAddr>,
+        avoid: Option<SocketAddr>,
+    ) -> Option<Rc<Endpoint>> {
         let pool = self.current(name)?;
         let endpoints = pool.endpoints.as_slice();
+        if let (Affinity::ClientAddress, Some(client)) = (pool.backend.affinity, client) {
+            return preferred(endpoints, client, avoid).cloned();
+        }
         let chosen = match endpoints {
             [] => return None,
             [only] => only,
@@ -110,6 +121,13 @@ impl Pools {
         backends.retain(|name, _| current.snapshot.backends.get(name.as_str()).is_some());
         backends.values().flat_map(|pool| &pool.endpoints).for_each(|endpoint| endpoint.sweep());
     }
+}
+
+/// The order of endpoints is each client's own (rendezvous hashing): one that comes or goes moves
+/// no other client. It is the same for all cores, agents and nodes.
+fn preferred(endpoints: &[Rc<Endpoint>], client: IpAddr, avoid: Option<SocketAddr>) -> Option<&Rc<Endpoint>> {
+    let order = |it: &Endpoint| FixedState::default().hash_one((client.to_canonical(), it.address));
+    endpoints.iter().min_by_key(|it| (Some(it.address) == avoid, it.failed_lately(), order(it)))
 }
 
 /// The endpoint most likely to answer soon.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use portcullis_model as model;
 use portcullis_model::{
-    Action, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, Filter, FrontendKey,
-    HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortListeners,
-    Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split, Timeouts,
-    TlsTermination, WeightedBackend,
+    Action, Affinity, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, Filter,
+    FrontendKey, HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port,
+    PortListeners, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split,
+    Timeouts, TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -62,8 +62,12 @@ pub fn snapshot(
     let port = Arc::new(Port { gateway, key: frontend.port_key(), listeners });
     let backends = backends.iter().map(|(name, endpoints)| {
         let name = BackendName((*name).into());
-        let backend =
-            Backend { name: name.clone(), protocol: BackendProtocol::Http1, endpoints: endpoints.to_vec() };
+        let backend = Backend {
+            name: name.clone(),
+            protocol: BackendProtocol::Http1,
+            affinity: Affinity::None,
+            endpoints: endpoints.to_vec(),
+        };
         (name.0, Arc::new(backend))
     });
     let frontends = [(frontend, port)].into();

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Backend, BackendName, BackendProtocol, L4Action, L4Backend, L4Rule, L4Target, Listener, ListenerId,
-    ObjectName, ParentKind, RuleId, ServerNames, Serves, ShardMap, Split,
+    Affinity, Backend, BackendName, BackendProtocol, L4Action, L4Backend, L4Rule, L4Target, Listener,
+    ListenerId, ObjectName, ParentKind, RuleId, ServerNames, Serves, ShardMap, Split,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,7 +44,10 @@ pub fn names(rules: &[(&str, &str)]) -> Arc<ServerNames> {
 pub fn backends(backends: &[(&str, &[SocketAddr])]) -> ShardMap<Arc<Backend>> {
     let backends = backends.iter().map(|(name, endpoints)| {
         let (name, protocol) = (BackendName((*name).into()), BackendProtocol::default());
-        (name.0.clone(), Arc::new(Backend { name, protocol, endpoints: endpoints.to_vec() }))
+        (
+            name.0.clone(),
+            Arc::new(Backend { name, protocol, affinity: Affinity::None, endpoints: endpoints.to_vec() }),
+        )
     });
     backends.collect()
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostPattern, Limits, Listener, ListenerId,
-    ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot, TlsTermination, Unserved,
+    Affinity, Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostPattern, Limits, Listener,
+    ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot, TlsTermination,
+    Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -64,7 +65,12 @@ impl World {
     pub fn backend(&mut self, name: &str, protocol: BackendProtocol, endpoints: &[SocketAddr]) {
         let name = backend_name(name);
         self.backends.retain(|other| other.name != name);
-        self.backends.push(Backend { name, protocol, endpoints: endpoints.to_vec() });
+        self.backends.push(Backend {
+            name,
+            protocol,
+            affinity: Affinity::None,
+            endpoints: endpoints.to_vec(),
+        });
     }
 
     /// One echo backend `echo`, and the same rules on a listener for any host, with and without
