@@ -8,6 +8,7 @@ mod world;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use super::process::cpu_time;
 use super::report::machine;
 use super::sample::{median, ratio};
 
-/// About two minutes.
+/// About two minutes, and ten more if the agent is to be built.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Measurements of each form in each workload
@@ -66,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             .with_context(|| world.form.name())?;
     }
     let parts = if args.quick { 10 } else { 1 };
-    let mut text = format!("{}; {} rounds.\n", machine(), args.rounds);
+    let (mut bars, mut text) = (String::new(), String::new());
     for workload in WORKLOADS {
         println!("bench: {}", workload.title());
         let mut samples = vec![Vec::new(); worlds.len()];
@@ -80,8 +81,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 }
             }
         }
+        bars += &bar(workload, &samples);
         text += &section(workload, &samples);
     }
+    let head = format!("{}; {} rounds.\n", machine(), args.rounds);
+    let text = format!(
+        "{head}\n| kernel ÷ | wanted | median | 95 % | least–most | |\n|---|---|---|---|---|---|\n{bars}{text}"
+    );
     println!("{text}");
     if args.write { document::replace("forward", &text) } else { Ok(()) }
 }
@@ -184,6 +190,29 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.read(&mut asked).map(drop)
 }
 
+/// A row: what the workload's cost is to be, against one of the other forms.
+fn bar(workload: Workload, samples: &[Vec<f64>]) -> String {
+    let (form, wanted) = workload.bar();
+    let at = FORMS.iter().position(|it| *it == form).unwrap_or_default();
+    let compared = ratio(&samples[0], &samples[at]);
+    let ratios = samples[0].iter().zip(&samples[at]).map(|(ours, theirs)| ours / theirs);
+    let (least, most) =
+        ratios.fold((f64::INFINITY, 0.0_f64), |(least, most), it| (least.min(it), most.max(it)));
+    let words = if wanted.contains(&compared.median) { "met" } else { "**missed**" };
+    let bounds = match *wanted.start() {
+        0.0 => format!("≤ {:.2}", wanted.end()),
+        start => format!("{start:.2}–{:.2}", wanted.end()),
+    };
+    format!(
+        "| {}: {} | {bounds} | {:.2} | {:.2}–{:.2} | {least:.2}–{most:.2} | {words} |\n",
+        form.name(),
+        workload.unit(),
+        compared.median,
+        compared.low,
+        compared.high
+    )
+}
+
 fn section(workload: Workload, samples: &[Vec<f64>]) -> String {
     let mut text = format!(
         "\n### {}\n\n| | {} | kernel ÷ it (95 %) |\n|---|---|---|\n",
@@ -209,6 +238,15 @@ impl Workload {
             Self::Bulk => "TCP, bytes of 1 connection",
             Self::Connections => "TCP, connections",
             Self::Datagrams => "UDP, questions and answers of 64 bytes",
+        }
+    }
+
+    /// The form to be compared with, and the bounds of the kernel's part of its cost.
+    const fn bar(self) -> (Form, RangeInclusive<f64>) {
+        match self {
+            Self::Bulk => (Form::Routed, 0.0..=1.15),
+            Self::Connections => (Form::UserSpace, 0.0..=0.65),
+            Self::Datagrams => (Form::Nftables, 0.85..=1.15),
         }
     }
 
