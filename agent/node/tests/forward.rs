@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forward_world::{FAMILIES, World, spoof};
 use portcullis_common::flow::Hook;
 use portcullis_node::{Affinity, Forwarding, ForwardingSettings, Reason};
-use support::{isolated, open, options};
+use support::{Offload, isolated, offload_checksums, open, options};
 
 #[test]
 fn connections_reach_the_backend_without_user_space() {
@@ -84,6 +84,36 @@ fn not_a_byte_is_lost_and_large_datagrams_come_whole() {
             assert_eq!((datagrams.ask(10).1, datagrams.ask(60_000).1), (seen, seen));
         }
         assert_eq!(world.count(Reason::ForwardFragment), 0);
+    });
+}
+
+/// Without offloading each segment has its checksum when it is rewritten, and its receiver looks.
+#[test]
+fn checksums_hold_without_offloading() {
+    isolated(|pin_dir| {
+        let world = World::new(pin_dir, forward_world::settings());
+        for interface in ["node0", "back0"] {
+            offload_checksums(interface, Offload::Off);
+        }
+        for side in [&world.client, &world.backends] {
+            side.enter(|| offload_checksums("client0", Offload::Off));
+        }
+        for family in FAMILIES {
+            let mut connection = world.connect(family.vip);
+            assert_eq!(connection.server, "backend");
+            let bytes = vec![7; 1 << 20];
+            let mut to = connection.stream.try_clone().unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| to.write_all(&bytes).unwrap());
+                let mut got = vec![0; bytes.len()];
+                connection.stream.read_exact(&mut got).unwrap();
+                assert!(got == bytes, "{family:?}");
+            });
+            let datagrams = world.datagrams(family.vip);
+            for length in [1, 1000, 20_000] {
+                assert_eq!(datagrams.ask(length).0, "backend", "{family:?}, {length} bytes");
+            }
+        }
     });
 }
 
@@ -416,25 +446,41 @@ fn a_port_that_is_closed_is_told_by_the_address_that_was_asked() {
 /// Flows that no client confirms make room for each other, and not for those that are.
 #[test]
 fn a_flood_ends_no_flow() {
+    flooded(0);
+}
+
+#[test]
+fn a_flood_of_ipv6_ends_no_flow() {
+    flooded(1);
+}
+
+fn flooded(family: usize) {
+    let family = FAMILIES[family];
     let spoofed = std::env::var("PORTCULLIS_SPOOFED").map_or(100_000, |number| number.parse().unwrap());
     isolated(|pin_dir| {
         // With so many ports there are more flows than there is room for.
         let world = World::new(pin_dir, forward_world::with_ports(1024..=65_535));
-        let mut connections: Vec<_> = (0..100).map(|_| world.connect(FAMILIES[0].vip)).collect();
-        let datagrams: Vec<_> = (0..100).map(|_| world.datagrams(FAMILIES[0].vip)).collect();
+        let mut connections: Vec<_> = (0..100).map(|_| world.connect(family.vip)).collect();
+        let datagrams: Vec<_> = (0..100).map(|_| world.datagrams(family.vip)).collect();
         let seen: Vec<_> = datagrams.iter().map(|it| (it.ask(1), it.ask(1)).1).collect();
         connections.iter_mut().for_each(|connection| connection.echo().unwrap());
         assert!(
             connections.iter().all(|it| it.server == "backend") && seen.iter().all(|it| it.0 == "backend")
         );
+        // What cannot be answered is not forwarded.
+        support::ip("route add 100.64.0.0/10 via 10.99.0.2");
+        support::ip("route add 2001:db8::/32 via fd99::2");
         // Backends answer the node alone.
         world.backends.enter(|| {
-            support::nft("add table ip filter");
-            support::nft("add chain ip filter input { type filter hook input priority 0; }");
-            support::nft("add rule ip filter input ip saddr != 10.98.0.0/24 drop");
+            support::nft("add table inet filter");
+            support::nft("add chain inet filter input { type filter hook input priority 0; }");
+            support::nft("add rule inet filter input ip saddr != 10.98.0.0/24 drop");
+            support::nft("add rule inet filter input ip6 saddr != { fd98::/64, fe80::/10 } drop");
         });
-        world.client.enter(|| spoof::flood(spoofed, FAMILIES[0].vip.parse().unwrap()));
-        println!("{} of {spoofed} were given a flow", world.count(Reason::Forwarded) - 200);
+        world.client.enter(|| spoof::flood(spoofed, family.vip.parse().unwrap()));
+        let given = world.count(Reason::Forwarded) - 200;
+        println!("{given} of {spoofed} were given a flow");
+        assert!(given > u64::from(spoofed) / 4);
         println!("{} found no port", world.count(Reason::ForwardNoPort));
         connections.iter_mut().for_each(|connection| connection.echo().unwrap());
         let after: Vec<_> = datagrams.iter().map(|it| it.ask(1)).collect();

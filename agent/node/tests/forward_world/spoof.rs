@@ -1,23 +1,57 @@
 //! Packets from addresses that are not the sender's: half SYNs, half datagrams.
 #![cfg(test)]
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::PORT;
 
 /// From this thread's namespace.
-pub(crate) fn flood(packets: u32, to: Ipv4Addr) {
-    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc_raw()))).unwrap();
-    let address = SockAddr::from(SocketAddrV4::new(to, 0));
+pub(crate) fn flood(packets: u32, to: IpAddr) {
+    let address = SocketAddr::new(to, 0);
+    let socket =
+        Socket::new(Domain::for_address(address), Type::RAW, Some(Protocol::from(libc_raw()))).unwrap();
+    let address = SockAddr::from(address);
     for number in 0..packets {
-        let source = Ipv4Addr::from(u32::from(Ipv4Addr::new(100, 64, 0, 0)) + number / 2);
-        let packet = if number % 2 == 0 { syn(source, to, PORT) } else { datagram(source, to) };
+        let is_syn = number % 2 == 0;
+        let packet = match to {
+            IpAddr::V4(to) => {
+                let source = Ipv4Addr::from(u32::from(Ipv4Addr::new(100, 64, 0, 0)) + number / 2);
+                if is_syn { syn(source, to, PORT) } else { datagram(source, to) }
+            }
+            IpAddr::V6(to) => {
+                let network = u128::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0));
+                v6(Ipv6Addr::from(network + u128::from(number / 2)), to, is_syn)
+            }
+        };
         while socket.send_to(&packet, &address).is_err() {
             std::thread::yield_now();
         }
     }
+}
+
+/// A SYN or a datagram.
+fn v6(source: Ipv6Addr, to: Ipv6Addr, is_syn: bool) -> Vec<u8> {
+    let [high, low] = PORT.to_be_bytes();
+    let (protocol, checksum_at, mut payload) = match is_syn {
+        true => (6, 16, vec![0x9c, 0x40, high, low, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]),
+        false => (17, 6, vec![0x9c, 0x40, high, low, 0, 10, 0, 0, 7, 7]),
+    };
+    let length = payload.len() as u16;
+    let pseudo =
+        [&source.octets()[..], &to.octets(), &length.to_be_bytes(), &[0, protocol], &payload].concat();
+    let sum = folded(&pseudo);
+    payload[checksum_at..][..2].copy_from_slice(&sum.to_be_bytes());
+    let start = [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64]].concat();
+    [&start[..], &source.octets(), &to.octets(), &payload].concat()
+}
+
+/// The Internet checksum of an even number of bytes (RFC 1071).
+fn folded(bytes: &[u8]) -> u16 {
+    let sum: u32 = bytes.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// `IPPROTO_RAW`: the header is the sender's.
