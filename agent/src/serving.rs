@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use portcullis_inspect::{Part, ServedListener};
 use portcullis_model::{
-    Admission, FrontendKey, HostPattern, Listener, PortListeners, Serves, Snapshot, Unserved,
+    Admission, Budget, FrontendKey, HostPattern, Listener, PortListeners, Serves, Snapshot, Unserved,
 };
 use portcullis_node::{Coverage, EnforcedAt, Enforcement};
 
@@ -40,10 +40,9 @@ enum Moment {
 }
 
 /// The terms that all listeners of a port have in common.
-#[derive(Clone, Copy)]
-struct Common {
+struct Common<'p> {
     clients: bool,
-    budgets: bool,
+    budgets: Vec<&'p Budget>,
 }
 
 /// Each listener, in the order of ports and names.
@@ -63,8 +62,11 @@ pub(crate) fn listeners(
                 addresses: vec![frontend.address],
                 served_by,
                 steered_by,
-                clients: terms.clients.is_some().then(|| parts.clients(&port.listeners, common, clients)),
-                budgets: (!terms.budgets.is_empty()).then(|| parts.budgets(&port.listeners, common, budgets)),
+                clients: terms.clients.is_some().then(|| parts.clients(&port.listeners, &common, clients)),
+                budgets: (!terms.budgets.is_empty()).then(|| {
+                    let moment = common.charge(&port.listeners, &terms.budgets);
+                    parts.budgets(moment, budgets)
+                }),
                 ..ServedListener::new(&listener.id, port.key)
             };
             let known = listeners.entry((port.key, listener.id.clone())).or_default();
@@ -151,19 +153,28 @@ impl Served {
 
 // === impl Common ===
 
-impl Common {
-    fn of(listeners: &PortListeners) -> Self {
-        let mut budgets = listeners.iter().map(|listener| &listener.admission.budgets);
-        let first = budgets.next();
-        let budgets = budgets.all(|other| Some(other) == first);
+impl<'p> Common<'p> {
+    fn of(listeners: &'p PortListeners) -> Self {
+        let budgets = listeners.common_budgets().collect();
         Self { clients: clients_of_all(listeners).is_some(), budgets }
+    }
+
+    /// The moment at which user space has taken a connection from all budgets of a listener.
+    fn charge(&self, listeners: &PortListeners, budgets: &[Budget]) -> Moment {
+        match listeners {
+            PortListeners::Tls(_) => Moment::ClientHello,
+            PortListeners::Udp(_) => Moment::Datagram,
+            PortListeners::Tcp(_) => Moment::Accept,
+            PortListeners::Http(_) if budgets.iter().all(|it| self.budgets.contains(&it)) => Moment::Accept,
+            PortListeners::Http(_) => Moment::Request,
+        }
     }
 }
 
 // === impl Parts ===
 
 impl Parts {
-    fn clients(&self, listeners: &PortListeners, common: Common, place: EnforcedAt) -> Part {
+    fn clients(&self, listeners: &PortListeners, common: &Common<'_>, place: EnforcedAt) -> Part {
         let moment = match listeners {
             PortListeners::Udp(_) => Moment::Datagram,
             _ if common.clients => Moment::Accept,
@@ -185,20 +196,17 @@ impl Parts {
         }
     }
 
-    fn budgets(&self, listeners: &PortListeners, common: Common, place: EnforcedAt) -> Part {
-        let counted = "only connections with a server name are counted before";
-        match (place, listeners) {
-            (place @ EnforcedAt::Tc(_), _) => {
-                Part::new(place.to_string(), "elsewhere user space, after the ClientHello")
+    fn budgets(&self, moment: Moment, place: EnforcedAt) -> Part {
+        if let EnforcedAt::Tc(_) = place {
+            return Part::new(place.to_string(), "elsewhere user space, after the ClientHello");
+        }
+        match moment {
+            Moment::ClientHello if !self.is_steered => moment.part("no kernel programs are in use"),
+            Moment::ClientHello => moment.part(self.no_names("")),
+            Moment::Request => moment.part("some are not those of all listeners of the port"),
+            Moment::Accept | Moment::Datagram => {
+                moment.part("only connections with a server name are counted before")
             }
-            (_, PortListeners::Tls(_)) => Moment::ClientHello.part(match self.is_steered {
-                true => self.no_names(""),
-                false => "no kernel programs are in use".to_owned(),
-            }),
-            (_, PortListeners::Udp(_)) => Moment::Datagram.part(counted),
-            (_, PortListeners::Tcp(_)) => Moment::Accept.part(counted),
-            (_, PortListeners::Http(_)) if common.budgets => Moment::Accept.part(counted),
-            (_, PortListeners::Http(_)) => Moment::Request.part("the port's listeners have other budgets"),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Gateway, HostMap, Listener, PortKey, Serves};
+use crate::{Admission, Budget, Gateway, HostMap, Listener, PortKey, Serves};
 
 #[derive(Clone, Debug)]
 pub struct Port {
@@ -72,6 +72,19 @@ impl PortListeners {
             Self::Tcp(only) | Self::Udp(only) => *only = listener,
         }
         Ok(())
+    }
+
+    /// The budgets that all listeners have, in the order of one of them: those of what is above
+    /// them all. One that a listener has of its own leaves the others in common.
+    pub fn common_budgets(&self) -> impl Iterator<Item = &Budget> {
+        let first = self.iter().next().map(|listener| &listener.admission);
+        let have_all = move |budget: &&Budget| {
+            let has = |it: &Arc<Admission>| {
+                first.is_some_and(|first| Arc::ptr_eq(it, first)) || it.budgets.contains(budget)
+            };
+            self.iter().all(|listener| has(&listener.admission))
+        };
+        first.into_iter().flat_map(|admission| &admission.budgets).filter(have_all)
     }
 
     /// True of a listener that is found in the same way.

@@ -231,6 +231,31 @@ async fn plain_connections_are_taken_from_the_budget_that_all_listeners_share_at
     assert_eq!(stats.into_values().collect::<Vec<_>>(), [asked]);
 }
 
+/// A listener with a budget of its own, which any tenant may attach, does not defer its Gateway's:
+/// connections that ask for no listener are taken from that one, too, and all only once.
+#[tokio::test]
+async fn plain_connections_are_taken_from_the_budget_above_all_listeners_at_once() {
+    let above = budget("above", 3);
+    let budgets = above.budgets.iter().chain(&budget("own", 100).budgets).cloned().collect();
+    let own = Admission { budgets, ..Admission::default() };
+    let listeners = vec![web("a.example.com", false, own), web("b.example.com", false, above)];
+    let (gateway, _backend) = gateway(listeners).await;
+    let stream = connect(GOOD, gateway.address).await.unwrap();
+    let hosts = ["b.example.com", "a.example.com", "b.example.com", "a.example.com"];
+    let text = answer(stream, &hosts).await.unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200").count(), 4, "one connection: {text}");
+    let mut reset = 0;
+    for _ in 0..6 {
+        reset += u64::from(is_reset(&asked(GOOD, &gateway, "nowhere.net", false).await));
+    }
+    assert!(reset >= 2, "{reset} of 6");
+    let budgets = gateway.proxy.stats().await.budgets;
+    let counts = |name: &str| budgets.iter().find(|(owner, _)| &*owner.name.name == name).unwrap().1;
+    assert_eq!(*counts("above"), BudgetStats { taken: 1 + 6 - reset, refused: reset });
+    assert_eq!(*counts("own"), BudgetStats { taken: 1, refused: 0 });
+    assert_eq!(counted(&gateway, None).await, [(NotAdmitted::Connections, reset)].into());
+}
+
 #[tokio::test]
 async fn plain_connections_are_taken_from_budgets_by_host_with_their_first_request() {
     let listeners = vec![

@@ -14,6 +14,8 @@ use crate::core::stats::BudgetStats;
 
 /// Buckets from which on those are looked for that no listener needs.
 const MANY: usize = 64;
+/// Buckets that a connection remembers.
+const MOST_CHARGED: usize = 16;
 const SECOND: u64 = 1_000_000_000;
 
 /// The buckets of all cores. The lock is for finding one, once per core and version of a listener.
@@ -49,6 +51,10 @@ pub(crate) struct Bucket {
     /// Nanoseconds in which an empty bucket fills.
     depth: u64,
 }
+
+/// The buckets that a connection has been taken from, as many as are remembered.
+#[derive(Default)]
+pub(crate) struct Charged(Vec<Arc<Shared>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -138,6 +144,29 @@ impl Bucket {
                 Err(other) => full_at = other,
             }
         }
+    }
+}
+
+// === impl Charged ===
+
+impl Charged {
+    /// Takes the connection from each bucket that it has not been taken from, or says which of them
+    /// is empty.
+    pub(crate) fn charge<'b>(&mut self, buckets: &'b [Bucket]) -> Result<(), &'b Bucket> {
+        for bucket in buckets {
+            if self.0.iter().any(|known| Arc::ptr_eq(known, &bucket.shared)) {
+                continue;
+            }
+            if bucket.take() == Taken::Nothing {
+                return Err(bucket);
+            }
+            // The first ones are those that all listeners have.
+            if self.0.len() == MOST_CHARGED {
+                self.0.pop();
+            }
+            self.0.push(bucket.shared.clone());
+        }
+        Ok(())
     }
 }
 

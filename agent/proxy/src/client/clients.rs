@@ -38,8 +38,6 @@ const QUIET: u32 = 3 * clock::PER_SECOND;
 const RESERVED: usize = 32 << 10;
 /// Streams that an HTTP/2 connection may have at a time, however many others there are.
 const FEWEST_STREAMS: usize = 8;
-/// Listeners of which a connection remembers that it was taken from their budgets.
-const MOST_CHARGED: usize = 16;
 /// The time until requests of aborted connections must be over, and the pause between looks.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 const ABORT_POLL: Duration = Duration::from_millis(1);
@@ -58,9 +56,7 @@ pub(crate) struct Client {
     pub windows: Rc<Windows>,
     permit: ConnectionPermit,
     version: Version,
-    charge: Charge,
-    /// The listeners with budgets that it was taken from.
-    charged: RefCell<Vec<usize>>,
+    charge: RefCell<Charge>,
     idle_limit: IdleLimit,
     pub(super) under_way: Rc<Cell<usize>>,
     /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
@@ -151,8 +147,7 @@ impl Client {
             },
             permit,
             version,
-            charge,
-            charged: RefCell::default(),
+            charge: RefCell::new(charge),
             idle_limit,
             under_way: clients.under_way.clone(),
             stalled_since: Cell::new(0),
@@ -183,18 +178,13 @@ impl Client {
     /// since the connection began.
     pub(crate) fn admit(&self, listener: &ListenerState) -> Result<(), NotAdmitted> {
         listener.permit(self.peer.ip())?;
-        if self.charge == Charge::Before || !listener.has_budgets() {
+        if !listener.has_budgets() {
             return Ok(());
         }
-        let mut charged = self.charged.borrow_mut();
-        if !charged.contains(&listener.identity()) {
-            listener.charge(self.peer.ip())?;
-            if charged.len() == MOST_CHARGED {
-                charged.remove(0);
-            }
-            charged.push(listener.identity());
+        match &mut *self.charge.borrow_mut() {
+            Charge::Before => Ok(()),
+            Charge::ByListener(charged) => listener.charge(charged, self.peer.ip()),
         }
-        Ok(())
     }
 
     /// Holds the body of an HTTP/2 request to the minimum rate.

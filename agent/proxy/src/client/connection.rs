@@ -18,9 +18,10 @@ use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
+use crate::client::budget::{Bucket, Charged};
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::hello::{Hello, Refused, read_hello};
-use crate::client::listener::{CommonBudgets, ListenerState, Listeners, Refusal};
+use crate::client::listener::{ListenerState, Listeners, Refusal};
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
 use crate::client::turns::{HandshakeTurns, MOST_WAITING};
@@ -63,12 +64,11 @@ pub(crate) struct Connection {
 }
 
 /// The time at which a connection is taken from the budgets of listeners.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charge {
-    /// It has been: of the only listener that it can be for, or of all alike.
+    /// It has been: from those of the only listener that it can be for.
     Before,
-    /// With its first request to each of them.
-    ByListener,
+    /// With its first request to each of them, from those that it has not been taken from.
+    ByListener(Charged),
 }
 
 /// A connection whose bytes are about to be forwarded as they are.
@@ -196,19 +196,23 @@ impl Opener {
             return Ok(Admitted { permit, first, charge: Charge::Before });
         }
         let terms = self.listeners.terms(port);
-        let access = terms.clients.map(|rules| rules.access(&client.to_canonical()));
+        let access = terms.clients.as_ref().map(|rules| rules.access(&client.to_canonical()));
         if access == Some(Access::Denied) {
-            tracing::debug!(%client, %local, "a client whose address no listener of the port permits");
-            permit.not_admitted(NotAdmitted::Address);
+            let why = format_args!("the addresses that their ListenerPolicies permit");
+            terms.keep_out(&permit, (client, local), NotAdmitted::Address, why);
             return Err(End::Reset);
         }
-        let charge = match (&first, terms.budgets) {
-            (First::Request, CommonBudgets::Of(listener)) => {
-                self.listeners.get(&listener).charge(client).map_err(|_| End::Reset)?;
-                Charge::Before
+        let charge = match first {
+            First::Request => {
+                let mut charged = Charged::default();
+                if let Err(Bucket { owner, .. }) = charged.charge(&terms.budgets) {
+                    let why = format_args!("the connections a second of the ListenerPolicy on {owner}");
+                    terms.keep_out(&permit, (client, local), NotAdmitted::Connections, why);
+                    return Err(End::Reset);
+                }
+                Charge::ByListener(charged)
             }
-            (First::Request, CommonBudgets::None) => Charge::ByListener,
-            (First::ClientHello | First::Bytes(..), _) => Charge::Before,
+            First::ClientHello | First::Bytes(..) => Charge::Before,
         };
         Ok(Admitted { permit, first, charge })
     }

@@ -5,18 +5,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Access, Admission, ClientList, ClientRules, Listener, ListenerId, Port, PortListeners, Serves,
-    TlsTermination,
+    Access, ClientList, ClientRules, Listener, ListenerId, Port, PortListeners, Serves, TlsTermination,
 };
 use rustls::ServerConfig;
 
-use crate::client::budget::{Bucket, SharedBudgets, Taken};
+use crate::client::budget::{Bucket, Charged, SharedBudgets};
+use crate::client::connection_limit::ConnectionPermit;
 use crate::client::tls::{Protocols, TlsFactory};
 use crate::client::turns::HandshakeQueue;
 use crate::core::log_limit::LogLimit;
@@ -36,27 +36,22 @@ pub(crate) struct Listeners {
     budgets: SharedBudgets,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
-    /// Of ports that were asked for a name they have not, likewise.
-    refusals: RefCell<HashMap<usize, (Arc<Port>, Refusal), RandomState>>,
-    /// Of ports that connections came to, likewise.
-    terms: RefCell<HashMap<usize, (Arc<Port>, PortTerms), RandomState>>,
+    /// Of ports that were asked for a name they have not.
+    refusals: ByPort<Refusal>,
+    /// Of ports that connections came to.
+    terms: ByPort<Rc<PortTerms>>,
 }
+
+/// By the address of the model's port, which is kept alive, so it is not reused.
+type ByPort<T> = RefCell<HashMap<usize, (Arc<Port>, T), RandomState>>;
 
 /// The terms that all listeners of a port have in common, so that a connection is held to them
 /// before it is known which of them it is for.
-#[derive(Clone, Default)]
 pub(crate) struct PortTerms {
     pub clients: Option<Arc<ClientRules>>,
-    pub budgets: CommonBudgets,
-}
-
-#[derive(Clone, Default)]
-pub(crate) enum CommonBudgets {
-    /// Each listener has its own.
-    #[default]
-    None,
-    /// Those of this one, which may be none at all.
-    Of(Arc<Listener>),
+    pub budgets: Box<[Bucket]>,
+    /// For the warning that clients are kept out, by reason.
+    pub keeping_out: [LogLimit; 3],
 }
 
 /// The way that a TLS port refuses server names that none of its listeners has.
@@ -100,11 +95,6 @@ impl ListenerState {
         &self.shared.handshakes
     }
 
-    /// Identifies the listener in all its versions.
-    pub(crate) fn identity(&self) -> usize {
-        Rc::as_ptr(&self.shared) as usize
-    }
-
     pub(crate) fn has_budgets(&self) -> bool {
         !self.buckets.is_empty()
     }
@@ -112,7 +102,7 @@ impl ListenerState {
     /// Lets a new connection of a client in, or counts why not.
     pub(crate) fn admit(&self, client: IpAddr) -> Result<(), NotAdmitted> {
         self.permit(client)?;
-        self.charge(client)
+        self.charge(&mut Charged::default(), client)
     }
 
     /// True of clients with an address that may connect.
@@ -127,15 +117,12 @@ impl ListenerState {
         }
     }
 
-    /// Takes a connection from each of the budgets.
-    pub(crate) fn charge(&self, client: IpAddr) -> Result<(), NotAdmitted> {
-        match self.buckets.iter().find(|bucket| bucket.take() == Taken::Nothing) {
-            None => Ok(()),
-            Some(Bucket { owner, .. }) => {
-                let why = format_args!("the connections a second of the ListenerPolicy on {owner}");
-                Err(self.keep_out(NotAdmitted::Connections, client, why))
-            }
-        }
+    /// Takes a connection from each of the budgets that it has not been taken from.
+    pub(crate) fn charge(&self, charged: &mut Charged, client: IpAddr) -> Result<(), NotAdmitted> {
+        charged.charge(&self.buckets).map_err(|Bucket { owner, .. }| {
+            let why = format_args!("the connections a second of the ListenerPolicy on {owner}");
+            self.keep_out(NotAdmitted::Connections, client, why)
+        })
     }
 
     /// Counts a client that is kept out, and logs one now and then.
@@ -222,10 +209,17 @@ impl Listeners {
     }
 
     /// Compared once for each version of a port.
-    pub(crate) fn terms(&self, port: &Arc<Port>) -> PortTerms {
+    pub(crate) fn terms(&self, port: &Arc<Port>) -> Rc<PortTerms> {
         let mut terms = self.terms.borrow_mut();
-        let known = terms.entry(Arc::as_ptr(port) as usize);
-        let (_, terms) = known.or_insert_with(|| (port.clone(), PortTerms::of(&port.listeners)));
+        let (_, terms) = terms.entry(Arc::as_ptr(port) as usize).or_insert_with(|| {
+            let budgets = port.listeners.common_budgets();
+            let terms = PortTerms {
+                clients: common_clients(&port.listeners),
+                budgets: budgets.map(|budget| self.budgets.bucket(budget)).collect(),
+                keeping_out: Default::default(),
+            };
+            (port.clone(), Rc::new(terms))
+        });
         terms.clone()
     }
 
@@ -272,16 +266,25 @@ fn common_clients(listeners: &PortListeners) -> Option<Arc<ClientRules>> {
 // === impl PortTerms ===
 
 impl PortTerms {
-    fn of(listeners: &PortListeners) -> Self {
-        let Some(first) = listeners.iter().next() else { return Self::default() };
-        let admission = &first.admission;
-        let have_same = |same: fn(&Admission, &Admission) -> bool| {
-            listeners.iter().all(|it| Arc::ptr_eq(&it.admission, admission) || same(&it.admission, admission))
-        };
-        let budgets = match have_same(|a, b| a.budgets == b.budgets) {
-            true => CommonBudgets::Of(first.clone()),
-            false => CommonBudgets::None,
-        };
-        Self { clients: common_clients(listeners), budgets }
+    /// Counts a client that is kept out before it is known which listener it means, and logs one
+    /// now and then.
+    pub(crate) fn keep_out(
+        &self,
+        permit: &ConnectionPermit,
+        (client, local): (IpAddr, SocketAddr),
+        reason: NotAdmitted,
+        by: std::fmt::Arguments<'_>,
+    ) {
+        permit.not_admitted(reason);
+        if self.keeping_out[reason as usize].is_due() {
+            tracing::warn!(
+                gateway = %permit.gateway(),
+                %local,
+                client = %client.to_canonical(),
+                reason = reason.name(),
+                "clients are kept out of all listeners of a port by {by}; network_server_clients_not_admitted_total counts \
+                 them"
+            );
+        }
     }
 }
