@@ -17,3 +17,6 @@ pub use load::Load;
 pub use namespace::Namespace;
 pub use probe::Probe;
 pub use scenario::{CLIENT_INTERFACE, Scenario};
+
+/// A listener of TCP and one of UDP at [`VIP`], whose backend is in the namespace behind the node.
+pub const GATEWAY_OF_STREAMS: &str = include_str!("../gateway-of-streams.yaml");

@@ -8,52 +8,8 @@ use std::net::{TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_netns_tests::{Scenario, VIP};
+use portcullis_netns_tests::{GATEWAY_OF_STREAMS, Scenario, VIP};
 use portcullis_testbed::{Agent, Datapath, Launch, until};
-
-const GATEWAY: &str = "
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: portcullis}
-spec: {controllerName: portcullis.dev/gateway}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: infra}
-spec:
-  gatewayClassName: portcullis
-  addresses: [{type: IPAddress, value: 10.9.0.1}]
-  listeners:
-    - {name: tcp, port: 5432, protocol: TCP}
-    - {name: udp, port: 53, protocol: UDP}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: TCPRoute
-metadata: {name: tcp, namespace: infra}
-spec: {parentRefs: [{name: edge, sectionName: tcp}], rules: [{backendRefs: [{name: app, port: 80}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: udp, namespace: infra}
-spec: {parentRefs: [{name: edge, sectionName: udp}], rules: [{backendRefs: [{name: app, port: 53}]}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: app, namespace: infra}
-spec:
-  ports:
-    - {name: http, port: 80}
-    - {name: dns, port: 53, protocol: UDP}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: app-1, namespace: infra, labels: {kubernetes.io/service-name: app}}
-addressType: IPv4
-ports:
-  - {name: http, port: 8080}
-  - {name: dns, port: 5353, protocol: UDP}
-endpoints: [{addresses: [10.2.0.2], conditions: {ready: true}}]
-";
 
 #[test]
 fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
@@ -101,7 +57,7 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
 
     // Without the option, the next agent's connections are user space's, and flows end in time.
     let mut launch = agent.crash().unwrap();
-    configure(&scenario, GATEWAY);
+    configure(&scenario, GATEWAY_OF_STREAMS);
     launch.arguments.retain(|argument| argument != "--forwarding" && argument != "auto");
     let agent = launch.start().unwrap();
     get(&mut open);
@@ -131,7 +87,7 @@ fn a_node_that_does_not_route_leaves_it_to_user_space() {
 fn world(test: &str) -> (Scenario, Launch) {
     let scenario = Scenario::without_configuration(test).unwrap();
     scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)).unwrap();
-    configure(&scenario, GATEWAY);
+    configure(&scenario, GATEWAY_OF_STREAMS);
     let launch = forwarding(&scenario);
     (scenario, launch)
 }
@@ -166,7 +122,7 @@ spec: {accessLog: {}}
 ";
     let reference = "  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: logging}}\n";
     let class = "  gatewayClassName: portcullis\n";
-    GATEWAY.replace(class, &format!("{class}{reference}")) + parameters
+    GATEWAY_OF_STREAMS.replace(class, &format!("{class}{reference}")) + parameters
 }
 
 fn shows(agent: &Agent, text: &str) -> anyhow::Result<()> {

@@ -8,53 +8,8 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_netns_tests::{CLIENT_INTERFACE, Scenario, VIP};
+use portcullis_netns_tests::{CLIENT_INTERFACE, GATEWAY_OF_STREAMS, Scenario, VIP};
 use portcullis_testbed::{Agent, Datapath, until};
-
-/// The client is 10.1.0.2.
-const GATEWAY: &str = "
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: portcullis}
-spec: {controllerName: portcullis.dev/gateway}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: infra}
-spec:
-  gatewayClassName: portcullis
-  addresses: [{type: IPAddress, value: 10.9.0.1}]
-  listeners:
-    - {name: tcp, port: 5432, protocol: TCP}
-    - {name: udp, port: 53, protocol: UDP}
----
-apiVersion: gateway.networking.k8s.io/v1alpha2
-kind: UDPRoute
-metadata: {name: udp, namespace: infra}
-spec: {parentRefs: [{name: edge, sectionName: udp}], rules: [{backendRefs: [{name: app, port: 53}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1alpha2
-kind: TCPRoute
-metadata: {name: tcp, namespace: infra}
-spec: {parentRefs: [{name: edge, sectionName: tcp}], rules: [{backendRefs: [{name: app, port: 80}]}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: app, namespace: infra}
-spec:
-  ports:
-    - {name: http, port: 80}
-    - {name: dns, port: 53, protocol: UDP}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: app-1, namespace: infra, labels: {kubernetes.io/service-name: app}}
-addressType: IPv4
-ports:
-  - {name: http, port: 8080}
-  - {name: dns, port: 5353, protocol: UDP}
-endpoints: [{addresses: [10.2.0.2], conditions: {ready: true}}]
-";
 
 const SOON: Duration = Duration::from_secs(10);
 /// For an answer that does not come.
@@ -63,7 +18,7 @@ const NONE: Duration = Duration::from_millis(300);
 #[test]
 fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
     let scenario = Scenario::without_configuration("denied").unwrap();
-    fs::write(scenario.config().join("gateway.yaml"), GATEWAY).unwrap();
+    fs::write(scenario.config().join("gateway.yaml"), GATEWAY_OF_STREAMS).unwrap();
     let socket = scenario.datagrams_at_backends("10.2.0.2:5353").unwrap();
     thread::spawn(move || answer(&socket));
     let agent = scenario.launch_with(Datapath::Ebpf).unwrap().start().unwrap();
@@ -100,7 +55,7 @@ fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
 fn the_part_that_serves_a_listener_follows_its_policy() {
     let scenario = Scenario::without_configuration("served-by").unwrap();
     scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)).unwrap();
-    fs::write(scenario.config().join("gateway.yaml"), GATEWAY).unwrap();
+    fs::write(scenario.config().join("gateway.yaml"), GATEWAY_OF_STREAMS).unwrap();
     let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
     launch.arguments.extend(["--forwarding", "auto"].map(Into::into));
     let agent = launch.start().unwrap();
