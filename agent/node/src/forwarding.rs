@@ -14,8 +14,8 @@ use portcullis_common::flow::{
 };
 use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::monotonic;
 use crate::datapath::Datapath;
 use crate::error::{Error, Unavailable};
 use crate::netlink::links::{RoutedLink, routed_links};
@@ -481,10 +481,4 @@ fn warn_of_common_ports(ports: &RangeInclusive<u16>) {
             ports.end()
         );
     }
-}
-
-/// Nanoseconds, as the programs count them.
-fn monotonic() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

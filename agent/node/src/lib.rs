@@ -13,6 +13,7 @@
 //! ```
 
 mod cleanup;
+mod clock;
 mod datapath;
 mod enforcement;
 mod error;

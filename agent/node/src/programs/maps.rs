@@ -14,8 +14,8 @@ use portcullis_common::abi::{
 };
 use portcullis_common::reason::Reason;
 use rustix::rand::GetRandomFlags;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::monotonic;
 use crate::error::{Error, Unavailable};
 use crate::plan::admission::ClientKey;
 use crate::plan::names::NameKey;
@@ -255,12 +255,6 @@ fn random_key() -> Result<[u32; 2], Error> {
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
     let [a, b, c, d, e, f, g, h] = bytes;
     Ok([u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])])
-}
-
-/// Nanoseconds by the clock of buckets.
-fn monotonic() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn checked_count(given: usize) -> Result<u32, Error> {
