@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Admission, Budget, Gateway, HostMap, Listener, PortKey, Serves};
+use crate::{Admission, Budget, ClientList, ClientRules, Gateway, HostMap, Listener, PortKey, Serves};
 
 #[derive(Clone, Debug)]
 pub struct Port {
@@ -72,6 +72,21 @@ impl PortListeners {
             Self::Tcp(only) | Self::Udp(only) => *only = listener,
         }
         Ok(())
+    }
+
+    /// The addresses that all listeners agree on: by the same lists, or by those of what is above
+    /// them all. One that a listener has of its own leaves the others in common.
+    pub fn common_clients(&self) -> Option<Arc<ClientRules>> {
+        let all: Vec<_> = self.iter().map(|listener| listener.admission.clients.as_ref()).collect();
+        let first = (*all.first()?)?;
+        if all.iter().all(|other| *other == Some(first)) {
+            return Some(first.clone());
+        }
+        let in_all = |level: &&ClientList| {
+            all.iter().all(|rules| rules.is_some_and(|rules| rules.levels().contains(level)))
+        };
+        let levels: Vec<_> = first.levels().iter().filter(in_all).cloned().collect();
+        (!levels.is_empty()).then(|| Arc::new(ClientRules::new(levels)))
     }
 
     /// The budgets that all listeners have, in the order of one of them: those of what is above

@@ -10,9 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{
-    Access, ClientList, ClientRules, Listener, ListenerId, Port, PortListeners, Serves, TlsTermination,
-};
+use portcullis_model::{Access, ClientRules, Listener, ListenerId, Port, Serves, TlsTermination};
 use rustls::ServerConfig;
 
 use crate::client::budget::{Bucket, Charged, SharedBudgets};
@@ -214,7 +212,7 @@ impl Listeners {
         let (_, terms) = terms.entry(Arc::as_ptr(port) as usize).or_insert_with(|| {
             let budgets = port.listeners.common_budgets();
             let terms = PortTerms {
-                clients: common_clients(&port.listeners),
+                clients: port.listeners.common_clients(),
                 budgets: budgets.map(|budget| self.budgets.bucket(budget)).collect(),
                 keeping_out: Default::default(),
             };
@@ -246,21 +244,6 @@ impl Listeners {
         let shared = self.shared.borrow();
         stats.listeners.extend(shared.iter().map(|(id, shared)| (id.clone(), shared.counters.read())));
     }
-}
-
-/// The addresses that all listeners agree on: by the same lists, or by those of what is above
-/// them all. A listener with a list of its own does not keep the others' from being looked at.
-fn common_clients(listeners: &PortListeners) -> Option<Arc<ClientRules>> {
-    let all: Vec<_> = listeners.iter().map(|listener| listener.admission.clients.as_ref()).collect();
-    let first = (*all.first()?)?;
-    if all.iter().all(|other| *other == Some(first)) {
-        return Some(first.clone());
-    }
-    let in_all = |level: &&ClientList| {
-        all.iter().all(|rules| rules.is_some_and(|rules| rules.levels().contains(level)))
-    };
-    let levels: Vec<_> = first.levels().iter().filter(in_all).cloned().collect();
-    (!levels.is_empty()).then(|| Arc::new(ClientRules::new(levels)))
 }
 
 // === impl PortTerms ===
