@@ -150,7 +150,9 @@ pub struct Translation {
     pub seen: u64,
     /// The acknowledgement by which the client confirms a TCP flow, in the entry of the client's
     /// packets on their way in, as the next two. In that of the backend's packets on their way out
-    /// the last one that the backend has sent, and [`RST`] as `client` when either side has.
+    /// the last one that the backend has sent, and [`RST`] as `client` when either side has. In
+    /// that of the backend's packets on their way in the number of the last segment, if `backend`
+    /// is [`ANSWERED`].
     pub acknowledgement: u32,
     /// [`FIN`] and [`RST`], as the client has sent them.
     pub client: u8,

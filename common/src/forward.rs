@@ -2,11 +2,16 @@
 //! a flow begins, is confirmed or forgotten. What is not translated passes untouched, and user
 //! space serves it.
 
+mod ends;
+
 use crate::abi::{Address, FrontendKey, TCP};
 use crate::flow::{
-    ANSWERED, BACKEND, BACKEND_IN, BACKEND_OUT, BY_ADDRESS, CLIENT, CLIENT_IN, CLIENT_OUT, Endpoint, FIN,
-    FULL, Flow, Fragments, Hook, Ip, NodeAddresses, Part, REST, RST, Rule, SEEN, Settings, Side, Slot,
-    Translation, Tuple, UNCONFIRMED, is_closing, linger,
+    ANSWERED, BACKEND_IN, BACKEND_OUT, BY_ADDRESS, CLIENT_IN, CLIENT_OUT, Endpoint, FULL, Flow, Fragments,
+    Hook, Ip, NodeAddresses, Part, REST, RST, Rule, SEEN, Settings, Side, Slot, Translation, Tuple,
+    UNCONFIRMED, is_closing, linger,
+};
+use crate::forward::ends::{
+    client_flags, has_sent, note_backend, note_client, note_progress, note_sent, reopen,
 };
 use crate::nat::{Kind, Packet, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::reason::Reason;
@@ -196,8 +201,10 @@ fn inward<W: World>(world: &W, packet: &Packet) -> Verdict {
         if see_inward(world, key, &entry) == Way::Astray {
             return Verdict::Lose;
         }
-        if is_clients && packet.kind == Kind::Tcp {
-            note_client(world, &entry, packet);
+        match packet.kind {
+            Kind::Tcp if is_clients => note_client(world, &entry, packet),
+            Kind::Tcp => note_sent(&entry, packet),
+            _ => {}
         }
         return Verdict::To(entry.to());
     }
@@ -249,14 +256,6 @@ fn see_inward<W: World>(world: &W, key: &Tuple, entry: &W::Entry) -> Way {
 fn leaves_by<W: World>(world: &W, came_in_by: u32, from: Ip, to: Ip) -> Option<(u32, NodeAddresses)> {
     let index = world.route(came_in_by, from, to)?;
     Some((index, world.interface(index)?))
-}
-
-/// Both sides may end the connection again.
-#[inline(always)]
-fn reopen(entry: &impl Entry) {
-    entry.set_client(0);
-    entry.set_backend(ANSWERED);
-    entry.set_ended_first(0);
 }
 
 /// True of a client's packet that it could not send without having seen the answer.
@@ -343,7 +342,8 @@ fn go_on<W: World>(world: &W, packet: &Packet, entry: &W::Entry) -> Option<Endpo
     let to = entry.to();
     let flow = Flow::of_client_in(&packet.tuple, to, entry.with());
     let (client, backend, seen) = (entry.client(), entry.backend(), entry.seen());
-    let confirms = backend & ANSWERED != 0 && acknowledges(packet, entry.acknowledgement());
+    let answered = entry.acknowledgement();
+    let confirms = backend & ANSWERED != 0 && acknowledges(packet, answered);
     let is_ours = |it: W::Entry| it.to() == flow.client;
     if !world.entry(Kept::New, &flow.key(BACKEND_IN)).is_some_and(is_ours) {
         world.remove(Kept::New, &packet.tuple);
@@ -351,7 +351,9 @@ fn go_on<W: World>(world: &W, packet: &Packet, entry: &W::Entry) -> Option<Endpo
     }
     let now = world.now();
     if confirms {
-        confirm(world, &flow, now, packet, (client | client_flags(packet), backend));
+        // A client that goes on was not reset.
+        let ends = (client | client_flags(packet), backend & !RST);
+        confirm(world, &flow, now, [packet.sequence, answered], ends);
     } else if now.wrapping_sub(seen) > SEEN || world.entry(Kept::New, &flow.key(CLIENT_OUT)).is_none() {
         write(world, &flow, now);
     }
@@ -359,16 +361,20 @@ fn go_on<W: World>(world: &W, packet: &Packet, entry: &W::Entry) -> Option<Endpo
 }
 
 /// Moves a flow to where it stays. What finds no room there stays where it is, and is tried again
-/// with the next packet.
+/// with the next packet. `next` are the numbers of the bytes that come next, from the client and
+/// from the backend.
 #[inline(always)]
-fn confirm<W: World>(world: &W, flow: &Flow, now: u64, packet: &Packet, ends: (u8, u8)) {
+fn confirm<W: World>(world: &W, flow: &Flow, now: u64, next: [u32; 2], ends: (u8, u8)) {
     let put =
         |part: Part, value: &Translation| world.put(Kept::Confirmed, &flow.key(part), value, Put::Always);
     let mut is_written = true;
     for part in [BACKEND_IN, CLIENT_OUT, BACKEND_OUT] {
         let mut value = flow.translation(part, now);
         // The client has been heard: its next byte is the one that the backend waits for.
-        value.acknowledgement = packet.sequence;
+        value.acknowledgement = next[0];
+        if part == BACKEND_IN {
+            (value.acknowledgement, value.backend) = (next[1], ANSWERED);
+        }
         is_written = is_written && put(part, &value);
     }
     let mut value = flow.translation(CLIENT_IN, now);
@@ -503,11 +509,16 @@ fn outward<W: World>(world: &W, packet: &Packet) -> Verdict {
     if is_notable {
         let flow = Flow::of_backend_out(key, entry.to(), entry.with());
         entry.set_backend(ANSWERED);
-        if let Some(state) = world.entry(kept, &flow.key(CLIENT_IN)) {
-            note_backend(&state, packet);
+        if kept == Kept::New || has_sent(world, &flow, packet) {
+            if let Some(state) = world.entry(kept, &flow.key(CLIENT_IN)) {
+                note_backend(&state, packet);
+            }
+            if is_tcp && packet.flags & TCP_RST != 0 {
+                entry.set_client(entry.client() | RST);
+            }
         }
     }
-    if is_tcp && kept == Kept::Confirmed {
+    if is_tcp && kept == Kept::Confirmed && packet.flags & TCP_RST == 0 {
         note_progress(world, &entry, packet);
     }
     see(world, &entry);
@@ -520,91 +531,6 @@ fn see<W: World>(world: &W, entry: &W::Entry) {
     if now.wrapping_sub(entry.seen()) > SEEN {
         entry.set_seen(now);
     }
-}
-
-#[inline(always)]
-fn client_flags(packet: &Packet) -> u8 {
-    if packet.kind == Kind::Tcp { ends(packet.flags) } else { 0 }
-}
-
-#[inline(always)]
-const fn ends(flags: u8) -> u8 {
-    let fin = if flags & TCP_FIN != 0 { FIN } else { 0 };
-    fin | if flags & TCP_RST != 0 { RST } else { 0 }
-}
-
-#[inline(always)]
-fn note_client<W: World>(world: &W, entry: &W::Entry, packet: &Packet) {
-    let flags = client_flags(packet);
-    if flags & RST == 0 && entry.client() & RST != 0 && packet.flags & TCP_SYN == 0 {
-        // A client that goes on has not reset the connection.
-        reopen(entry);
-    }
-    if flags == 0 || entry.client() & flags == flags {
-        return;
-    }
-    let flow = Flow::of_client_in(&packet.tuple, entry.to(), entry.with());
-    let Some(answers) = world.entry(Kept::Confirmed, &flow.key(BACKEND_OUT)) else { return };
-    if !is_in_sequence(packet, answers.acknowledgement()) {
-        // The backend will not believe it either (RFC 9293, section 3.10.7.4).
-        return;
-    }
-    answers.set_client(answers.client() | flags & RST);
-    if entry.ended_first() == 0 {
-        entry.set_ended_first(CLIENT);
-    }
-    entry.set_client(entry.client() | flags);
-}
-
-/// Bytes that a client may have sent and its backend not yet acknowledged, as far as the end of a
-/// connection is believed: one number in 4096.
-const WINDOW: u32 = 1 << 20;
-
-/// True of a segment that ends its direction where the other side may be waiting for it. What lies
-/// behind is sent again, and a reset never is.
-#[inline(always)]
-const fn is_in_sequence(packet: &Packet, expected: u32) -> bool {
-    let slack = if packet.flags & TCP_RST != 0 { 0 } else { WINDOW };
-    // Of flows that an earlier version has begun it is not known.
-    expected == 0 || packet.sequence.wrapping_sub(expected).wrapping_add(slack) < WINDOW + slack
-}
-
-/// Notes how far the backend has come, in the entry of what it sends. One that goes on has neither
-/// reset the connection nor believed a reset: it answers one that is not exact (RFC 5961, section
-/// 3.2).
-#[inline(always)]
-fn note_progress<W: World>(world: &W, entry: &W::Entry, packet: &Packet) {
-    if packet.flags & TCP_RST != 0 {
-        entry.set_client(entry.client() | RST);
-        return;
-    }
-    if packet.flags & TCP_ACK != 0 && entry.acknowledgement() != packet.acknowledgement {
-        entry.set_acknowledgement(packet.acknowledgement);
-    }
-    if entry.client() & RST != 0 {
-        entry.set_client(0);
-        let flow = Flow::of_backend_out(&packet.tuple, entry.to(), entry.with());
-        if let Some(state) = world.entry(Kept::Confirmed, &flow.key(CLIENT_IN)) {
-            reopen(&state);
-        }
-    }
-}
-
-#[inline(always)]
-fn note_backend(state: &impl Entry, packet: &Packet) {
-    let mut flags = state.backend();
-    if packet.kind != Kind::Tcp {
-        flags |= ANSWERED;
-    } else if packet.flags & TCP_SYN != 0 {
-        flags |= ANSWERED;
-        state.set_acknowledgement(packet.sequence.wrapping_add(1));
-    } else {
-        flags |= ends(packet.flags);
-        if state.ended_first() == 0 {
-            state.set_ended_first(BACKEND);
-        }
-    }
-    state.set_backend(flags);
 }
 
 /// The key of the rule that says that an address has others.

@@ -464,8 +464,65 @@ fn a_forged_end_is_no_end() {
 }
 
 #[test]
+fn a_forged_end_of_the_backends_is_no_end() {
+    let maps = Maps::with_ports(61_000, 61_000);
+    let node = maps.connect(CLIENT);
+    for (flags, sequence) in
+        [(TCP_RST, 5000), (TCP_RST, 5001 + (1 << 16)), (TCP_RST | TCP_ACK, 0), (TCP_FIN | TCP_ACK, 1 << 31)]
+    {
+        let forged = segment(BACKEND, node, flags, sequence, 1);
+        assert_eq!(maps.forward(forged), Some((VIP, CLIENT)), "the client judges it");
+        // The client may end its direction.
+        assert_eq!(maps.ack(CLIENT, TCP_FIN, 5001), Some((node, BACKEND)));
+        maps.pass(100 * SECOND);
+        assert_eq!(maps.syn(OTHER), None, "{flags} {sequence}");
+    }
+    // However far it has come, and whatever is forged meanwhile.
+    for step in 0..200 {
+        maps.forward(segment(BACKEND, node, TCP_ACK, 5001 + step * 60_000, 1)).unwrap();
+        maps.forward(segment(BACKEND, node, TCP_ACK, 1 << 31, 1)).unwrap();
+    }
+    maps.forward(segment(BACKEND, node, TCP_RST, 5001 + 200 * 60_000, 0)).unwrap();
+    maps.pass(3 * SECOND);
+    assert_eq!(maps.syn(OTHER), Some(node));
+}
+
+/// It answers a reset that is not exact.
+#[test]
+fn a_client_that_goes_on_was_not_reset() {
+    let maps = Maps::with_ports(61_000, 61_000);
+    let node = maps.connect(CLIENT);
+    maps.forward(segment(BACKEND, node, TCP_RST, 5500, 0)).unwrap();
+    assert_eq!(maps.ack(CLIENT, 0, 5001), Some((node, BACKEND)));
+    maps.pass(100 * SECOND);
+    assert_eq!(maps.syn(OTHER), None);
+    // A reset that comes before the client has confirmed the connection.
+    let maps = Maps::with_ports(61_000, 61_000);
+    let node = maps.syn(CLIENT).unwrap();
+    maps.syn_ack(CLIENT, node);
+    maps.forward(segment(BACKEND, node, TCP_RST, 1 << 31, 0)).unwrap();
+    assert_eq!(maps.ack(CLIENT, 0, 5001), Some((node, BACKEND)));
+    maps.pass(100 * SECOND);
+    assert_eq!(maps.syn(OTHER), None);
+}
+
+/// Its entry has another number in the place of that of the backend's last segment.
+#[test]
+fn the_backend_ends_a_flow_of_an_earlier_version() {
+    let maps = Maps::with_ports(61_000, 61_000);
+    let node = maps.connect(CLIENT);
+    let entry = (&&maps).entry(Kept::Confirmed, &Tuple::new(Hook::In, TCP, BACKEND, node)).unwrap();
+    entry.set_backend(0);
+    entry.set_acknowledgement(1 << 31);
+    maps.ack(CLIENT, TCP_FIN, 5001).unwrap();
+    maps.forward(segment(BACKEND, node, TCP_ACK | TCP_FIN, 9000, 1)).unwrap();
+    maps.pass(3 * SECOND);
+    assert_eq!(maps.syn(OTHER), Some(node));
+}
+
+#[test]
 fn a_backend_that_goes_on_was_not_reset() {
-    for forged in [segment(CLIENT, VIP, TCP_RST, 500, 0), segment(BACKEND, ANY_NODE, TCP_RST, 500, 0)] {
+    for forged in [segment(CLIENT, VIP, TCP_RST, 500, 0), segment(BACKEND, ANY_NODE, TCP_RST, 5500, 0)] {
         let maps = Maps::with_ports(61_000, 61_000);
         let node = maps.connect(CLIENT);
         assert_eq!(node, ANY_NODE);

@@ -488,6 +488,33 @@ fn flooded(family: usize) {
     });
 }
 
+/// From either side, by an attacker that knows both ends' ports and no numbers.
+#[test]
+fn forged_resets_end_no_idle_connection() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let mut connection = world.connect("10.50.0.1");
+        connection.echo().unwrap();
+        let client = connection.stream.local_addr().unwrap();
+        for sequence in [0, 1 << 30, 1 << 31, 3 << 30] {
+            world.backends.enter(|| spoof::reset("10.98.0.2:8080", connection.seen, sequence));
+            world
+                .client
+                .enter(|| spoof::reset(&client.to_string(), "10.50.0.1:80".parse().unwrap(), sequence));
+        }
+        // Ten seconds are what a connection has that has been reset.
+        thread::sleep(Duration::from_secs(11));
+        world.forwarding.tend(Instant::now() + Duration::from_secs(60));
+        assert_eq!(world.forwarding.report().flows, 1);
+        connection.echo().unwrap();
+        support::abort(&connection.stream);
+        drop(connection);
+        thread::sleep(Duration::from_secs(11));
+        world.forwarding.tend(Instant::now() + Duration::from_secs(120));
+        assert_eq!(world.forwarding.report().flows, 0);
+    });
+}
+
 #[test]
 fn frames_with_a_tag_are_rewritten_with_their_checksums() {
     isolated(|pin_dir| {

@@ -1,13 +1,24 @@
-//! Packets from addresses that are not the sender's: half SYNs, half datagrams.
+//! Packets that no stack has sent: floods of SYNs and datagrams, resets, fragments.
 #![cfg(test)]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::PORT;
 
-/// From this thread's namespace.
+/// From this thread's namespace, with a number that its connection may not be at.
+pub(crate) fn reset(from: &str, to: SocketAddr, sequence: u32) {
+    let (from, SocketAddr::V4(to)) = (from.parse::<SocketAddrV4>().unwrap(), to) else { unreachable!() };
+    let mut segment =
+        [&from.port().to_be_bytes()[..], &to.port().to_be_bytes(), &sequence.to_be_bytes()].concat();
+    segment.extend([0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0]);
+    let sum = checksum(*from.ip(), *to.ip(), 6, &segment);
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    send(&packet(*from.ip(), *to.ip(), 6, &segment), *to.ip());
+}
+
+/// Half SYNs, half datagrams, from this thread's namespace.
 pub(crate) fn flood(packets: u32, to: IpAddr) {
     let address = SocketAddr::new(to, 0);
     let socket =
@@ -29,6 +40,12 @@ pub(crate) fn flood(packets: u32, to: IpAddr) {
             std::thread::yield_now();
         }
     }
+}
+
+/// A packet with its header.
+pub(crate) fn send(packet: &[u8], to: Ipv4Addr) {
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc_raw()))).unwrap();
+    socket.send_to(packet, &SocketAddr::new(to.into(), 0).into()).unwrap();
 }
 
 /// A SYN or a datagram.
