@@ -252,7 +252,7 @@ mod tests {
         let frontend = FrontendKey::tcp(at.parse().unwrap());
         let listeners = PortListeners::of(Arc::new(listener));
         let key = PortKey::tcp(frontend.port);
-        let port = Port { gateway: Arc::new(gateway), key, listeners };
+        let port = Port::new(Arc::new(gateway), key, listeners);
         let mut snapshot = Snapshot::default();
         snapshot.frontends.insert(frontend, Arc::new(port));
         for (service, endpoints) in [

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis_model::{ClientRules, FrontendKey, PortListeners, Snapshot};
+use portcullis_model::{ClientRanges, FrontendKey, PortListeners, Snapshot};
 use portcullis_node::NameTable;
 
 /// A table for each port whose listeners are found by server name.
@@ -24,15 +24,8 @@ pub(crate) fn names(snapshot: &Snapshot) -> Vec<NameTable> {
     tables
 }
 
-/// The clients of ports whose listeners all have the same.
-pub(crate) fn clients(snapshot: &Snapshot) -> BTreeMap<FrontendKey, Arc<ClientRules>> {
+/// The addresses that may connect, of ports where not all may.
+pub(crate) fn clients(snapshot: &Snapshot) -> BTreeMap<FrontendKey, Arc<ClientRanges>> {
     let ports = snapshot.frontends.iter();
-    ports.filter_map(|(frontend, port)| Some((*frontend, clients_of_all(&port.listeners)?.clone()))).collect()
-}
-
-/// `None` if the listeners of a port have different ones, or all clients may connect.
-pub(crate) fn clients_of_all(listeners: &PortListeners) -> Option<&Arc<ClientRules>> {
-    let mut all = listeners.iter().map(|listener| listener.admission.clients.as_ref());
-    let first = all.next()??;
-    all.all(|other| other == Some(first)).then_some(first)
+    ports.filter_map(|(frontend, port)| Some((*frontend, port.clients.clone()?))).collect()
 }

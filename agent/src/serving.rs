@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use portcullis_inspect::{Part, ServedListener};
 use portcullis_model::{
-    Admission, Budget, FrontendKey, HostPattern, Listener, PortListeners, Serves, Snapshot, Unserved,
+    Admission, Budget, ClientRules, FrontendKey, HostPattern, Listener, Port, PortListeners, Serves,
+    Snapshot, Unserved,
 };
 use portcullis_node::{Coverage, EnforcedAt, Enforcement};
 
 use crate::forwarding::Mechanism;
-use crate::names::clients_of_all;
 
 /// The snapshot that the data plane serves, and what it made of it.
 #[derive(Clone, Default)]
@@ -39,10 +39,13 @@ enum Moment {
     Datagram,
 }
 
-/// The terms that all listeners of a port have in common.
-struct Common<'p> {
-    clients: bool,
-    budgets: Vec<&'p Budget>,
+/// The clients that a listener refuses, of which its port, and so each of its listeners, refuses
+/// these before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OfPort {
+    All,
+    Some,
+    None,
 }
 
 /// Each listener, in the order of ports and names.
@@ -53,19 +56,19 @@ pub(crate) fn listeners(
 ) -> Vec<ServedListener> {
     let mut listeners = BTreeMap::<_, Vec<ServedListener>>::new();
     for (frontend, port) in &served.snapshot.frontends {
-        let common = Common::of(&port.listeners);
+        let common_budgets: Vec<_> = port.listeners.common_budgets().collect();
         for listener in port.listeners.iter() {
-            let Enforcement { clients, budgets } = enforcement(frontend, &listener.hostname);
+            let places = enforcement(frontend, &listener.hostname);
             let (served_by, steered_by) = served.by(frontend, listener, parts);
             let terms = &listener.admission;
             let entry = ServedListener {
                 addresses: vec![frontend.address],
                 served_by,
                 steered_by,
-                clients: terms.clients.is_some().then(|| parts.clients(&port.listeners, &common, clients)),
+                clients: terms.clients.as_ref().map(|rules| parts.clients(port, rules, &places)),
                 budgets: (!terms.budgets.is_empty()).then(|| {
-                    let moment = common.charge(&port.listeners, &terms.budgets);
-                    parts.budgets(moment, budgets)
+                    let moment = Moment::of_charge(&port.listeners, &common_budgets, &terms.budgets);
+                    parts.budgets(moment, places.budgets)
                 }),
                 ..ServedListener::new(&listener.id, port.key)
             };
@@ -88,14 +91,17 @@ pub(crate) fn places(
     let mut places = BTreeMap::new();
     for (frontend, port) in &served.snapshot.frontends {
         for listener in port.listeners.iter().filter(|it| *it.admission != Admission::default()) {
-            let Enforcement { clients, budgets } = enforcement(frontend, &listener.hostname);
+            let enforced = enforcement(frontend, &listener.hostname);
             let terms = &listener.admission;
-            let kinds = [
-                ("clients", terms.clients.is_some(), clients),
-                ("budgets", !terms.budgets.is_empty(), budgets),
-            ];
-            for (kind, _, place) in kinds.into_iter().filter(|(_, exist, _)| *exist) {
-                *places.entry((kind, place.label())).or_default() += 1;
+            let clients = terms.clients.as_ref().map(|rules| match of_port(port, rules) {
+                OfPort::All if enforced.port_clients != EnforcedAt::Accept => &enforced.port_clients,
+                _ => &enforced.clients,
+            });
+            let budgets = (!terms.budgets.is_empty()).then_some(&enforced.budgets);
+            for (kind, place) in [("clients", clients), ("budgets", budgets)] {
+                if let Some(place) = place {
+                    *places.entry((kind, place.label())).or_default() += 1;
+                }
             }
         }
     }
@@ -151,49 +157,42 @@ impl Served {
     }
 }
 
-// === impl Common ===
-
-impl<'p> Common<'p> {
-    fn of(listeners: &'p PortListeners) -> Self {
-        let budgets = listeners.common_budgets().collect();
-        Self { clients: clients_of_all(listeners).is_some(), budgets }
-    }
-
-    /// The moment at which user space has taken a connection from all budgets of a listener.
-    fn charge(&self, listeners: &PortListeners, budgets: &[Budget]) -> Moment {
-        match listeners {
-            PortListeners::Tls(_) => Moment::ClientHello,
-            PortListeners::Udp(_) => Moment::Datagram,
-            PortListeners::Tcp(_) => Moment::Accept,
-            PortListeners::Http(_) if budgets.iter().all(|it| self.budgets.contains(&it)) => Moment::Accept,
-            PortListeners::Http(_) => Moment::Request,
-        }
-    }
-}
-
 // === impl Parts ===
 
 impl Parts {
-    fn clients(&self, listeners: &PortListeners, common: &Common<'_>, place: EnforcedAt) -> Part {
-        let moment = match listeners {
+    /// Those that the listener refuses: all that its port does, and others where another listener
+    /// permits those.
+    fn clients(&self, port: &Port, rules: &ClientRules, places: &Enforcement) -> Part {
+        let of_port = of_port(port, rules);
+        let moment = match &port.listeners {
             PortListeners::Udp(_) => Moment::Datagram,
-            _ if common.clients => Moment::Accept,
+            _ if of_port == OfPort::All => Moment::Accept,
             PortListeners::Http(_) => Moment::Request,
             PortListeners::Tls(_) | PortListeners::Tcp(_) => Moment::ClientHello,
         };
-        match place {
-            EnforcedAt::Xdp(_) => Part::new(place.to_string(), "elsewhere sk_lookup"),
-            EnforcedAt::SkLookup => {
-                Part::new("sk_lookup", format!("the packet guard is {}", self.no_guard()))
+        let of_none = |place: &str| format!("; whom no listener of the port permits: {place}");
+        let rest = match (of_port, &places.port_clients) {
+            (OfPort::All, place @ EnforcedAt::Xdp(_)) => {
+                return Part::new(place.to_string(), "elsewhere sk_lookup");
             }
-            EnforcedAt::Tc(_) => Part::new(place.to_string(), "elsewhere user space, after the ClientHello"),
-            EnforcedAt::Accept if moment == Moment::Request => {
-                moment.part("the port's listeners permit others")
+            (OfPort::All, place @ EnforcedAt::SkLookup) => {
+                return Part::new(place.to_string(), format!("the packet guard is {}", self.no_guard()));
             }
-            EnforcedAt::Accept if !self.is_steered => moment.part("no kernel programs are in use"),
-            EnforcedAt::Accept if common.clients => moment.part("the kernel's maps have no room for them"),
-            EnforcedAt::Accept => moment.part(self.no_names("the port's listeners permit others")),
+            (OfPort::Some, EnforcedAt::Accept) => of_none("user space, at accept"),
+            (OfPort::Some, place) => of_none(&place.to_string()),
+            (OfPort::All | OfPort::None, _) => String::new(),
+        };
+        if let EnforcedAt::Tc(_) = places.clients {
+            let elsewhere = "elsewhere user space, after the ClientHello".to_owned();
+            return Part::new(places.clients.to_string(), elsewhere + &rest);
         }
+        let why = match moment {
+            Moment::Request => "the port's listeners permit others".to_owned(),
+            _ if !self.is_steered => "no kernel programs are in use".to_owned(),
+            Moment::Accept | Moment::Datagram => "the kernel's maps have no room for them".to_owned(),
+            Moment::ClientHello => self.no_names("the port's listeners permit others"),
+        };
+        moment.part(why + &rest)
     }
 
     fn budgets(&self, moment: Moment, place: EnforcedAt) -> Part {
@@ -225,9 +224,29 @@ impl Parts {
     }
 }
 
+/// The part of the refusals of a listener that are those of its port.
+fn of_port(port: &Port, rules: &ClientRules) -> OfPort {
+    match &port.clients {
+        None => OfPort::None,
+        Some(clients) if clients == rules.ranges() => OfPort::All,
+        Some(_) => OfPort::Some,
+    }
+}
+
 // === impl Moment ===
 
 impl Moment {
+    /// At which user space has taken a connection from all budgets of a listener.
+    fn of_charge(listeners: &PortListeners, common: &[&Budget], budgets: &[Budget]) -> Self {
+        match listeners {
+            PortListeners::Tls(_) => Self::ClientHello,
+            PortListeners::Udp(_) => Self::Datagram,
+            PortListeners::Tcp(_) => Self::Accept,
+            PortListeners::Http(_) if budgets.iter().all(|it| common.contains(&it)) => Self::Accept,
+            PortListeners::Http(_) => Self::Request,
+        }
+    }
+
     fn part(self, why: impl Into<String>) -> Part {
         let by = match self {
             Self::Accept => "user space, at accept",
@@ -278,7 +297,7 @@ mod tests {
         let mut all = PortListeners::of(listeners.next().unwrap());
         listeners.for_each(|listener| all.add(listener).unwrap());
         let gateway = Arc::new(Gateway::new(ObjectName::new("infra", "web")));
-        let port = Arc::new(Port { gateway, key, listeners: all });
+        let port = Arc::new(Port::new(gateway, key, all));
         let mut snapshot = Snapshot::default();
         for address in ["10.9.0.1", "fd09::1"] {
             snapshot.frontends.insert(FrontendKey::new(address.parse().unwrap(), key), port.clone());
@@ -291,12 +310,17 @@ mod tests {
     }
 
     fn at_accept(_: &FrontendKey, _: &HostPattern) -> Enforcement {
-        Enforcement { clients: EnforcedAt::Accept, budgets: EnforcedAt::Accept }
+        Enforcement::USER_SPACE
+    }
+
+    /// Clients of ports are refused here.
+    fn port_at(place: EnforcedAt) -> Enforcement {
+        Enforcement { port_clients: place, ..Enforcement::USER_SPACE }
     }
 
     /// Text of all four parts.
-    fn said(served: &Served, parts: &Parts, place: EnforcedAt) -> Vec<[String; 4]> {
-        let enforcement = |_: &_, _: &_| Enforcement { clients: place.clone(), budgets: EnforcedAt::Accept };
+    fn said(served: &Served, parts: &Parts, places: Enforcement) -> Vec<[String; 4]> {
+        let enforcement = |_: &_, _: &_| places.clone();
         let text = |part: Option<Part>| part.map(|it| it.to_string()).unwrap_or_default();
         listeners(served, parts, enforcement)
             .into_iter()
@@ -311,29 +335,47 @@ mod tests {
     fn listeners_that_differ_are_told_apart_by_user_space() {
         let http = |name, ranges: &[&str]| listener(name, Serves::Http(Arc::default()), admission(ranges));
         let two = served(PortKey::tcp(80), vec![http("a.b", &["10.0.0.0/8"]), http("c.d", &["fd00::/8"])]);
-        let [first, _] = &said(&two, &parts(true, Coverage::default()), EnforcedAt::Accept)[..] else {
-            panic!()
-        };
+        let steering = parts(true, Coverage::default());
+        let [first, _] = &said(&two, &steering, port_at(EnforcedAt::SkLookup))[..] else { panic!() };
         assert_eq!(
             first,
             &[
                 "user space (HTTP): requests are read",
                 "sk_lookup",
-                "user space, at the request: the port's listeners permit others",
+                "user space, at the request: the port's listeners permit others; whom no listener of the port permits: sk_lookup",
                 "user space, at accept: only connections with a server name are counted before",
             ]
         );
         let one = served(PortKey::tcp(80), vec![http("a.b", &["10.0.0.0/8"])]);
-        let steered = said(&one, &parts(true, Coverage::default()), EnforcedAt::SkLookup);
+        let steered = said(&one, &steering, port_at(EnforcedAt::SkLookup));
         assert_eq!(steered[0][2], "sk_lookup: the packet guard is not asked for (--interface)");
-        let guarded = EnforcedAt::Xdp(vec!["eth0".into()]);
-        let guarded = said(&one, &parts(true, Coverage::default()), guarded);
+        let guarded = said(&one, &steering, port_at(EnforcedAt::Xdp(vec!["eth0".into()])));
         assert_eq!(guarded[0][2], "xdp on eth0: elsewhere sk_lookup");
-        let bound = said(&one, &parts(false, Coverage::default()), EnforcedAt::Accept);
+        let bound = said(&one, &parts(false, Coverage::default()), Enforcement::USER_SPACE);
         assert_eq!(bound[0][1], "its own socket: no kernel programs are in use");
         assert_eq!(bound[0][2], "user space, at accept: no kernel programs are in use");
-        let full = said(&one, &parts(true, Coverage::default()), EnforcedAt::Accept);
+        let full = said(&one, &steering, Enforcement::USER_SPACE);
         assert_eq!(full[0][2], "user space, at accept: the kernel's maps have no room for them");
+    }
+
+    #[test]
+    fn a_listener_that_permits_all_that_its_neighbours_do_has_the_terms_of_the_port() {
+        let http = |name, ranges: &[&str]| listener(name, Serves::Http(Arc::default()), admission(ranges));
+        let two = served(PortKey::tcp(80), vec![http("a.b", &["10.0.0.0/8"]), http("c.d", &["10.1.0.0/16"])]);
+        let [wide, narrow] =
+            &said(&two, &parts(true, Coverage::default()), port_at(EnforcedAt::SkLookup))[..]
+        else {
+            panic!()
+        };
+        assert_eq!(wide[2], "sk_lookup: the packet guard is not asked for (--interface)");
+        assert!(narrow[2].starts_with("user space, at the request: "), "{}", narrow[2]);
+        let places = places(&two, |_, _| port_at(EnforcedAt::SkLookup));
+        let clients = [(("clients", "sk_lookup"), 2), (("clients", "userspace"), 2)];
+        assert!(clients.iter().all(|(place, count)| places[place] == *count), "{places:?}");
+        let everyone =
+            served(PortKey::tcp(80), vec![http("a.b", &["10.0.0.0/8"]), http("c.d", &["0.0.0.0/0", "::/0"])]);
+        let first = &said(&everyone, &parts(true, Coverage::default()), Enforcement::USER_SPACE)[0][2];
+        assert_eq!(first, "user space, at the request: the port's listeners permit others");
     }
 
     #[test]
@@ -348,22 +390,31 @@ mod tests {
             (nowhere, "names are read on no interface"),
             (on, "the kernel's maps have no room for them"),
         ] {
-            let said = said(&two, &parts(true, names), EnforcedAt::Accept);
+            let said = said(&two, &parts(true, names), Enforcement::USER_SPACE);
             assert_eq!(said[0][0], "user space (splice): the ClientHello is read");
-            let clients =
-                format!("user space, after the ClientHello: {why}, and the port's listeners permit others");
+            let clients = format!(
+                "user space, after the ClientHello: {why}, and the port's listeners permit others; whom no listener \
+                 of the port permits: user space, at accept"
+            );
             assert_eq!(said[0][2..], [clients, format!("user space, after the ClientHello: {why}")]);
         }
-        let read = said(&two, &parts(true, Coverage::default()), EnforcedAt::Tc(vec!["eth0".into()]));
-        assert_eq!(read[0][2], "tc on eth0: elsewhere user space, after the ClientHello");
+        let read = Enforcement {
+            clients: EnforcedAt::Tc(vec!["eth0".into()]),
+            ..port_at(EnforcedAt::Xdp(vec!["eth1".into()]))
+        };
+        let read = said(&two, &parts(true, Coverage::default()), read);
+        let elsewhere =
+            "elsewhere user space, after the ClientHello; whom no listener of the port permits: xdp on eth1";
+        assert_eq!(read[0][2], format!("tc on eth0: {elsewhere}"));
         let [v4, v6] = ["10.9.0.1", "fd09::1"]
             .map(|address| FrontendKey::new(address.parse().unwrap(), PortKey::tcp(443)));
         let places = places(&two, |frontend, _| match *frontend == v4 {
-            true => Enforcement { clients: EnforcedAt::SkLookup, budgets: EnforcedAt::Accept },
+            true => {
+                Enforcement { clients: EnforcedAt::Tc(vec!["eth0".into()]), ..port_at(EnforcedAt::SkLookup) }
+            }
             false => at_accept(&v6, &HostPattern::Any),
         });
-        let expected =
-            [(("budgets", "userspace"), 4), (("clients", "sk_lookup"), 2), (("clients", "userspace"), 2)];
+        let expected = [(("budgets", "userspace"), 4), (("clients", "tc"), 2), (("clients", "userspace"), 2)];
         assert_eq!(places, expected.into());
     }
 

@@ -1,10 +1,11 @@
 //! A port of a Gateway: the listeners that share it, and how each of them is found. Listeners that
 //! cannot be told apart do not come this far: merging has refused them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Admission, Budget, ClientList, ClientRules, Gateway, HostMap, Listener, PortKey, Serves};
+use crate::{Admission, Budget, ClientRanges, Gateway, HostMap, Listener, PortKey, Serves};
 
 #[derive(Clone, Debug)]
 pub struct Port {
@@ -12,6 +13,9 @@ pub struct Port {
     pub gateway: Arc<Gateway>,
     pub key: PortKey,
     pub listeners: PortListeners,
+    /// The addresses that some of the listeners permits: others need not be told apart by what they
+    /// come for. `None` if all may connect.
+    pub clients: Option<Arc<ClientRanges>>,
 }
 
 /// The listeners of a port: those that are accepted, and those that keep their name without being
@@ -36,6 +40,15 @@ pub struct Mismatch {
     /// The protocols of the listeners that have the port.
     port: String,
     listener: Arc<Listener>,
+}
+
+// === impl Port ===
+
+impl Port {
+    pub fn new(gateway: Arc<Gateway>, key: PortKey, listeners: PortListeners) -> Self {
+        let clients = listeners.clients();
+        Self { gateway, key, listeners, clients }
+    }
 }
 
 // === impl PortListeners ===
@@ -74,19 +87,18 @@ impl PortListeners {
         Ok(())
     }
 
-    /// The addresses that all listeners agree on: by the same lists, or by those of what is above
-    /// them all. One that a listener has of its own leaves the others in common.
-    pub fn common_clients(&self) -> Option<Arc<ClientRules>> {
-        let all: Vec<_> = self.iter().map(|listener| listener.admission.clients.as_ref()).collect();
-        let first = (*all.first()?)?;
-        if all.iter().all(|other| *other == Some(first)) {
-            return Some(first.clone());
+    /// The addresses that some listener permits, or more; `None` if that is all of them.
+    fn clients(&self) -> Option<Arc<ClientRanges>> {
+        let mut distinct = BTreeMap::new();
+        for listener in self.iter() {
+            let ranges = listener.admission.clients.as_ref()?.ranges();
+            distinct.insert(Arc::as_ptr(ranges), ranges);
         }
-        let in_all = |level: &&ClientList| {
-            all.iter().all(|rules| rules.is_some_and(|rules| rules.levels().contains(level)))
-        };
-        let levels: Vec<_> = first.levels().iter().filter(in_all).cloned().collect();
-        (!levels.is_empty()).then(|| Arc::new(ClientRules::new(levels)))
+        if distinct.len() == 1 {
+            return distinct.into_values().next().cloned();
+        }
+        let any = ClientRanges::of_any(distinct.into_values().map(|ranges| &**ranges));
+        (!any.permit_all()).then(|| Arc::new(any))
     }
 
     /// The budgets that all listeners have, in the order of one of them: those of what is above
@@ -174,14 +186,21 @@ impl std::error::Error for Mismatch {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HostPattern, ListenerId, ObjectName, ParentKind, TlsTermination};
+    use crate::{
+        Access, ClientList, ClientRules, HostPattern, ListenerId, ObjectName, ParentKind, TlsTermination,
+    };
 
     fn listener(hostname: &str, serves: Serves) -> Arc<Listener> {
+        admitting(hostname, serves, None)
+    }
+
+    fn admitting(hostname: &str, serves: Serves, clients: Option<ClientRules>) -> Arc<Listener> {
         let gateway = ObjectName::new("infra", "web");
         let id =
             ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: hostname.into() };
         let hostname = HostPattern::parse(hostname).unwrap_or(HostPattern::Any);
-        Arc::new(Listener { id, hostname, serves, admission: Arc::default() })
+        let admission = Arc::new(Admission { clients: clients.map(Arc::new), ..Admission::default() });
+        Arc::new(Listener { id, hostname, serves, admission })
     }
 
     fn https(hostname: &str) -> Arc<Listener> {
@@ -209,5 +228,35 @@ mod tests {
         let refused = port.add(listener("b.com", Serves::Http(Arc::default()))).unwrap_err();
         assert_eq!(refused.to_string(), "Gateway infra/web listener b.com has protocol HTTP, its port HTTPS");
         assert_eq!(port.to_string(), "HTTPS");
+    }
+
+    #[test]
+    fn clients_that_no_listener_permits_are_none_of_the_ports() {
+        let rules = |allow: &[&str], deny: &[&str]| {
+            let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+            Some(ClientRules::new(vec![ClientList { allow: ranges(allow), deny: ranges(deny) }]))
+        };
+        let port = |clients: Vec<Option<ClientRules>>| {
+            let mut listeners = clients
+                .into_iter()
+                .zip(["a.com", "b.com"])
+                .map(|(clients, name)| admitting(name, Serves::Http(Arc::default()), clients));
+            let mut port = PortListeners::of(listeners.next().unwrap());
+            listeners.for_each(|listener| port.add(listener).unwrap());
+            let gateway = Arc::new(Gateway::new(ObjectName::new("infra", "web")));
+            Port::new(gateway, PortKey::tcp(80), port).clients
+        };
+        let denied = |clients: &ClientRanges| {
+            let all = ["10.0.0.1", "10.1.0.1", "192.0.2.1", "fd00::1"];
+            let is_denied = |client: &&str| clients.access(&client.parse().unwrap()) == Access::Denied;
+            all.into_iter().filter(is_denied).collect::<Vec<_>>()
+        };
+        let of_both =
+            port(vec![rules(&["10.0.0.0/8"], &["10.1.0.0/16"]), rules(&[], &["10.1.0.1", "192.0.2.1"])]);
+        assert_eq!(denied(&of_both.unwrap()), ["10.1.0.1", "192.0.2.1"], "by different lists");
+        let tighter = port(vec![rules(&["10.0.0.0/8"], &[]), rules(&["10.1.0.0/16"], &[])]).unwrap();
+        assert_eq!(Some(&*tighter), rules(&["10.0.0.0/8"], &[]).as_ref().map(|it| &**it.ranges()));
+        assert_eq!(port(vec![rules(&[], &["10.0.0.0/8"]), None]), None);
+        assert_eq!(port(vec![rules(&["10.0.0.0/8"], &[]), rules(&[], &["10.0.0.0/8"])]), None);
     }
 }

@@ -249,12 +249,13 @@ impl Datapath {
         let by_name = |holds: bool| {
             if holds && !read.is_empty() { EnforcedAt::Tc(read.clone()) } else { EnforcedAt::Accept }
         };
-        let clients = match group_and_clients(value) {
-            (_, 0) => by_name(terms.clients != 0),
+        let port_clients = match group_and_clients(value) {
+            (_, 0) => EnforcedAt::Accept,
             _ if guarded.is_empty() => EnforcedAt::SkLookup,
             _ => EnforcedAt::Xdp(guarded),
         };
-        Enforcement { clients, budgets: by_name(terms.budgets != [0; 3]) }
+        let clients = by_name(terms.clients != 0);
+        Enforcement { port_clients, clients, budgets: by_name(terms.budgets != [0; 3]) }
     }
 
     fn listener_terms(&self, frontend: &FrontendKey, name: &HostPattern) -> ListenerTerms {

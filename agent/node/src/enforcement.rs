@@ -5,7 +5,9 @@ use std::fmt;
 /// The earliest place for each kind of terms. User space holds to all of them as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enforcement {
-    /// The addresses that may connect.
+    /// The addresses that some listener of the port permits.
+    pub port_clients: EnforcedAt,
+    /// The addresses that the listener permits, where those are fewer.
     pub clients: EnforcedAt,
     /// New connections a second.
     pub budgets: EnforcedAt,
@@ -28,6 +30,12 @@ pub enum EnforcedAt {
     SkLookup,
     /// User space.
     Accept,
+}
+
+impl Enforcement {
+    /// Without kernel programs.
+    pub const USER_SPACE: Self =
+        Self { port_clients: EnforcedAt::Accept, clients: EnforcedAt::Accept, budgets: EnforcedAt::Accept };
 }
 
 impl EnforcedAt {

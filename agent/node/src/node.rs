@@ -18,7 +18,7 @@ use portcullis_model::{BudgetOwner, FrontendKey, HostPattern};
 
 use crate::cleanup::detach_beside;
 use crate::datapath::{Datapath, Options};
-use crate::enforcement::{BudgetUse, EnforcedAt, Enforcement};
+use crate::enforcement::{BudgetUse, Enforcement};
 use crate::error::{Error, RefusedFrontends, Unavailable};
 use crate::forwarding::{self, Ending, Forwarding, ForwardingReport, ForwardingSettings, NotForwarding};
 use crate::netlink::sockets;
@@ -225,7 +225,7 @@ impl Node {
     pub fn enforcement(&self, frontend: &FrontendKey, name: &HostPattern) -> Enforcement {
         match &self.steering {
             Some(steering) => lock(steering).datapath.enforcement(frontend, name),
-            None => Enforcement { clients: EnforcedAt::Accept, budgets: EnforcedAt::Accept },
+            None => Enforcement::USER_SPACE,
         }
     }
 

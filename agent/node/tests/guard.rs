@@ -8,7 +8,6 @@ mod packets;
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use portcullis_common::abi::{TCP, VIP_EXCLUSIVE};
 use portcullis_model::{ClientList, ClientRules, FrontendKey, L4Protocol};
@@ -75,7 +74,7 @@ fn denied_clients_are_dropped_before_there_is_a_connection() {
             (&["192.0.2.2/31", "2001:db8::98"], Reason::PassedListener),
         ] {
             let mut desired = world();
-            let rules = Arc::new(denying(ranges));
+            let rules = denying(ranges).ranges().clone();
             desired.clients = desired.frontends.iter().map(|frontend| (*frontend, rules.clone())).collect();
             datapath.apply(&desired).unwrap();
             for frame in [&v4, &v6, &udp].into_iter().chain(&packed) {
@@ -94,7 +93,7 @@ fn denied_clients_are_dropped_before_there_is_a_connection() {
         // Of one port alone: the same client comes to the others.
         let mut desired = world();
         let of_port = desired.frontends.iter().filter(|frontend| frontend.is_tcp() && frontend.port == 443);
-        let rules = Arc::new(denying(&CLIENTS));
+        let rules = denying(&CLIENTS).ranges().clone();
         desired.clients = of_port.map(|frontend| (*frontend, rules.clone())).collect();
         datapath.apply(&desired).unwrap();
         assert_eq!(run(&mut datapath, &v4).1, [(Reason::DroppedDeniedClient, 1)]);

@@ -294,7 +294,7 @@ fn segment(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &ip, &tcp, payload].concat()
 }
 
-/// Before there is a connection, where all listeners of a port have the same clients.
+/// Before there is a connection, where no listener of a port permits them.
 #[test]
 fn denied_clients_of_a_port_are_refused_at_once() {
     isolated(|pin_dir| {
@@ -304,7 +304,7 @@ fn denied_clients_of_a_port_are_refused_at_once() {
         datapath.set_sockets(&cores.sockets()).unwrap();
         let [v4, v6] = ["10.99.0.1:8080", "[fd99::1]:8080"].map(tcp);
         let mut desired = Desired::new([v4, v6], []);
-        let with = |rules: &Admission| rules.clients.clone().unwrap();
+        let with = |rules: &Admission| rules.clients.as_ref().unwrap().ranges().clone();
         let connect = |frontend: &FrontendKey| {
             client.connect(SocketAddr::new(frontend.address, frontend.port)).map_err(|error| error.kind())
         };
@@ -312,8 +312,8 @@ fn denied_clients_of_a_port_are_refused_at_once() {
         datapath.apply(&desired).unwrap();
         assert_eq!(connect(&v4).unwrap_err(), ErrorKind::ConnectionRefused);
         connect(&v6).unwrap();
-        assert_eq!(datapath.enforcement(&v4, &HostPattern::Any).clients, EnforcedAt::SkLookup);
-        assert_eq!(datapath.enforcement(&v6, &HostPattern::Any).clients, EnforcedAt::Accept);
+        assert_eq!(datapath.enforcement(&v4, &HostPattern::Any).port_clients, EnforcedAt::SkLookup);
+        assert_eq!(datapath.enforcement(&v6, &HostPattern::Any).port_clients, EnforcedAt::Accept);
         desired.clients = BTreeMap::from([
             (v4, with(&denying(&["10.99.0.3", "fd99::/64"]))),
             (v6, with(&denying(&["10.99.0.3", "fd99::/64"]))),
@@ -340,12 +340,12 @@ fn denied_datagrams_are_refused_and_others_arrive() {
         let mut desired = Desired::new(frontends, []);
         let clients = |ranges: &[&str]| {
             let rules = denying(ranges).clients.unwrap();
-            frontends.map(|frontend| (frontend, rules.clone())).into()
+            frontends.map(|frontend| (frontend, rules.ranges().clone())).into()
         };
         desired.clients = clients(&["10.99.0.2", "fd99::/64"]);
         datapath.apply(&desired).unwrap();
         for (address, frontend) in addresses.into_iter().zip(&frontends) {
-            assert_eq!(datapath.enforcement(frontend, &HostPattern::Any).clients, EnforcedAt::SkLookup);
+            assert_eq!(datapath.enforcement(frontend, &HostPattern::Any).port_clients, EnforcedAt::SkLookup);
             let before = count(&datapath, Reason::RefusedDeniedClient);
             assert_eq!(datagram(&client, address), Err(ErrorKind::ConnectionRefused), "{address}");
             assert_eq!(count(&datapath, Reason::RefusedDeniedClient), before + 1, "{address}");
@@ -385,11 +385,11 @@ fn denied_clients_are_dropped_where_they_come_in() {
         let mut open = client.connect(tcp_at).unwrap();
         let (_, accepted) = cores.accept();
         let rules = denying(&["10.99.0.2"]).clients.unwrap();
-        desired.clients = frontends.map(|frontend| (frontend, rules.clone())).into();
+        desired.clients = frontends.map(|frontend| (frontend, rules.ranges().clone())).into();
         datapath.apply(&desired).unwrap();
         for frontend in &frontends {
             let place = datapath.enforcement(frontend, &HostPattern::Any);
-            assert_eq!(place.clients, EnforcedAt::Xdp(vec!["node0".into()]));
+            assert_eq!(place.port_clients, EnforcedAt::Xdp(vec!["node0".into()]));
         }
         let waited = client.connect_within(tcp_at, Duration::from_millis(200)).unwrap_err();
         assert_eq!(waited.kind(), ErrorKind::TimedOut, "nothing answers");

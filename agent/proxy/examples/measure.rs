@@ -140,7 +140,7 @@ fn frontend(address: SocketAddr, serves: Serves) -> (FrontendKey, Arc<Port>) {
     }));
     let frontend = FrontendKey::tcp(address);
     let gateway = Arc::new(Gateway::new(gateway));
-    (frontend, Arc::new(Port { gateway, key: frontend.port_key(), listeners }))
+    (frontend, Arc::new(Port::new(gateway, frontend.port_key(), listeners)))
 }
 
 /// Route 0 takes `/`, the others a prefix of their own.

@@ -132,6 +132,28 @@ async fn the_terms_of_what_is_above_all_listeners_hold_before_a_request() {
     assert_eq!(asked(other, &gateway, "b.com", false).await.unwrap(), 403);
 }
 
+/// By lists of which no two are the same: the client is for none of them, whatever it asks for.
+#[tokio::test]
+async fn a_client_that_no_listener_permits_is_kept_out_before_a_byte_is_read() {
+    for tls in [false, true] {
+        let listeners = vec![
+            web("a.example.com", tls, without(&["127.0.0.64/26"])),
+            web("b.example.com", tls, without(&["127.0.0.66", "127.0.0.77"])),
+        ];
+        let (gateway, _backend) = gateway(listeners).await;
+        let ended = async { connect(BAD, gateway.address).await?.read(&mut [0]).await };
+        assert_eq!(ended.await.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset), "tls: {tls}");
+        assert_eq!(counted(&gateway, None).await, [(NotAdmitted::Address, 1)].into());
+        // One of them permits this one.
+        let other = Ipv4Addr::new(127, 0, 0, 78);
+        assert_eq!(asked(other, &gateway, "b.example.com", tls).await.unwrap(), 200);
+        match asked(other, &gateway, "a.example.com", tls).await {
+            refused if tls => assert!(is_reset(&refused), "{refused:?}"),
+            answered => assert_eq!(answered.unwrap(), 403),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_client_is_kept_out_of_one_name_before_its_handshake_and_let_in_at_another() {
     let listeners = vec![
@@ -328,7 +350,7 @@ async fn datagrams_are_dropped_and_sessions_counted() {
         let listener = Listener { admission: admission.into(), ..listener("udp", "*", serves) };
         let gateway = Arc::new(ModelGateway::new(ObjectName::new("infra", "web")));
         let key = PortKey { number: address.port(), protocol: L4Protocol::Udp };
-        let port = Port { gateway, key, listeners: PortListeners::of(Arc::new(listener)) };
+        let port = Port::new(gateway, key, PortListeners::of(Arc::new(listener)));
         let frontends = [(FrontendKey::new(address.ip(), key), Arc::new(port))].into();
         let snapshot =
             Snapshot { frontends, backends: backends(&[("app/echo:1", &[endpoint])]), ..Snapshot::default() };

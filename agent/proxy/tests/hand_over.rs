@@ -199,7 +199,7 @@ fn udp_snapshot(address: SocketAddr, endpoint: SocketAddr) -> Arc<Snapshot> {
     let udp = listener("udp", "*", Serves::Udp(to(&[("app/echo:1", 1)])));
     let key = PortKey { number: address.port(), protocol: L4Protocol::Udp };
     let gateway = Arc::new(Gateway::new(ObjectName::new("infra", "web")));
-    let port = Port { gateway, key, listeners: PortListeners::of(Arc::new(udp)) };
+    let port = Port::new(gateway, key, PortListeners::of(Arc::new(udp)));
     let frontends = [(FrontendKey::new(address.ip(), key), Arc::new(port))].into();
     let backends = backends(&[("app/echo:1", &[endpoint])]);
     Arc::new(Snapshot { frontends, backends, ..Snapshot::default() })

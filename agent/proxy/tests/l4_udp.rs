@@ -82,7 +82,7 @@ impl Udp {
             let mut gateway = Gateway::new(ObjectName::new("infra", "web"));
             gateway.access_log = self.log;
             let key = PortKey { number: address.port(), protocol: L4Protocol::Udp };
-            let port = Port { gateway: gateway.into(), key, listeners };
+            let port = Port::new(gateway.into(), key, listeners);
             snapshot.frontends.insert(FrontendKey::new(address.ip(), key), Arc::new(port));
         }
         let unserved = self.proxy.apply(Arc::new(snapshot)).await;

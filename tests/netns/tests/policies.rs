@@ -122,20 +122,62 @@ spec:
     }
 }
 
+/// By the first packet where no listener of the port permits it, and else by the name that it asks
+/// for.
+#[test]
+fn a_client_of_one_name_is_refused_at_the_other_and_one_of_none_at_once() {
+    let scenario = Scenario::new("common-clients").unwrap();
+    // By different lists, of which a part is common.
+    configure_at(&scenario, "ListenerSet", "shop/shop", "deny: [10.1.0.0/24]");
+    configure_at(&scenario, "ListenerSet", "blog/blog", "deny: [192.0.2.0/24, 10.1.0.2]");
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    launch.interface = "none".to_owned();
+    launch.arguments.extend(["--name-interface", CLIENT_INTERFACE].map(Into::into));
+    let agent = launch.start().unwrap();
+    assert_eq!(connect_to(&scenario, 443).unwrap_err(), ErrorKind::ConnectionRefused);
+    assert_eq!(count(&agent, "refused-denied-client"), 1.0);
+    let (shop, blog) = ("https://shop.example.com/", "https://blog.example.com/posts");
+    for url in [shop, blog] {
+        assert_eq!(scenario.request(url).send().unwrap().code, Some(7), "refused: {url}");
+    }
+
+    configure_at(&scenario, "ListenerSet", "blog/blog", "deny: [192.0.2.0/24, 10.1.0.3]");
+    until(SOON, || connect_to(&scenario, 443).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
+    let refused = count(&agent, "refused-denied-client");
+    for denied in 1..=3 {
+        assert_eq!(scenario.request(blog).send().unwrap().status, 200);
+        let answer = scenario.request(shop).send().unwrap();
+        assert!(answer.text.contains("reset"), "{answer:?}");
+        assert_eq!(count(&agent, "hello-denied-client"), f64::from(denied));
+    }
+    assert_eq!(count(&agent, "refused-denied-client"), refused);
+    let common = "after the ClientHello; whom no listener of the port permits: sk_lookup";
+    says(
+        &agent,
+        &format!("{{\"by\":\"tc on {CLIENT_INTERFACE}\",\"why\":\"elsewhere user space, {common}\"}}"),
+    )
+    .unwrap();
+}
+
 fn configure(scenario: &Scenario, terms: &str) {
+    configure_at(scenario, "Gateway", "infra/edge", terms);
+}
+
+fn configure_at(scenario: &Scenario, kind: &str, target: &str, terms: &str) {
+    let (namespace, name) = target.split_once('/').unwrap();
     let policy = format!(
         "
 apiVersion: portcullis.dev/v1alpha1
 kind: ListenerPolicy
-metadata: {{name: clients, namespace: infra}}
+metadata: {{name: clients, namespace: {namespace}}}
 spec:
-  targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: edge}}]
+  targetRefs: [{{group: gateway.networking.k8s.io, kind: {kind}, name: {name}}}]
   {terms}
 "
     );
     let partial = scenario.file("partial.yaml");
     fs::write(&partial, policy).unwrap();
-    fs::rename(partial, scenario.config().join("policy.yaml")).unwrap();
+    fs::rename(partial, scenario.config().join(format!("policy-of-{name}.yaml"))).unwrap();
 }
 
 /// Looks for a text in what `portcullis status listeners` shows.
@@ -150,7 +192,11 @@ fn count(agent: &Agent, reason: &str) -> f64 {
 }
 
 fn connect(scenario: &Scenario) -> Result<TcpStream, ErrorKind> {
-    let address = SocketAddr::new(VIP.parse().unwrap(), 5432);
+    connect_to(scenario, 5432)
+}
+
+fn connect_to(scenario: &Scenario, port: u16) -> Result<TcpStream, ErrorKind> {
+    let address = SocketAddr::new(VIP.parse().unwrap(), port);
     let connected = scenario.client.enter(|| Ok(TcpStream::connect_timeout(&address, NONE)));
     connected.unwrap().map_err(|error| error.kind())
 }

@@ -13,7 +13,8 @@ use portcullis_model::{AddressRange, Budget, BudgetOwner, ClientList, ObjectName
 
 use crate::{Fault, Reason};
 
-/// The most that a list has. The schema says so, too; each range is looked at for each client.
+/// The most that a list has. The schema says so, too; the kernel's maps have room for all lists
+/// together.
 const MOST_RANGES: usize = 128;
 /// New connections a second, and at once.
 const MOST_CONNECTIONS: i32 = 1_000_000;

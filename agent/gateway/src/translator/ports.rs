@@ -144,7 +144,7 @@ impl Ports {
         }
         let port = listeners.map(|listeners| {
             let gateway = served_gateway(gateway, gateways, before.as_ref().map(|port| &port.gateway));
-            Arc::new(Port { gateway, key, listeners })
+            Arc::new(Port::new(gateway, key, listeners))
         });
         self.set(gateway, key, port);
     }

@@ -11,7 +11,7 @@ use portcullis_common::abi::{
     Address, Budget, ClientInList, DENIED, LAST_LIST, ListenerTerms, MAX_BUDGETS, MAX_CLIENTS, PERMITTED,
     UNKNOWN_NAMES,
 };
-use portcullis_model::{Access, Admission, BudgetOwner, ClientRules};
+use portcullis_model::{Access, Admission, BudgetOwner, ClientRanges};
 
 use crate::plan::Contents;
 use crate::plan::key::address;
@@ -37,8 +37,8 @@ pub(crate) struct Terms<'o> {
     next_budget: u32,
     /// Of lists, observed or given, by what is in them.
     lists: BTreeMap<Vec<Range>, u32>,
-    /// Numbers of the lists of rules, by where those lie: most listeners share their parent's.
-    read: BTreeMap<*const ClientRules, Option<u32>>,
+    /// Numbers of the lists of ranges, by where those lie: most listeners share their parent's.
+    read: BTreeMap<*const ClientRanges, Option<u32>>,
     next_list: u32,
     /// Entries that there is room for, beside those observed.
     room: usize,
@@ -71,16 +71,16 @@ impl<'o> Terms<'o> {
         }
     }
 
-    /// Adds the terms of a listener. What there is no room for is left to user space.
-    pub(crate) fn admit(&mut self, listener: u32, admission: &'o Admission, clients: Clients) {
+    /// Adds the terms of a listener, except for those by which clients of its port are refused
+    /// before: they have that list. What there is no room for is left to user space.
+    pub(crate) fn admit(&mut self, listener: u32, admission: &'o Admission, of_port: Option<u32>) {
         let mut terms = ListenerTerms::default();
         for (place, budget) in terms.budgets.iter_mut().zip(&admission.budgets) {
             let rate = Budget::new(budget.per_second.get(), budget.burst.get());
             *place = self.budget(&budget.owner, rate).unwrap_or_default();
         }
-        if clients == Clients::OfListeners {
-            terms.clients = admission.clients.as_ref().and_then(|it| self.list(it)).unwrap_or_default();
-        }
+        let clients = admission.clients.as_ref().and_then(|rules| self.list(rules.ranges()));
+        terms.clients = clients.filter(|list| Some(*list) != of_port).unwrap_or_default();
         if terms != ListenerTerms::default() {
             self.listeners.insert(listener, terms);
         }
@@ -112,19 +112,18 @@ impl<'o> Terms<'o> {
 
     /// The number of the list of these clients. A list is never changed: another one takes its
     /// place where it is referred to.
-    pub(crate) fn list(&mut self, rules: &'o Arc<ClientRules>) -> Option<u32> {
-        if let Some(list) = self.read.get(&Arc::as_ptr(rules)) {
+    pub(crate) fn list(&mut self, ranges: &'o Arc<ClientRanges>) -> Option<u32> {
+        if let Some(list) = self.read.get(&Arc::as_ptr(ranges)) {
             return *list;
         }
-        let list = self.new_list(rules);
-        self.read.insert(Arc::as_ptr(rules), list);
+        let list = self.new_list(ranges);
+        self.read.insert(Arc::as_ptr(ranges), list);
         list
     }
 
-    fn new_list(&mut self, rules: &ClientRules) -> Option<u32> {
-        let mut ranges: Vec<Range> = rules
-            .ranges()
-            .into_iter()
+    fn new_list(&mut self, ranges: &ClientRanges) -> Option<u32> {
+        let mut ranges: Vec<Range> = ranges
+            .iter()
             .map(|(range, access)| {
                 let (first, prefix) = range.bits();
                 let access = match access {
@@ -154,14 +153,6 @@ impl<'o> Terms<'o> {
     }
 }
 
-/// The clients of a listener as they are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clients {
-    /// Before the listener is found: those of the port's listeners are the same.
-    OfPort,
-    OfListeners,
-}
-
 /// In bits, of the list's number and an address whose IPv4 form is mapped into IPv6.
 fn prefix_in_list(first: IpAddr, prefix: u8) -> u32 {
     let mapped = if first.is_ipv4() { 96 } else { 0 };
@@ -189,7 +180,7 @@ impl fmt::Display for ClientKey {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_model::{self as model, ClientList, ObjectName, ParentKind};
+    use portcullis_model::{self as model, ClientList, ClientRules, ObjectName, ParentKind};
 
     use super::*;
 
@@ -211,7 +202,7 @@ mod tests {
     fn admitted(listeners: &[Admission], observed: &Contents, owners: &Owners) -> (Contents, Owners) {
         let mut terms = Terms::new(observed, owners);
         for (number, admission) in (0..).zip(listeners) {
-            terms.admit(number, admission, Clients::OfListeners);
+            terms.admit(number, admission, None);
         }
         let Terms { given, listeners, budgets, clients, .. } = terms;
         (Contents { listeners, budgets, clients, ..Contents::default() }, given)

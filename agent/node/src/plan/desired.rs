@@ -6,10 +6,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use portcullis_common::abi::{NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED, frontend_value};
-use portcullis_model::{ClientRules, FrontendKey};
+use portcullis_model::{ClientRanges, FrontendKey};
 
 use crate::plan::Contents;
-use crate::plan::admission::{Clients, Owners, Terms};
+use crate::plan::admission::{Owners, Terms};
 use crate::plan::key::{address, key};
 use crate::plan::names::{NameTable, Numbered, numbered};
 
@@ -29,8 +29,8 @@ pub struct Desired {
     pub vips: BTreeMap<IpAddr, Sharing>,
     /// The server names of ports whose listeners are found by them.
     pub names: Vec<NameTable>,
-    /// The clients of ports whose listeners all have the same.
-    pub clients: BTreeMap<FrontendKey, Arc<ClientRules>>,
+    /// The addresses that some listener of a port permits, of ports where that is not all.
+    pub clients: BTreeMap<FrontendKey, Arc<ClientRanges>>,
     /// ClientHellos a second, and at once, that each port gets for names that no listener has; any
     /// number if none is given.
     pub unknown_names: Option<NonZeroU32>,
@@ -42,7 +42,7 @@ pub struct Wanted {
     pub frontends: BTreeSet<FrontendKey>,
     /// As in [`Desired::names`] and [`Desired::clients`].
     pub names: Vec<NameTable>,
-    pub clients: BTreeMap<FrontendKey, Arc<ClientRules>>,
+    pub clients: BTreeMap<FrontendKey, Arc<ClientRanges>>,
 }
 
 /// Other users of a VIP.
@@ -75,17 +75,22 @@ impl Desired {
     pub(crate) fn contents(&self, observed: &Contents, owners: &Owners) -> (Contents, Owners) {
         let Numbered { frontends: name_tables, names, listeners } = numbered(&self.names, observed);
         let mut terms = Terms::new(observed, owners);
+        // Ports come first: where there is no room for all, more is refused by theirs.
+        let clients: BTreeMap<_, _> = self
+            .clients
+            .iter()
+            .filter_map(|(frontend, ranges)| Some((*frontend, terms.list(ranges)?)))
+            .collect();
         for (listener, table, admission) in listeners {
-            let is_told_before = table.frontends.iter().all(|frontend| self.clients.contains_key(frontend));
-            let clients = if is_told_before { Clients::OfPort } else { Clients::OfListeners };
-            terms.admit(listener, admission, clients);
+            let of_port = table.frontends.first().and_then(|frontend| clients.get(frontend));
+            terms.admit(listener, admission, of_port.copied());
         }
         for (table, rate) in name_tables.values().zip(std::iter::repeat(self.unknown_names)) {
             rate.iter().for_each(|rate| terms.limit_unknown(*table, *rate));
         }
         let frontends = self.frontends.iter().map(|frontend| {
-            let clients = self.clients.get(frontend).and_then(|rules| terms.list(rules));
-            (key(frontend), frontend_value(GROUP, clients.unwrap_or_default()))
+            let clients = clients.get(frontend).copied().unwrap_or_default();
+            (key(frontend), frontend_value(GROUP, clients))
         });
         let frontends: Vec<_> = frontends.collect();
         let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());

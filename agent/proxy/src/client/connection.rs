@@ -172,8 +172,8 @@ impl Opener {
         })
     }
 
-    /// Lets a connection in, if its port is a Gateway's that has room for it, and the terms that
-    /// all listeners of the port have in common permit it. The address and port that it came to
+    /// Lets a connection in, if its port is a Gateway's that has room for it, and the terms of
+    /// the port permit it. The address and port that it came to
     /// determine the Gateway whose limits apply, before a byte is read.
     fn admit(&self, local: SocketAddr, client: IpAddr) -> Result<Admitted, End> {
         let current = self.snapshot.load();
@@ -196,7 +196,7 @@ impl Opener {
             return Ok(Admitted { permit, first, charge: Charge::Before });
         }
         let terms = self.listeners.terms(port);
-        let access = terms.clients.as_ref().map(|rules| rules.access(&client.to_canonical()));
+        let access = terms.clients.as_ref().map(|ranges| ranges.access(&client.to_canonical()));
         if access == Some(Access::Denied) {
             let why = format_args!("the addresses that their ListenerPolicies permit");
             terms.keep_out(&permit, (client, local), NotAdmitted::Address, why);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Access, ClientRules, Listener, ListenerId, Port, Serves, TlsTermination};
+use portcullis_model::{Access, ClientRanges, Listener, ListenerId, Port, Serves, TlsTermination};
 use rustls::ServerConfig;
 
 use crate::client::budget::{Bucket, Charged, SharedBudgets};
@@ -43,10 +43,10 @@ pub(crate) struct Listeners {
 /// By the address of the model's port, which is kept alive, so it is not reused.
 type ByPort<T> = RefCell<HashMap<usize, (Arc<Port>, T), RandomState>>;
 
-/// The terms that all listeners of a port have in common, so that a connection is held to them
-/// before it is known which of them it is for.
+/// The terms to which a connection is held before it is known which of the port's listeners it is
+/// for: the addresses that some of them permit, and the budgets that all of them have in common.
 pub(crate) struct PortTerms {
-    pub clients: Option<Arc<ClientRules>>,
+    pub clients: Option<Arc<ClientRanges>>,
     pub budgets: Box<[Bucket]>,
     /// For the warning that clients are kept out, by reason.
     pub keeping_out: [LogLimit; 3],
@@ -212,7 +212,7 @@ impl Listeners {
         let (_, terms) = terms.entry(Arc::as_ptr(port) as usize).or_insert_with(|| {
             let budgets = port.listeners.common_budgets();
             let terms = PortTerms {
-                clients: port.listeners.common_clients(),
+                clients: port.clients.clone(),
                 budgets: budgets.map(|budget| self.budgets.bucket(budget)).collect(),
                 keeping_out: Default::default(),
             };

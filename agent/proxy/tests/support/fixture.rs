@@ -59,7 +59,7 @@ pub fn snapshot(
     listeners.for_each(|listener| port.add(listener).unwrap());
     let listeners = port;
     let gateway = Arc::new(model::Gateway::new(ObjectName::new("infra", "web")));
-    let port = Arc::new(Port { gateway, key: frontend.port_key(), listeners });
+    let port = Arc::new(Port::new(gateway, frontend.port_key(), listeners));
     let backends = backends.iter().map(|(name, endpoints)| {
         let name = BackendName((*name).into());
         let backend = Backend {

@@ -106,7 +106,7 @@ impl World {
             let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
             if let Some(listeners) = listeners(specs) {
                 let gateway = Arc::new(gateway.clone());
-                let port = Port { gateway, key: PortKey::tcp(number), listeners };
+                let port = Port::new(gateway, PortKey::tcp(number), listeners);
                 snapshot.frontends.insert(FrontendKey::tcp(address), Arc::new(port));
             }
         }

@@ -40,7 +40,7 @@ fn listener(name: &str, serves: Serves) -> Arc<Listener> {
 
 fn port(listeners: PortListeners) -> Port {
     let gateway = Arc::new(Gateway::new(ObjectName::new("test", "gateway")));
-    Port { gateway, key: PortKey::tcp(8080), listeners }
+    Port::new(gateway, PortKey::tcp(8080), listeners)
 }
 
 /// A port whose listener for `a.com` has these rules.
