@@ -178,6 +178,9 @@ impl Parts {
             (OfPort::All, place @ EnforcedAt::SkLookup) => {
                 return Part::new(place.to_string(), format!("the packet guard is {}", self.no_guard()));
             }
+            (OfPort::Some, EnforcedAt::Accept) if self.is_steered => {
+                of_none("user space, at accept (the kernel's maps have no room for them)")
+            }
             (OfPort::Some, EnforcedAt::Accept) => of_none("user space, at accept"),
             (OfPort::Some, place) => of_none(&place.to_string()),
             (OfPort::All | OfPort::None, _) => String::new(),
@@ -394,7 +397,7 @@ mod tests {
             assert_eq!(said[0][0], "user space (splice): the ClientHello is read");
             let clients = format!(
                 "user space, after the ClientHello: {why}, and the port's listeners permit others; whom no listener \
-                 of the port permits: user space, at accept"
+                 of the port permits: user space, at accept (the kernel's maps have no room for them)"
             );
             assert_eq!(said[0][2..], [clients, format!("user space, after the ClientHello: {why}")]);
         }

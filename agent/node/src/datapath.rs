@@ -14,11 +14,10 @@ use portcullis_model::{BudgetOwner, FrontendKey, HostPattern};
 use crate::enforcement::{EnforcedAt, Enforcement};
 use crate::error::{Error, Unavailable};
 use crate::plan::admission::Owners;
-use crate::plan::desired::{Desired, GROUP, Sharing, flags};
+use crate::plan::desired::{Desired, GROUP, Sharing, Sought, flags};
 use crate::plan::key::{address, key};
 use crate::plan::names::NameKey;
-use crate::plan::table::Change;
-use crate::plan::{Contents, Op, plan};
+use crate::plan::{Contents, Incomplete, Op, plan};
 use crate::programs::attach::{self, Attachment, Coverage, Unguarded};
 use crate::programs::guards::{self, Guards, Hook};
 use crate::programs::interfaces::Interfaces;
@@ -167,35 +166,43 @@ impl Datapath {
     }
 
     /// Makes the maps hold what is desired and returns what had to be written. An error keeps
-    /// nothing else from being written: a map that is full is full for what is new only. Give the
-    /// sockets first: what is desired is served from the moment it is written.
+    /// nothing else from being written: a map that is full is full for what is new only, and what
+    /// could be written in part only is referred to by nothing. Give the sockets first: what is
+    /// desired is served from the moment it is written.
     pub fn apply(&mut self, desired: &Desired) -> Result<Vec<Op>, Error> {
-        let (contents, owners) = desired.contents(&self.contents, &self.owners);
-        let ops = plan(&self.contents, &contents);
-        self.owners = owners;
-        let unwritten: Vec<_> = ops.iter().copied().filter(|op| self.execute(*op).is_err()).collect();
-        // What goes comes last, and makes room.
-        let mut failed = None;
-        for op in unwritten {
-            if let Err(error) = self.execute(op) {
-                failed = failed.or(Some(error));
-                self.forget_table(op)?;
-            }
+        let (ops, outcome) = self.approach(desired);
+        if outcome.is_ok() {
+            return Ok(ops);
         }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(ops),
-        }
+        // What goes came last, and made room.
+        let (more, outcome) = self.approach(desired);
+        outcome.map(|()| [ops, more].concat())
     }
 
-    /// Nothing is looked up in a table that lacks a name: it would be taken for one that no
-    /// listener has.
-    fn forget_table(&mut self, unwritten: Op) -> Result<(), Error> {
-        let Op::Name(Change::Put(name, _)) = unwritten else { return Ok(()) };
-        let tables = self.contents.name_tables.iter();
-        let having = tables.filter(|(_, table)| **table == name.table()).map(|(frontend, _)| *frontend);
-        let having: Vec<_> = having.collect();
-        having.into_iter().try_for_each(|frontend| self.execute(Op::NameTable(Change::Remove(frontend))))
+    /// Writes what can be written, and returns the first error.
+    fn approach(&mut self, desired: &Desired) -> (Vec<Op>, Result<(), Error>) {
+        let Sought { contents, owners, lists_left_out } = desired.contents(&self.contents, &self.owners);
+        self.owners = owners;
+        let mut outcome = match lists_left_out {
+            0 => Ok(()),
+            lists => Err(Error::NoRoomForClients { lists }),
+        };
+        let (mut written, mut incomplete) = (Vec::new(), Incomplete::default());
+        for op in plan(&self.contents, &contents) {
+            let Some(op) = incomplete.allow(op) else { continue };
+            let Err(error) = self.execute(op) else {
+                written.push(op);
+                continue;
+            };
+            outcome = outcome.and(Err(error));
+            for instead in incomplete.replace(op, &self.contents) {
+                outcome = outcome.and(self.execute(instead));
+            }
+        }
+        for op in incomplete.remainders(&self.contents) {
+            outcome = outcome.and(self.execute(op));
+        }
+        (written, outcome)
     }
 
     /// Removes the programs of agents whose maps this one cannot use. To be called after

@@ -9,6 +9,7 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::pin::PinError;
 use aya::programs::ProgramError;
+use portcullis_common::abi::MAX_CLIENTS;
 use portcullis_model::FrontendKey;
 
 use crate::ownership::Insecure;
@@ -86,6 +87,11 @@ fn is_taken(error: &ProgramError) -> bool {
 pub enum Error {
     #[error("cannot write {entry} to the BPF map {map} (is it full?): {}", chain(.source))]
     Write { map: &'static str, entry: String, source: Box<MapError> },
+    #[error(
+        "the BPF map CLIENTS has no room for {lists} lists of clients, it holds {MAX_CLIENTS} ranges: name wider \
+         ranges in ListenerPolicies, or fewer"
+    )]
+    NoRoomForClients { lists: usize },
     #[error("cannot read the BPF map {map}: {}", chain(.source))]
     Read { map: &'static str, source: Box<MapError> },
     #[error("{given} sockets of one family, but a listener group holds {most}; lower the number of cores")]

@@ -8,11 +8,13 @@ pub(crate) mod key;
 pub(crate) mod names;
 pub(crate) mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use portcullis_common::abi::{Address, Budget, FrontendKey, ListenerTerms, TCP, UDP, VIP_EXCLUSIVE};
+use portcullis_common::abi::{
+    Address, Budget, FrontendKey, ListenerTerms, TCP, UDP, VIP_EXCLUSIVE, frontend_value, group_and_clients,
+};
 
 use admission::ClientKey;
 use names::NameKey;
@@ -72,6 +74,60 @@ pub fn plan(observed: &Contents, desired: &Contents) -> Vec<Op> {
     let old_names =
         tables.remove.into_iter().map(Op::NameTable).chain(names.remove.into_iter().map(Op::Name));
     new_terms.chain(new).chain(new_names).chain(old_names).chain(old).chain(old_terms).collect()
+}
+
+/// Lists of clients and tables of names that lack an entry which could not be written. Nothing may
+/// refer to them: what they lack would be taken for another answer.
+#[derive(Default)]
+pub(crate) struct Incomplete {
+    lists: BTreeSet<u32>,
+    tables: BTreeSet<u32>,
+}
+
+// === impl Incomplete ===
+
+impl Incomplete {
+    /// Takes note of a write that failed, and returns those that are to be done instead: user space
+    /// decides where the kernel knows nothing, or else would know what held before.
+    pub(crate) fn replace(&mut self, failed: Op, contents: &Contents) -> Vec<Op> {
+        match failed {
+            Op::Client(Change::Put(key, _)) => {
+                self.lists.insert(key.list);
+                Vec::new()
+            }
+            Op::Name(Change::Put(name, _)) => {
+                self.tables.insert(name.table());
+                let having = contents.name_tables.iter().filter(|(_, table)| **table == name.table());
+                having.map(|(frontend, _)| Op::NameTable(Change::Remove(*frontend))).collect()
+            }
+            Op::Listener(Change::Put(number, _)) => vec![Op::Listener(Change::Remove(number))],
+            Op::Budget(Change::Put(number, _)) => vec![Op::Budget(Change::Remove(number))],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The write without a reference to what is incomplete; `None` if it is for nothing else.
+    pub(crate) fn allow(&self, op: Op) -> Option<Op> {
+        match op {
+            Op::Client(Change::Put(key, _)) if self.lists.contains(&key.list) => None,
+            Op::NameTable(Change::Put(_, table)) if self.tables.contains(&table) => None,
+            Op::Frontend(Change::Put(key, value)) => {
+                let (group, clients) = group_and_clients(value);
+                let clients = if self.lists.contains(&clients) { 0 } else { clients };
+                Some(Op::Frontend(Change::Put(key, frontend_value(group, clients))))
+            }
+            Op::Listener(Change::Put(number, terms)) if self.lists.contains(&terms.clients) => {
+                Some(Op::Listener(Change::Put(number, ListenerTerms { clients: 0, ..terms })))
+            }
+            other => Some(other),
+        }
+    }
+
+    /// The writes that remove what there is of lists.
+    pub(crate) fn remainders(&self, contents: &Contents) -> Vec<Op> {
+        let written = contents.clients.keys().filter(|key| self.lists.contains(&key.list));
+        written.map(|key| Op::Client(Change::Remove(*key))).collect()
+    }
 }
 
 impl Contents {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use portcullis_log::LastLogged;
 use portcullis_model::FrontendKey;
 
 use crate::datapath::Datapath;
@@ -21,6 +22,8 @@ pub(crate) struct Steering {
     unknown_names: Option<NonZeroU32>,
     closing: Closing,
     next_guarding: Instant,
+    /// The error for which terms are left to user space.
+    unwritten: LastLogged,
 }
 
 /// Time between looks at the interfaces that should have the packet guard.
@@ -36,7 +39,8 @@ impl Steering {
     pub(crate) fn new(datapath: Datapath, drain: Duration, unknown_names: Option<NonZeroU32>) -> Self {
         let closing = Closing { until: BTreeMap::new(), drain };
         let (served, terms) = (BTreeSet::new(), Wanted::default());
-        Self { datapath, served, terms, unknown_names, closing, next_guarding: Instant::now() }
+        let unwritten = LastLogged::default();
+        Self { datapath, served, terms, unknown_names, closing, next_guarding: Instant::now(), unwritten }
     }
 
     /// Writes only what differs from the maps. Those of the frontends that are `taken` are left to
@@ -59,12 +63,21 @@ impl Steering {
         desired.names.iter_mut().for_each(|table| table.frontends.retain(|it| wanted.contains(it)));
         self.terms = terms;
         match self.datapath.apply(&desired) {
-            Ok(_) => self.served = wanted,
+            Ok(_) => {
+                self.unwritten.clear(&());
+                self.served = wanted;
+            }
             Err(error) => {
-                tracing::debug!("{error}");
                 let (served, missing) = wanted.into_iter().partition(|it| self.datapath.steers(it));
                 self.served = served;
                 let missing: BTreeSet<_> = missing;
+                // Those that are missing have it in their statuses.
+                let unwritten = missing.is_empty().then(|| error.to_string());
+                if let Some(error) = self.unwritten.update((), unwritten) {
+                    tracing::warn!(
+                        "some terms of listeners are left to user space, which keeps to all of them: {error}"
+                    );
+                }
                 refused.extend(missing.into_iter().map(|frontend| (frontend, error.to_string())));
             }
         }

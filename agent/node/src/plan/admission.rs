@@ -42,6 +42,7 @@ pub(crate) struct Terms<'o> {
     next_list: u32,
     /// Entries that there is room for, beside those observed.
     room: usize,
+    pub(crate) lists_left_out: usize,
     pub(crate) listeners: BTreeMap<u32, ListenerTerms>,
     pub(crate) budgets: BTreeMap<u32, Budget>,
     pub(crate) clients: BTreeMap<ClientKey, u32>,
@@ -65,6 +66,7 @@ impl<'o> Terms<'o> {
             read: BTreeMap::new(),
             next_list: 1,
             room: (MAX_CLIENTS as usize).saturating_sub(observed.clients.len()),
+            lists_left_out: 0,
             listeners: BTreeMap::new(),
             budgets: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -117,6 +119,7 @@ impl<'o> Terms<'o> {
             return *list;
         }
         let list = self.new_list(ranges);
+        self.lists_left_out += usize::from(list.is_none());
         self.read.insert(Arc::as_ptr(ranges), list);
         list
     }

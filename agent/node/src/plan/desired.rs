@@ -45,6 +45,14 @@ pub struct Wanted {
     pub clients: BTreeMap<FrontendKey, Arc<ClientRanges>>,
 }
 
+/// The contents of the maps that come next to what is desired.
+pub(crate) struct Sought {
+    pub(crate) contents: Contents,
+    pub(crate) owners: Owners,
+    /// Lists of clients for which there is no room beside what is observed.
+    pub(crate) lists_left_out: usize,
+}
+
 /// Other users of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
@@ -72,7 +80,7 @@ impl Desired {
 
     /// The same, as the maps hold it, which have been `observed`, and whose the budgets are. An
     /// unspecified address is no VIP.
-    pub(crate) fn contents(&self, observed: &Contents, owners: &Owners) -> (Contents, Owners) {
+    pub(crate) fn contents(&self, observed: &Contents, owners: &Owners) -> Sought {
         let Numbered { frontends: name_tables, names, listeners } = numbered(&self.names, observed);
         let mut terms = Terms::new(observed, owners);
         // Ports come first: where there is no room for all, more is refused by theirs.
@@ -95,7 +103,7 @@ impl Desired {
         let frontends: Vec<_> = frontends.collect();
         let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());
         let leaving = self.leaving.difference(&self.frontends).map(|frontend| (key(frontend), NO_GROUP));
-        let Terms { given, listeners, budgets, clients, .. } = terms;
+        let Terms { given, listeners, budgets, clients, lists_left_out, .. } = terms;
         let contents = Contents {
             frontends: frontends.into_iter().chain(leaving).collect(),
             vips: vips.map(|(ip, sharing)| (address(*ip), flags(*sharing))).collect(),
@@ -105,7 +113,7 @@ impl Desired {
             budgets,
             clients,
         };
-        (contents, given)
+        Sought { contents, owners: given, lists_left_out }
     }
 }
 
