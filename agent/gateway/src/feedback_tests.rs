@@ -65,6 +65,35 @@ fn programmed(holder: &Value) -> String {
     format!("{} {}: {}", text("status"), text("reason"), text("message"))
 }
 
+/// It says what is so, of each target by itself.
+#[test]
+fn a_policy_is_programmed_where_a_listener_of_its_target_is() {
+    let (mut translator, _) = translator(&[80]);
+    let policy = |namespace: &str, kind: &str, name: &str| {
+        let target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": name});
+        let manifest = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "ListenerPolicy",
+            "metadata": {"name": "p", "namespace": namespace},
+            "spec": {"targetRefs": [target], "deny": ["192.0.2.0/24"]}});
+        Change::Set(Object::from_json(manifest).unwrap().unwrap())
+    };
+    let key = |namespace: &str| ObjectKey::new(Kind::ListenerPolicy, ObjectName::new(namespace, "p"));
+    let policies = vec![policy("infra", "Gateway", "web"), policy("shop", "ListenerSet", "set")];
+    let before = translator.apply(policies).statuses;
+    let said = |status: &Status| programmed(&status.to_json()["ancestors"][0]);
+    for namespace in ["infra", "shop"] {
+        assert!(said(&before[&key(namespace)]).starts_with("True Programmed: "));
+    }
+    let turned = changed(&mut translator, unserved(&[80]));
+    assert!(said(&turned[&key("shop")]).starts_with("False NoListener: "));
+    assert!(!turned.contains_key(&key("infra")), "the Gateway's own listener is served");
+    let turned = changed(&mut translator, unserved(&[80, 8080]));
+    assert!(said(&turned[&key("infra")]).starts_with("False NoListener: "));
+    let turned = changed(&mut translator, unserved(&[]));
+    for namespace in ["infra", "shop"] {
+        assert_eq!(turned[&key(namespace)], before[&key(namespace)]);
+    }
+}
+
 #[test]
 fn a_refused_frontend_turns_the_object_that_has_its_listeners() {
     let (mut translator, outcome) = translator(&[80]);

@@ -54,8 +54,6 @@ names! {
         OverlappingTLSConfig,
         /// GatewayClass: the installed CRDs are of a version we know.
         SupportedVersion,
-        /// Policies of ours: the data plane does what the policy says (GEP-713).
-        Enforced,
         /// Gateways, ListenerSets and listeners that are held to ListenerPolicies (GEP-713).
         ListenerPolicyAffected in "portcullis.dev",
     }
@@ -117,7 +115,7 @@ names! {
         PartiallyAttached,
         Supported,
         // Policies
-        Enforced,
+        /// Of ours, where there is nothing to hold to it. The specification has no reason for it.
         NoListener,
         PolicyAffected,
         TargetNotFound,
@@ -158,8 +156,7 @@ impl ConditionType {
             | Self::Programmed
             | Self::ResolvedRefs
             | Self::Attached
-            | Self::SupportedVersion
-            | Self::Enforced => Polarity::Positive,
+            | Self::SupportedVersion => Polarity::Positive,
             Self::Conflicted | Self::NotSupported | Self::PartiallyInvalid => Polarity::Negative,
             Self::OverlappingTLSConfig | Self::ListenerPolicyAffected => Polarity::Neutral,
         }
@@ -175,7 +172,6 @@ impl ConditionType {
             Self::Attached => Reason::Attached,
             Self::NotSupported => Reason::Supported,
             Self::SupportedVersion => Reason::SupportedVersion,
-            Self::Enforced => Reason::Enforced,
             Self::ListenerPolicyAffected => Reason::PolicyAffected,
         }
     }
@@ -190,7 +186,6 @@ impl ConditionType {
             Self::Attached => "Everything is attached.",
             Self::NotSupported => "Everything is supported.",
             Self::SupportedVersion => "The installed CRDs are of a release that is supported.",
-            Self::Enforced => "The data plane does what the policy says.",
             Self::ListenerPolicyAffected => "No policy applies.",
         }
     }

@@ -12,13 +12,14 @@ use crate::{ConditionType, Fault, Reason};
 pub(crate) struct TargetVerdict<'t> {
     pub(crate) target: &'t Target,
     pub(crate) refusal: Option<Fault>,
+    /// True if a listener that the target covers is programmed.
     pub(crate) is_served: bool,
 }
 
 /// The places at which the data plane enforces a policy. What kernel programs refuse earlier, they
 /// refuse by the same terms; which do is different on each node, and `portcullis status` there
 /// tells.
-const ENFORCED: &str = "by every agent, in user space at the latest: clients and connections at accept, else after the \
+const ENFORCED: &str = "enforced by every agent, in user space at the latest: clients and connections at accept, else after the \
     ClientHello or at the request, datagrams as they come; kernel programs of a node may refuse them earlier";
 
 pub(crate) fn listener_policy_status(
@@ -52,10 +53,10 @@ impl TargetVerdict<'_> {
         let mut conditions = Conditions::new(generation);
         conditions.check(ConditionType::Accepted, self.refusal.as_ref());
         if self.refusal.is_none() {
-            let message = "no listener of the target is accepted, so that there is nothing to enforce";
-            let fault = Fault::new(ConditionType::Enforced, Reason::NoListener, message);
+            let message = "no listener of the target is programmed, so that there is nothing to enforce: see their conditions";
+            let fault = Fault::not_programmed(Reason::NoListener, message);
             let fault = (!self.is_served).then_some(fault);
-            conditions.check_or(ConditionType::Enforced, fault.as_ref(), ENFORCED);
+            conditions.check_or(ConditionType::Programmed, fault.as_ref(), ENFORCED);
         }
         conditions
     }

@@ -134,7 +134,8 @@ impl Admissions {
         targets.take_while(move |target| (target.kind, &target.name) == (parent.kind, &parent.name))
     }
 
-    fn policies_on(&self, parent: &ParentKey) -> impl Iterator<Item = &ObjectName> {
+    /// The policies on an object, or on listeners of it.
+    pub(super) fn policies_on(&self, parent: &ParentKey) -> impl Iterator<Item = &ObjectName> {
         let targets = self.targets_at(parent).filter_map(|target| self.by_target.get(target));
         targets.flatten().map(|(_, policy)| policy)
     }

@@ -143,9 +143,10 @@ impl Changes<'_> {
         let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));
         affected.extend(self.gateways.merged.iter().map(gateway_key));
-        for gateway in self.gateways.whole.iter().chain(&self.frontends.lost).chain(self.observed) {
-            affected.extend(members(gateway, view.hierarchy));
-        }
+        let gateways = self.gateways.whole.iter().chain(&self.frontends.lost).chain(self.observed);
+        affected.extend(gateways.flat_map(|gateway| members(gateway, view.hierarchy)));
+        let policies: Vec<_> = affected.iter().flat_map(|key| policies_on(key, view)).collect();
+        affected.extend(policies);
         affected
     }
 
@@ -162,6 +163,21 @@ impl Changes<'_> {
 /// A Gateway and its children.
 fn members(gateway: &ObjectName, hierarchy: &Hierarchy) -> impl Iterator<Item = ObjectKey> {
     std::iter::once(gateway_key(gateway)).chain(hierarchy.children(gateway).map(ParentKey::object))
+}
+
+/// The ListenerPolicies on an object with listeners, and on the Gateway that has those: they say
+/// whether some of them are programmed.
+fn policies_on(key: &ObjectKey, view: View<'_>) -> Vec<ObjectKey> {
+    let kind = match key.kind {
+        Kind::Gateway => ParentKind::Gateway,
+        Kind::ListenerSet => ParentKind::ListenerSet,
+        _ => return Vec::new(),
+    };
+    let parent = ParentKey { kind, name: key.name.clone() };
+    let above = view.hierarchy.gateway_of(&parent);
+    let above = above.map(|name| ParentKey { kind: ParentKind::Gateway, name: name.clone() });
+    let policies = above.iter().chain([&parent]).flat_map(|holder| view.admissions.policies_on(holder));
+    policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())).collect()
 }
 
 fn gateway_key(name: &ObjectName) -> ObjectKey {

@@ -84,17 +84,20 @@ impl View<'_> {
         Some(Fault::not_accepted(Reason::Conflicted, message))
     }
 
-    /// True if a listener that the target covers is accepted.
+    /// True if a listener that the target covers is programmed.
     fn is_any_served(self, target: &Target) -> bool {
         let (parent, section) = (&parent_of(target), &target.section);
-        let Some(gateway) = self.hierarchy.gateway_of(parent) else { return false };
+        let Some((gateway, merged)) = self.gateway_of(parent) else { return false };
         let is_root = parent.kind == ParentKind::Gateway && parent.name == *gateway;
         let children = self.hierarchy.children(gateway).filter(|_| is_root && section.is_none());
         std::iter::once(parent).chain(children).any(|holder| {
             let declared = self.listeners.get(holder).into_iter().flat_map(|it| &it.listeners);
             let mut judged = declared.zip(self.gateways.acceptances(holder));
             judged.any(|(listener, acceptance)| {
-                acceptance.is_accepted() && section.as_ref().is_none_or(|section| listener.name == *section)
+                section.as_ref().is_none_or(|section| listener.name == *section)
+                    && acceptance.is_accepted()
+                    && self.hindrance(gateway, merged, listener.port).is_none()
+                    && self.unserved(gateway, holder, listener).is_empty()
             })
         })
     }

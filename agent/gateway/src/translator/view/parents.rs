@@ -177,7 +177,12 @@ impl<'s> View<'s> {
     }
 
     /// The frontends at which the data plane does not serve a listener, one line for each.
-    fn unserved(self, gateway: &ObjectName, holder: &ParentKey, listener: &Listener) -> Vec<String> {
+    pub(super) fn unserved(
+        self,
+        gateway: &ObjectName,
+        holder: &ParentKey,
+        listener: &Listener,
+    ) -> Vec<String> {
         let of_port = self.observations.unserved_on(gateway, |port| port == listener.port);
         let id = ListenerId {
             gateway: gateway.clone(),
@@ -199,7 +204,12 @@ impl<'s> View<'s> {
     }
 
     /// The fault for which an accepted listener is not served.
-    fn hindrance(self, name: &ObjectName, gateway: &MergedGateway, port: PortKey) -> Option<Fault> {
+    pub(super) fn hindrance(
+        self,
+        name: &ObjectName,
+        gateway: &MergedGateway,
+        port: PortKey,
+    ) -> Option<Fault> {
         if gateway.refusal.is_some() {
             return Some(Fault::not_programmed(Reason::Invalid, "the Gateway is not accepted"));
         }
