@@ -451,6 +451,8 @@ fn a_forged_end_is_no_end() {
     for (flags, sequence) in
         [(TCP_RST, 0), (TCP_RST, 1 + (1 << 20)), (TCP_RST | TCP_ACK, 1 << 31), (TCP_FIN | TCP_ACK, 1 << 31)]
     {
+        // Nor is an acknowledgement that would make it one.
+        maps.forward(segment(BACKEND, node, TCP_ACK, 5001, sequence)).unwrap();
         let forged = segment(CLIENT, VIP, flags, sequence, 5001);
         assert_eq!(maps.forward(forged), Some((node, BACKEND)), "the backend judges it");
         // The backend may end its direction.

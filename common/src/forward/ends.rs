@@ -88,7 +88,9 @@ pub(super) fn has_sent<W: World>(world: &W, flow: &Flow, packet: &Packet) -> boo
 /// reset the connection nor believed a reset.
 #[inline(always)]
 pub(super) fn note_progress<W: World>(world: &W, entry: &W::Entry, packet: &Packet) {
-    if packet.flags & TCP_ACK != 0 && entry.acknowledgement() != packet.acknowledgement {
+    let last = entry.acknowledgement();
+    let distance = packet.acknowledgement.wrapping_sub(last);
+    if packet.flags & TCP_ACK != 0 && distance != 0 && (distance < WINDOW || last == 0) {
         entry.set_acknowledgement(packet.acknowledgement);
     }
     if entry.client() & RST != 0 {
