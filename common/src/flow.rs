@@ -360,8 +360,8 @@ pub struct Fragments {
     pub protocol: u8,
     /// A [`Hook`].
     pub hook: u8,
-    /// Always 0.
-    pub reserved: u16,
+    /// The time at which it came, in periods of a coarse clock.
+    pub period: u16,
 }
 
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);

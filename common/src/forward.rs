@@ -139,7 +139,7 @@ pub fn translate<W: World>(world: &W, packet: &Packet, hook: Hook) -> Verdict {
 #[inline(always)]
 fn remember<W: World>(world: &W, packet: &Packet, hook: Hook, to: Endpoint) {
     if packet.identification.is_some() {
-        world.put_fragment(&fragments(packet, hook), to.ip);
+        world.put_fragment(&fragments(packet, hook, period(world.now())), to.ip);
     }
 }
 
@@ -154,8 +154,11 @@ fn found<W: World>(world: &W, key: &Tuple) -> Option<W::Entry> {
 
 #[inline(always)]
 fn later_fragment<W: World>(world: &W, packet: &Packet, hook: Hook) -> Verdict {
-    if let Some(to) = world.fragment(&fragments(packet, hook)) {
-        return Verdict::To(Endpoint::new(to, 0));
+    let now = period(world.now());
+    for period in [now, now.wrapping_sub(1)] {
+        if let Some(to) = world.fragment(&fragments(packet, hook, period)) {
+            return Verdict::To(Endpoint::new(to, 0));
+        }
     }
     // An entry for all ports of an address says that it has rules.
     if hook == Hook::In && world.rule(&frontend(0, Endpoint::new(packet.tuple.destination, 0))).is_some() {
@@ -164,15 +167,22 @@ fn later_fragment<W: World>(world: &W, packet: &Packet, hook: Hook) -> Verdict {
     Verdict::Pass
 }
 
+/// Half a minute or so. Receivers wait for the rest of a datagram for half a minute or a minute,
+/// and senders use its identification for another one at some time.
 #[inline(always)]
-fn fragments(packet: &Packet, hook: Hook) -> Fragments {
+const fn period(now: u64) -> u16 {
+    (now >> 35) as u16
+}
+
+#[inline(always)]
+fn fragments(packet: &Packet, hook: Hook, period: u16) -> Fragments {
     Fragments {
         source: packet.tuple.source,
         destination: packet.tuple.destination,
         identification: packet.identification.unwrap_or(0),
         protocol: packet.tuple.protocol,
         hook: hook as u8,
-        reserved: 0,
+        period,
     }
 }
 
@@ -423,6 +433,10 @@ fn search<W: World>(world: &W, key: &Tuple, rule: &Rule) -> Result<Search, Reaso
     let backend = world.backend(&slot).ok_or(Reason::ForwardNoBackend)?;
     if backend.ip.is_v4() != client.ip.is_v4() {
         return Err(Reason::ForwardNoBackend);
+    }
+    if backend == client {
+        // What leaves to the backend, and what leaves to the client, would look the same.
+        return Err(Reason::ForwardSameClient);
     }
     let index = world.route(0, client.ip, backend.ip).ok_or(Reason::ForwardNoRoute)?;
     let addresses = world.interface(index).ok_or(Reason::ForwardNoInterface)?;

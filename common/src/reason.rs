@@ -61,7 +61,7 @@ reasons! {
     ForwardNoBackend "forward-no-backend" "The rule's table of backends is being written."
     ForwardNoRoute "forward-no-route" "The backend is on the node itself or cannot be reached, the client is a frontend, or the node does not forward (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`)."
     ForwardNoInterface "forward-no-interface" "The way to the backend leads over an interface without the programs, or without an address of the node."
-    ForwardSameClient "forward-same-client" "The client is connected to the same backend from the same port, by another frontend."
+    ForwardSameClient "forward-same-client" "The client is connected to the same backend from the same port, by another frontend; or it is the backend, and asks from the port that it answers at."
     ForwardFragment "forward-fragment" "A later fragment to an address with forwarded ports, without its first one: it passes untouched."
     DroppedForwardInterface "dropped-forward-interface" "A packet of an open flow whose way now leads over an interface without the programs, or to the node itself: its receiver would see an address that it does not know."
 }

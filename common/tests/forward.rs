@@ -22,6 +22,7 @@ const SECOND: u64 = 1_000_000_000;
 struct Maps {
     now: Cell<u64>,
     entries: RefCell<[BTreeMap<Tuple, Shared>; 2]>,
+    fragments: RefCell<Vec<(Fragments, Ip)>>,
     counted: RefCell<Vec<Reason>>,
     ports: (u16, u16),
     has_room: Cell<bool>,
@@ -125,11 +126,13 @@ impl<'m> World for &'m Maps {
         self.entries.borrow_mut()[kept as usize].remove(key);
     }
 
-    fn fragment(&self, _key: &Fragments) -> Option<Ip> {
-        None
+    fn fragment(&self, key: &Fragments) -> Option<Ip> {
+        self.fragments.borrow().iter().rev().find(|(known, _)| known == key).map(|(_, to)| *to)
     }
 
-    fn put_fragment(&self, _key: &Fragments, _to: Ip) {}
+    fn put_fragment(&self, key: &Fragments, to: Ip) {
+        self.fragments.borrow_mut().push((*key, to));
+    }
 
     fn count(&self, reason: Reason) {
         self.counted.borrow_mut().push(reason);
@@ -156,6 +159,7 @@ impl Maps {
         Self {
             now: Cell::new(1000 * SECOND),
             entries: RefCell::default(),
+            fragments: RefCell::default(),
             counted: RefCell::default(),
             ports: (first, last),
             has_room: Cell::new(true),
@@ -441,6 +445,35 @@ fn errors_find_the_flow_of_what_they_quote() {
     assert_eq!(quoting(Hook::In, CLIENT, VIP), Some(BACKEND));
     assert_eq!(quoting(Hook::Out, CLIENT, BACKEND), Some(node));
     assert_eq!(quoting(Hook::In, OTHER, VIP), None);
+}
+
+/// A sender gives each identification to another datagram at some time.
+#[test]
+fn later_fragments_follow_a_first_one_for_a_while() {
+    let maps = Maps::new();
+    let first = Packet { identification: Some(7), ..datagram(CLIENT, VIP) };
+    let later = || {
+        let endpoint = |it: Endpoint| Endpoint::new(it.ip, 0);
+        let kind = Kind::LaterFragment;
+        Packet { kind, identification: Some(7), ..datagram(endpoint(CLIENT), endpoint(VIP)) }
+    };
+    assert_eq!(maps.run(&later(), Hook::In), None, "without a first one");
+    assert_eq!(maps.run(&first, Hook::In), Some(BACKEND));
+    for time in [0, 1, 30] {
+        maps.pass(time * SECOND);
+        assert_eq!(maps.run(&later(), Hook::In).map(|to| to.ip), Some(BACKEND.ip), "{time}");
+    }
+    maps.pass(60 * SECOND);
+    assert_eq!(maps.run(&later(), Hook::In), None);
+    assert_eq!(maps.counted(), [Reason::ForwardFragment, Reason::Forwarded, Reason::ForwardFragment]);
+}
+
+/// Packets out to either would look the same.
+#[test]
+fn a_backend_is_not_its_own_client_by_its_own_port() {
+    let maps = Maps::new();
+    assert_eq!(maps.forward(datagram(BACKEND, VIP)), None);
+    assert_eq!(maps.counted(), [Reason::ForwardSameClient]);
 }
 
 /// An attacker knows neither side's numbers.

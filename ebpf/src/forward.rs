@@ -89,6 +89,9 @@ pub fn forward_out(context: TcContext) -> i32 {
 fn forward(context: &TcContext, hook: Hook) -> i32 {
     let skb = context.skb.skb;
     let number = hook as u32;
+    if is_of_vlan(context) {
+        return TCX_NEXT;
+    }
     if read_packet(skb, number) == 0 {
         return TCX_NEXT;
     }
@@ -114,6 +117,16 @@ fn forward(context: &TcContext, hook: Hook) -> i32 {
         _ => return TCX_NEXT,
     }
     if rewrite_packet(skb, number) == 0 { TCX_DROP } else { TCX_NEXT }
+}
+
+/// True of a frame whose VLAN is beside it: the VLAN's own interface has the programs, and where
+/// there is none the node has no part in that network. VLAN 0 is none (IEEE 802.1Q, table 9-2).
+#[inline(always)]
+fn is_of_vlan(context: &TcContext) -> bool {
+    const IDENTIFIER: u32 = 0xfff;
+    // SAFETY: the context outlives the program.
+    let (is_present, tag) = unsafe { ((*context.skb.skb).vlan_present, (*context.skb.skb).vlan_tci) };
+    is_present != 0 && tag & IDENTIFIER != 0
 }
 
 const PASS: u32 = 0;

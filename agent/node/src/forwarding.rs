@@ -18,6 +18,8 @@ use portcullis_model::FrontendKey;
 use crate::clock::monotonic;
 use crate::datapath::Datapath;
 use crate::error::{Error, Unavailable};
+use crate::netlink::addresses::Addresses;
+use crate::netlink::changes::Changes;
 use crate::netlink::links::{RoutedLink, routed_links};
 use crate::plan::forward::{ForwardContents, ForwardOp, ForwardTable, plan_forwarding};
 use crate::plan::key::{address, key};
@@ -81,6 +83,8 @@ pub struct Forwarding {
     left_out: BTreeSet<FrontendKey>,
     /// By index.
     attached: BTreeMap<u32, Attachment>,
+    /// `None` where the kernel does not tell: interfaces are looked at all the same, less often.
+    changes: Option<Changes>,
     next_look: Instant,
     next_sweep: Instant,
     /// Frontends whose flows go on: of TCP those that are served, in one way or the other, of UDP
@@ -116,6 +120,7 @@ impl Forwarding {
             tables: Vec::new(),
             left_out: BTreeSet::new(),
             attached: BTreeMap::new(),
+            changes: Changes::open().ok(),
             next_look: now,
             next_sweep: now + INTERVAL,
             kept: None,
@@ -187,7 +192,7 @@ impl Forwarding {
 
     /// Follows the node's interfaces, and ends flows that are idle.
     pub fn tend(&mut self, now: Instant) {
-        if self.next_look <= now {
+        if self.changes.as_ref().is_some_and(Changes::any) || self.next_look <= now {
             self.look(now);
         }
         if self.next_sweep <= now {
@@ -293,10 +298,12 @@ impl Forwarding {
         interfaces
     }
 
-    /// Ends flows that are idle, that both sides have ended, or whose listener has gone.
+    /// Ends flows that are idle, that both sides have ended, whose listener has gone, or whose
+    /// backends answer an address that the node has lost.
     fn sweep(&mut self, now: Instant) {
         let Some(mut forwarder) = self.forwarder.take() else { return };
         let clock = monotonic();
+        let own = own_addresses();
         let (mut ended, mut strays, mut flows) = (Vec::new(), Vec::new(), 0);
         let mut leaving = std::mem::take(&mut self.leaving);
         for (tuple, entry) in forwarder.flows() {
@@ -314,7 +321,8 @@ impl Forwarding {
                 leaving.entry(frontend).or_insert(now + self.settings.drain);
             }
             let has_left = leaving.get(&frontend).is_some_and(|until| *until <= now);
-            if has_left || self.is_over(&forwarder, &flow, &frontend, &entry, clock) {
+            let is_lost = own.as_ref().is_some_and(|own| !own.contains(&flow.node.ip));
+            if is_lost || has_left || self.is_over(&forwarder, &flow, &frontend, &entry, clock) {
                 ended.push(flow);
             }
         }
@@ -461,6 +469,12 @@ fn frontend(tuple: &Tuple) -> abi::FrontendKey {
         protocol: tuple.protocol,
         reserved: 0,
     }
+}
+
+/// The node's addresses; `None` if the kernel does not list them.
+fn own_addresses() -> Option<BTreeSet<Ip>> {
+    let listed = Addresses::open().and_then(|mut addresses| addresses.list()).ok()?;
+    Some(listed.into_iter().map(|local| Ip::from(address(local.address))).collect())
 }
 
 fn addresses(link: &RoutedLink) -> NodeAddresses {

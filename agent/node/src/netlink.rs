@@ -3,6 +3,7 @@
 //! here.
 
 pub(crate) mod addresses;
+pub(crate) mod changes;
 pub(crate) mod links;
 pub(crate) mod reachable;
 pub(crate) mod sockets;

@@ -2,6 +2,7 @@
 //! node's to a backend's; and by user space, which here is a socket that answers by itself.
 #![cfg(test)]
 
+#[expect(dead_code, reason = "the rest is for other programs")]
 mod forward_world;
 #[expect(dead_code, reason = "most of it is for other programs")]
 mod support;

@@ -61,10 +61,21 @@ pub(crate) fn with_ports(ports: RangeInclusive<u16>) -> ForwardingSettings {
 impl World {
     /// All that is needed, and all of it is forwarded.
     pub(crate) fn new(pin_dir: &Path, settings: ForwardingSettings) -> Self {
+        Self::over(pin_dir, settings, |_, _| {})
+    }
+
+    /// The same over another network: it is laid between this node, the client and the backends
+    /// before programs are there.
+    pub(crate) fn over(
+        pin_dir: &Path,
+        settings: ForwardingSettings,
+        lay: impl FnOnce(&Client, &Client),
+    ) -> Self {
         for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
             std::fs::write(Path::new("/proc/sys/net").join(family), "1").unwrap();
         }
         let (client, backends) = (Client::new(), Client::on("back0", 98));
+        lay(&client, &backends);
         for family in FAMILIES {
             for vip in [family.vip, family.other_vip] {
                 ip(&format!("addr add {vip} dev lo{}", if vip.contains(':') { " nodad" } else { "" }));
@@ -88,10 +99,34 @@ impl World {
     }
 
     pub(crate) fn forward_to_all(&mut self, ports: &[u16], affinity: Affinity) {
+        let backends = |family: &Family| ports.iter().map(|port| at(family.backend, *port)).collect();
+        self.forward_to_each(backends, affinity);
+    }
+
+    /// To one backend with IPv4, and to none with IPv6.
+    pub(crate) fn forward_to_v4(&mut self, backend: SocketAddr) {
+        let backends = |family: &Family| if family.vip.contains(':') { vec![] } else { vec![backend] };
+        self.forward_to_each(backends, Affinity::Connection);
+    }
+
+    /// Datagrams to ports of an address, each to a backend of its own.
+    pub(crate) fn forward_ports(&mut self, ports: &[(u16, &str)]) {
+        let vip = FAMILIES[0].vip.parse().unwrap();
+        let table = |(number, backend): &(u16, &str)| ForwardTable {
+            frontends: [FrontendKey::new(vip, PortKey { protocol: L4Protocol::Udp, number: *number })].into(),
+            backends: [(backend.parse().unwrap(), 1)].into(),
+            affinity: Affinity::Connection,
+        };
+        let tables: Vec<_> = ports.iter().map(table).collect();
+        let served = tables.iter().flat_map(|table| table.frontends.clone()).collect();
+        self.forwarding.apply(tables, &served, Instant::now());
+    }
+
+    fn forward_to_each(&mut self, backends: impl Fn(&Family) -> Vec<SocketAddr>, affinity: Affinity) {
         let tables = FAMILIES.map(|family| {
             [L4::Tcp, L4::Udp].map(|l4| ForwardTable {
                 frontends: [family.vip, family.other_vip].map(|vip| frontend(l4, vip)).into(),
-                backends: ports.iter().map(|port| (at(family.backend, *port), 1)).collect(),
+                backends: backends(&family).into_iter().map(|backend| (backend, 1)).collect(),
                 affinity,
             })
         });

@@ -42,8 +42,25 @@ pub(crate) fn flood(packets: u32, to: IpAddr) {
     }
 }
 
+/// The "more fragments" of a fragment.
+#[derive(Clone, Copy)]
+pub(crate) enum Rest {
+    Follows,
+    Last,
+}
+
+/// Eight bytes of a datagram to a port: at 0 its header, which says more, and else the port again.
+pub(crate) fn fragment(from: [u8; 4], to: [u8; 4], port: u16, identification: u16, offset: u16, rest: Rest) {
+    let [high, low] = port.to_be_bytes();
+    let mut packet = packet(from.into(), to.into(), 17, &[0x9c, 0x40, high, low, 0, 40, 0, 0]);
+    packet[4..6].copy_from_slice(&identification.to_be_bytes());
+    let more = if matches!(rest, Rest::Follows) { 0x2000 } else { 0 };
+    packet[6..8].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
+    send(&packet, to.into());
+}
+
 /// A packet with its header.
-pub(crate) fn send(packet: &[u8], to: Ipv4Addr) {
+fn send(packet: &[u8], to: Ipv4Addr) {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc_raw()))).unwrap();
     socket.send_to(packet, &SocketAddr::new(to.into(), 0).into()).unwrap();
 }
@@ -62,6 +79,26 @@ fn v6(source: Ipv6Addr, to: Ipv6Addr, is_syn: bool) -> Vec<u8> {
     payload[checksum_at..][..2].copy_from_slice(&sum.to_be_bytes());
     let start = [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64]].concat();
     [&start[..], &source.octets(), &to.octets(), &payload].concat()
+}
+
+/// A whole frame, by an interface of this thread's namespace.
+pub(crate) fn send_frame(interface: &str, frame: &[u8]) {
+    let socket = Socket::new(Domain::PACKET, Type::RAW, None).unwrap();
+    let index = rustix::net::netdevice::name_to_index(&socket, interface).unwrap();
+    #[expect(unsafe_code, reason = "no safe call names an interface to a packet socket")]
+    // SAFETY: all zeros are a value; the storage has room for it, and holds as much as it says.
+    let ((), to) = unsafe {
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = index as i32;
+        SockAddr::try_init(|storage, length| {
+            storage.cast::<libc::sockaddr_ll>().write(address);
+            *length = size_of::<libc::sockaddr_ll>() as u32;
+            Ok(())
+        })
+    }
+    .unwrap();
+    socket.send_to(frame, &to).unwrap();
 }
 
 /// The Internet checksum of an even number of bytes (RFC 1071).
