@@ -6,8 +6,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use portcullis_model::{
-    self as model, Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, Port, PortListeners,
-    Snapshot,
+    self as model, Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, ListenerId, Port,
+    PortListeners, Snapshot,
 };
 use portcullis_node::{Affinity, ForwardTable, NotForwarding};
 
@@ -78,6 +78,45 @@ pub(crate) fn forwarding(
         forwarding.mechanisms.insert(*frontend, mechanism);
     }
     forwarding
+}
+
+/// A listener that another part of the node serves than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub listener: ListenerId,
+    pub frontends: Vec<FrontendKey>,
+    pub before: Mechanism,
+    pub after: Mechanism,
+}
+
+/// Listeners that have come into the kernel, or back from there. What is served for the first time
+/// has not moved.
+pub(crate) fn moves(
+    snapshot: &Snapshot,
+    before: &BTreeMap<FrontendKey, Mechanism>,
+    after: &BTreeMap<FrontendKey, Mechanism>,
+) -> Vec<Move> {
+    let mut moves: Vec<Move> = Vec::new();
+    for (frontend, after) in after {
+        let Some(before) = before.get(frontend) else { continue };
+        if (*before == Mechanism::Kernel) == (*after == Mechanism::Kernel) {
+            continue;
+        }
+        for listener in snapshot.frontends.get(frontend).into_iter().flat_map(|port| port.listeners.iter()) {
+            let is_same =
+                |it: &&mut Move| it.listener == listener.id && it.before == *before && it.after == *after;
+            match moves.iter_mut().find(is_same) {
+                Some(same) => same.frontends.push(*frontend),
+                None => moves.push(Move {
+                    listener: listener.id.clone(),
+                    frontends: vec![*frontend],
+                    before: before.clone(),
+                    after: after.clone(),
+                }),
+            }
+        }
+    }
+    moves
 }
 
 /// The listener's rule, if no setting needs user space. Whatever looks at a connection, or counts
@@ -185,6 +224,19 @@ impl Why {
     }
 }
 
+/// `Gateway infra/edge listener db at tcp/10.9.0.1:53 moves from the kernel (…) to user space (…)`
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |mechanism: &Mechanism| match mechanism {
+            Mechanism::Kernel => "the kernel (nothing needs user space)".to_owned(),
+            Mechanism::UserSpace(why) => format!("user space ({why})"),
+        };
+        let frontends: Vec<_> = self.frontends.iter().map(ToString::to_string).collect();
+        let (before, after) = (side(&self.before), side(&self.after));
+        write!(f, "{} at {} moves from {before} to {after}", self.listener, frontends.join(", "))
+    }
+}
+
 impl fmt::Display for Mechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -221,8 +273,8 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_model::{
-        AccessLog, Backend, BackendName, BackendProtocol, Gateway, HostPattern, L4Backend, ListenerId,
-        ObjectName, ParentKind, PortKey, Serves, Split,
+        AccessLog, Backend, BackendName, BackendProtocol, Gateway, HostPattern, L4Backend, ObjectName,
+        ParentKind, PortKey, Serves, Split,
     };
 
     use super::*;
@@ -330,6 +382,31 @@ mod tests {
         limited.limits.connections = Some(100);
         let said = mechanism(limited, &able(), FRONTEND, &[(1, "one")]);
         assert_eq!(said, "user space: the Gateway limits its connections");
+    }
+
+    #[test]
+    fn a_listener_that_moves_is_told_with_both_reasons() {
+        let (snapshot, frontend) = world(gateway(), vec![(1, L4Target::Known(name("one")))], FRONTEND);
+        let of = |mechanism| BTreeMap::from([(frontend, mechanism)]);
+        let (kernel, user_space) = (of(Mechanism::Kernel), of(Mechanism::UserSpace(Why::AccessLog)));
+        let told =
+            |before: &_, after: &_| moves(&snapshot, before, after).iter().map(ToString::to_string).collect();
+        let moved: Vec<String> = told(&kernel, &user_space);
+        assert_eq!(
+            moved,
+            [
+                "Gateway infra/edge listener db at tcp/10.9.0.1:5432 moves from the kernel (nothing needs user space) \
+              to user space (the Gateway writes an access log)"
+            ]
+        );
+        let moved: Vec<String> = told(&user_space, &kernel);
+        assert!(moved[0].ends_with("to the kernel (nothing needs user space)"), "{moved:?}");
+        let other_reason = of(Mechanism::UserSpace(Why::NoRoom));
+        for (before, after) in [(&kernel, &kernel), (&user_space, &other_reason), (&BTreeMap::new(), &kernel)]
+        {
+            let moved: Vec<String> = told(before, after);
+            assert_eq!(moved, [""; 0]);
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, ForwardingChoice, RunArgs};
-use crate::forwarding::{Abilities, Mechanism, Why, forwarding};
+use crate::forwarding::{Abilities, Mechanism, Why, forwarding, moves};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
 use crate::names::{clients, names};
@@ -147,6 +147,9 @@ impl Plane {
             forwarding.mechanisms.insert(left_out, Mechanism::UserSpace(Why::NoRoom));
         }
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        for moved in moves(&snapshot, &served.mechanisms, &forwarding.mechanisms) {
+            tracing::info!("{moved}; open connections stay where they are");
+        }
         for (frontend, mechanism) in &forwarding.mechanisms {
             if served.mechanisms.get(frontend) != Some(mechanism) {
                 tracing::debug!("{frontend} is served by: {mechanism}");

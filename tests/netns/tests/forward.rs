@@ -54,6 +54,9 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
     get(&mut open);
     get(&mut connect(&scenario));
     assert_eq!(forwarded(&agent), before);
+    let moved = "listener tcp at tcp/10.9.0.1:5432 moves from the kernel (nothing needs user space) to user space \
+                 (the Gateway writes an access log)";
+    assert_eq!(agent.log().matches(moved).count(), 1, "{}", agent.log());
 
     // Without the option, the next agent's connections are user space's, and flows end in time.
     let mut launch = agent.crash().unwrap();
