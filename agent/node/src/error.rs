@@ -102,6 +102,8 @@ pub enum Error {
     Unpin { path: PathBuf, source: io::Error },
     #[error("cannot pin the BPF map {}: {}", path.display(), chain(.source))]
     Pin { path: PathBuf, source: Box<PinError> },
+    #[error("the kernel does not list the interfaces: {0}")]
+    Links(std::io::Error),
     #[error("the programs that forward cannot be loaded: {0}")]
     Load(Box<Unavailable>),
 }

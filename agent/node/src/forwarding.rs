@@ -407,14 +407,26 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// `None` if there is nothing.
-    pub(crate) fn begin(pins: Pins, drain: Duration, now: Instant) -> Option<Self> {
+    /// `None` if there is nothing. To be called before the programs of earlier agents go: flows of
+    /// another version go on by this one's.
+    pub(crate) fn begin(datapath: &Datapath, drain: Duration, now: Instant) -> Option<Self> {
+        let pins = datapath.place();
+        if let Err(error) = keep_flows(&pins, datapath.predecessors()) {
+            tracing::warn!(
+                "what an earlier agent of another version forwards in the kernel is cut now: {error}"
+            );
+        }
         if !forward::are_left(&pins) {
             return None;
         }
         if let Err(error) = forward::remove_rules(&pins) {
             tracing::debug!("what an earlier agent forwards goes on for now: {error}");
         }
+        tracing::info!(
+            "nothing new is forwarded in the kernel; {} open flows of an earlier agent may go on for {} s",
+            forward::count_flows(&pins),
+            drain.as_secs()
+        );
         Some(Self { pins, until: now + drain })
     }
 
@@ -423,12 +435,30 @@ impl Ending {
         if now < self.until {
             return false;
         }
+        let cut = forward::count_flows(&self.pins);
         match forward::remove(&self.pins) {
-            Ok(()) => tracing::info!("what an earlier agent forwarded in the kernel has ended"),
+            Ok(()) if cut == 0 => tracing::info!("what an earlier agent forwarded in the kernel has ended"),
+            Ok(()) => tracing::warn!(
+                "what an earlier agent forwarded in the kernel has ended, and {cut} open flows with it"
+            ),
             Err(error) => tracing::warn!("an earlier agent's programs go on forwarding: {error}"),
         }
         true
     }
+}
+
+/// Has this version's programs go on with the flows of another, if they can.
+fn keep_flows(pins: &Pins, predecessors: &[Pins]) -> Result<(), Error> {
+    if forward::are_left(pins) || !forward::adopt(pins, predecessors)? {
+        return Ok(());
+    }
+    let mut forwarder = Forwarder::load(pins).map_err(|why| Error::Load(Box::new(why)))?;
+    for RoutedLink { name, index, .. } in routed_links().map_err(Error::Links)? {
+        if let Err(error) = forwarder.attach(pins, &Interface { name: name.clone(), index }) {
+            tracing::debug!("what leaves by {name} is not forwarded in the kernel: {error}");
+        }
+    }
+    Ok(())
 }
 
 impl NotForwarding {

@@ -310,8 +310,8 @@ impl Node {
     pub fn relieve_predecessors(&self) {
         self.relieved.call_once(|| {
             if let (Some(steering), Err(_)) = (&self.steering, &self.forwarding) {
-                let pins = lock(steering).datapath.place();
-                *lock(&self.ending) = Ending::begin(pins, self.drain, Instant::now());
+                let ending = Ending::begin(&lock(steering).datapath, self.drain, Instant::now());
+                *lock(&self.ending) = ending;
             }
             let locks = std::mem::take(&mut *lock(&self.locks));
             let result = match &self.steering {

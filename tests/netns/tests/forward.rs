@@ -2,6 +2,7 @@
 //! and take-overs.
 #![cfg(test)]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -58,20 +59,39 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
                  (the Gateway writes an access log)";
     assert_eq!(agent.log().matches(moved).count(), 1, "{}", agent.log());
 
-    // Without the option, the next agent's connections are user space's, and flows end in time.
+    // Without forwarding, the next agent's connections are user space's, and flows end in time.
     let mut launch = agent.crash().unwrap();
     configure(&scenario, GATEWAY_OF_STREAMS);
-    launch.arguments.retain(|argument| argument != "--forwarding" && argument != "auto");
+    launch.arguments = without_forwarding(launch.arguments);
     let agent = launch.start().unwrap();
     get(&mut open);
     get(&mut connect(&scenario));
     assert_eq!(forwarded(&agent), before);
     shows(&agent, "--forwarding is off").unwrap();
-    let ended = || {
-        anyhow::ensure!(agent.log().contains("forwarded in the kernel has ended"), "{}", agent.log());
-        Ok(())
-    };
-    until(Duration::from_secs(10), ended).unwrap();
+    until(Duration::from_secs(10), || logs(&agent, "forwarded in the kernel has ended")).unwrap();
+    open.write_all(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n").unwrap();
+    assert!(open.read(&mut [0]).is_err(), "the node resets it");
+}
+
+/// As an update that switches it off.
+#[test]
+fn connections_of_another_version_have_the_time_to_end_without_forwarding() {
+    let (scenario, launch) = world("forward-off");
+    let agent = launch.start().unwrap();
+    until(Duration::from_secs(10), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap();
+    let mut open = connect(&scenario);
+    get(&mut open);
+    assert_eq!(forwarded(&agent), 1.0);
+    let mut launch = agent.crash().unwrap();
+    let mut versions = fs::read_dir(&launch.pins).unwrap();
+    fs::rename(versions.next().unwrap().unwrap().path(), launch.pins.join("v0")).unwrap();
+    launch.arguments = without_forwarding(launch.arguments);
+    let agent = launch.start().unwrap();
+    until(Duration::from_secs(10), || logs(&agent, "1 open flows of an earlier agent")).unwrap();
+    get(&mut open);
+    get(&mut connect(&scenario));
+    assert_eq!(forwarded(&agent), 0.0, "user space has it");
+    until(Duration::from_secs(10), || logs(&agent, "has ended, and 1 open flows with it")).unwrap();
     open.write_all(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n").unwrap();
     assert!(open.read(&mut [0]).is_err(), "the node resets it");
 }
@@ -103,6 +123,10 @@ fn forwarding(scenario: &Scenario) -> Launch {
     launch
 }
 
+fn without_forwarding(arguments: Vec<OsString>) -> Vec<OsString> {
+    arguments.into_iter().map(|it| if it == "auto" { "off".into() } else { it }).collect()
+}
+
 fn take_over(scenario: &Scenario) -> Launch {
     let mut launch = forwarding(scenario);
     launch.arguments.push("--take-over".into());
@@ -132,6 +156,12 @@ fn shows(agent: &Agent, text: &str) -> anyhow::Result<()> {
     // YAML quotes what has colons.
     let config = agent.get("/config")?.replace(['"', '\''], "");
     anyhow::ensure!(config.contains(text), "{config}");
+    Ok(())
+}
+
+fn logs(agent: &Agent, text: &str) -> anyhow::Result<()> {
+    let log = agent.log();
+    anyhow::ensure!(log.contains(text), "{log}");
     Ok(())
 }
 

@@ -272,6 +272,13 @@ pub(crate) fn remove_rules(pins: &Pins) -> Result<(), Error> {
     keys.into_iter().try_for_each(|key| removed(rules.remove(&key)).map_err(&unusable))
 }
 
+/// Confirmed flows, as far as their map can be read.
+pub(crate) fn count_flows(pins: &Pins) -> usize {
+    let Ok(map) = MapData::from_pin(pins.map(FLOWS)) else { return 0 };
+    let flows: Result<HashMap<_, Raw<Tuple>, Raw<Translation>>, _> = Map::HashMap(map).try_into();
+    flows.map_or(0, |flows| flows.keys().filter(Result::is_ok).count().div_ceil(4))
+}
+
 /// Detaches the programs, and removes their pins.
 pub(crate) fn remove(pins: &Pins) -> Result<(), Error> {
     detach(pins)?;
