@@ -416,17 +416,26 @@ fn the_part_of_the_node_that_serves_a_listener_is_told_with_the_reason() {
         agent.http("admin.example.com", "/").map(|answer| answer.status) == Some(403)
     });
     let said = ["user space (HTTP): requests are read", "its own socket: no kernel programs are in use"];
-    // All listeners have the Gateway's budget.
-    let budgets = [
-        ("shop", "user space, at accept: only connections with a server name are counted before"),
-        ("admin", "user space, at the request: some are not those of all listeners of the port"),
+    // All listeners have the Gateway's budget, and refuse whom its policy does.
+    let terms = [
+        (
+            "shop",
+            "user space, at accept: no kernel programs are in use",
+            "user space, at accept: only connections with a server name are counted before",
+        ),
+        (
+            "admin",
+            "user space, at the request: the port's listeners permit others; whom no listener of the port permits: user \
+             space, at accept",
+            "user space, at the request: some are not those of all listeners of the port",
+        ),
     ];
-    let clients = "user space, at the request: the port's listeners permit others";
+    let (_, clients, budgets) = terms[1];
     for arguments in [&["status"][..], &["status", "listeners"], &["status", "gateway", "web"]] {
         let status = agent.command(arguments);
         assert!(status.contains("datapath    userspace (ordinary sockets), as asked for"), "{status}");
         assert!(status.contains("on no interface: --name-interface names none"), "{status}");
-        for (listener, budgets) in budgets {
+        for (listener, clients, budgets) in terms {
             let name = format!("Gateway infra/web listener {listener} ");
             let row = status.lines().find(|line| line.contains(&name)).unwrap_or_else(|| panic!("{status}"));
             said.into_iter()
@@ -442,7 +451,7 @@ fn the_part_of_the_node_that_serves_a_listener_is_told_with_the_reason() {
 
     let explained = agent.command(&["explain", "http://admin.example.com:8080/"]);
     for (what, text) in
-        [("served ", said[0]), ("steered", said[1]), ("clients", clients), ("budget ", budgets[1].1)]
+        [("served ", said[0]), ("steered", said[1]), ("clients", clients), ("budget ", budgets)]
     {
         let told = |line: &str| line.starts_with(what) && line.ends_with(text);
         assert!(explained.lines().any(told), "{what} {text}: {explained}");
