@@ -11,6 +11,7 @@ mod cluster;
 mod forwarding;
 mod hand_over;
 mod health_checks;
+mod ignored_options;
 mod inspect;
 mod names;
 mod offline;

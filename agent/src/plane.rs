@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +50,7 @@ pub(crate) struct Plane {
     turn: Arc<tokio::sync::Mutex<()>>,
     tenure: watch::Sender<Tenure>,
     served: Arc<Mutex<Served>>,
+    unknown_names: Option<NonZeroU32>,
     /// Until this one serves, the agent that does; then kept for it to notice the end of this one.
     predecessor: Arc<Mutex<Option<Predecessor>>>,
 }
@@ -66,6 +68,7 @@ impl Plane {
             turn: Arc::default(),
             tenure: watch::Sender::new(if predecessor.is_some() { Tenure::Awaited } else { Tenure::Due }),
             served: Arc::default(),
+            unknown_names: NonZeroU32::new(args.unknown_names),
             predecessor: Arc::new(Mutex::new(None)),
         };
         match predecessor {
@@ -174,7 +177,11 @@ impl Plane {
         NodeStatus {
             datapath: self.node.description().to_owned(),
             guard: serving::coverage_text(&parts.guard, "--interface"),
-            names: serving::coverage_text(&parts.names, "--name-interface"),
+            names: {
+                let coverage = serving::coverage_text(&parts.names, "--name-interface");
+                let unknown = serving::unknown_names_text(self.unknown_names, &parts.names);
+                std::iter::once(coverage).chain(unknown).collect::<Vec<_>>().join("; ")
+            },
             forwarding: match self.node.forwarding() {
                 Ok(report) if report.interfaces.is_empty() => {
                     "by no interface: nothing is forwarded".to_owned()
@@ -398,7 +405,7 @@ fn node_settings(args: &RunArgs, locks: Arc<[File]>) -> portcullis_node::Setting
         pin_dir: args.pin_dir.clone(),
         interfaces: Interfaces::from_names(&args.interface),
         name_interfaces: Interfaces::from_names(&args.name_interface),
-        unknown_names: std::num::NonZeroU32::new(args.unknown_names),
+        unknown_names: NonZeroU32::new(args.unknown_names),
         tracking: args.host().tracking(),
         arp: args.arp(),
         syn_hold: args.syn_hold(),

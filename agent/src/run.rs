@@ -25,6 +25,7 @@ use crate::cluster::Cluster;
 use crate::hand_over::predecessor::Predecessor;
 use crate::hand_over::successor::{Offer, Successor};
 use crate::health_checks;
+use crate::ignored_options::ignored_options;
 use crate::panics;
 use crate::plane::{Plane, forwarding_addresses, node_addresses};
 use crate::telemetry;
@@ -57,6 +58,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let installation = args.installation();
     let offer = Offer { directory: args.hand_over(), installation, lock, locks, serving_time: SERVING_TIME };
     tracing::info!("datapath: {}", plane.node.description());
+    for line in ignored_options(args, &plane.node) {
+        tracing::warn!("{line}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control")

@@ -3,6 +3,7 @@
 //! of what the node says.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use portcullis_inspect::{Part, ServedListener};
@@ -108,7 +109,7 @@ pub(crate) fn places(
     places
 }
 
-/// `eth0, eth1; not on eth2: there is no interface of this name`
+/// `on eth0, eth1; not on eth2: there is no interface of this name`
 pub(crate) fn coverage_text(coverage: &Coverage, option: &str) -> String {
     let on = match &coverage.on[..] {
         [] if !coverage.is_wanted => format!("on no interface: {option} names none"),
@@ -117,6 +118,15 @@ pub(crate) fn coverage_text(coverage: &Coverage, option: &str) -> String {
     };
     let missing = coverage.missing.iter().map(|it| format!("; not on {}: {}", it.interface, it.reason));
     std::iter::once(on).chain(missing).collect()
+}
+
+/// The treatment of server names that no listener has, where a rate for them is given.
+pub(crate) fn unknown_names_text(rate: Option<NonZeroU32>, names: &Coverage) -> Option<String> {
+    let rate = rate?;
+    Some(match &names.on[..] {
+        [] => format!("--unknown-names {rate} is without effect: names are read on no interface"),
+        _ => format!("{rate} connections a second and port for names that no listener has"),
+    })
 }
 
 // === impl Served ===
@@ -263,8 +273,6 @@ impl Moment {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use portcullis_model::{
         Budget, BudgetOwner, ClientList, ClientRules, Gateway, ListenerId, ObjectName, ParentKind, Port,
         PortKey,

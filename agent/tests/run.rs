@@ -467,3 +467,31 @@ fn the_part_of_the_node_that_serves_a_listener_is_told_with_the_reason() {
         assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
     }
 }
+
+/// At start, and as long as it is so: the operator believes in a protection that is not there.
+#[test]
+fn options_for_kernel_programs_are_not_ignored_in_silence() {
+    let options = ["--interface", "lo", "--name-interface", "lo,absent0", "--unknown-names", "10"];
+    let agent = Agent::start_with(&options, &[("gateway.yaml", GATEWAY)]);
+    let log = agent.log();
+    for option in ["--interface lo", "--name-interface lo,absent0", "--unknown-names 10"] {
+        assert!(
+            log.contains(&format!("{option} is without effect: there are no kernel programs, and ")),
+            "{log}"
+        );
+    }
+    let status = agent.command(&["status"]);
+    let none = "no kernel programs are in use";
+    let names = format!(
+        "names       on no interface; not on lo: {none}; not on absent0: {none}; --unknown-names 10 is without effect: names \
+         are read on no interface"
+    );
+    for line in [&format!("guard       on no interface; not on lo: {none}"), &names] {
+        assert!(status.lines().any(|it| it == line), "{line}: {status}");
+    }
+    let metrics = agent.admin("/metrics").unwrap().body;
+    for interface in ["lo", "absent0"] {
+        let line = format!("portcullis_interface_unread{{interface=\"{interface}\",reason=\"asked-for\"}} 1");
+        assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+    }
+}

@@ -100,6 +100,9 @@ pub struct Node {
     served: Mutex<BTreeSet<FrontendKey>>,
     description: String,
     without_programs: Option<&'static str>,
+    /// As they were given, whether or not there are programs for them.
+    interfaces: Interfaces,
+    name_interfaces: Interfaces,
 }
 
 /// The frontends on addresses that other processes of the node use, too.
@@ -184,6 +187,8 @@ impl Node {
             served: Mutex::default(),
             description,
             without_programs,
+            interfaces: settings.interfaces.clone(),
+            name_interfaces: settings.name_interfaces.clone(),
         })
     }
 
@@ -205,14 +210,22 @@ impl Node {
 
     /// The interfaces that have the packet guard; none without the kernel programs.
     pub fn guard_coverage(&self) -> Coverage {
-        let steering = self.steering.as_ref().map(lock);
-        steering.map(|steering| steering.datapath.guard_coverage()).unwrap_or_default()
+        match &self.steering {
+            Some(steering) => lock(steering).datapath.guard_coverage(),
+            None => self.without_programs_on(&self.interfaces),
+        }
     }
 
     /// The interfaces on which names are read; none without the kernel programs.
     pub fn name_coverage(&self) -> Coverage {
-        let steering = self.steering.as_ref().map(lock);
-        steering.map(|steering| steering.datapath.name_coverage()).unwrap_or_default()
+        match &self.steering {
+            Some(steering) => lock(steering).datapath.name_coverage(),
+            None => self.without_programs_on(&self.name_interfaces),
+        }
+    }
+
+    fn without_programs_on(&self, wanted: &Interfaces) -> Coverage {
+        Coverage::without_programs(wanted, self.without_programs.unwrap_or_default())
     }
 
     /// Returns `true` if names are read on some interface, or will be when it comes.

@@ -28,6 +28,9 @@ fn unknown_names_are_reset(scenario: &Scenario) {
     let agent = launch.start().unwrap();
     assert!(agent.log().contains(&format!("names on {CLIENT_INTERFACE} (attached)")), "{}", agent.log());
 
+    let status = agent.get("/listeners").unwrap();
+    assert!(status.contains("1 connections a second and port for names that no listener has"), "{status}");
+
     let outcomes: Vec<_> = (0..4)
         .map(|_| {
             let unknown = scenario.request("https://unknown.invalid/").send().unwrap();
@@ -40,6 +43,21 @@ fn unknown_names_are_reset(scenario: &Scenario) {
     assert!(count(&agent, "hello-known-name") >= 4.0);
     assert_eq!(count(&agent, "hello-unknown-name") + count(&agent, "hello-unknown-refused"), 4.0);
     assert_eq!(count(&agent, "hello-unknown-refused") as usize, outcomes.iter().filter(|it| **it).count());
+}
+
+#[test]
+fn a_rate_of_unknown_names_is_without_effect_where_none_are_read() {
+    let scenario = Scenario::new("unnamed").unwrap();
+    let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
+    launch.arguments.extend(["--unknown-names", "1"].map(Into::into));
+    let agent = launch.start().unwrap();
+    let log = agent.log();
+    assert!(log.contains("--unknown-names 1 is without effect: no interface is named"), "{log}");
+    let status = agent.get("/listeners").unwrap();
+    assert!(
+        status.contains("--unknown-names 1 is without effect: names are read on no interface"),
+        "{status}"
+    );
 }
 
 #[test]

@@ -90,6 +90,17 @@ impl Guards {
     }
 }
 
+impl Coverage {
+    /// Of interfaces that none can be put on: the reason is that of metrics.
+    pub(crate) fn without_programs(wanted: &Interfaces, label: &'static str) -> Self {
+        let (present, absent) = wanted.find();
+        let names = present.into_iter().map(|it| it.name).chain(absent.into_iter().map(str::to_owned));
+        let reason = "no kernel programs are in use".to_owned();
+        let missing = names.map(|interface| Unguarded { interface, reason: reason.clone(), label });
+        Self { is_wanted: *wanted != Interfaces::None, on: Vec::new(), missing: missing.collect() }
+    }
+}
+
 impl Hook {
     const fn program(self) -> &'static str {
         match self {

@@ -1,0 +1,39 @@
+//! Options of `run` that are without effect beside the others, or on this node.
+
+use portcullis_node::Node;
+
+use crate::cli::RunArgs;
+
+const ALERTS: &str = "connections for names that no listener has are all answered by an alert";
+
+/// A line for each, with what holds instead and what to do.
+pub(crate) fn ignored_options(args: &RunArgs, node: &Node) -> Vec<String> {
+    let reads_names = node.name_coverage().is_wanted;
+    let rate = (args.unknown_names > 0).then(|| format!("--unknown-names {}", args.unknown_names));
+    if node.is_steered() {
+        let alone = rate.filter(|_| !reads_names);
+        let line = |rate| {
+            format!(
+                "{rate} is without effect: no interface is named on which names are read, and {ALERTS}. Name some with \
+                 --name-interface, or leave the option out"
+            )
+        };
+        return alone.map(line).into_iter().collect();
+    }
+    let named = |option, names: &[String]| format!("{option} {}", names.join(","));
+    let guard = node.guard_coverage().is_wanted.then(|| named("--interface", &args.interface));
+    let names = reads_names.then(|| named("--name-interface", &args.name_interface));
+    let ignored = [
+        (guard, "what the packet guard would drop is refused later"),
+        (names, "user space reads names all the same, and refuses at a higher price"),
+        (rate, ALERTS),
+    ];
+    let ignored = ignored.into_iter().filter_map(|(option, instead)| Some((option?, instead)));
+    let line = |(option, instead)| {
+        format!(
+            "{option} is without effect: there are no kernel programs, and {instead}. See that they can be used (the \
+             line \"datapath\" has the reason), or leave the option out"
+        )
+    };
+    ignored.map(line).collect()
+}
