@@ -332,9 +332,9 @@ pub(crate) enum DatapathChoice {
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ForwardingChoice {
     /// User space forwards
-    #[default]
     Off,
     /// The kernel where this node allows it, else user space, saying why
+    #[default]
     Auto,
 }
 

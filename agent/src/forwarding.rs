@@ -25,6 +25,8 @@ pub(crate) enum Why {
     /// The node's setting that lets packets through is off.
     NotARouter(&'static str),
     Everywhere,
+    /// No other host reaches its address.
+    Loopback,
     AccessLog,
     ConnectionLimit,
     Admission,
@@ -184,6 +186,9 @@ impl Abilities {
         if frontend.address.is_unspecified() {
             return Err(Why::Everywhere);
         }
+        if frontend.address.is_loopback() {
+            return Err(Why::Loopback);
+        }
         match frontend.address {
             IpAddr::V4(_) if !self.routes_v4 => Err(Why::NotARouter("net.ipv4.ip_forward")),
             IpAddr::V6(_) if !self.routes_v6 => Err(Why::NotARouter("net.ipv6.conf.all.forwarding")),
@@ -213,6 +218,7 @@ impl Why {
             Self::Node(reason) => reason.label(),
             Self::NotARouter(_) => "no-router",
             Self::Everywhere => "all-addresses",
+            Self::Loopback => "loopback",
             Self::AccessLog => "access-log",
             Self::ConnectionLimit => "connection-limit",
             Self::Admission => "listener-policy",
@@ -252,6 +258,7 @@ impl fmt::Display for Why {
             Self::Node(reason) => write!(f, "{reason}"),
             Self::NotARouter(setting) => write!(f, "{setting} is 0 on this node"),
             Self::Everywhere => f.write_str("the listener is served on all addresses of the node"),
+            Self::Loopback => f.write_str("only this node reaches a loopback address"),
             Self::AccessLog => f.write_str("the Gateway writes an access log"),
             Self::ConnectionLimit => f.write_str("the Gateway limits its connections"),
             Self::Admission => f.write_str("a ListenerPolicy says which clients are let in"),
@@ -366,6 +373,10 @@ mod tests {
         assert_eq!(
             plain(&able(), "0.0.0.0:80", &[(1, "one")]),
             "user space: the listener is served on all addresses of the node"
+        );
+        assert_eq!(
+            plain(&able(), "127.0.0.1:80", &[(1, "one")]),
+            "user space: only this node reaches a loopback address"
         );
         let off = Abilities { programs: Err(NotForwarding::Off), ..able() };
         assert_eq!(plain(&off, FRONTEND, &[(1, "one")]), "user space: --forwarding is off");

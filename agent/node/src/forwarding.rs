@@ -55,6 +55,8 @@ pub enum NotForwarding {
     Off,
     /// Connections are served from ordinary sockets.
     OrdinarySockets,
+    /// The kernel gives some of the ports for flows to connections of the node's own.
+    CommonPorts { flows: RangeInclusive<u16>, own: RangeInclusive<u16> },
     /// The kernel is older than tcx.
     NoTcx { kernel: String },
     /// The programs or their maps cannot be loaded.
@@ -110,7 +112,6 @@ impl Forwarding {
             return Err(NotForwarding::NoTcx { kernel: kernel_release() });
         }
         Forwarder::probe().map_err(|error: Unavailable| NotForwarding::Refused(error.to_string()))?;
-        warn_of_common_ports(&settings.ports);
         let now = Instant::now();
         let mut forwarding = Self {
             forwarder: None,
@@ -388,10 +389,17 @@ pub(crate) fn open(
     let Some(datapath) = datapath else {
         return Err(if settings.is_some() { NotForwarding::OrdinarySockets } else { NotForwarding::Off });
     };
-    let opened = settings.map_or(Err(NotForwarding::Off), |it| Forwarding::open(datapath, it.clone()));
+    let opened = settings.ok_or(NotForwarding::Off).and_then(|settings| {
+        check_ports(&settings.ports)?;
+        Forwarding::open(datapath, settings.clone())
+    });
     match &opened {
         Ok(_) => tracing::info!("TCP and UDP are forwarded in the kernel where nothing needs user space"),
         Err(NotForwarding::Off) => {}
+        // Nothing on this node is to be mended.
+        Err(reason @ NotForwarding::NoTcx { .. }) => {
+            tracing::info!("nothing is forwarded in the kernel, and user space serves it: {reason}");
+        }
         Err(reason) => {
             tracing::warn!("nothing is forwarded in the kernel, and user space serves it: {reason}");
         }
@@ -467,6 +475,7 @@ impl NotForwarding {
         match self {
             Self::Off => "off",
             Self::OrdinarySockets => "no-programs",
+            Self::CommonPorts { .. } => "common-ports",
             Self::NoTcx { .. } => "no-tcx",
             Self::Refused(_) => "kernel-refused",
         }
@@ -478,6 +487,15 @@ impl fmt::Display for NotForwarding {
         match self {
             Self::Off => f.write_str("--forwarding is off"),
             Self::OrdinarySockets => f.write_str("the kernel programs are not in use"),
+            Self::CommonPorts { flows, own } => write!(
+                f,
+                "connections of the node itself may have ports {}-{} (net.ipv4.ip_local_port_range), and flows {}-{} \
+                 (--forwarding-ports): set them apart, or the common ones aside (net.ipv4.ip_local_reserved_ports)",
+                own.start(),
+                own.end(),
+                flows.start(),
+                flows.end()
+            ),
             Self::NoTcx { kernel } => write!(f, "it needs Linux 6.6 or later (tcx), and this is {kernel}"),
             Self::Refused(why) => f.write_str(why),
         }
@@ -512,17 +530,24 @@ fn addresses(link: &RoutedLink) -> NodeAddresses {
     NodeAddresses { v4: ip(link.v4).unwrap_or(Ip::v4([0; 4])), v6: ip(link.v6).unwrap_or(Ip::v6([0; 16])) }
 }
 
-/// The kernel gives such ports to connections of the node's own.
-fn warn_of_common_ports(ports: &RangeInclusive<u16>) {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut bounds = range.split_whitespace().filter_map(|bound| bound.parse::<u16>().ok());
-    let (Some(first), Some(last)) = (bounds.next(), bounds.next()) else { return };
-    if *ports.start() <= last && first <= *ports.end() {
-        tracing::warn!(
-            "--forwarding-ports {}-{} and the node's own ports {first}-{last} (net.ipv4.ip_local_port_range) have \
-             some in common: connections of the node to a backend may be taken for forwarded ones; set them apart",
-            ports.start(),
-            ports.end()
-        );
+/// Answers to a connection of the node's own would be taken for those to a flow.
+fn check_ports(flows: &RangeInclusive<u16>) -> Result<(), NotForwarding> {
+    let setting = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+    let own = setting("ip_local_port_range");
+    let mut own = own.split_whitespace().filter_map(|bound| bound.parse::<u16>().ok());
+    let (Some(first), Some(last)) = (own.next(), own.next()) else { return Ok(()) };
+    let reserved = setting("ip_local_reserved_ports");
+    let reserved: Vec<_> = reserved.trim().split(',').filter_map(ports).collect();
+    let is_common = |port: &u16| !reserved.iter().any(|reserved| reserved.contains(port));
+    let mut both = first.max(*flows.start())..=last.min(*flows.end());
+    match both.any(|port| is_common(&port)) {
+        true => Err(NotForwarding::CommonPorts { flows: flows.clone(), own: first..=last }),
+        false => Ok(()),
     }
+}
+
+/// `61000-65535`, or one port.
+fn ports(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.parse().ok()?..=last.parse().ok()?)
 }

@@ -107,6 +107,25 @@ fn a_node_that_does_not_route_leaves_it_to_user_space() {
     assert_eq!(forwarded(&agent), 0.0);
 }
 
+/// Backends' answers to them would be taken for those of flows.
+#[test]
+fn a_node_whose_own_connections_may_have_the_ports_of_flows_leaves_it_to_user_space() {
+    let (scenario, launch) = world("forward-ports");
+    let set = |name, value| {
+        scenario.on_node(|| Ok(fs::write(format!("/proc/sys/net/ipv4/{name}"), value)?)).unwrap();
+    };
+    set("ip_local_port_range", "1024 65535");
+    let agent = launch.start().unwrap();
+    let said = "user space: connections of the node itself may have ports 1024-65535";
+    until(Duration::from_secs(10), || shows(&agent, said)).unwrap();
+    get(&mut connect(&scenario));
+    assert_eq!(forwarded(&agent), 0.0);
+    let launch = agent.crash().unwrap();
+    set("ip_local_reserved_ports", "61000-65535");
+    let agent = launch.start().unwrap();
+    until(Duration::from_secs(10), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap();
+}
+
 fn world(test: &str) -> (Scenario, Launch) {
     let scenario = Scenario::without_configuration(test).unwrap();
     scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)).unwrap();

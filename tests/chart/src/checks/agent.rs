@@ -1,15 +1,17 @@
 //! The agents' pods.
 
-use anyhow::{Result, ensure};
-use portcullis_test_cluster::{Check, Cluster, Node};
+use anyhow::{Context, Result, ensure};
+use portcullis_test_cluster::{Check, Cluster, Node, wait};
 use portcullis_testbed::command;
 
+use super::SCALING;
 use super::words::{agent_pid, pins};
 use crate::{NAMESPACE, RELEASE};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("the agent runs without privileges, read-only, with few capabilities", agent_is_confined),
     ("the agent uses the kernel datapath", datapath_is_ebpf),
+    ("the kernel forwards TCP and UDP", kernel_forwards),
     ("restarted agents serve again, on what the old ones left", restart_keeps_everything),
 ];
 
@@ -40,6 +42,21 @@ fn datapath_is_ebpf(cluster: &Cluster) -> Result<()> {
     let line = log.lines().find(|line| line.contains("datapath:")).unwrap_or("no line about the datapath");
     ensure!(line.contains("ebpf: steer"), "{line}");
     Ok(())
+}
+
+/// Without a value of the chart for it.
+fn kernel_forwards(cluster: &Cluster) -> Result<()> {
+    let agent = format!("daemonset/{RELEASE}");
+    let status = || cluster.kubectl(&["exec", "-n", NAMESPACE, &agent, "--", "/portcullis", "status"]);
+    let is_kernels = |status: &str, listener: &str| {
+        let mut lines = status.lines().filter(|line| line.contains(listener));
+        lines.any(|line| line.contains("kernel: nothing needs user space"))
+    };
+    let listeners = ["chart-test/streams listener tcp", "chart-test/streams listener udp"];
+    wait::until_true("the kernel to forward", SCALING, || {
+        status().is_ok_and(|status| listeners.iter().all(|it| is_kernels(&status, it)))
+    })
+    .with_context(|| status().unwrap_or_default())
 }
 
 /// The pins are the same afterwards: programs and maps were taken over.
