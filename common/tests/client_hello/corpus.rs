@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use rustls::client::{EchConfig, EchGreaseConfig, EchMode};
+use rustls::crypto::hpke::{Hpke, HpkePublicKey};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, WantsVerifier};
 use rustls_pki_types::ServerName;
 
 pub(crate) struct Hello {
@@ -42,7 +44,35 @@ pub(crate) fn corpus() -> Vec<Hello> {
         bytes: bytes.to_vec(),
         name: name.map(str::to_owned),
     });
-    recorded.chain(rustls()).collect()
+    recorded.chain(rustls()).chain(encrypted()).collect()
+}
+
+/// With an encrypted hello inside (ECH), or what looks like it: only the outer name can be read.
+fn encrypted() -> Vec<Hello> {
+    const PUBLIC: &str = "public.example.net";
+    const HIDDEN: &str = "hidden.app.example.com";
+    let suite = aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_128;
+    let (key, _) = suite.generate_key_pair().unwrap();
+    let of_server = EchConfig::new(ech_configs(&key, PUBLIC).into(), &[suite]).unwrap();
+    let modes = [
+        ("rustls, ECH", EchMode::from(of_server), PUBLIC),
+        ("rustls, GREASE of ECH", EchMode::from(EchGreaseConfig::new(suite, key)), HIDDEN),
+    ];
+    let hello = |(client, mode, name): (&str, EchMode, &str)| {
+        let config = ClientConfig::builder_with_provider(provider()).with_ech(mode).unwrap();
+        Hello { client: client.to_owned(), bytes: first_bytes(config, HIDDEN), name: Some(name.to_owned()) }
+    };
+    modes.map(hello).into()
+}
+
+/// An `ECHConfigList` (RFC 9849, section 4) of one key, for X25519, HKDF-SHA256 and AES-128-GCM.
+fn ech_configs(key: &HpkePublicKey, public_name: &str) -> Vec<u8> {
+    let with_length = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes(), bytes].concat();
+    let key = [&[7, 0, 0x20][..], &with_length(&key.0)].concat();
+    let suites = with_length(&[0, 1, 0, 1]);
+    let name = [&[0, public_name.len() as u8], public_name.as_bytes()].concat();
+    let contents = [key, suites, name, with_length(&[])].concat();
+    with_length(&[&[0xfe, 0x0d][..], &with_length(&contents)].concat())
 }
 
 /// Extensions come in random order.
@@ -60,15 +90,20 @@ fn rustls() -> Vec<Hello> {
 }
 
 fn rustls_hello(name: Option<&str>) -> Vec<u8> {
-    let post_quantum = [aws_lc_rs::kx_group::X25519MLKEM768, aws_lc_rs::kx_group::X25519];
-    let provider = CryptoProvider { kx_groups: post_quantum.to_vec(), ..aws_lc_rs::default_provider() };
-    let config = ClientConfig::builder_with_provider(Arc::new(provider))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(RootCertStore::empty())
-        .with_no_client_auth();
+    let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     // An address is not sent.
-    let name = ServerName::try_from(name.unwrap_or("10.0.0.1").to_owned()).unwrap();
+    first_bytes(config.unwrap(), name.unwrap_or("10.0.0.1"))
+}
+
+/// With a post-quantum key share.
+fn provider() -> Arc<CryptoProvider> {
+    let post_quantum = [aws_lc_rs::kx_group::X25519MLKEM768, aws_lc_rs::kx_group::X25519];
+    Arc::new(CryptoProvider { kx_groups: post_quantum.to_vec(), ..aws_lc_rs::default_provider() })
+}
+
+fn first_bytes(config: ConfigBuilder<ClientConfig, WantsVerifier>, name: &str) -> Vec<u8> {
+    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut bytes = Vec::new();
     client.write_tls(&mut bytes).unwrap();
