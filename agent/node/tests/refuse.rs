@@ -294,6 +294,30 @@ fn segment(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &ip, &tcp, payload].concat()
 }
 
+/// Its connections are taken from buckets of its own, which are full.
+#[test]
+fn an_agent_that_begins_has_full_buckets() {
+    isolated(|pin_dir| {
+        let frontends = VIPS.map(|vip| tcp(&format!("{vip}:{KNOWN}")));
+        let outcomes = |datapath: &mut Datapath, clients: std::ops::Range<usize>| {
+            let before = count(datapath, Reason::HelloOverBudget);
+            for frame in clients.flat_map(|client| Client::new(client, KNOWN, Link::V4).stream(&[&hello()])) {
+                datapath.run_names(&frame).unwrap();
+            }
+            let (_, used) = datapath.budgets().next().unwrap();
+            (used.taken, used.refused, count(datapath, Reason::HelloOverBudget) - before)
+        };
+        let mut first = open(&believing(pin_dir));
+        first.apply(&named(&frontends, limited(1, 3))).unwrap();
+        assert_eq!(outcomes(&mut first, 0..5), (3, 2, 2));
+        drop(first);
+        let mut next = open(&believing(pin_dir));
+        next.apply(&named(&frontends, limited(1, 3))).unwrap();
+        assert_eq!(outcomes(&mut next, 5..10), (3, 2, 2));
+        assert_eq!(next.contents().budgets.len(), 1, "those of the last one are gone");
+    });
+}
+
 /// Before there is a connection, where no listener of a port permits them.
 #[test]
 fn denied_clients_of_a_port_are_refused_at_once() {
