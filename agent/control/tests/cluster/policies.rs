@@ -154,6 +154,27 @@ fn rows() -> Vec<(&'static str, Value, Value)> {
     ]
 }
 
+/// By its manifests, in the words of those who copy them.
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_api_server_takes_what_the_documentation_shows() {
+    const PAGE: &str = include_str!("../../../../docs/listener-policy.md");
+    const EXAMPLE: &str = include_str!("../../../../examples/listener-policy/listener-policy.yaml");
+    let fixture = Fixture::new().await;
+    let shown = PAGE.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let manifests = shown.chain(EXAMPLE.split("\n---\n"));
+    let specs = manifests.filter_map(|manifest| {
+        let manifest: Value = serde_saphyr::from_str(manifest).unwrap();
+        (manifest["kind"] == "ListenerPolicy").then(|| manifest["spec"].clone())
+    });
+    let specs: Vec<_> = specs.collect();
+    assert!(specs.len() > 2, "of the page and of the example: {specs:?}");
+    for spec in specs {
+        assert_eq!(refusal(&fixture, spec.clone()).await, None, "{spec}");
+    }
+    fixture.remove().await;
+}
+
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_api_server_refuses_policies_that_mean_nothing() {
