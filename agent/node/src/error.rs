@@ -40,7 +40,7 @@ pub enum Unavailable {
     Insecure(#[from] Insecure),
     #[error("cannot tell the network namespace: is /proc mounted? ({0})")]
     NetworkNamespace(io::Error),
-    #[error("kernel {kernel} refused the programs; they need 5.15 or later with BPF enabled: {}", chain(.source))]
+    #[error("kernel {kernel} refused the programs; they need 5.15 or later with BPF enabled: {}", in_short(&chain(.source)))]
     Refused { kernel: String, source: Box<EbpfError> },
     #[error("names are read by Linux 6.6 or later (tcx), and this is {kernel}")]
     NoTcx { kernel: String },
@@ -112,4 +112,31 @@ pub enum Error {
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// The first line, and the last ones: the verifier tells all that it went through before what it
+/// does not accept.
+fn in_short(text: &str) -> String {
+    const LAST: usize = 3;
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match &lines[..] {
+        [first, rest @ ..] if rest.len() > LAST => {
+            format!("{first} …; {}", rest[rest.len() - LAST..].join("; "))
+        }
+        few => few.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_verifier_went_through_is_left_out() {
+        assert_eq!(in_short("refused: no permission"), "refused: no permission");
+        let log = "refused: Verifier output: 0: R1=ctx()\n1: (b7) r0 = 0\n2: (85) call x#58\n\n\
+            cannot use helper x#58\nprocessed 2 insns\n";
+        let told = "refused: Verifier output: 0: R1=ctx() …; 2: (85) call x#58; cannot use helper x#58; processed 2 insns";
+        assert_eq!(in_short(log), told);
+    }
 }
