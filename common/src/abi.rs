@@ -290,8 +290,8 @@ pub struct AcceptQueue {
 /// Name of the load-time constant of type [`ConnectionFields`].
 pub const CONNECTION_FIELDS: &str = "CONNECTION_FIELDS";
 
-/// The places of the numbers by which a client shows that it gets what it is sent, in bytes; all 0
-/// where they are not known.
+/// The places of the numbers by which a client shows that it gets what it is sent, in bytes; 0
+/// where they are not known, or may not be read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionFields {

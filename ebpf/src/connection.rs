@@ -39,17 +39,17 @@ struct Found(*mut bpf_sock);
 /// True where the kernel does not say where it keeps a connection's numbers.
 #[inline(always)]
 pub fn are_assumed() -> bool {
-    fields().first_sent == 0
+    fields().next_sent == 0
 }
 
 /// True if a segment, whose IP header is at the offset, has the numbers of a connection that this
 /// node has, or has sent a cookie for.
 #[inline(always)]
 pub fn is_connected<I: Tuple>(context: *mut __sk_buff, network: u32) -> bool {
-    let fields = fields();
-    if fields.first_sent == 0 {
+    if are_assumed() {
         return true;
     }
+    let fields = fields();
     let Some(mut headers) = load::<Headers<I>>(context, network) else { return false };
     let Some(found) = Found::by(context, &headers) else { return false };
     let [sequence, acknowledged] = [headers.tcp.sequence, headers.tcp.acknowledgement].map(u32::from_be);
@@ -58,6 +58,10 @@ pub fn is_connected<I: Tuple>(context: *mut __sk_buff, network: u32) -> bool {
     unsafe {
         let state = (&raw const (*found.0).state).read_volatile();
         if state == BEGUN {
+            // The verifier knows it, too, and does not ask for a helper that may not be had.
+            if fields.first_sent == 0 {
+                return false;
+            }
             return first_sent(found.0, fields).is_some_and(|it| acknowledged == it.wrapping_add(1));
         }
         if state == LISTEN {

@@ -139,7 +139,10 @@ impl Node {
             pin_dir: settings.pin_dir.clone(),
             interfaces: settings.interfaces.clone(),
             name_interfaces: settings.name_interfaces.clone(),
-            believed: Believed::OfConnections,
+            believed: match settings.name_interfaces {
+                Interfaces::None => Believed::OfConnections,
+                _ => Believed::by_this_kernel(),
+            },
             log: log_level(),
             locks: settings.locks.clone(),
         };

@@ -294,6 +294,28 @@ fn segment(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &ip, &tcp, payload].concat()
 }
 
+/// As where the kernel is locked down: by user space, to which they come.
+#[test]
+fn hellos_of_connections_that_have_only_begun_may_be_left() {
+    isolated(|pin_dir| {
+        let client = support::Client::new();
+        let believed = Believed::OfOpenConnections;
+        let mut datapath = open(&Options { believed, ..reading(pin_dir, "node0") });
+        let cores = Cores::new(1);
+        datapath.set_sockets(&cores.sockets()).unwrap();
+        datapath.apply(&named(&[tcp("10.99.0.1:443")], denying(&["0.0.0.0/0"]))).unwrap();
+        let address = "10.99.0.1:443".parse().unwrap();
+        assert_eq!(attempt(&client, &cores, address), [ErrorKind::ConnectionReset; 2], "of one that is open");
+        hold_back_handshakes(&client);
+        let mut stream = client.connect(address).unwrap();
+        stream.write_all(&hello()).unwrap();
+        let (_, accepted) = cores.accept();
+        accepted.set_nonblocking(false).unwrap();
+        (&accepted).read_exact(&mut vec![0; hello().len()]).unwrap();
+        assert_eq!(count(&datapath, Reason::HelloUnconnected), 1);
+    });
+}
+
 /// Its connections are taken from buckets of its own, which are full.
 #[test]
 fn an_agent_that_begins_has_full_buckets() {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use aya::programs::{ProgramError, SchedClassifier, SkLookup, TestRun, TestRunOptions, Xdp};
+use aya::programs::{ProgramError, ProgramType, SchedClassifier, SkLookup, TestRun, TestRunOptions, Xdp};
+use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, Level};
 use portcullis_common::abi::{
@@ -34,8 +35,29 @@ pub enum Believed {
     /// Of connections that this node has, with their numbers: others may be forged.
     #[default]
     OfConnections,
+    /// The same, but of connections that are open only: numbers of those that have only begun are
+    /// read by a helper that a kernel which is locked down refuses.
+    OfOpenConnections,
     /// Frames that are run by themselves are of none.
     All,
+}
+
+impl Believed {
+    /// As many as the running kernel lets the programs ask for.
+    pub(crate) fn by_this_kernel() -> Self {
+        let (program, helper) = (ProgramType::SchedClassifier, BpfHelper::BPF_FUNC_probe_read_kernel);
+        match is_helper_supported(program, helper) {
+            Ok(false) => {
+                tracing::warn!(
+                    "the kernel lets its memory not be read (lockdown: confidentiality): ClientHellos that complete a \
+                     handshake are left to user space, which holds to the same terms at a higher price"
+                );
+                Self::OfOpenConnections
+            }
+            // Whatever else is wrong, loading tells.
+            Ok(true) | Err(_) => Self::OfConnections,
+        }
+    }
 }
 
 /// As many instructions as the verifier may go through for a program: a twentieth of what it puts
@@ -79,6 +101,10 @@ impl Kernel {
         loader.override_global(ACCEPT_QUEUE, &accept_queue, true);
         let connection_fields = match believed {
             Believed::OfConnections => btf::connection_fields().unwrap_or_default(),
+            Believed::OfOpenConnections => {
+                let fields = btf::connection_fields().unwrap_or_default();
+                ConnectionFields { first_sent: 0, ..fields }
+            }
             Believed::All => ConnectionFields::default(),
         };
         let ConnectionFields { first_sent, next_sent, next_received } = connection_fields;
