@@ -6,7 +6,8 @@ use crate::cli::RunArgs;
 
 const ALERTS: &str = "connections for names that no listener has are all answered by an alert";
 
-/// A line for each, with what holds instead and what to do.
+/// A line for each, with what holds instead and what to do. What the packet guard would drop is
+/// refused all the same: of that, status and metrics tell.
 pub(crate) fn ignored_options(args: &RunArgs, node: &Node) -> Vec<String> {
     let reads_names = node.name_coverage().is_wanted;
     let rate = (args.unknown_names > 0).then(|| format!("--unknown-names {}", args.unknown_names));
@@ -20,14 +21,9 @@ pub(crate) fn ignored_options(args: &RunArgs, node: &Node) -> Vec<String> {
         };
         return alone.map(line).into_iter().collect();
     }
-    let named = |option, names: &[String]| format!("{option} {}", names.join(","));
-    let guard = node.guard_coverage().is_wanted.then(|| named("--interface", &args.interface));
-    let names = reads_names.then(|| named("--name-interface", &args.name_interface));
-    let ignored = [
-        (guard, "what the packet guard would drop is refused later"),
-        (names, "user space reads names all the same, and refuses at a higher price"),
-        (rate, ALERTS),
-    ];
+    let names = reads_names.then(|| format!("--name-interface {}", args.name_interface.join(",")));
+    let ignored =
+        [(names, "user space reads names all the same, and refuses at a higher price"), (rate, ALERTS)];
     let ignored = ignored.into_iter().filter_map(|(option, instead)| Some((option?, instead)));
     let line = |(option, instead)| {
         format!(
