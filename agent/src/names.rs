@@ -1,10 +1,10 @@
 //! Listeners as the kernel programs know them: their server names, and the terms on which
 //! connections are let in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_model::{ClientRanges, FrontendKey, PortListeners, Snapshot};
+use portcullis_model::{ClientRanges, FrontendKey, PortListeners, Snapshot, SpeaksFirst};
 use portcullis_node::NameTable;
 
 /// A table for each port whose listeners are found by server name.
@@ -22,6 +22,13 @@ pub(crate) fn names(snapshot: &Snapshot) -> Vec<NameTable> {
     // Not by where they lie in memory: where there is no room for all, the same are left out.
     tables.sort_by(|a, b| a.frontends.cmp(&b.frontends));
     tables
+}
+
+/// Those of ports whose clients speak first.
+pub(crate) fn clients_speak(snapshot: &Snapshot) -> BTreeSet<FrontendKey> {
+    let ports = snapshot.frontends.iter();
+    let clients_speak = ports.filter(|(_, port)| port.listeners.speaks_first() == SpeaksFirst::Client);
+    clients_speak.map(|(frontend, _)| *frontend).collect()
 }
 
 /// The addresses that may connect, of ports where not all may.

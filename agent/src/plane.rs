@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::{EarlyAnswer, NodeStatus, Reading};
-use portcullis_model::{FrontendKey, Snapshot, Unserved};
+use portcullis_model::{FrontendKey, Snapshot, SpeaksFirst, Unserved};
 use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
     reachable_addresses,
@@ -27,7 +27,7 @@ use crate::cli::{DatapathChoice, ForwardingChoice, RunArgs};
 use crate::forwarding::{Abilities, Mechanism, Why, forwarding, moves};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
-use crate::names::{clients, names};
+use crate::names::{clients, clients_speak, names};
 use crate::serving::{self, Parts, Served};
 use crate::tenure::Tenure;
 
@@ -35,8 +35,9 @@ use crate::tenure::Tenure;
 const ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time that clients have to complete the TCP handshakes which they have begun when the agent ends:
-/// the kernel resets what it has no socket for.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(1);
+/// the kernel resets what it has no socket for. Those that are to speak first are let in after a
+/// second if they do not.
+const HANDSHAKE_TIME: Duration = Duration::from_millis(1500);
 const HANDSHAKE_POLL: Duration = Duration::from_millis(10);
 
 /// Cheap to clone; all clones are the same data plane.
@@ -80,7 +81,7 @@ impl Plane {
 
     fn listen(&self, inherited: Sockets) -> anyhow::Result<()> {
         self.node.inherit(inherited.bound.iter().map(AsFd::as_fd));
-        self.proxy.listen(inherited)?;
+        self.proxy.listen(inherited, self.node.socket_kinds())?;
         self.steer()
     }
 
@@ -89,7 +90,11 @@ impl Plane {
         let sockets = self.proxy.sockets();
         let sockets: Vec<_> = sockets
             .iter()
-            .map(|core| CoreSockets { v4: Some(core.v4.as_fd()), v6: core.v6.as_ref().map(AsFd::as_fd) })
+            .map(|core| CoreSockets {
+                speaks_first: core.speaks_first,
+                v4: Some(core.v4.as_fd()),
+                v6: core.v6.as_ref().map(AsFd::as_fd),
+            })
             .collect();
         self.node.set_sockets(&sockets).context("cannot give the kernel programs their sockets")
     }
@@ -280,6 +285,10 @@ impl DataPlane for Plane {
         };
         let wanted: BTreeSet<_> = snapshot.frontends.keys().copied().collect();
         let names = if self.node.reads_names() { names(&snapshot) } else { Vec::new() };
+        let clients_speak = match self.node.socket_kinds().contains(&SpeaksFirst::Client) {
+            true => clients_speak(&snapshot),
+            false => BTreeSet::new(),
+        };
         let clients = clients(&snapshot);
         let unusable = self.node.prepare(&wanted, &snapshot.shared_addresses);
         let usable = match unusable.is_empty() {
@@ -290,7 +299,12 @@ impl DataPlane for Plane {
         };
         let mut refused = self.proxy.apply(usable).await;
         refused.frontends.extend(unusable);
-        refused.frontends.extend(self.node.serve(Wanted { frontends: wanted, names, clients }));
+        refused.frontends.extend(self.node.serve(Wanted {
+            frontends: wanted,
+            clients_speak,
+            names,
+            clients,
+        }));
         self.forward(snapshot, &refused);
         let refused = spread.gathered(refused);
         if is_first {

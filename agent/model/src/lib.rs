@@ -44,7 +44,7 @@ pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
 pub use listener::{Listener, ListenerId, Serves, TlsTermination};
 pub use name::ObjectName;
 pub use parent_kind::ParentKind;
-pub use port::{Mismatch, Port, PortListeners};
+pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;
 pub use route::{

@@ -34,6 +34,14 @@ pub enum PortListeners {
     Udp(Arc<Listener>),
 }
 
+/// Those who may send the first bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpeaksFirst {
+    /// Servers have nothing to say before they are asked.
+    Client,
+    Either,
+}
+
 /// A listener that is found in another way than those that have the port.
 #[derive(Debug, PartialEq)]
 pub struct Mismatch {
@@ -112,6 +120,14 @@ impl PortListeners {
             self.iter().all(|listener| has(&listener.admission))
         };
         first.into_iter().flat_map(|admission| &admission.budgets).filter(have_all)
+    }
+
+    /// In the protocols of the listeners.
+    pub const fn speaks_first(&self) -> SpeaksFirst {
+        match self {
+            Self::Http(_) | Self::Tls(_) => SpeaksFirst::Client,
+            Self::Tcp(_) | Self::Udp(_) => SpeaksFirst::Either,
+        }
     }
 
     /// True of a listener that is found in the same way.

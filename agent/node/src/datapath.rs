@@ -7,14 +7,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use aya_log::Level;
-use portcullis_common::abi::{Bucket, ListenerTerms, MAX_HELLOS, group_and_clients};
+use portcullis_common::abi::{Bucket, ListenerTerms, MAX_HELLOS, NO_GROUP, group_and_clients};
 use portcullis_common::reason::Reason;
-use portcullis_model::{BudgetOwner, FrontendKey, HostPattern};
+use portcullis_model::{BudgetOwner, FrontendKey, HostPattern, SpeaksFirst};
 
+use crate::deferral::defer_accept;
 use crate::enforcement::{EnforcedAt, Enforcement};
 use crate::error::{Error, Unavailable};
 use crate::plan::admission::Owners;
-use crate::plan::desired::{Desired, GROUP, Sharing, Sought, flags};
+use crate::plan::desired::{Desired, Sharing, Sought, flags, group};
 use crate::plan::key::{address, key};
 use crate::plan::names::NameKey;
 use crate::plan::{Contents, Incomplete, Op, plan};
@@ -160,9 +161,19 @@ impl Datapath {
     }
 
     /// Gives the listening sockets of all cores to the steering program, in place of any it had.
-    /// The sockets stay the caller's: a closed socket leaves the map by itself.
+    /// The sockets stay the caller's: a closed socket leaves the map by itself. Those for clients
+    /// that speak first keep a connection in the kernel until its client has.
     pub fn set_sockets(&mut self, cores: &[CoreSockets<'_>]) -> Result<(), Error> {
-        self.maps.set_sockets(GROUP, cores)
+        for speaks_first in [SpeaksFirst::Either, SpeaksFirst::Client] {
+            let cores: Vec<_> =
+                cores.iter().filter(|core| core.speaks_first == speaks_first).copied().collect();
+            if speaks_first == SpeaksFirst::Client {
+                let mut sockets = cores.iter().flat_map(|core| [core.v4, core.v6]).flatten();
+                sockets.try_for_each(defer_accept).map_err(Error::Defer)?;
+            }
+            self.maps.set_sockets(group(speaks_first), &cores)?;
+        }
+        Ok(())
     }
 
     /// Makes the maps hold what is desired and returns what had to be written. An error keeps
@@ -225,7 +236,7 @@ impl Datapath {
     /// Returns `true` if connections to the frontend are steered.
     pub fn steers(&self, frontend: &FrontendKey) -> bool {
         let value = self.contents.frontends.get(&key(frontend));
-        value.is_some_and(|value| group_and_clients(*value).0 == GROUP)
+        value.is_some_and(|value| group_and_clients(*value).0 != NO_GROUP)
     }
 
     /// Returns `true` if the maps know the VIPs as they are.

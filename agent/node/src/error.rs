@@ -96,6 +96,8 @@ pub enum Error {
     Read { map: &'static str, source: Box<MapError> },
     #[error("{given} sockets of one family, but a listener group holds {most}; lower the number of cores")]
     TooManyCores { given: usize, most: u32 },
+    #[error("the kernel does not keep connections until clients speak (TCP_DEFER_ACCEPT): {0}")]
+    Defer(io::Error),
     #[error("the kernel gives no random numbers: {0}")]
     Random(rustix::io::Errno),
     #[error("cannot remove the pin {path}: {source}; remove it by hand to detach the program")]

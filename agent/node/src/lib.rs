@@ -15,6 +15,7 @@
 mod cleanup;
 mod clock;
 mod datapath;
+mod deferral;
 mod enforcement;
 mod error;
 mod forwarding;
@@ -37,6 +38,7 @@ pub mod vips;
 pub use aya_log::Level as LogLevel;
 pub use cleanup::{Cleaned, clean, detach};
 pub use datapath::{Datapath, Options};
+pub use deferral::defers_accept;
 pub use enforcement::{BudgetUse, EnforcedAt, Enforcement};
 pub use error::{Error, RefusedFrontends, Unavailable};
 pub use forwarding::{Forwarding, ForwardingReport, ForwardingSettings, NotForwarding};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_common::abi::{Bucket, MAX_CORES};
 use portcullis_common::reason::Reason;
-use portcullis_model::{BudgetOwner, FrontendKey, HostPattern};
+use portcullis_model::{BudgetOwner, FrontendKey, HostPattern, SpeaksFirst};
 
 use crate::cleanup::detach_beside;
 use crate::datapath::{Datapath, Options};
@@ -100,6 +100,7 @@ pub struct Node {
     served: Mutex<BTreeSet<FrontendKey>>,
     description: String,
     without_programs: Option<&'static str>,
+    believed: Believed,
     /// As they were given, whether or not there are programs for them.
     interfaces: Interfaces,
     name_interfaces: Interfaces,
@@ -190,6 +191,7 @@ impl Node {
             served: Mutex::default(),
             description,
             without_programs,
+            believed: options.believed,
             interfaces: settings.interfaces.clone(),
             name_interfaces: settings.name_interfaces.clone(),
         })
@@ -264,6 +266,16 @@ impl Node {
             return most;
         }
         cores
+    }
+
+    /// The kinds of sockets that the cores need for connections to be steered to them. A connection
+    /// waits in the kernel until its client has spoken where clients do so first; but not where the
+    /// reader of names would not believe a hello of one that has only begun, as those that wait.
+    pub fn socket_kinds(&self) -> &'static [SpeaksFirst] {
+        match self.believed {
+            Believed::OfOpenConnections => &[SpeaksFirst::Either],
+            Believed::OfConnections | Believed::All => &[SpeaksFirst::Either, SpeaksFirst::Client],
+        }
     }
 
     /// Gives the cores' listening sockets to the steering program; without it there is nothing to

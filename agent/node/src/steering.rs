@@ -59,6 +59,7 @@ impl Steering {
         desired.leaving = self.closing.until.keys().copied().collect();
         desired.unknown_names = self.unknown_names;
         desired.clients.clone_from(&terms.clients);
+        desired.clients_speak.clone_from(&terms.clients_speak);
         desired.names.clone_from(&terms.names);
         desired.names.iter_mut().for_each(|table| table.frontends.retain(|it| wanted.contains(it)));
         self.terms = terms;

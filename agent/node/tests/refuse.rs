@@ -23,7 +23,7 @@ use corpus::corpus;
 use names_frames::{Client, KNOWN, LINKS, Link, VIPS};
 use portcullis_model::{
     Admission, Budget, BudgetOwner, ClientList, ClientRules, FrontendKey, HostPattern, L4Protocol,
-    ObjectName, ParentKind, PortKey,
+    ObjectName, ParentKind, PortKey, SpeaksFirst,
 };
 use portcullis_node::{
     Believed, Datapath, Desired, EnforcedAt, Interfaces, NameTable, Options, Reason, Sharing,
@@ -263,6 +263,31 @@ fn hellos_that_complete_a_handshake_are_judged_before_there_is_a_connection() {
         }
         let used: Vec<_> = datapath.budgets().map(|(_, used)| (used.taken, used.refused)).collect();
         assert_eq!(used, [(1, 0)], "of the last policy");
+    });
+}
+
+/// It waits in the kernel for the hello, and does not outlive it.
+#[test]
+fn a_refused_hello_leaves_nothing_to_accept() {
+    isolated(|pin_dir| {
+        let client = support::Client::new();
+        let mut datapath = open(&reading(pin_dir, "node0"));
+        let cores = Cores::new(1);
+        datapath.set_sockets(&cores.sockets_where(SpeaksFirst::Client)).unwrap();
+        let frontends = ["10.99.0.1:443", "[fd99::1]:443"].map(tcp);
+        let mut desired = named(&frontends, denying(&["0.0.0.0/0", "::/0"]));
+        desired.clients_speak = frontends.into();
+        datapath.apply(&desired).unwrap();
+        for address in frontends.map(|frontend| SocketAddr::new(frontend.address, frontend.port)) {
+            let mut stream = client.connect(address).unwrap();
+            stream.write_all(&hello()).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let answer = stream.read(&mut [0; 5]).map_err(|error| error.kind());
+            assert_eq!(answer, Err(ErrorKind::ConnectionReset), "{address}");
+            until_none_is_left(&address.to_string());
+            assert!(cores.is_idle(), "{address}");
+        }
+        assert_eq!(count(&datapath, Reason::HelloDeniedClient), 2);
     });
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use portcullis_model::{Snapshot, Unserved};
+use portcullis_model::{Snapshot, SpeaksFirst, Unserved};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
@@ -64,7 +64,7 @@ impl Proxy {
     /// When sockets or threads cannot be had.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         let proxy = Self::start_without_sockets(settings)?;
-        proxy.listen(Sockets::default())?;
+        proxy.listen(Sockets::default(), &[SpeaksFirst::Either])?;
         Ok(proxy)
     }
 
@@ -93,17 +93,19 @@ impl Proxy {
     }
 
     /// Takes connections from these sockets, of an agent before this one. In
-    /// [`SocketMode::Steered`] cores without any open their own.
+    /// [`SocketMode::Steered`] each core opens those of the kinds that it lacks.
     ///
     /// # Errors
     /// When sockets cannot be had.
-    pub fn listen(&self, inherited: Sockets) -> Result<(), StartError> {
+    pub fn listen(&self, inherited: Sockets, kinds: &[SpeaksFirst]) -> Result<(), StartError> {
         let mut parts = inherited.dealt(self.cores.len());
         let mut steered = Vec::new();
         if self.mode == SocketMode::Steered {
             for part in &mut parts {
-                if part.steered.is_empty() {
-                    part.steered.push(CoreSockets::open().map_err(StartError::Socket)?);
+                for kind in kinds {
+                    if !part.steered.iter().any(|pair| pair.speaks_first == *kind) {
+                        part.steered.push(CoreSockets::open(*kind).map_err(StartError::Socket)?);
+                    }
                 }
                 for pair in &part.steered {
                     steered.push(pair.try_clone().map_err(StartError::Socket)?);

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_model::{
-    FrontendKey, Gateway, L4Protocol, ObjectName, Port, PortKey, PortListeners, Serves, Snapshot, Unserved,
+    FrontendKey, Gateway, L4Protocol, ObjectName, Port, PortKey, PortListeners, Serves, Snapshot,
+    SpeaksFirst, Unserved,
 };
 use portcullis_proxy::{CoreSockets, Proxy, Settings, SocketMode, Sockets};
 use socket2::{Domain, Socket, Type};
@@ -83,7 +84,7 @@ async fn no_request_fails_when_sockets_go_to_another() {
         progress(100).await;
 
         let second = Proxy::start_without_sockets(settings(mode, cores[1])).unwrap();
-        second.listen(first.share().await.unwrap()).unwrap();
+        second.listen(first.share().await.unwrap(), &[SpeaksFirst::Either]).unwrap();
         serve(&second, address, backend.address).await;
         first.stop_accepting().await;
         let before = first.stats().await.accepted;
@@ -116,14 +117,15 @@ async fn connections_begun_at_sockets_of_the_other_kind_are_served() {
         let listener = std::net::TcpListener::from(socket);
         let address = listener.local_addr().unwrap();
         let inherited = match mode {
-            SocketMode::Bound => {
-                Sockets { steered: vec![CoreSockets { v4: listener, v6: None }], ..Sockets::default() }
-            }
+            SocketMode::Bound => Sockets {
+                steered: vec![CoreSockets { speaks_first: SpeaksFirst::Either, v4: listener, v6: None }],
+                ..Sockets::default()
+            },
             SocketMode::Steered => Sockets { bound: vec![listener], ..Sockets::default() },
         };
         let mut waiting = TcpStream::connect(address).await.unwrap();
         let proxy = Proxy::start_without_sockets(settings(mode, 2)).unwrap();
-        proxy.listen(inherited).unwrap();
+        proxy.listen(inherited, &[SpeaksFirst::Either]).unwrap();
         serve(&proxy, address, backend.address).await;
         let answer = tokio::time::timeout(Duration::from_secs(10), ask(&mut waiting)).await;
         let head = answer.expect("it is not accepted").unwrap();
@@ -168,7 +170,7 @@ async fn no_datagram_is_lost_when_sockets_go_to_another() {
         drop(free);
         let [old, new] =
             cores.map(|cores| Proxy::start_without_sockets(settings(SocketMode::Steered, cores)).unwrap());
-        old.listen(Sockets::default()).unwrap();
+        old.listen(Sockets::default(), &[SpeaksFirst::Either]).unwrap();
         let served = udp_snapshot(address, endpoint);
         assert_eq!(old.apply(served.clone()).await, Unserved::default());
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -181,7 +183,7 @@ async fn no_datagram_is_lost_when_sockets_go_to_another() {
             }
         };
         progress(200).await;
-        new.listen(old.share().await.unwrap()).unwrap();
+        new.listen(old.share().await.unwrap(), &[SpeaksFirst::Either]).unwrap();
         assert_eq!(new.apply(served).await, Unserved::default());
         progress(200).await;
         old.stop_accepting().await;

@@ -1,14 +1,17 @@
 //! The successor's side: the agent that serves, as the one sees it that is about to.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use portcullis_node::Lock;
+use portcullis_model::SpeaksFirst;
+use portcullis_node::{Lock, defers_accept};
 use portcullis_proxy::{CoreSockets, Sockets};
 use rustix::net::sockopt::socket_type;
 use rustix::net::{RecvFlags, SocketType, recv};
@@ -176,16 +179,19 @@ impl Watch {
     }
 }
 
-/// Sockets of both families in the order of their cores, as pairs.
+/// Sockets of both families in the order of their cores, as pairs. Those that wait for clients to
+/// speak are of a kind of their own, whichever version the other agent has.
 fn paired(sockets: Vec<OwnedFd>) -> io::Result<Vec<CoreSockets>> {
-    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    let mut kinds = BTreeMap::<_, [Vec<TcpListener>; 2]>::new();
     for socket in sockets {
-        let listener = std::net::TcpListener::from(socket);
-        match listener.local_addr()?.is_ipv4() {
-            true => v4.push(listener),
-            false => v6.push(listener),
-        }
+        let listener = TcpListener::from(socket);
+        let kind = if defers_accept(&listener)? { SpeaksFirst::Client } else { SpeaksFirst::Either };
+        let [v4, v6] = kinds.entry(kind).or_default();
+        if listener.local_addr()?.is_ipv4() { v4.push(listener) } else { v6.push(listener) }
     }
-    let mut v6 = v6.into_iter();
-    Ok(v4.into_iter().map(|v4| CoreSockets { v4, v6: v6.next() }).collect())
+    let pairs = kinds.into_iter().flat_map(|(speaks_first, [v4, v6])| {
+        let mut v6 = v6.into_iter();
+        v4.into_iter().map(move |v4| CoreSockets { speaks_first, v4, v6: v6.next() })
+    });
+    Ok(pairs.collect())
 }

@@ -6,15 +6,20 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use portcullis_common::abi::{NO_GROUP, VIP_EXCLUSIVE, VIP_SHARED, frontend_value};
-use portcullis_model::{ClientRanges, FrontendKey};
+use portcullis_model::{ClientRanges, FrontendKey, SpeaksFirst};
 
 use crate::plan::Contents;
 use crate::plan::admission::{Owners, Terms};
 use crate::plan::key::{address, key};
 use crate::plan::names::{NameTable, Numbered, numbered};
 
-/// The listener group all frontends belong to, as long as there is one set of sockets.
-pub(crate) const GROUP: u32 = 0;
+/// The listener group of frontends whose connections begin in this way.
+pub(crate) const fn group(speaks_first: SpeaksFirst) -> u32 {
+    match speaks_first {
+        SpeaksFirst::Either => 0,
+        SpeaksFirst::Client => 1,
+    }
+}
 
 /// Everything the kernel programs need: pure data, made from a snapshot's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +27,8 @@ pub struct Desired {
     /// Addresses and ports of listeners. The unspecified address stands for every local address of
     /// its family.
     pub frontends: BTreeSet<FrontendKey>,
+    /// Those whose clients speak first: their connections wait in the kernel until they have.
+    pub clients_speak: BTreeSet<FrontendKey>,
     /// Addresses and ports of listeners a moment ago: open connections go on there, new ones are
     /// refused.
     pub leaving: BTreeSet<FrontendKey>,
@@ -40,7 +47,8 @@ pub struct Desired {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub frontends: BTreeSet<FrontendKey>,
-    /// As in [`Desired::names`] and [`Desired::clients`].
+    /// As in [`Desired`].
+    pub clients_speak: BTreeSet<FrontendKey>,
     pub names: Vec<NameTable>,
     pub clients: BTreeMap<FrontendKey, Arc<ClientRanges>>,
 }
@@ -78,6 +86,13 @@ impl Desired {
         Self { frontends, vips, ..Self::default() }
     }
 
+    fn group(&self, frontend: &FrontendKey) -> u32 {
+        group(match self.clients_speak.contains(frontend) {
+            true => SpeaksFirst::Client,
+            false => SpeaksFirst::Either,
+        })
+    }
+
     /// The same, as the maps hold it, which have been `observed`, and whose the budgets are. An
     /// unspecified address is no VIP.
     pub(crate) fn contents(&self, observed: &Contents, owners: &Owners) -> Sought {
@@ -98,7 +113,7 @@ impl Desired {
         }
         let frontends = self.frontends.iter().map(|frontend| {
             let clients = clients.get(frontend).copied().unwrap_or_default();
-            (key(frontend), frontend_value(GROUP, clients))
+            (key(frontend), frontend_value(self.group(frontend), clients))
         });
         let frontends: Vec<_> = frontends.collect();
         let vips = self.vips.iter().filter(|(ip, _)| !ip.is_unspecified());

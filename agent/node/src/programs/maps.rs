@@ -13,6 +13,7 @@ use portcullis_common::abi::{
     socket_index,
 };
 use portcullis_common::reason::Reason;
+use portcullis_model::SpeaksFirst;
 use rustix::rand::GetRandomFlags;
 
 use crate::clock::monotonic;
@@ -27,6 +28,8 @@ use crate::programs::pins::Pins;
 /// port they came for.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreSockets<'a> {
+    /// On the connections that they are for.
+    pub speaks_first: SpeaksFirst,
     pub v4: Option<BorrowedFd<'a>>,
     pub v6: Option<BorrowedFd<'a>>,
 }

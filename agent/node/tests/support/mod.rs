@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_model::FrontendKey;
+use portcullis_model::{FrontendKey, SpeaksFirst};
 use portcullis_node::{CoreSockets, Datapath, Interfaces, Options};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
@@ -126,8 +126,12 @@ impl Cores {
     }
 
     pub(crate) fn sockets(&self) -> Vec<CoreSockets<'_>> {
-        let pairs = self.v4.iter().zip(&self.v6);
-        pairs.map(|(v4, v6)| CoreSockets { v4: Some(v4.as_fd()), v6: Some(v6.as_fd()) }).collect()
+        self.sockets_where(SpeaksFirst::Either)
+    }
+
+    pub(crate) fn sockets_where(&self, speaks_first: SpeaksFirst) -> Vec<CoreSockets<'_>> {
+        let pairs = self.v4.iter().map(AsFd::as_fd).zip(self.v6.iter().map(AsFd::as_fd));
+        pairs.map(|(v4, v6)| CoreSockets { speaks_first, v4: Some(v4), v6: Some(v6) }).collect()
     }
 
     /// Waits for a connection and returns the core that got it.

@@ -1,11 +1,12 @@
 //! Listening sockets: a pair on loopback that the kernel steers connections to, or one per
 //! frontend.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use portcullis_model::SpeaksFirst;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
@@ -25,9 +26,10 @@ const UNSENT: u32 = 16 << 10;
 /// Bytes of datagrams that may wait to be read from a frontend's socket; the kernel doubles it.
 const DATAGRAMS: usize = 1 << 20;
 
-/// A pair of steered sockets, which one core has.
+/// A pair of steered sockets, which one core has for connections of one kind.
 #[derive(Debug)]
 pub struct CoreSockets {
+    pub speaks_first: SpeaksFirst,
     pub v4: TcpListener,
     /// Absent on hosts without IPv6.
     pub v6: Option<TcpListener>,
@@ -46,9 +48,9 @@ pub struct Sockets {
 // === impl CoreSockets ===
 
 impl CoreSockets {
-    pub(crate) fn open() -> io::Result<Self> {
+    pub(crate) fn open(speaks_first: SpeaksFirst) -> io::Result<Self> {
         let v4 = listen(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
-        Ok(Self { v4, v6: listen(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).ok() })
+        Ok(Self { speaks_first, v4, v6: listen(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).ok() })
     }
 
     pub(crate) fn into_listeners(self) -> impl Iterator<Item = TcpListener> {
@@ -56,7 +58,8 @@ impl CoreSockets {
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { v4: self.v4.try_clone()?, v6: self.v6.as_ref().map(TcpListener::try_clone).transpose()? })
+        let v6 = self.v6.as_ref().map(TcpListener::try_clone).transpose()?;
+        Ok(Self { speaks_first: self.speaks_first, v4: self.v4.try_clone()?, v6 })
     }
 }
 
@@ -66,8 +69,11 @@ impl Sockets {
     /// For each of so many cores its part.
     pub(crate) fn dealt(self, cores: usize) -> Vec<Self> {
         let mut parts: Vec<_> = (0..cores).map(|_| Self::default()).collect();
-        for (place, pair) in self.steered.into_iter().enumerate() {
-            parts[place % cores].steered.push(pair);
+        let mut dealt = BTreeMap::<SpeaksFirst, usize>::new();
+        for pair in self.steered {
+            let place = dealt.entry(pair.speaks_first).or_default();
+            parts[*place % cores].steered.push(pair);
+            *place += 1;
         }
         let mut dealt = HashMap::<SocketAddr, usize>::new();
         for listener in self.bound {
@@ -126,6 +132,17 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+
+    #[test]
+    fn every_core_gets_its_part_of_each_kind() {
+        use SpeaksFirst::{Client, Either};
+        let kinds = [Either, Either, Client, Either, Client];
+        let steered = kinds.map(|kind| CoreSockets::open(kind).unwrap()).into();
+        let parts = Sockets { steered, ..Sockets::default() }.dealt(2);
+        let kinds = |part: &Sockets| part.steered.iter().map(|pair| pair.speaks_first).collect::<Vec<_>>();
+        assert_eq!(kinds(&parts[0]), [Either, Client, Either]);
+        assert_eq!(kinds(&parts[1]), [Either, Client]);
+    }
 
     #[test]
     fn what_is_accepted_sends_at_once() {
