@@ -212,8 +212,8 @@ pub const VIP_EXCLUSIVE: u32 = 1;
 /// claims passes.
 pub const VIP_SHARED: u32 = 0;
 
-/// Listener groups: the index into [`GROUPS`] that a frontend names. There is one for ports at which
-/// clients speak first, and one for the others.
+/// Listener groups: the index into [`GROUPS`] that a frontend names. There is one for ports at
+/// which clients speak first, and one for the others.
 pub const MAX_GROUPS: u32 = 8;
 /// The group of a frontend that is going: packets of open connections pass, new connections are
 /// refused.
