@@ -17,7 +17,7 @@ use crate::{Fault, Reason};
 /// The outcome of one parentRef of a route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RouteAttachment {
-    /// By index in the parent's listeners: the names that both the route and the listener are for.
+    /// By index in the parent's listeners: the route's hostnames that the listener has names of.
     pub(crate) listeners: Vec<(usize, BTreeSet<HostPattern>)>,
     /// The fault for which this parent does not accept the route.
     pub(crate) refusal: Option<Fault>,
@@ -80,7 +80,7 @@ impl Candidates<'_> {
         }
         let attached: Vec<_> = allowed
             .into_iter()
-            .map(|(at, listener)| (*at, self.hostnames(listener)))
+            .map(|(at, listener)| (*at, hostnames_at(listener, self.route)))
             .filter(|(_, hostnames)| !hostnames.is_empty())
             .collect();
         if attached.is_empty() {
@@ -102,10 +102,12 @@ impl Candidates<'_> {
         }
     }
 
-    /// The reason why the route may not have a hostname at a listener.
+    /// The reason why the route may not have a hostname at a listener: what it would be served
+    /// under there counts, not what it asks for.
     fn outside(&self, listener: usize, hostname: &HostPattern) -> Option<String> {
-        let port = self.parent.listeners.get(listener)?.port.number;
-        self.claims.refusal(&self.route.key.name.namespace, hostname, port, self.namespaces)
+        let listener = self.parent.listeners.get(listener)?;
+        let served = listener.hostname.intersect(hostname)?;
+        self.claims.refusal(&self.route.key.name.namespace, &served, listener.port.number, self.namespaces)
     }
 
     fn is_allowed(&self, listener: &Listener) -> bool {
@@ -125,12 +127,16 @@ impl Candidates<'_> {
             "the {parent}'s listeners do not allow {kind}s of this namespace (allowedRoutes of the listener)"
         )
     }
+}
 
-    /// "There must be at least one intersecting hostname for the HTTPRoute to be attached to the
-    /// Listener."
-    fn hostnames(&self, listener: &Listener) -> BTreeSet<HostPattern> {
-        self.route.hostnames.iter().filter_map(|hostname| listener.hostname.intersect(hostname)).collect()
-    }
+/// The hostnames of a route that a listener has names of: "there must be at least one intersecting
+/// hostname for the HTTPRoute to be attached", others "MUST be ignored". They stay as the route has
+/// them: "implementations SHOULD evaluate precedence using the original hostnames configured on the
+/// Route, not the calculated Listener/Route hostname intersection". The listener gets no requests
+/// but those for its own names.
+pub(crate) fn hostnames_at(listener: &Listener, route: &ParsedRoute) -> BTreeSet<HostPattern> {
+    let meets = |hostname: &&HostPattern| listener.hostname.intersect(hostname).is_some();
+    route.hostnames.iter().filter(meets).cloned().collect()
 }
 
 fn is_relevant(reference: &ParentReference, listener: &Listener) -> bool {

@@ -14,7 +14,7 @@ use portcullis_model::{Entry, HostPattern, ObjectName};
 use super::attachments::{Attached, Parents};
 use super::parsed::ParsedRoutes;
 use crate::delegate::{Family, Grandparent, Surroundings, bind};
-use crate::listener::{ListenerKey, ParentKey, parent_key};
+use crate::listener::{ListenerKey, ParentKey, hostnames_at, parent_key};
 use crate::route::{ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::status::ParentVerdict;
@@ -226,8 +226,7 @@ fn hostnames_on(
 ) -> BTreeSet<HostPattern> {
     let listeners = parents.listeners.get(parent).map(|declared| declared.listeners.iter());
     let listener = listeners.into_iter().flatten().find(|listener| listener.name == *name);
-    let both = |hostname: &HostPattern| listener.and_then(|listener| listener.hostname.intersect(hostname));
-    route.hostnames.iter().filter_map(both).collect()
+    listener.map(|listener| hostnames_at(listener, route)).unwrap_or_default()
 }
 
 /// Takes the parent's own place: its listeners stay, under the hostnames and with the references of
