@@ -3,6 +3,7 @@
 
 mod claims;
 mod conditions;
+mod default_scope;
 pub mod delegate;
 mod fault;
 mod features;
@@ -23,6 +24,7 @@ mod status;
 mod translator;
 
 pub use claims::Claims;
+pub use default_scope::DefaultScope;
 pub use fault::Fault;
 pub use features::SUPPORTED_FEATURES;
 pub use feedback::{ApiServer, Feedback};

@@ -11,7 +11,7 @@ mod merge;
 pub use certificate::{CertificateError, read as read_certificate};
 pub use declare::ParentKey;
 
-pub(crate) use attach::{RouteAttachment, attach, hostnames_at, parent_key};
+pub(crate) use attach::{RouteAttachment, admits, attach, hostnames_at, parent_key};
 pub(crate) use declare::{Certificates, ClientCertificate, Declared, Held, Listener, ListenerKey};
 pub(crate) use hosts::{Hosts, NamespacedHosts};
 pub(crate) use merge::{Acceptance, Merge};

@@ -54,6 +54,8 @@ names! {
         OverlappingTLSConfig,
         /// GatewayClass: the installed CRDs are of a version we know.
         SupportedVersion,
+        /// Gateways that routes are attached to without naming them (GEP-3793).
+        DefaultGateway,
         /// Gateways, ListenerSets and listeners that are held to ListenerPolicies (GEP-713).
         ListenerPolicyAffected in "portcullis.dev",
     }
@@ -76,6 +78,8 @@ names! {
         // Gateway
         AddressNotAssigned,
         AddressNotUsable,
+        /// GEP-3793 has the condition, and no reason for it.
+        DefaultGateway,
         InvalidClientCertificateRef,
         ListenersNotValid,
         UnsupportedAddress,
@@ -156,6 +160,7 @@ impl ConditionType {
             | Self::Programmed
             | Self::ResolvedRefs
             | Self::Attached
+            | Self::DefaultGateway
             | Self::SupportedVersion => Polarity::Positive,
             Self::Conflicted | Self::NotSupported | Self::PartiallyInvalid => Polarity::Negative,
             Self::OverlappingTLSConfig | Self::ListenerPolicyAffected => Polarity::Neutral,
@@ -170,6 +175,7 @@ impl ConditionType {
             Self::ResolvedRefs => Reason::ResolvedRefs,
             Self::Conflicted | Self::OverlappingTLSConfig => Reason::NoConflicts,
             Self::Attached => Reason::Attached,
+            Self::DefaultGateway => Reason::DefaultGateway,
             Self::NotSupported => Reason::Supported,
             Self::SupportedVersion => Reason::SupportedVersion,
             Self::ListenerPolicyAffected => Reason::PolicyAffected,
@@ -184,6 +190,7 @@ impl ConditionType {
             Self::ResolvedRefs => "Every reference is resolved.",
             Self::Conflicted | Self::OverlappingTLSConfig => "There is no conflict.",
             Self::Attached => "Everything is attached.",
+            Self::DefaultGateway => "Gateway has default scope All",
             Self::NotSupported => "Everything is supported.",
             Self::SupportedVersion => "The installed CRDs are of a release that is supported.",
             Self::ListenerPolicyAffected => "No policy applies.",

@@ -24,10 +24,11 @@ mod udp;
 use std::sync::Arc;
 
 use portcullis_api::types::shared::ParentReference;
-use portcullis_api::{Object, ObjectKey};
-use portcullis_model::{HostPattern, RouteMatch, RouteOrigin, RuleId, Timeouts};
+use portcullis_api::{GATEWAY_GROUP, Kind, Object, ObjectKey};
+use portcullis_model::{HostPattern, ObjectName, RouteMatch, RouteOrigin, RuleId, Timeouts};
 
 use crate::Fault;
+use crate::default_scope::DefaultScope;
 
 pub use backend::{BackendUse, ProtocolSource, backend};
 pub use duration::{DurationError, parse_duration};
@@ -53,8 +54,13 @@ pub struct ParsedRoute {
     /// Never "no hostnames means any": a route for any name says [`HostPattern::Any`], an empty
     /// list matches nothing.
     pub hostnames: Vec<HostPattern>,
-    /// In the order of `spec.parentRefs`, with group, kind and namespace filled in.
+    /// In the order of `spec.parentRefs`, with group, kind and namespace filled in; behind these,
+    /// those to default Gateways (GEP-3793).
     pub parent_refs: Vec<ParentReference>,
+    /// The number of parentRefs that the route has itself.
+    pub named: usize,
+    /// `spec.useDefaultGateways`.
+    pub default_scope: DefaultScope,
     /// The indices of the parentRefs that name a namespace themselves.
     pub names_namespace: Vec<usize>,
     pub rules: Vec<ParsedRule>,
@@ -136,6 +142,30 @@ impl ParsedRoute {
         (0..count).find(|index| self.as_written(*index).as_ref() == Some(written)).unwrap_or(count)
     }
 
+    /// With a reference to each default Gateway, if it asks for them: "all other characteristics of
+    /// a defaulted Route MUST behave the same as if all default Gateways were explicitly specified
+    /// in parentRefs". One that it names in the same way it has already.
+    pub(crate) fn with_default_gateways(&self, gateways: &[ObjectName]) -> Self {
+        let mut route = self.clone();
+        route.parent_refs.truncate(route.named);
+        route.names_namespace.retain(|index| *index < route.named);
+        if route.default_scope == DefaultScope::All {
+            for gateway in gateways {
+                let reference = to_gateway(gateway);
+                if !route.parent_refs.contains(&reference) {
+                    route.names_namespace.push(route.parent_refs.len());
+                    route.parent_refs.push(reference);
+                }
+            }
+        }
+        route
+    }
+
+    /// True for a parentRef to a default Gateway, which the route does not have itself.
+    pub(crate) fn is_by_default(&self, reference: usize) -> bool {
+        reference >= self.named
+    }
+
     fn rule_faults(&self) -> Option<Fault> {
         Fault::summary(self.rules.iter().flat_map(|rule| {
             rule.faults
@@ -143,6 +173,16 @@ impl ParsedRoute {
                 .filter(|fault| fault.is_unacceptable())
                 .map(|fault| fault.clone().within(&rule.label()))
         }))
+    }
+}
+
+fn to_gateway(gateway: &ObjectName) -> ParentReference {
+    ParentReference {
+        group: Some(GATEWAY_GROUP.to_owned()),
+        kind: Some(Kind::Gateway.as_str().to_owned()),
+        namespace: Some(gateway.namespace.to_string()),
+        name: gateway.name.to_string(),
+        ..ParentReference::default()
     }
 }
 

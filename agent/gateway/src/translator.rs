@@ -9,6 +9,7 @@ mod backends;
 mod changes;
 mod conflicts;
 mod counts;
+mod default_gateways;
 mod families;
 mod frontends;
 mod gateways;
@@ -46,6 +47,7 @@ use attachments::Parents;
 use backends::{Backends, ChangedBackends};
 use changes::ChangedObjects;
 use conflicts::KindConflicts;
+use default_gateways::DefaultGateways;
 use frontends::Frontends;
 use gateways::Gateways;
 use generated::Generated;
@@ -118,6 +120,7 @@ struct Stages {
     gateways: Gateways,
     admissions: Admissions,
     policies: Policies,
+    defaults: DefaultGateways,
     parsed: ParsedRoutes,
     routes: Routes,
     conflicts: KindConflicts,
@@ -154,6 +157,7 @@ impl Translator {
             gateways,
             admissions,
             policies,
+            defaults,
             parsed,
             routes,
             conflicts,
@@ -191,7 +195,11 @@ impl Translator {
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
-        let affected = parsed.update(affected, objects);
+        let redefaulted = defaults.update(&judged, listeners, objects);
+        if !redefaulted.gateways.is_empty() {
+            affected.extend(parsed.defaulted().cloned());
+        }
+        let affected = parsed.update(affected, defaults, objects);
         let routed = routes.update(affected, parsed, parents);
         let ChangedRoutes {
             statuses,
@@ -239,6 +247,7 @@ impl Translator {
             hierarchy: &attached,
             gateways: &merged,
             admissions: &admitted,
+            defaults: &redefaulted,
             routes: statuses,
             policies: &referred,
             services: &refused,
@@ -328,6 +337,7 @@ impl Stages {
             gateways,
             admissions,
             policies,
+            defaults,
             parsed,
             routes,
             conflicts,
@@ -346,6 +356,7 @@ impl Stages {
             gateways,
             admissions,
             policies,
+            defaults,
             parsed,
             routes,
             conflicts,

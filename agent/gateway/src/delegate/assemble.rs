@@ -120,6 +120,8 @@ fn route(
             .filter(|(index, _)| !parent_routes.contains(index))
             .map(|(_, reference)| reference.clone())
             .collect(),
+        named: (0..parent.named).filter(|index| !parent_routes.contains(index)).count(),
+        default_scope: parent.default_scope,
         names_namespace: Vec::new(),
         rules: items.iter().map(|item| item.rule.clone()).collect(),
         first_rule,

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::assemble::Item;
 use super::{Ephemeral, Family, Names};
 use crate::Grants;
+use crate::default_scope::DefaultScope;
 use crate::route::{Draft, ParsedBackendRef, ParsedRoute, not_permitted, print_draft};
 
 /// By the CRD, of a ReferenceGrant.
@@ -139,6 +140,9 @@ impl Ephemeral {
             .filter_map(|(index, _)| parent.written_parent_ref(index))
             .collect();
         spec.insert("parentRefs".to_owned(), json!(written));
+        if parent.default_scope == DefaultScope::All {
+            spec.insert("useDefaultGateways".to_owned(), json!("All"));
+        }
         let hostnames: Vec<_> =
             self.route.hostnames.iter().map(ToString::to_string).filter(|name| name != "*").collect();
         if !hostnames.is_empty() {

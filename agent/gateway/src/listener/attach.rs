@@ -49,6 +49,12 @@ pub(crate) fn attach(
     }
 }
 
+/// True if one of the parent's listeners is for routes of the kind and namespace.
+pub(crate) fn admits(route: &ParsedRoute, parent: &Declared, namespaces: Namespaces<'_>) -> bool {
+    let candidates = Candidates { route, parent, claims: &Claims::default(), namespaces };
+    parent.listeners.iter().any(|listener| candidates.is_allowed(listener))
+}
+
 impl RouteAttachment {
     pub(crate) fn refused(refusal: Fault) -> Self {
         Self { listeners: Vec::new(), refusal: Some(refusal) }

@@ -8,6 +8,7 @@ use portcullis_api::types::shared::{LabelSelector, ObjectReference};
 use portcullis_api::{GATEWAY_GROUP, Kind, SelectorError};
 use portcullis_model::{ObjectName, ParentKind};
 
+use crate::default_scope::DefaultScope;
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::{Fault, Reason};
 
@@ -124,9 +125,8 @@ fn overreach(child: &Gateway) -> Option<Fault> {
 /// Fields that are read and without effect.
 pub(crate) fn ignored_fields(gateway: &Gateway) -> Vec<String> {
     let mut ignored = Vec::new();
-    if gateway.spec.default_scope.as_deref().is_some_and(|scope| !matches!(scope, "" | "None")) {
-        ignored
-            .push("spec.defaultScope: no Gateway is a default one here, routes have to name it".to_owned());
+    if let Err(unknown) = DefaultScope::parse(gateway.spec.default_scope.as_deref()) {
+        ignored.push(format!("spec.defaultScope: {unknown}"));
     }
     let sets = gateway.spec.allowed_listeners.as_ref();
     let children = infrastructure(gateway).and_then(|it| it.allowed_children.as_ref());

@@ -20,6 +20,7 @@ use super::draft::Draft;
 use super::pattern::compiling_once;
 use super::{ParsedRoute, ParsedRule};
 use crate::Fault;
+use crate::default_scope::DefaultScope;
 use crate::protocol::Protocol;
 
 /// The same field of rules of several kinds.
@@ -155,9 +156,10 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
             rules.push(R::parse_rule(rule, Arc::new(id)));
         }
     });
-    if route.default_gateways().is_some_and(|scope| !matches!(scope, "" | "None")) {
-        ignored.push("useDefaultGateways: no Gateway is a default one here".to_owned());
-    }
+    let default_scope = DefaultScope::parse(route.default_gateways()).unwrap_or_else(|unknown| {
+        ignored.push(format!("useDefaultGateways: {unknown}"));
+        DefaultScope::None
+    });
     let parent_refs = route.parent_refs().iter();
     let names_namespace = parent_refs.clone().enumerate().filter(|(_, it)| it.namespace.is_some());
     ParsedRoute {
@@ -167,6 +169,8 @@ fn parsed<R: RouteKind>(route: &R, source: &Object) -> ParsedRoute {
         source: source.clone(),
         hostnames,
         names_namespace: names_namespace.map(|(index, _)| index).collect(),
+        named: parent_refs.len(),
+        default_scope,
         parent_refs: parent_refs.map(|reference| completed(reference, &name.namespace)).collect(),
         rules,
         first_rule: 0,

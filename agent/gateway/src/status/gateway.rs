@@ -18,6 +18,7 @@ pub(crate) struct GatewayView<'a> {
     pub(crate) refusal: Option<&'a Fault>,
     pub(crate) own: OwnListeners<'a>,
     pub(crate) client_certificate: &'a ClientCertificate,
+    pub(crate) default: DefaultGateway,
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
     /// Listeners of attached Gateways that are not valid.
@@ -46,10 +47,19 @@ pub(crate) struct ChildView<'a> {
     pub(crate) parent: Option<&'a Addresses>,
     pub(crate) own: OwnListeners<'a>,
     pub(crate) client_certificate: &'a ClientCertificate,
+    pub(crate) default: DefaultGateway,
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
     /// The ListenerPolicies that apply to all listeners.
     pub(crate) affected: Option<String>,
+}
+
+/// The answer to `defaultScope` (GEP-3793).
+pub(crate) enum DefaultGateway {
+    /// "It MUST NOT set the DefaultGateway condition in its status."
+    NotAskedFor,
+    Granted,
+    Refused(Fault),
 }
 
 pub(crate) type OwnListeners<'a> = Vec<ListenerView<'a>>;
@@ -74,6 +84,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     resolve(&mut conditions, view.client_certificate);
+    by_default(&mut conditions, &view.default);
     conditions.affected(view.affected.as_deref());
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
     GatewayStatus {
@@ -101,6 +112,7 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     resolve(&mut conditions, view.client_certificate);
+    by_default(&mut conditions, &view.default);
     conditions.affected(view.affected.as_deref());
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
     GatewayStatus {
@@ -171,6 +183,16 @@ fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate) 
         ClientCertificate::None => {}
         ClientCertificate::Resolved => conditions.check(ConditionType::ResolvedRefs, None),
         ClientCertificate::Unresolved(fault) => conditions.check(ConditionType::ResolvedRefs, Some(fault)),
+    }
+}
+
+/// "It MUST update its own status with a condition of type DefaultGateway and status true to
+/// indicate that it is a default Gateway and what its scope is."
+fn by_default(conditions: &mut Conditions, default: &DefaultGateway) {
+    match default {
+        DefaultGateway::NotAskedFor => {}
+        DefaultGateway::Granted => conditions.check(ConditionType::DefaultGateway, None),
+        DefaultGateway::Refused(fault) => conditions.check(ConditionType::DefaultGateway, Some(fault)),
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName};
 
@@ -14,7 +13,7 @@ use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::policies::Policies;
 use crate::claims::Claims;
-use crate::listener::{ListenerKey, ParentKey, RouteAttachment, attach, parent_key};
+use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
 use crate::policy::backend_tls::BackendTls;
 use crate::route::{ParsedRoute, Resolver};
 use crate::selector::Namespaces;
@@ -82,7 +81,7 @@ impl Parents<'_> {
         for (at, reference) in route.parent_refs.iter().enumerate() {
             let Some(parent) = parent_key(reference) else { continue };
             let Some(declared) = self.listeners.get(&parent) else { continue };
-            let Some(attachment) = self.attach_to(route, reference, &parent) else { continue };
+            let Some(attachment) = self.attach_to(route, at, &parent) else { continue };
             for (listener, hostnames) in attachment.listeners {
                 let name = declared.listeners[listener].name.clone();
                 attached.entry((declared.key.clone(), name)).or_default().extend(hostnames);
@@ -92,16 +91,25 @@ impl Parents<'_> {
         (attached, verdicts)
     }
 
-    /// `None` if the parent is not ours.
+    /// By one of the route's parentRefs. `None` if the parent is not ours, or if it is a default
+    /// Gateway that does not claim the route: "subject to the usual rules about which Routes a
+    /// Gateway is allowed to claim". The owner of a route that did not name it learns nothing of it
+    /// then.
     pub(super) fn attach_to(
         self,
         route: &ParsedRoute,
-        reference: &ParentReference,
+        reference: usize,
         parent: &ParentKey,
     ) -> Option<RouteAttachment> {
         let declared = self.listeners.get(parent)?;
+        let namespaces = Namespaces::new(self.objects);
+        let is_by_default = route.is_by_default(reference);
+        if is_by_default && !admits(route, declared, namespaces) {
+            return None;
+        }
         let attachment = match &self.hierarchy.get(parent)?.attachment {
             Attachment::Foreign => return None,
+            Attachment::Refused(_) if is_by_default => return None,
             Attachment::Refused(_) => {
                 let message =
                     format!("the {} is not accepted by the Gateway it asks to be attached to", parent.kind());
@@ -112,7 +120,7 @@ impl Parents<'_> {
                 let (of, gateway) = self.claims_at(parent)?;
                 let is_foreign = *of.namespace != *route.key.name.namespace;
                 let claims = if is_foreign { gateway } else { &Claims::default() };
-                attach(route, reference, declared, claims, Namespaces::new(self.objects))
+                attach(route, route.parent_refs.get(reference)?, declared, claims, namespaces)
             }
         };
         // What is wrong with the route as a whole comes first: without hostnames, for example, it
@@ -140,8 +148,8 @@ impl Parents<'_> {
 
     /// The listeners that a route is attached to by one of its parentRefs.
     pub(super) fn listeners_by_reference(self, route: &ParsedRoute, reference: usize) -> Vec<ListenerKey> {
-        let found = route.parent_refs.get(reference).and_then(|reference| {
-            let parent = parent_key(reference)?;
+        let found = route.parent_refs.get(reference).and_then(|named| {
+            let parent = parent_key(named)?;
             let attachment = self.attach_to(route, reference, &parent)?;
             Some((parent, attachment))
         });

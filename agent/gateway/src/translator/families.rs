@@ -165,9 +165,9 @@ fn grandparents(
     verdicts: &[ParentVerdict],
     parents: Parents<'_>,
 ) -> Vec<GrandparentState> {
-    let own = parent.parent_refs.iter().filter_map(|reference| {
+    let own = parent.parent_refs.iter().enumerate().filter_map(|(at, reference)| {
         let key = parent_key(reference)?;
-        let attachment = parents.attach_to(parent, reference, &key)?;
+        let attachment = parents.attach_to(parent, at, &key)?;
         Some((parents.listener_hostnames(&key, &attachment), key))
     });
     let mut states = Vec::with_capacity(verdicts.len());

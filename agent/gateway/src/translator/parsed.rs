@@ -8,13 +8,17 @@ use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 
+use super::default_gateways::DefaultGateways;
 use super::relation::Relation;
+use crate::default_scope::DefaultScope;
 use crate::route::{self, Delegation, ParsedRoute};
 use crate::selector::NamespaceRule;
 
 #[derive(Debug, Default)]
 pub(super) struct ParsedRoutes {
     parsed: BTreeMap<ObjectKey, Arc<ParsedRoute>>,
+    /// Those that ask for default Gateways.
+    defaulted: BTreeSet<ObjectKey>,
     /// Routes by the routes that their parentRefs name.
     children: Relation<ObjectKey, ObjectKey>,
     /// Routes by the routes that their backendRefs name; [`ANY_NAME`] stands for all of the
@@ -32,17 +36,28 @@ impl ParsedRoutes {
         self.parsed.get(key)
     }
 
-    /// Parses those of `routes` that changed. Returns all of them, and those that are or were named
-    /// by them or name them.
+    /// The routes that ask for default Gateways.
+    pub(super) fn defaulted(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.defaulted.iter()
+    }
+
+    /// Parses those of `routes` that changed, or have other default Gateways. Returns all of them,
+    /// and those that are or were named by them or name them.
     pub(super) fn update(
         &mut self,
         mut routes: BTreeSet<ObjectKey>,
+        defaults: &DefaultGateways,
         objects: &Objects,
     ) -> BTreeSet<ObjectKey> {
         let mut relatives = BTreeSet::new();
         for key in &routes {
             let before = self.parsed.remove(key);
-            let now = parse(key, before.as_ref(), objects);
+            let now = parse(key, before.as_ref(), defaults, objects);
+            if now.as_ref().is_some_and(|now| now.default_scope != DefaultScope::None) {
+                self.defaulted.insert(key.clone());
+            } else {
+                self.defaulted.remove(key);
+            }
             let parents_before = before.as_deref().map(parents_of).unwrap_or_default();
             let parents_now = now.as_deref().map(parents_of).unwrap_or_default();
             self.children.update(key, &parents_before, &parents_now);
@@ -121,12 +136,22 @@ impl ParsedRoutes {
 }
 
 /// Parsed once per version of the object.
-fn parse(key: &ObjectKey, before: Option<&Arc<ParsedRoute>>, objects: &Objects) -> Option<Arc<ParsedRoute>> {
+fn parse(
+    key: &ObjectKey,
+    before: Option<&Arc<ParsedRoute>>,
+    defaults: &DefaultGateways,
+    objects: &Objects,
+) -> Option<Arc<ParsedRoute>> {
     let object = objects.get(key)?;
-    match before.filter(|parsed| parsed.source.is(&object)) {
-        Some(parsed) => Some(parsed.clone()),
-        None => route::parse(&object).map(Arc::new),
+    let parsed = match before.filter(|parsed| parsed.source.is(&object)) {
+        Some(parsed) => parsed.clone(),
+        None => Arc::new(route::parse(&object)?),
+    };
+    if parsed.default_scope == DefaultScope::None {
+        return Some(parsed);
     }
+    let attached = parsed.with_default_gateways(defaults.all());
+    Some(if attached.parent_refs == parsed.parent_refs { parsed } else { Arc::new(attached) })
 }
 
 /// The routes that a route names as its parents.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::admissions::ChangedAdmissions;
 use super::changes::ChangedObjects;
 use super::conflicts::ChangedConflicts;
+use super::default_gateways::ChangedDefaults;
 use super::frontends::ChangedFrontends;
 use super::gateways::ChangedGateways;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
@@ -39,6 +40,7 @@ pub(super) struct Changes<'c> {
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) admissions: &'c ChangedAdmissions,
+    pub(super) defaults: &'c ChangedDefaults,
     pub(super) routes: BTreeSet<ObjectKey>,
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
@@ -142,7 +144,7 @@ impl Changes<'_> {
         let attached = self.parents.iter();
         let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));
-        affected.extend(self.gateways.merged.iter().map(gateway_key));
+        affected.extend(self.gateways.merged.iter().chain(&self.defaults.gateways).map(gateway_key));
         let gateways = self.gateways.whole.iter().chain(&self.frontends.lost).chain(self.observed);
         affected.extend(gateways.flat_map(|gateway| members(gateway, view.hierarchy)));
         let policies: Vec<_> = affected.iter().flat_map(|key| policies_on(key, view)).collect();

@@ -14,6 +14,7 @@ use portcullis_model::{ObjectName, ParentKind};
 use super::admissions::Admissions;
 use super::backends::Backends;
 use super::conflicts::KindConflicts;
+use super::default_gateways::DefaultGateways;
 use super::frontends::Frontends;
 use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::Hierarchy;
@@ -39,6 +40,7 @@ pub(super) struct View<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) admissions: &'s Admissions,
     pub(super) policies: &'s Policies,
+    pub(super) defaults: &'s DefaultGateways,
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,

@@ -65,13 +65,15 @@ fn rules() -> impl Strategy<Value = Value> {
 
 fn route() -> impl Strategy<Value = Value> {
     let hosts = one_of(&[json!([]), json!(["a.example"]), json!(["*.example"])]);
-    let route =
-        (one_of(&NAMESPACES), one_of(&ROUTES), prop::collection::vec(parent_ref(), 0..3), hosts, rules())
-            .prop_map(|(namespace, name, parent_refs, hostnames, rules)| {
-                json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
-                    "metadata": {"namespace": namespace, "name": name},
-                    "spec": {"parentRefs": parent_refs, "hostnames": hostnames, "rules": rules}})
-            });
+    let scope = one_of(&["All", "None", "None"]);
+    let parents = prop::collection::vec(parent_ref(), 0..3);
+    let route = (one_of(&NAMESPACES), one_of(&ROUTES), parents, scope, hosts, rules()).prop_map(
+        |(namespace, name, parent_refs, scope, hostnames, rules)| {
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": {"parentRefs": parent_refs, "useDefaultGateways": scope, "hostnames": hostnames, "rules": rules}})
+        },
+    );
     (route, one_of(&["HTTPRoute", "HTTPRoute", "HTTPRoute", "GRPCRoute"]))
         .prop_map(|(route, kind)| if kind == "GRPCRoute" { grpc(&route) } else { route })
 }

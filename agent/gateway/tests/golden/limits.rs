@@ -92,3 +92,47 @@ fn a_route_with_more_parents_than_its_status_holds_says_which_it_leaves_out() {
     assert!(problems[0].starts_with("status.parents has room for 32 entries"), "{problems:?}");
     assert_eq!(problems[0].matches("HTTPRoute gw/p").count(), 8, "{problems:?}");
 }
+
+/// A status of a route has room for 32 parents, and each default Gateway serves every route that
+/// asks for one.
+#[test]
+fn no_more_gateways_are_default_ones_than_a_route_has_parents() {
+    let version = "gateway.networking.k8s.io/v1";
+    let mut objects = support::base();
+    for number in 0..34 {
+        objects.push(support::object(json!({"apiVersion": version, "kind": "Gateway",
+            "metadata": {"name": format!("g{number:02}"), "namespace": "gw"}, "spec": {"gatewayClassName": "portcullis",
+            "defaultScope": "All", "addresses": [{"value": format!("192.0.2.{}", number + 1)}],
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}})));
+    }
+    objects.push(support::object(json!({"apiVersion": version, "kind": "HTTPRoute",
+        "metadata": {"name": "r", "namespace": "gw"}, "spec": {"useDefaultGateways": "All"}})));
+    let mut translator = Translator::new(support::settings());
+    translator.apply(objects.into_iter().map(Change::Set).collect());
+    let standing = |translator: &Translator, name: &str| {
+        let key = ObjectKey::new(Kind::Gateway, ObjectName::new("gw", name));
+        let Some(Status::Gateway(status)) = translator.status_of(&key) else { panic!("no status") };
+        let conditions = status.conditions.into_iter().flatten();
+        let mut of_type = conditions.filter(|condition| condition.type_ == "DefaultGateway");
+        of_type.next().map(|condition| (condition.status, condition.reason))
+    };
+    let is = |status: &str, reason: &str| Some((status.to_owned(), reason.to_owned()));
+    let parents = |translator: &Translator| {
+        let key = ObjectKey::new(Kind::HttpRoute, ObjectName::new("gw", "r"));
+        let Some(Status::Route(status)) = translator.status_of(&key) else { panic!("no status") };
+        status.parents.iter().map(|parent| parent.parent_ref.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(standing(&translator, "g31"), is("True", "DefaultGateway"));
+    assert_eq!(standing(&translator, "g32"), is("False", "LimitExceeded"));
+    assert_eq!(parents(&translator).last().map(String::as_str), Some("g31"));
+    let first = ObjectKey::new(Kind::Gateway, ObjectName::new("gw", "g00"));
+    let outcome = translator.apply(vec![Change::Delete(first)]);
+    assert_eq!(standing(&translator, "g32"), is("True", "DefaultGateway"), "one has made room");
+    assert_eq!(standing(&translator, "g33"), is("False", "LimitExceeded"));
+    assert_eq!(
+        (parents(&translator).len(), parents(&translator).last().map(String::as_str)),
+        (32, Some("g32"))
+    );
+    let told = ObjectKey::new(Kind::Gateway, ObjectName::new("gw", "g32"));
+    assert!(outcome.statuses.contains_key(&told));
+}

@@ -17,7 +17,7 @@ const NAMESPACES: [&str; 3] = ["infra", "a", "b"];
 /// happens at all.
 const MOST_CHANGED: (&str, &str) = ("infra", "one");
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.9", "192.0.2.10"];
-const HOSTNAMES: [&str; 4] = ["a.example", "*.a.example", "b.example", "x.a.example"];
+const HOSTNAMES: [&str; 5] = ["a.example", "*.a.example", "b.example", "x.a.example", "*.example"];
 
 pub(crate) type Assigned = BTreeMap<ObjectName, AssignedAddresses>;
 
@@ -192,6 +192,7 @@ fn gateway(namespace: &str, dice: &mut Dice) -> Value {
         "gatewayClassName": dice.pick(&["portcullis", "portcullis", "second"]),
         "infrastructure": infrastructure,
         "addresses": addresses,
+        "defaultScope": dice.maybe(|dice| json!(dice.pick(&["All", "All", "None"]))),
         "allowedListeners": {"namespaces": from(dice)},
         "listeners": listeners(dice),
         "tls": tls(dice),
@@ -257,7 +258,7 @@ fn from(dice: &mut Dice) -> Value {
 
 fn route(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["r", "q"]);
-    let parents: Vec<_> = (0..=dice.roll(2)).map(|_| parent_ref(dice)).collect();
+    let parents: Vec<_> = (0..dice.pick(&[0, 1, 1, 1, 2, 2])).map(|_| parent_ref(dice)).collect();
     let backend = json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
     let kind = dice.pick(&["HTTPRoute", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
     let matches = match kind {
@@ -273,6 +274,7 @@ fn route(namespace: &str, dice: &mut Dice) -> Value {
     };
     let spec = json!({
         "parentRefs": parents,
+        "useDefaultGateways": dice.maybe(|dice| json!(dice.pick(&["All", "None"]))),
         "hostnames": hostnames,
         "rules": [{"matches": matches, "backendRefs": [backend]}],
     });

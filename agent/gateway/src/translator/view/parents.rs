@@ -12,13 +12,14 @@ use super::View;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
 use crate::parent::{Addresses, AllowedChildren};
 use crate::status::{
-    ChildView, GatewayView, ListenerView, Names, Overlap, SetView, Status, child_status, class_status,
-    gateway_status, set_status,
+    ChildView, DefaultGateway, GatewayView, ListenerView, Names, Overlap, SetView, Status, child_status,
+    class_status, gateway_status, set_status,
 };
+use crate::translator::default_gateways::MOST;
 use crate::translator::frontends::{Lost, Withheld, asks_for_host_ports};
 use crate::translator::gateways::MergedGateway;
 use crate::translator::hierarchy::Attachment;
-use crate::{Fault, Reason, infra, parent};
+use crate::{ConditionType, Fault, Reason, infra, parent};
 
 impl<'s> View<'s> {
     pub(super) fn class_status(self, class: &GatewayClass) -> ClassStatus {
@@ -46,6 +47,7 @@ impl<'s> View<'s> {
             parent: addresses.as_ref(),
             own: self.listener_views(&key, declared),
             client_certificate: &declared.client_certificate,
+            default: self.default_gateway(name),
             ignored: self.ignored_fields(name),
             affected: self.affecting_parent(&key),
         };
@@ -74,6 +76,7 @@ impl<'s> View<'s> {
             unserved: unserved.collect(),
             own,
             client_certificate: &declared.client_certificate,
+            default: self.default_gateway(name),
             ignored: self.ignored_fields(name),
             unprovisioned: self.observations.unprovisioned(name),
             attached_sets: if accepting { merged.summary.attached_sets } else { 0 },
@@ -95,6 +98,19 @@ impl<'s> View<'s> {
         let is_on_nodes = asks_for_host_ports(self.settings, merged) && self.ports.of(name).any(is_given);
         let nodes = if is_on_nodes { self.observations.node_addresses() } else { &[] };
         merged.addresses.clone().and_at(nodes)
+    }
+
+    fn default_gateway(self, gateway: &ObjectName) -> DefaultGateway {
+        if !self.defaults.is_asking(gateway) {
+            return DefaultGateway::NotAskedFor;
+        }
+        if self.defaults.contains(gateway) {
+            return DefaultGateway::Granted;
+        }
+        let message = format!(
+            "{MOST} older Gateways are default ones, and there may be no more: routes have to name it"
+        );
+        DefaultGateway::Refused(Fault::new(ConditionType::DefaultGateway, Reason::LimitExceeded, message))
     }
 
     fn ignored_fields(self, gateway: &ObjectName) -> Vec<String> {

@@ -6,6 +6,7 @@ use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::View;
+use crate::default_scope::DefaultScope;
 use crate::listener::{ParentKey, parent_key};
 use crate::parent;
 
@@ -58,14 +59,20 @@ impl<'s> View<'s> {
     /// A parent that does not exist has no controller to write a status for it, and a route without
     /// parents has no place for one.
     fn route_problems(self, key: &ObjectKey) -> Vec<String> {
-        let is_orphan = self.parsed.get(key).is_some_and(|route| route.parent_refs.is_empty())
-            && self.parsed.listers(key).next().is_none();
-        if is_orphan {
-            return vec![
-                "spec.parentRefs: the route names no parent, so nothing serves it: name a Gateway".to_owned(),
-            ];
-        }
         let Some(route) = self.parsed.get(key) else { return Vec::new() };
+        let is_claimed = self.routes.get(key).is_some_and(|state| !state.verdicts.is_empty());
+        if route.named == 0 && !is_claimed && self.parsed.listers(key).next().is_none() {
+            let problem = match route.default_scope {
+                DefaultScope::None => {
+                    "spec.parentRefs: the route names no parent, so nothing serves it: name a Gateway"
+                }
+                DefaultScope::All => {
+                    "spec.useDefaultGateways: no default Gateway takes the route: there is none whose listeners \
+                     allow routes of its kind and namespace; name a Gateway, or ask for one with defaultScope"
+                }
+            };
+            return vec![problem.to_owned()];
+        }
         let mut problems = Vec::new();
         for (index, reference) in route.parent_refs.iter().enumerate() {
             let Some(parent) = parent_key(reference) else {

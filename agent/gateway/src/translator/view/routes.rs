@@ -70,8 +70,12 @@ impl<'s> View<'s> {
         let unresolved = Fault::summary(state.unresolved.as_deref().cloned().into_iter().chain(refused));
         let mut status = route_status(&state.parsed, unresolved.as_ref(), &verdicts, controller);
         for (entry, verdict) in status.parents.iter_mut().zip(&verdicts) {
-            let remarks =
-                [self.taken_names(state, verdict), self.given_names(state, verdict), unheeded(state)];
+            let remarks = [
+                by_default(state, verdict),
+                self.taken_names(state, verdict),
+                self.given_names(state, verdict),
+                unheeded(state),
+            ];
             for words in remarks.into_iter().flatten() {
                 remark(&mut entry.conditions, ConditionType::Accepted, &words);
             }
@@ -216,6 +220,12 @@ impl<'s> View<'s> {
         let mut above = above.iter().filter_map(|above| self.routes.get(above));
         !parent.verdicts.is_empty() || above.any(|above| !above.verdicts.is_empty())
     }
+}
+
+/// "The Gateway MUST use status.parents to announce that it has claimed the Route" (GEP-3793).
+fn by_default(state: &RouteState, verdict: &ParentVerdict) -> Option<String> {
+    let is_by_default = state.parsed.is_by_default(verdict.reference);
+    is_by_default.then(|| "the route is bound to this Gateway by useDefaultGateways".to_owned())
 }
 
 /// The Services of policies that are without effect on what the route passes on.
