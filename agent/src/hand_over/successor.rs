@@ -69,7 +69,7 @@ impl Offer {
         let entrance = match self.directory.as_deref().map(socket::listen) {
             Some(Ok(entrance)) => entrance,
             Some(Err(error)) => {
-                tracing::info!("no agent can take over from this one without a gap: {error:#}");
+                tracing::warn!("no agent can take over from this one without a gap: {error:#}");
                 return std::future::pending().await;
             }
             None => return std::future::pending().await,
