@@ -15,6 +15,7 @@ mod matches;
 pub(crate) mod pattern;
 mod reference;
 mod resolve;
+mod retry;
 mod stream;
 mod table;
 mod tcp;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 
 use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{GATEWAY_GROUP, Kind, Object, ObjectKey};
-use portcullis_model::{HostPattern, ObjectName, RouteMatch, RouteOrigin, RuleId, Timeouts};
+use portcullis_model::{HostPattern, ObjectName, Retry, RouteMatch, RouteOrigin, RuleId, Timeouts};
 
 use crate::Fault;
 use crate::default_scope::DefaultScope;
@@ -84,6 +85,7 @@ pub struct ParsedRule {
     /// Set if other routes supply this rule's backends (GEP-1058).
     pub delegation: Option<Delegation>,
     pub timeouts: Timeouts,
+    pub retry: Option<Box<Retry>>,
     /// Faults that make the rule invalid; its traffic is answered with an error.
     pub faults: Vec<Fault>,
 }

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use portcullis_model::{
     Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Entry, FrontendKey, L4Action,
-    L4Backend, L4Rule, L4Target, Limits, Listener, Port, RouteMatch, RouteTable, Rule, ServerNames, Serves,
-    SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
+    L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames,
+    Serves, SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -232,6 +233,9 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
     if rule.timeouts != Timeouts::default() {
         value.insert("timeouts".to_owned(), dump_timeouts(&rule.timeouts));
     }
+    if let Some(retry) = &rule.retry {
+        value.insert("retry".to_owned(), dump_retry(retry));
+    }
     let (name, action) = match &rule.action {
         Action::Forward(split) => ("forward", split.backends().iter().map(dump_http_backend).collect()),
         Action::Redirect(redirect) => ("redirect", json!(redirect)),
@@ -249,6 +253,11 @@ fn dump_timeouts(timeouts: &Timeouts) -> Value {
         value["slowClients"] = "keep".into();
     }
     value
+}
+
+fn dump_retry(retry: &Retry) -> Value {
+    let codes: Vec<_> = retry.codes.iter().map(StatusCode::as_u16).collect();
+    json!({"attempts": retry.attempts, "codes": codes, "backoff": format!("{:?}", retry.backoff)})
 }
 
 fn dump_http_backend(backend: &WeightedBackend) -> Map<String, Value> {

@@ -267,6 +267,9 @@ impl Answer<'_> {
         let Action::Forward(split) = &rule.action else {
             return self.line("answer", &text::action_text(rule));
         };
+        if let Some(retry) = &rule.retry {
+            self.line("retry", &text::retry_text(retry));
+        }
         let total = split.total();
         for backend in split.backends() {
             let target = match &backend.target {

@@ -435,7 +435,7 @@ fn upstream(registry: &mut Registry, traffic: &Traffic) {
     let help = "Attempts of requests to get a connection to a backend that failed";
     counter(registry, "http_client_connections_failed", help, failed);
     let retries = traffic.upstream_retries;
-    counter(registry, "http_client_retries", "Requests sent again on another connection", retries);
+    counter(registry, "http_client_retries", "Requests sent again to a backend", retries);
 }
 
 fn configuration(registry: &mut Registry, configuration: &Configuration) {

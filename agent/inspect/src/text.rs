@@ -1,7 +1,7 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target,
+    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Retry,
     RouteMatch, Rule, Split, ValueMatch, Weighted,
 };
 
@@ -34,6 +34,18 @@ pub(crate) fn action_text(rule: &Rule) -> String {
             BackendTarget::Known(name) => name.to_string(),
             BackendTarget::Invalid(failure) => failure.to_string(),
         }),
+    }
+}
+
+/// `up to 2 more attempts, after 25ms at least, for 500 or 503 or a connection that fails`
+pub(crate) fn retry_text(retry: &Retry) -> String {
+    let codes: String = retry.codes.iter().map(|code| format!("{} or ", code.as_str())).collect();
+    match retry.attempts {
+        0 => "none".to_owned(),
+        attempts => format!(
+            "up to {attempts} more attempts, after {:?} at least, for {codes}a connection that fails",
+            retry.backoff
+        ),
     }
 }
 

@@ -48,7 +48,7 @@ pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;
 pub use route::{
-    Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, SlowClients, Split, Timeouts,
+    Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SlowClients, Split, Timeouts,
     ValueMatch, Weighted, WeightedBackend,
 };
 pub use select::Selected;

@@ -44,6 +44,8 @@ pub struct Rule {
     pub filters: Vec<Filter>,
     pub action: Action,
     pub timeouts: Timeouts,
+    /// Boxed: few rules have retries. `None`: the rule does not say.
+    pub retry: Option<Box<Retry>>,
 }
 
 /// Origin of a rule, for logs, metrics and `explain`.
@@ -120,6 +122,17 @@ pub enum SlowClients {
     Close,
     /// The rule says that its requests may take any time.
     Keep,
+}
+
+/// The conditions on which a request is sent once more, and how often (GEP-1731).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Beside the first one.
+    pub attempts: u32,
+    /// The statuses of responses that another attempt may replace.
+    pub codes: Vec<StatusCode>,
+    /// The shortest pause before an attempt.
+    pub backoff: Duration,
 }
 
 // === impl RouteMatch ===

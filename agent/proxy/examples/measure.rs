@@ -156,6 +156,7 @@ fn entry(index: usize, backend: &BackendName) -> Entry {
         filters: Vec::new(),
         action: Action::Forward(split),
         timeouts: Timeouts::default(),
+        retry: None,
     };
     Entry {
         precedence: Precedence::of(&matches, &origin, 0, 0),

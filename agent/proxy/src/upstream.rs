@@ -3,9 +3,11 @@
 pub(crate) mod attempt;
 pub(crate) mod dedicated;
 pub(crate) mod dial;
+pub(crate) mod discard;
 pub(crate) mod endpoint;
 pub(crate) mod hops;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod pool;
 pub(crate) mod request;
+pub(crate) mod retry;

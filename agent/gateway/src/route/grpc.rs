@@ -62,7 +62,7 @@ impl RouteKind for GrpcRoute {
         let allowed = rule.allowed_routes.as_ref();
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         let timeouts = Timeouts::default();
-        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, faults }
+        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry: None, faults }
     }
 
     fn ignored_fields(rule: &GrpcRouteRule) -> Vec<&'static str> {

@@ -14,7 +14,7 @@ use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
 use super::kind::{RouteKind, SESSIONS_IGNORED, Traffic};
 use super::reference::{Delegation, ParsedBackendRef};
-use super::{ParsedRule, duration, matches};
+use super::{ParsedRule, duration, matches, retry};
 use crate::Fault;
 use crate::protocol::Protocol;
 
@@ -64,12 +64,18 @@ impl RouteKind for HttpRoute {
             faults.push(fault);
             Timeouts::default()
         });
-        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, faults }
+        let retry = rule.retry.as_ref().and_then(|retry| match retry::parse(retry) {
+            Ok(retry) => Some(Box::new(retry)),
+            Err(fault) => {
+                faults.push(fault.within("retry"));
+                None
+            }
+        });
+        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry, faults }
     }
 
     fn ignored_fields(rule: &HttpRouteRule) -> Vec<&'static str> {
-        let retry = rule.retry.as_ref().map(|_| "retry: retries are not supported yet");
-        retry.into_iter().chain(rule.session_persistence.as_ref().map(|_| SESSIONS_IGNORED)).collect()
+        rule.session_persistence.iter().map(|_| SESSIONS_IGNORED).collect()
     }
 
     fn default_gateways(&self) -> Option<&str> {

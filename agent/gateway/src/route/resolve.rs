@@ -130,6 +130,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             filters: rule.filters.filters.clone(),
             action: self.action(rule, backends),
             timeouts: rule.timeouts,
+            retry: rule.retry.clone(),
         };
         ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
     }

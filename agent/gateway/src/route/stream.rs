@@ -30,6 +30,7 @@ pub(super) fn parse_rule(rule: &StreamRouteRule, id: Arc<RuleId>) -> ParsedRule 
         backend_refs,
         delegation: None,
         timeouts: Timeouts::default(),
+        retry: None,
         faults,
     }
 }

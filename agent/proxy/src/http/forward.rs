@@ -1,10 +1,11 @@
 //! Forwarding by way of the HTTP library: the request to a backend, time-outs, the response back.
 //! The backend, and what both look like, have been decided before.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use http::{StatusCode, Version, header};
+use portcullis_model::Retry;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::TaskTracker;
 
@@ -18,6 +19,7 @@ use crate::http::upgrade;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{Outgoing, Upload};
+use crate::upstream::retry;
 
 /// Forwards the requests of a core.
 pub(crate) struct Forwarder {
@@ -48,7 +50,7 @@ impl Forwarder {
         let parts = &mut outgoing.parts;
         let switch = match outgoing.upload {
             Upload::Empty if plan.fields.has(KnownField::Upgrade) => upgrade::Pending::take(parts),
-            Upload::Empty | Upload::Client(_) => None,
+            Upload::Empty | Upload::Client(_) | Upload::Kept(_) => None,
         };
         let deadline = plan.deadline();
         if let Some(target) = plan.target(parts) {
@@ -59,16 +61,23 @@ impl Forwarder {
         outgoing.upload.keep_out(|| plan.edited_names());
         // The peer of a proxy that is believed is the proxy, for all of its clients.
         let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
-        let sent = match deadline {
-            None => attempt::send(&self.pools, plan.name, address, outgoing).await,
-            // Boxed: most requests have no time-out, and this future is moved for each of them.
-            Some(deadline) => {
+        // Boxed: most requests have no time-out and no retries, and this future is moved for each
+        // of them.
+        let sent = match (&plan.rule.retry, deadline) {
+            (None, None) => attempt::send(&self.pools, plan.name, address, outgoing)
+                .await
+                .map(|answered| (answered, None)),
+            (None, Some(deadline)) => {
                 let sending = timeout_at(deadline, attempt::send(&self.pools, plan.name, address, outgoing));
-                Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout))
+                let sent = Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout));
+                sent.map(|answered| (answered, Some(deadline)))
+            }
+            (Some(retry), deadline) => {
+                Box::pin(self.send_repeatedly(plan, retry, deadline, address, outgoing)).await
             }
         };
         match sent {
-            Ok(answered) => self.respond(client, plan, answered, deadline, switch),
+            Ok((answered, deadline)) => self.respond(client, plan, answered, deadline, switch),
             Err(error) => {
                 if error.reason() == Reason::ResponseTooLarge && self.too_large.is_due() {
                     let listener = passage.listener.map(tracing::field::display);
@@ -77,6 +86,25 @@ impl Forwarder {
                 Err(plan.failed(error.reason(), &error))
             }
         }
+    }
+
+    /// A response with the time until which it must be complete: that of the attempt, or of the
+    /// whole.
+    async fn send_repeatedly(
+        &self,
+        plan: &ForwardPlan<'_>,
+        retry: &Retry,
+        deadline: Option<Instant>,
+        address: Option<IpAddr>,
+        outgoing: Box<Outgoing>,
+    ) -> Result<retry::Answered, AttemptError> {
+        let limit = plan.rule.timeouts.backend_request;
+        let sending = retry::send(&self.pools, plan.name, address, outgoing, retry, limit);
+        let sent = match deadline {
+            None => sending.await,
+            Some(deadline) => timeout_at(deadline, sending).await.unwrap_or(Err(AttemptError::Timeout)),
+        };
+        sent.map(|(answered, attempt)| (answered, attempt.into_iter().chain(deadline).min()))
     }
 
     fn respond(

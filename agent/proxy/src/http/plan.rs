@@ -67,11 +67,13 @@ impl ForwardPlan<'_> {
         Some(target.unwrap_or_else(|| PathAndQuery::from_static("/")))
     }
 
-    /// Until then the response must be complete. The clock is read only for rules that limit
+    /// Until then the response must be complete, however many attempts there are; without retries
+    /// the limit of an attempt is one of the whole. The clock is read only for rules that limit
     /// something.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let timeouts = [self.rule.timeouts.request, self.rule.timeouts.backend_request];
-        timeouts.into_iter().flatten().min().map(|limit| Instant::now() + limit)
+        let Rule { timeouts, retry, .. } = self.rule;
+        let attempt = if retry.is_none() { timeouts.backend_request } else { None };
+        [timeouts.request, attempt].into_iter().flatten().min().map(|limit| Instant::now() + limit)
     }
 
     /// Makes the fields of the request those that the backend gets. `upgrade` is the protocol that

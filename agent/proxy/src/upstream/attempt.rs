@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, Uri, Version, header};
 use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
-use crate::upstream::endpoint::{Freshness, ResponseBody, SendFailure, UpstreamError};
+use crate::upstream::endpoint::{Connection, Freshness, ResponseBody, SendFailure, UpstreamError};
 use crate::upstream::http1::{HeadError, Http1Error};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
@@ -67,29 +67,26 @@ pub(crate) async fn send(
                 continue;
             }
         };
-        if connection.is_http2() {
-            to_http2(&mut outgoing.parts, connection.endpoint());
-        } else {
-            to_http1(&mut outgoing.parts, &outgoing.upload);
-        }
+        adapt(&mut outgoing, &connection);
         match connection.send(outgoing).await {
             Ok(answered) => return Ok(answered),
-            Err(SendFailure { error, again }) => {
-                failure = match (fault.as_ref().and_then(SharedFault::get), error) {
-                    (Some(BodyFault::Malformed), _) => AttemptError::Client,
-                    (Some(BodyFault::TooLarge), _) => AttemptError::TooLarge,
-                    (Some(BodyFault::TooSlow), _) => AttemptError::TooSlow,
-                    (None, UpstreamError::Http1(Http1Error::Head(error))) => {
-                        AttemptError::Head(endpoint.address, error)
-                    }
-                    (None, error) => AttemptError::Broken(endpoint.address, error),
-                };
+            Err(SendFailure { error, again, .. }) => {
+                failure = AttemptError::of(endpoint.address, error, fault.as_ref());
                 let Some(again) = again else { return Err(failure) };
                 (outgoing, freshness) = (again, Freshness::New);
             }
         }
     }
     Err(failure)
+}
+
+/// Makes the request one of the protocol that the connection speaks.
+pub(super) fn adapt(outgoing: &mut Outgoing, connection: &Connection) {
+    if connection.is_http2() {
+        to_http2(&mut outgoing.parts, connection.endpoint());
+    } else {
+        to_http1(&mut outgoing.parts, &outgoing.upload);
+    }
 }
 
 /// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the
@@ -112,7 +109,7 @@ fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
 /// 9113 section 8.2.3).
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
-    if matches!(upload, Upload::Client(_)) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+    if !matches!(upload, Upload::Empty) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
         parts.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     let crumbs = parts.headers.get_all(header::COOKIE);
@@ -127,6 +124,17 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
 // === impl AttemptError ===
 
 impl AttemptError {
+    /// Of a request that was being sent to the endpoint; `fault` is that of its body.
+    pub(super) fn of(endpoint: SocketAddr, error: UpstreamError, fault: Option<&SharedFault>) -> Self {
+        match (fault.and_then(SharedFault::get), error) {
+            (Some(BodyFault::Malformed), _) => Self::Client,
+            (Some(BodyFault::TooLarge), _) => Self::TooLarge,
+            (Some(BodyFault::TooSlow), _) => Self::TooSlow,
+            (None, UpstreamError::Http1(Http1Error::Head(error))) => Self::Head(endpoint, error),
+            (None, error) => Self::Broken(endpoint, error),
+        }
+    }
+
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Client => Reason::ClientBody,

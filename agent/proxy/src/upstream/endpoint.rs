@@ -93,9 +93,18 @@ pub(crate) struct InFlight(Rc<Endpoint>);
 /// The reason why a request got no response head.
 pub(crate) struct SendFailure {
     pub error: UpstreamError,
+    pub processed: Processed,
     /// The request, if it may be sent again (RFC 9110 section 9.2.2) because a kept connection
     /// turned out to be closed: nothing of it was sent, or it may be sent twice.
     pub again: Option<Box<Outgoing>>,
+}
+
+/// The part that a backend may have in a request that got no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Processed {
+    /// Nothing: it was not sent, or the backend says so.
+    No,
+    Perhaps,
 }
 
 /// The reason why there is no response, or not the rest of one.
@@ -312,7 +321,8 @@ impl Connection {
                     let Unanswered { error, sent, received } = failure;
                     let is_safe = sent == 0 || outgoing.parts.method.is_idempotent();
                     let again = (is_repeatable && received == 0 && is_safe).then_some(outgoing);
-                    SendFailure { error: error.into(), again }
+                    let processed = if sent == 0 { Processed::No } else { Processed::Perhaps };
+                    SendFailure { error: error.into(), processed, again }
                 })
             }
             Kind::Http2(place) => {
@@ -321,8 +331,11 @@ impl Connection {
                 // room for it as long as its response lasts.
                 let sent = Box::pin(place.send(outgoing)).await;
                 sent.map_err(|http2::Unanswered { error, unsent }| {
+                    let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+                    let processed =
+                        if unsent.is_some() || is_refused { Processed::No } else { Processed::Perhaps };
                     let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
-                    SendFailure { error: error.into(), again }
+                    SendFailure { error: error.into(), processed, again }
                 })
                 .map(|response| response.map(|body| Source::Http2 { body, _place: place }))
             }

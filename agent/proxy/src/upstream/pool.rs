@@ -17,11 +17,16 @@ use crate::core::settings::Upstream;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
 use crate::upstream::endpoint::Endpoint;
+use crate::upstream::request::KeptBytes;
 
 const SWEEP: Duration = Duration::from_secs(10);
+/// Bytes of all request bodies that a core keeps.
+const KEPT_BODIES: usize = 8 << 20;
 
 pub(crate) struct Pools {
     pub counters: Rc<CoreCounters>,
+    /// Of request bodies, so that they can be sent again.
+    pub kept: Rc<KeptBytes>,
     snapshot: Rc<SnapshotCell>,
     settings: Upstream,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
@@ -38,7 +43,8 @@ struct Pool {
 
 impl Pools {
     pub(crate) fn new(settings: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
-        Self { counters, snapshot, settings, backends: RefCell::default() }
+        let kept = KeptBytes::new(KEPT_BODIES);
+        Self { counters, kept, snapshot, settings, backends: RefCell::default() }
     }
 
     /// Drops connections that have been idle for too long, for ever.

@@ -133,7 +133,13 @@ fn entry(index: usize, route: RouteSpec) -> Entry {
     let matches = RouteMatch { path: route.path, ..RouteMatch::default() };
     let precedence = Precedence::of(&matches, &RouteOrigin { created: 0, name: name.clone() }, index, 0);
     let id = RuleId { kind: "HTTPRoute", route: name, index, name: None, parent: None };
-    let rule = Rule { id: id.into(), filters: route.filters, action: route.action, timeouts: route.timeouts };
+    let rule = Rule {
+        id: id.into(),
+        filters: route.filters,
+        action: route.action,
+        timeouts: route.timeouts,
+        retry: None,
+    };
     Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
-    PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin,
-    RouteTable, Rule, RuleId, SlowClients, Split, Timeouts, ValueMatch, WeightedBackend,
+    PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Retry, Rewrite, RouteMatch,
+    RouteOrigin, RouteTable, Rule, RuleId, SlowClients, Split, Timeouts, ValueMatch, WeightedBackend,
 };
 
 #[derive(Clone)]
@@ -18,6 +18,7 @@ pub struct RuleSpec {
     pub filters: Vec<Filter>,
     pub action: Action,
     pub timeouts: Timeouts,
+    pub retry: Option<Retry>,
 }
 
 /// A rule for everything, to the backend `echo`.
@@ -28,6 +29,7 @@ pub fn rule() -> RuleSpec {
         filters: Vec::new(),
         action: Action::Forward(split(vec![(1, known("echo"), Vec::new())])),
         timeouts: Timeouts::default(),
+        retry: None,
     }
 }
 
@@ -107,6 +109,13 @@ impl RuleSpec {
         self
     }
 
+    /// Retries after a short pause.
+    pub fn retry(mut self, attempts: u32, codes: &[u16]) -> Self {
+        let codes = codes.iter().map(|code| StatusCode::from_u16(*code).unwrap()).collect();
+        self.retry = Some(Retry { attempts, codes, backoff: Duration::from_millis(10) });
+        self
+    }
+
     pub fn backend_timeout(mut self, milliseconds: u64) -> Self {
         self.timeouts.backend_request = Some(Duration::from_millis(milliseconds));
         self
@@ -150,6 +159,7 @@ fn entry(spec: &RuleSpec, index: usize) -> Entry {
         filters: spec.filters.clone(),
         action: spec.action.clone(),
         timeouts: spec.timeouts,
+        retry: spec.retry.clone().map(Box::new),
     };
     Entry {
         precedence: Precedence::of(&spec.matches, &origin, index, 0),

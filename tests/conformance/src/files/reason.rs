@@ -42,13 +42,6 @@ pub(super) const REASONS: &[Reason] = &[
         },
     },
     Reason {
-        name: "retries",
-        why: "`retry` is accepted and without effect, which the status says",
-        explains: |_, fault| {
-            fault.reason == "FieldsIgnored" && fault.message.contains("retries are not supported yet")
-        },
-    },
-    Reason {
         name: "other backends",
         why: "a backend of the kind ServiceImport is another API's; only Services are supported",
         explains: |_, fault| fault.reason == "InvalidKind" && fault.message.contains("ServiceImport"),

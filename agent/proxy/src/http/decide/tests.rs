@@ -19,7 +19,7 @@ fn rule(name: &'static str, matches: RouteMatch, filters: Vec<Filter>, action: A
     let origin = RouteOrigin { created: 0, name: route.clone() };
     let id = RuleId { kind: "HTTPRoute", route, index: 0, name: None, parent: None };
     let precedence = Precedence::of(&matches, &origin, 0, 0);
-    let rule = Arc::new(Rule { id: id.into(), filters, action, timeouts: Timeouts::default() });
+    let rule = Arc::new(Rule { id: id.into(), filters, action, timeouts: Timeouts::default(), retry: None });
     Entry { precedence, matches: Arc::new(matches), rule }
 }
 

@@ -1,0 +1,167 @@
+//! The body of a client's request as it comes: within the Gateway's limit, at the minimum rate, and
+//! without trailers that it must not have.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::core::trailers::restrict_trailers;
+use crate::core::untaken::{TakenBody, Untaken};
+use crate::core::upload_progress::UploadProgress;
+
+pub(crate) struct ClientUpload {
+    incoming: Incoming,
+    /// Bytes that may still come.
+    left: u64,
+    taken: TakenBody,
+    fault: SharedFault,
+    /// Names that trailers must not have because filters decide about them.
+    edited: Vec<HeaderName>,
+    /// Of a body that has to come at the minimum rate.
+    progress: Option<Rc<UploadProgress>>,
+}
+
+/// The fault of the client's body, if it has one; shared with the task that waits for the response.
+#[derive(Clone, Default)]
+pub(crate) struct SharedFault(Rc<Cell<Option<BodyFault>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyFault {
+    /// Or broke off.
+    Malformed,
+    TooLarge,
+    TooSlow,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error(transparent)]
+    Client(#[from] hyper::Error),
+    #[error("the request body is larger than its Gateway allows")]
+    TooLarge,
+    #[error("the request body comes more slowly than --minimum-rate")]
+    TooSlow,
+    #[error("the request is being sent again")]
+    SentAgain,
+}
+
+// === impl ClientUpload ===
+
+impl ClientUpload {
+    /// `None` for a body that is empty.
+    pub(super) fn new(incoming: Incoming, limit: Option<u64>, untaken: &Arc<Untaken>) -> Option<Self> {
+        if incoming.is_end_stream() {
+            return None;
+        }
+        Some(Self {
+            incoming,
+            left: limit.unwrap_or(u64::MAX),
+            taken: TakenBody::begin(untaken),
+            fault: SharedFault::default(),
+            edited: vec![],
+            progress: None,
+        })
+    }
+
+    pub(super) fn keep_out(&mut self, names: Vec<HeaderName>) {
+        self.edited = names;
+    }
+
+    /// Removes from trailers what they must not have.
+    pub(super) fn restrict(&self, trailers: &mut HeaderMap) {
+        restrict_trailers(trailers, &self.edited);
+    }
+
+    /// Keeps record of the progress from now on, if the length of the body was announced.
+    pub(super) fn track(&mut self) -> Option<Rc<UploadProgress>> {
+        self.incoming.size_hint().exact()?;
+        Some(self.progress.get_or_insert_default().clone())
+    }
+
+    /// Owes nothing until it is asked for more.
+    pub(super) fn pause(&self) {
+        if let Some(progress) = &self.progress {
+            progress.received(0);
+        }
+    }
+
+    /// True if the declared length of the body exceeds the limit.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.incoming.size_hint().lower() > self.left
+    }
+
+    pub(super) fn fault(&self) -> SharedFault {
+        self.fault.clone()
+    }
+
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        let Self { incoming, left, taken, fault, edited, progress } = self;
+        let polled = match progress {
+            Some(progress) if progress.is_too_slow() => Poll::Ready(Some(Err(UploadError::TooSlow))),
+            _ => Pin::new(&mut *incoming).poll_frame(cx).map_err(UploadError::from),
+        };
+        if polled.is_pending()
+            && let Some(progress) = progress
+            && incoming.size_hint().lower() > 0
+        {
+            progress.wait(cx.waker());
+        }
+        let Some(frame) = ready!(polled) else { return Poll::Ready(None) };
+        let frame = frame.and_then(|mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                restrict_trailers(trailers, edited);
+            }
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            taken.take(bytes);
+            if let Some(progress) = progress {
+                progress.received(bytes);
+            }
+            *left = left.checked_sub(bytes as u64).ok_or(UploadError::TooLarge)?;
+            Ok(frame)
+        });
+        if let Err(error) = &frame {
+            fault.0.set(error.fault());
+        }
+        Poll::Ready(Some(frame))
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+// === impl UploadError ===
+
+impl UploadError {
+    /// The client's part in it; `None` if it has none.
+    fn fault(&self) -> Option<BodyFault> {
+        match self {
+            Self::Client(_) => Some(BodyFault::Malformed),
+            Self::TooLarge => Some(BodyFault::TooLarge),
+            Self::TooSlow => Some(BodyFault::TooSlow),
+            Self::SentAgain => None,
+        }
+    }
+}
+
+// === impl SharedFault ===
+
+impl SharedFault {
+    pub(crate) fn get(&self) -> Option<BodyFault> {
+        self.0.get()
+    }
+}

@@ -1,0 +1,187 @@
+//! Retries that a rule asks for (GEP-1731): which outcome of an attempt is worth another one,
+//! whether the request can be sent again, and how long to wait before. The re-sending that a kept
+//! connection makes necessary that turns out to be closed is no retry.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::StatusCode;
+use portcullis_model::{BackendName, Retry};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
+use crate::upstream::discard::discard_rest;
+use crate::upstream::endpoint::{Endpoint, Freshness, Processed, SendFailure};
+use crate::upstream::pool::Pools;
+use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
+
+/// Bytes of a request's body that are kept so that it can be sent again.
+const KEPT_BODY: usize = 64 << 10;
+/// The shortest pause, whatever the rule says: a rule cannot have a core do nothing but retry.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause, in multiples of the shortest one.
+const LONGEST: f64 = 10.0;
+
+/// A response, and until when it has to be complete because the time-out of the attempt says so.
+pub(crate) type Answered = (UpstreamResponse, Option<Instant>);
+
+/// A request that may be sent several times.
+struct Repeatable {
+    head: Resend,
+    body: Option<KeptBody>,
+    is_idempotent: bool,
+    fault: Option<SharedFault>,
+}
+
+/// An attempt without a response.
+struct Missed {
+    error: AttemptError,
+    processed: Processed,
+}
+
+/// Sends the request as often as its rule says, to another endpoint each time where there is one.
+/// Each attempt may take `limit`.
+pub(crate) async fn send(
+    pools: &Pools,
+    name: &BackendName,
+    client: Option<IpAddr>,
+    mut outgoing: Box<Outgoing>,
+    retry: &Retry,
+    limit: Option<Duration>,
+) -> Result<Answered, AttemptError> {
+    let request = Repeatable::of(&mut outgoing, pools);
+    let mut last = None;
+    for tried in 0_u32.. {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let Some(endpoint) = pools.pick(name, client, last) else { return Err(AttemptError::NoEndpoint) };
+        last = Some(endpoint.address);
+        let sending = request.attempt(pools, &endpoint, outgoing);
+        let attempted = match deadline {
+            None => sending.await,
+            Some(deadline) => timeout_at(deadline, sending).await.unwrap_or_else(|_| Err(Missed::timeout())),
+        };
+        let is_worth_another = tried < retry.attempts && request.is_worth_another(&attempted, retry);
+        let again = if is_worth_another { request.again() } else { None };
+        let Some(again) = again else {
+            return attempted.map(|response| (response, deadline)).map_err(|missed| missed.error);
+        };
+        match attempted {
+            Ok(response) => discard_rest(response.into_body(), again.windows.clone()),
+            Err(Missed { error, .. }) => tracing::debug!(backend = %name, %error, "to be tried again"),
+        }
+        outgoing = again;
+        sleep(pause(retry.backoff, tried)).await;
+        pools.counters.retries.increment();
+    }
+    Err(AttemptError::NoEndpoint)
+}
+
+/// At least the rule's, and up to twice, four times, … ten times as long, at random: so that
+/// requests that failed together do not come back together.
+fn pause(backoff: Duration, tried: u32) -> Duration {
+    let longest = f64::from(2_u32.saturating_pow(tried + 1)).min(LONGEST);
+    backoff.max(SHORTEST_PAUSE).mul_f64(1.0 + fastrand::f64() * (longest - 1.0))
+}
+
+// === impl Repeatable ===
+
+impl Repeatable {
+    fn of(outgoing: &mut Outgoing, pools: &Pools) -> Self {
+        Self {
+            head: Resend::of_head(outgoing),
+            fault: outgoing.upload.fault(),
+            body: KeptBody::keep(&mut outgoing.upload, KEPT_BODY, &pools.kept),
+            is_idempotent: outgoing.parts.method.is_idempotent(),
+        }
+    }
+
+    /// The request once more; `None` if its body is not kept as far as it was sent.
+    fn again(&self) -> Option<Box<Outgoing>> {
+        let upload = match &self.body {
+            None => Upload::Empty,
+            Some(body) => body.again()?,
+        };
+        Some(self.head.outgoing(upload))
+    }
+
+    /// A kept connection that turns out to be closed costs no attempt.
+    async fn attempt(
+        &self,
+        pools: &Pools,
+        endpoint: &Rc<Endpoint>,
+        mut outgoing: Box<Outgoing>,
+    ) -> Result<UpstreamResponse, Missed> {
+        let mut freshness = Freshness::Any;
+        loop {
+            let connected = endpoint.connection(&pools.counters, freshness).await;
+            let connection = connected.map_err(|error| Missed::connect(endpoint.address, error))?;
+            let is_kept = connection.reused && freshness == Freshness::Any;
+            attempt::adapt(&mut outgoing, &connection);
+            let SendFailure { error, processed, again } = match connection.send(outgoing).await {
+                Ok(response) => return Ok(response),
+                Err(failure) => failure,
+            };
+            let again = if is_kept { again.or_else(|| self.unless_processed(processed)) } else { None };
+            let error = AttemptError::of(endpoint.address, error, self.fault.as_ref());
+            let Some(again) = again else { return Err(Missed { error, processed }) };
+            pools.counters.retries.increment();
+            (outgoing, freshness) = (again, Freshness::New);
+        }
+    }
+
+    fn unless_processed(&self, processed: Processed) -> Option<Box<Outgoing>> {
+        if processed == Processed::No { self.again() } else { None }
+    }
+
+    /// The codes of a rule are its owner's consent: to send again what was answered so, whatever
+    /// the method is; and what got no answer, where we would answer so. Without that, what may have
+    /// been processed is sent again only if it may be (RFC 9110 section 9.2.2).
+    fn is_worth_another(&self, attempted: &Result<UpstreamResponse, Missed>, retry: &Retry) -> bool {
+        let Missed { error, processed } = match attempted {
+            Ok(response) => return retry.codes.contains(&response.status()),
+            Err(missed) => missed,
+        };
+        let is_safe = |answer: StatusCode| {
+            *processed == Processed::No || self.is_idempotent || retry.codes.contains(&answer)
+        };
+        match error {
+            AttemptError::NoEndpoint
+            | AttemptError::Client
+            | AttemptError::TooLarge
+            | AttemptError::TooSlow => false,
+            AttemptError::Connect(..) => true,
+            AttemptError::Head(..) | AttemptError::Broken(..) => is_safe(StatusCode::BAD_GATEWAY),
+            AttemptError::Timeout => is_safe(StatusCode::GATEWAY_TIMEOUT),
+        }
+    }
+}
+
+// === impl Missed ===
+
+impl Missed {
+    fn connect(endpoint: SocketAddr, error: std::io::Error) -> Self {
+        Self { error: AttemptError::Connect(endpoint, error), processed: Processed::No }
+    }
+
+    fn timeout() -> Self {
+        Self { error: AttemptError::Timeout, processed: Processed::Perhaps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_are_never_shorter_than_the_rule_says() {
+        let backoff = Duration::from_millis(20);
+        for (tried, longest) in [(0, 2), (1, 4), (2, 8), (3, 10), (4, 10), (100, 10)] {
+            for _ in 0..100 {
+                let pause = pause(backoff, tried);
+                assert!((backoff..=backoff * longest).contains(&pause), "{tried}: {pause:?}");
+            }
+        }
+        assert!(pause(Duration::ZERO, 0) >= SHORTEST_PAUSE);
+    }
+}
