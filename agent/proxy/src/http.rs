@@ -11,6 +11,7 @@ pub(crate) mod connection;
 pub(crate) mod decide;
 pub(crate) mod edge;
 pub(crate) mod forward;
+pub(crate) mod grpc;
 pub(crate) mod headers;
 pub(crate) mod loops;
 pub(crate) mod path;

@@ -7,7 +7,7 @@ use portcullis_model::{Filter, Rule};
 
 use crate::core::head::Fields;
 use crate::core::reason::{GrpcCode, Reason};
-use crate::http::headers;
+use crate::http::{grpc, headers};
 
 pub(crate) type Answer = http::Response<Bytes>;
 
@@ -32,8 +32,8 @@ pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue)
     let mut response = Answer::new(Bytes::new());
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, content_type);
-    fields.insert("grpc-status", HeaderValue::from(code as u16));
-    fields.insert("grpc-message", HeaderValue::from_static(reason.text().trim_end()));
+    fields.insert(grpc::STATUS, HeaderValue::from(code as u16));
+    fields.insert(grpc::MESSAGE, HeaderValue::from_static(reason.text().trim_end()));
     response
 }
 

@@ -6,10 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
+use crate::http::grpc::{self, Call, EndsBy};
 use crate::log::record::Record;
 use crate::upstream::endpoint::{ResponseBody, UpstreamError};
 
@@ -32,8 +33,14 @@ pub(crate) enum Content {
 pub(crate) struct UpstreamBody {
     /// Until its last byte.
     incoming: Option<ResponseBody>,
-    deadline: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Deadline>,
     size: Size,
+}
+
+/// The end of a response that takes too long.
+pub(crate) struct Deadline {
+    sleep: Pin<Box<Sleep>>,
+    ends_by: EndsBy,
 }
 
 /// The size of a body, as far as it matters to memory.
@@ -144,7 +151,7 @@ impl http_body::Body for Body {
 // === impl Content ===
 
 impl Content {
-    pub(crate) fn upstream(incoming: ResponseBody, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+    pub(crate) fn upstream(incoming: ResponseBody, deadline: Option<Deadline>) -> Self {
         if incoming.is_end_stream() {
             incoming.release();
             return Self::Text(None);
@@ -161,15 +168,31 @@ impl From<Bytes> for Content {
     }
 }
 
+// === impl Deadline ===
+
+impl Deadline {
+    pub(crate) fn new(at: Instant, call: Option<Call>) -> Self {
+        let ends_by = call.map_or(EndsBy::Nothing, |call| call.ends_by);
+        Self { sleep: Box::pin(sleep_until(at)), ends_by }
+    }
+}
+
 // === impl UpstreamBody ===
 
 impl UpstreamBody {
     fn poll(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         if let Some(deadline) = &mut self.deadline
-            && deadline.as_mut().poll(cx).is_ready()
+            && deadline.sleep.as_mut().poll(cx).is_ready()
         {
-            return Poll::Ready(Some(Err(BodyError::Timeout)));
+            return Poll::Ready(Some(match deadline.ends_by {
+                EndsBy::Trailers => {
+                    // Gone without its end, the backend's stream is cancelled.
+                    self.incoming = None;
+                    Ok(grpc::deadline_exceeded())
+                }
+                EndsBy::Nothing => Err(BodyError::Timeout),
+            }));
         }
         let frame = ready!(incoming.poll_frame(cx, most));
         if (frame.is_none() || incoming.is_end_stream())

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use http::{StatusCode, Version, header};
 use portcullis_model::Retry;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
 use crate::core::head::KnownField;
 use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
-use crate::http::body::Content;
+use crate::http::body::{Content, Deadline};
 use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::upgrade;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
@@ -52,13 +52,14 @@ impl Forwarder {
             Upload::Empty if plan.fields.has(KnownField::Upgrade) => upgrade::Pending::take(parts),
             Upload::Empty | Upload::Client(_) | Upload::Kept(_) => None,
         };
-        let deadline = plan.deadline();
+        let deadline = plan.deadline(passage.call);
         if let Some(target) = plan.target(parts) {
             parts.uri = target.into();
         }
         let upgrade = switch.as_ref().map(|switch| &switch.protocol);
         plan.edit_request(&mut parts.headers, client, passage, upgrade);
         outgoing.upload.keep_out(|| plan.edited_names());
+        outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         // The peer of a proxy that is believed is the proxy, for all of its clients.
         let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
         // Boxed: most requests have no time-out and no retries, and this future is moved for each
@@ -77,7 +78,10 @@ impl Forwarder {
             }
         };
         match sent {
-            Ok((answered, deadline)) => self.respond(client, plan, answered, deadline, switch),
+            Ok((answered, deadline)) => {
+                let deadline = deadline.map(|at| Deadline::new(at, passage.call));
+                self.respond(client, plan, answered, deadline, switch)
+            }
             Err(error) => {
                 if error.reason() == Reason::ResponseTooLarge && self.too_large.is_due() {
                     let listener = passage.listener.map(tracing::field::display);
@@ -112,7 +116,7 @@ impl Forwarder {
         client: &Rc<Client>,
         plan: &ForwardPlan<'_>,
         response: UpstreamResponse,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         switch: Option<upgrade::Pending>,
     ) -> Result<BackendResponse, Reason> {
         let (mut parts, incoming) = response.into_parts();
@@ -130,7 +134,7 @@ impl Forwarder {
             Content::Text(None)
         } else {
             plan.edit_response(&mut parts.headers, None);
-            Content::upstream(incoming, deadline.map(|deadline| Box::pin(sleep_until(deadline))))
+            Content::upstream(incoming, deadline)
         };
         Ok((http::Response::from_parts(parts, content), endpoint))
     }

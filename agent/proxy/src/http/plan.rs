@@ -2,6 +2,8 @@
 //! target, header fields, and the time that both may take. Nothing here depends on the parser that
 //! the heads come from.
 
+use std::time::Duration;
+
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, header};
 use portcullis_model::{BackendName, Filter, ListenerId, Rule, WeightedBackend};
@@ -10,6 +12,7 @@ use tokio::time::Instant;
 use crate::client::clients::Client;
 use crate::core::head::{FieldsMut, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
+use crate::http::grpc::{self, Call};
 use crate::http::headers::{self, Forwarded};
 use crate::http::loops;
 
@@ -48,6 +51,8 @@ pub(crate) struct Passage<'r> {
     pub request_id: Option<&'r HeaderValue>,
     /// For the log.
     pub listener: Option<&'r ListenerId>,
+    /// The gRPC call that the request is.
+    pub call: Option<Call>,
 }
 
 // === impl ForwardPlan ===
@@ -69,11 +74,18 @@ impl ForwardPlan<'_> {
 
     /// Until then the response must be complete, however many attempts there are; without retries
     /// the limit of an attempt is one of the whole. The clock is read only for rules that limit
-    /// something.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    /// something, and for gRPC calls that do.
+    pub(crate) fn deadline(&self, call: Option<Call>) -> Option<Instant> {
         let Rule { timeouts, retry, .. } = self.rule;
         let attempt = if retry.is_none() { timeouts.backend_request } else { None };
-        [timeouts.request, attempt].into_iter().flatten().min().map(|limit| Instant::now() + limit)
+        let limits = [timeouts.request, attempt, call.and_then(|call| call.timeout)];
+        limits.into_iter().flatten().min().map(|limit| Instant::now() + limit)
+    }
+
+    /// The time of an attempt.
+    fn limit(&self) -> Option<Duration> {
+        let timeouts = [self.rule.timeouts.request, self.rule.timeouts.backend_request];
+        timeouts.into_iter().flatten().min()
     }
 
     /// Makes the fields of the request those that the backend gets. `upgrade` is the protocol that
@@ -109,6 +121,9 @@ impl ForwardPlan<'_> {
             if let Filter::RequestHeaders(edit) = filter {
                 headers::edit(fields, edit);
             }
+        }
+        if let Some(timeout) = passage.call.and_then(|call| call.shortened(self.limit())) {
+            fields.insert(grpc::TIMEOUT, timeout);
         }
         // Not for filters to change: a loop would go unnoticed.
         loops::sign(fields, signature);

@@ -18,6 +18,7 @@ use crate::core::snapshot::Current;
 use crate::core::stats::{CoreCounters, NotAdmitted};
 use crate::http::answer::{self, Answer};
 use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
+use crate::http::grpc::Call;
 use crate::http::headers::{self, Via};
 use crate::http::plan::Passage;
 use crate::http::request_id;
@@ -40,8 +41,8 @@ pub(crate) struct Routed<'s> {
     listener: Option<Rc<ListenerState>>,
     version: Version,
     method: Method,
-    /// The content type of a gRPC request.
-    grpc: Option<HeaderValue>,
+    /// The content type of a gRPC request, and what it says of its time.
+    grpc: Option<(HeaderValue, Call)>,
     /// With its Gateway, if that has an access log.
     logged: Option<(Box<LoggedRequest>, &'s ObjectName)>,
 }
@@ -83,6 +84,10 @@ impl Router {
         let method = head.method().clone();
         // gRPC is POST: others need no look at their fields.
         let grpc = if method == Method::POST { answer::grpc_type(head.fields()) } else { None };
+        let grpc = grpc.map(|content_type| {
+            let call = Call::of(head, &content_type);
+            (content_type, call)
+        });
         Routed { decision, listener, version: head.version(), method, grpc, logged }
     }
 
@@ -93,6 +98,7 @@ impl Router {
             via: self.via.as_ref().map(|via| via.received_by(request.version)),
             request_id: request.logged.as_ref().map(|(logged, _)| &logged.id),
             listener: request.listener_id(),
+            call: request.grpc.as_ref().map(|(_, call)| *call),
         }
     }
 
@@ -143,7 +149,7 @@ impl Router {
             );
         }
         tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
-        if let (Some(content_type), Some(code)) = (&request.grpc, reason.grpc_code()) {
+        if let (Some((content_type, _)), Some(code)) = (&request.grpc, reason.grpc_code()) {
             return answer::of_grpc(reason, code, content_type.clone());
         }
         let mut answer = answer::of(reason, status);

@@ -150,7 +150,7 @@ impl Stream {
         if let Some(error) = self.0.refusal() {
             return Err(Unanswered { error, unsent: Some(outgoing) });
         }
-        let Outgoing { mut parts, upload, windows, .. } = *outgoing;
+        let Outgoing { mut parts, upload, windows, upload_until, .. } = *outgoing;
         let is_empty = matches!(upload, Upload::Empty);
         if is_empty && !matches!(parts.method, Method::GET | Method::HEAD | Method::DELETE) {
             parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
@@ -158,8 +158,10 @@ impl Stream {
         let answered = async {
             let (response, body) = sender.clone().send_request(Request::from_parts(parts, ()), is_empty)?;
             let metering = wire.meter(response.stream_id().as_u32(), &windows);
-            let sending = (!is_empty)
-                .then(|| AbortOnDropHandle::new(spawn_local(sending::send(upload, body, wire.clone()))));
+            let sending = (!is_empty).then(|| {
+                let sending = sending::send(upload, body, wire.clone(), upload_until);
+                AbortOnDropHandle::new(spawn_local(sending))
+            });
             let response = response.await?;
             // The request may go on for longer than the response takes to begin.
             sending.map(AbortOnDropHandle::detach);

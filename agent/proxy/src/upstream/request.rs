@@ -15,6 +15,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use portcullis_model::Limits;
+use tokio::time::Instant;
 
 use crate::core::untaken::Untaken;
 use crate::core::upload_progress::UploadProgress;
@@ -35,6 +36,8 @@ pub(crate) struct Outgoing {
     pub read_ahead: usize,
     /// Of the client's connection.
     pub windows: Rc<Windows>,
+    /// After which the rest of the body is of no use: it may go on for longer than the response.
+    pub upload_until: Option<Instant>,
 }
 
 /// Empty uploads are a case of their own: a request without body can be sent again. The others are
@@ -54,6 +57,7 @@ pub(crate) struct Resend {
     fields: Vec<(HeaderName, HeaderValue)>,
     read_ahead: usize,
     windows: Rc<Windows>,
+    upload_until: Option<Instant>,
 }
 
 // === impl Outgoing ===
@@ -75,7 +79,7 @@ impl Outgoing {
             Version::HTTP_2 => READ_AHEAD_OF_STREAM,
             _ => READ_AHEAD,
         };
-        Box::new(Self { parts, upload, read_ahead, windows: windows.clone() })
+        Box::new(Self { parts, upload, read_ahead, windows: windows.clone(), upload_until: None })
     }
 }
 
@@ -89,7 +93,8 @@ impl Resend {
     }
 
     /// For any request.
-    pub(crate) fn of_head(Outgoing { parts, read_ahead, windows, .. }: &Outgoing) -> Self {
+    pub(crate) fn of_head(outgoing: &Outgoing) -> Self {
+        let Outgoing { parts, read_ahead, windows, upload_until, .. } = outgoing;
         let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         Self {
             method: parts.method.clone(),
@@ -97,6 +102,7 @@ impl Resend {
             fields: fields.collect(),
             read_ahead: *read_ahead,
             windows: windows.clone(),
+            upload_until: *upload_until,
         }
     }
 
@@ -112,7 +118,8 @@ impl Resend {
         for (name, value) in &self.fields {
             parts.headers.append(name.clone(), value.clone());
         }
-        Box::new(Outgoing { parts, upload, read_ahead: self.read_ahead, windows: self.windows.clone() })
+        let Self { read_ahead, upload_until, .. } = *self;
+        Box::new(Outgoing { parts, upload, read_ahead, windows: self.windows.clone(), upload_until })
     }
 }
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 use http_body::{Body as _, Frame};
+use tokio::time::{Instant, timeout_at};
 
 use crate::upstream::http2::wire::Wire;
 use crate::upstream::request::Upload;
@@ -18,14 +19,29 @@ enum Stopped {
     Upload,
     /// The backend wants no more of it, or is gone.
     Backend,
+    /// Its time is over.
+    Deadline,
 }
 
 /// Sends the body. A response that is under way ends with a body that breaks off.
-pub(super) async fn send(mut upload: Upload, mut stream: SendStream<Bytes>, wire: Rc<Wire>) {
-    if let Err(Stopped::Upload) = send_all(&mut upload, &mut stream).await {
-        stream.send_reset(Reason::INTERNAL_ERROR);
-        wire.touch(stream.stream_id().as_u32());
-    }
+pub(super) async fn send(
+    mut upload: Upload,
+    mut stream: SendStream<Bytes>,
+    wire: Rc<Wire>,
+    until: Option<Instant>,
+) {
+    let sending = send_all(&mut upload, &mut stream);
+    let sent = match until {
+        None => sending.await,
+        Some(until) => timeout_at(until, sending).await.unwrap_or(Err(Stopped::Deadline)),
+    };
+    let reason = match sent {
+        Ok(()) | Err(Stopped::Backend) => return,
+        Err(Stopped::Upload) => Reason::INTERNAL_ERROR,
+        Err(Stopped::Deadline) => Reason::CANCEL,
+    };
+    stream.send_reset(reason);
+    wire.touch(stream.stream_id().as_u32());
 }
 
 /// Nothing is read of the client before the backend has room for it.
