@@ -20,3 +20,4 @@ pub(crate) mod request_id;
 pub(crate) mod router;
 pub(crate) mod service;
 pub(crate) mod upgrade;
+pub(crate) mod websocket;

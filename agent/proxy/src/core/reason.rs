@@ -136,7 +136,7 @@ pub(crate) enum GrpcCode {
 reasons! {
     /// The HTTP library cannot read it, or the check of its framing keeps the library from it.
     Malformed = BAD_REQUEST "malformed" "the request is malformed",
-    /// `TRACE` and `CONNECT`.
+    /// `TRACE`, and `CONNECT` that asks for no WebSocket.
     Method = METHOD_NOT_ALLOWED "method" "this method is not allowed here",
     TargetTooLong = URI_TOO_LONG "target_too_long" "the request target is too long",
     FieldsTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE "fields_too_large" "too many or too long header fields",

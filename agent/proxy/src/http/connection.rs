@@ -114,7 +114,7 @@ fn head_bytes(limits: &Limits) -> usize {
 fn http2_builder(limits: &Limits, streams: u32) -> http2::Builder<LocalExecutor> {
     let mut builder = http2::Builder::new(LocalExecutor);
     builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT);
-    builder.max_concurrent_streams(streams);
+    builder.max_concurrent_streams(streams).enable_connect_protocol();
     let fields = limits.header_fields * HTTP2_FIELD;
     builder
         .max_header_list_size(u32::try_from(head_bytes(limits)).unwrap_or(u32::MAX).saturating_add(fields));

@@ -15,7 +15,8 @@ use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::http::body::{Content, Deadline};
 use crate::http::plan::{ForwardPlan, Passage};
-use crate::http::upgrade;
+use crate::http::upgrade::{self, Over};
+use crate::http::websocket;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{Outgoing, Upload};
@@ -128,10 +129,22 @@ impl Forwarder {
             let Some((switch, backend)) = switch.zip(incoming.into_tunnel()) else {
                 return Err(plan.failed(Reason::BackendBroken, &"the backend switched protocols unasked"));
             };
-            let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
-            plan.edit_response(&mut parts.headers, Some(&protocol));
+            match switch.over {
+                Over::Http1 => {
+                    let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
+                    plan.edit_response(&mut parts.headers, Some(&protocol));
+                }
+                Over::Http2 => {
+                    let switched = websocket::accepted(&mut parts);
+                    switched.ok_or_else(|| plan.failed(Reason::BackendBroken, &"it is no WebSocket"))?;
+                    plan.edit_response(&mut parts.headers, None);
+                }
+            }
             self.tasks.spawn_local(switch.join(backend, client.clone()));
             Content::Text(None)
+        } else if switch.is_some_and(|switch| switch.over == Over::Http2) && parts.status.is_success() {
+            // The client would take it for the tunnel that it asked for.
+            return Err(plan.failed(Reason::BackendBroken, &"the backend did not switch protocols"));
         } else {
             plan.edit_response(&mut parts.headers, None);
             Content::upstream(incoming, deadline)

@@ -15,6 +15,7 @@ use crate::http::body::Body;
 use crate::http::decide::Decision;
 use crate::http::forward::Forwarder;
 use crate::http::router::Router;
+use crate::http::websocket;
 use crate::upstream::request::Outgoing;
 
 pub(crate) type Response = http::Response<Body>;
@@ -37,7 +38,8 @@ impl Service {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response, Infallible>> {
         let exchange = Exchange::begin(&client);
-        let outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
+        let mut outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
+        websocket::into_upgrade(&mut outgoing.parts);
         async move { Ok(self.respond(&client, exchange, outgoing).await) }
     }
 
@@ -48,6 +50,7 @@ impl Service {
         mut outgoing: Box<Outgoing>,
     ) -> Response {
         let current = self.snapshot.load();
+        let is_connect = websocket::is_extended_connect(&outgoing.parts);
         let request = self.router.route(&current, client, &outgoing.parts);
         // Messages of gRPC come and are taken whenever the application likes.
         if request.is_grpc() {
@@ -78,7 +81,14 @@ impl Service {
                 let record = self.router.forwarded(client, &request, response.status(), endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
-            Err((answer, record)) => answer.map(|text| Body::new(text.into(), exchange, record)),
+            Err((answer, record)) => {
+                let mut response = answer.map(|text| Body::new(text.into(), exchange, record));
+                // A success would open a tunnel that leads nowhere.
+                if is_connect && response.status().is_success() {
+                    *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+                }
+                response
+            }
         };
         if client.is_last_response() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
