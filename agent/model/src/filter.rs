@@ -1,16 +1,18 @@
 //! Changes that a rule makes on the way through. They are parsed once, at translation: the data
 //! plane applies them as they are.
 
-use std::fmt;
-
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
+
+use crate::{Cors, Scheme};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Filter {
     RequestHeaders(HeaderEdit),
     ResponseHeaders(HeaderEdit),
     Rewrite(Rewrite),
+    /// Boxed: it is large, and few rules have one.
+    Cors(Box<Cors>),
 }
 
 /// Applied in the order remove, set, add.
@@ -55,35 +57,14 @@ pub struct Redirect {
     pub status: StatusCode,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scheme {
-    Http,
-    Https,
-}
+// === impl Filter ===
 
-// === impl Scheme ===
-
-impl Scheme {
-    pub const fn as_str(self) -> &'static str {
+impl Filter {
+    pub fn cors(&self) -> Option<&Cors> {
         match self {
-            Self::Http => "http",
-            Self::Https => "https",
+            Self::Cors(cors) => Some(cors),
+            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) => None,
         }
-    }
-
-    /// The port that a URL of the scheme leaves out.
-    pub const fn default_port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -11,6 +11,7 @@ mod admission;
 mod backend;
 mod certificate;
 mod client_ranges;
+mod cors;
 mod filter;
 mod frontend;
 mod gateway;
@@ -24,6 +25,7 @@ mod port;
 mod precedence;
 mod request;
 mod route;
+mod scheme;
 mod select;
 mod shard;
 mod snapshot;
@@ -35,7 +37,8 @@ pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
 pub use backend::{Affinity, Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use client_ranges::{Access, ClientList, ClientRanges};
-pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme};
+pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};
+pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
 pub use frontend::{FrontendKey, L4Protocol, PortKey};
 pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use health_check::HealthCheck;
@@ -51,6 +54,7 @@ pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SlowClients, Split, Timeouts,
     ValueMatch, Weighted, WeightedBackend,
 };
+pub use scheme::Scheme;
 pub use select::Selected;
 pub use shard::ShardMap;
 pub use snapshot::Snapshot;

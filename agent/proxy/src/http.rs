@@ -8,6 +8,7 @@
 pub(crate) mod answer;
 pub(crate) mod body;
 pub(crate) mod connection;
+pub(crate) mod cors;
 pub(crate) mod decide;
 pub(crate) mod edge;
 pub(crate) mod forward;

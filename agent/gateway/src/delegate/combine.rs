@@ -316,8 +316,12 @@ fn keep_from_overriding(parent: &[HttpRouteFilter], theirs: &HttpRouteFilter) ->
     let Some(ours) = parent.iter().find(|ours| ours.r#type == theirs.r#type) else { return Ok(()) };
     edits(ours.request_header_modifier.as_ref(), theirs.request_header_modifier.as_ref())?;
     edits(ours.response_header_modifier.as_ref(), theirs.response_header_modifier.as_ref())?;
-    if ours.r#type == "URLRewrite" {
-        let why = "only one rewrite is possible";
+    let only = match ours.r#type.as_str() {
+        "URLRewrite" => Some("only one rewrite is possible"),
+        "CORS" => Some("only one filter can answer preflight requests"),
+        _ => None,
+    };
+    if let Some(why) = only {
         return Err(undefined(
             "filters",
             why,

@@ -5,9 +5,13 @@
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_api::types::shared::{
-    HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter, PathModifier, RequestRedirect, UrlRewrite,
+    Cors as WrittenCors, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter, PathModifier,
+    RequestRedirect, UrlRewrite,
 };
-use portcullis_model::{Filter, HeaderEdit, HostPattern, PathRewrite, Redirect, Rewrite, Scheme};
+use portcullis_model::{
+    AllowedNames, AllowedOrigins, Cors, Credentials, Filter, HeaderEdit, HostPattern, OriginPattern,
+    PathRewrite, Redirect, Rewrite, Scheme,
+};
 
 use super::matches::{check_length, unknown_type};
 use crate::{Fault, Reason};
@@ -60,6 +64,11 @@ impl RuleFilters {
         rewrites.chain(redirect).any(|path| matches!(path, PathRewrite::Prefix(_)))
     }
 
+    /// True if there is a CORS filter.
+    pub(super) fn answer_preflights(&self) -> bool {
+        self.filters.iter().any(|filter| matches!(filter, Filter::Cors(_)))
+    }
+
     fn add(&mut self, filter: &HttpRouteFilter) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
@@ -82,6 +91,11 @@ impl RuleFilters {
                 let filter = present(filter.request_redirect.as_ref(), "requestRedirect")?;
                 self.redirect = Some(Box::new(redirect(filter)?));
             }
+            "CORS" => {
+                let cors =
+                    cors(present(filter.cors.as_ref(), "cors")?).map_err(|fault| fault.within("cors"))?;
+                self.filters.push(Filter::Cors(Box::new(cors)));
+            }
             _ => return Err(not_served(filter)),
         }
         Ok(())
@@ -90,7 +104,7 @@ impl RuleFilters {
 
 fn not_served(filter: &HttpRouteFilter) -> Fault {
     match filter.r#type.as_str() {
-        known @ ("RequestMirror" | "CORS" | "ExternalAuth") => {
+        known @ ("RequestMirror" | "ExternalAuth") => {
             Fault::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
         }
         "ExtensionRef" => {
@@ -103,7 +117,7 @@ fn not_served(filter: &HttpRouteFilter) -> Fault {
         }
         other => unknown_type(
             other,
-            "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect or URLRewrite",
+            "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite or CORS",
         ),
     }
 }
@@ -189,6 +203,73 @@ fn header_name(name: &str) -> Result<HeaderName, Fault> {
 fn header_value(value: &str) -> Result<HeaderValue, Fault> {
     HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_| Fault::unsupported("the value has a control character"))
+}
+
+// === CORS ===
+
+fn cors(written: &WrittenCors) -> Result<Cors, Fault> {
+    let list = |names: &'_ Option<Vec<String>>| names.clone().unwrap_or_default();
+    let credentials = match written.allow_credentials {
+        Some(true) => Credentials::Allowed,
+        Some(false) | None => Credentials::Withheld,
+    };
+    let mut expose = list(&written.expose_headers);
+    // "The gateway cannot use the `*`": it would be the name of a field.
+    expose.retain(|name| credentials == Credentials::Withheld || name != "*");
+    Ok(Cors {
+        origins: allowed_origins(&list(&written.allow_origins))?,
+        credentials,
+        methods: allowed_names("allowMethods", &list(&written.allow_methods))?,
+        headers: allowed_names("allowHeaders", &list(&written.allow_headers))?,
+        expose: joined("exposeHeaders", &expose)?,
+        max_age: max_age(written.max_age.unwrap_or(5))?,
+    })
+}
+
+fn allowed_origins(origins: &[String]) -> Result<AllowedOrigins, Fault> {
+    match origins {
+        [any] if any == "*" => Ok(AllowedOrigins::Any),
+        [..] if origins.iter().any(|origin| origin == "*") => Err(beside_wildcard("allowOrigins")),
+        [..] => {
+            let parse = |origin: &String| OriginPattern::parse(origin).ok_or_else(|| no_origin(origin));
+            origins.iter().map(parse).collect::<Result<_, _>>().map(AllowedOrigins::Listed)
+        }
+    }
+}
+
+fn no_origin(origin: &str) -> Fault {
+    Fault::unsupported(format!(
+        "allowOrigins: {origin:?} is no origin: write http:// or https://, a host name, which may be * or begin with \
+         *., and, if need be, a port"
+    ))
+}
+
+/// Methods and names of header fields have the same form (RFC 9110 section 5.6.2).
+fn allowed_names(field: &'static str, names: &[String]) -> Result<AllowedNames, Fault> {
+    match names {
+        [any] if any == "*" => Ok(AllowedNames::Any),
+        [..] if names.iter().any(|name| name == "*") => Err(beside_wildcard(field)),
+        [..] => Ok(joined(field, names)?.map_or(AllowedNames::None, AllowedNames::Listed)),
+    }
+}
+
+fn beside_wildcard(field: &str) -> Fault {
+    Fault::incompatible(format!("{field}: * stands for all of them, remove it or the others"))
+}
+
+fn joined(field: &str, names: &[String]) -> Result<Option<HeaderValue>, Fault> {
+    if let Some(wrong) = names.iter().find(|name| HeaderName::from_bytes(name.as_bytes()).is_err()) {
+        return Err(Fault::unsupported(format!("{field}: {wrong:?} is not a name")));
+    }
+    let value = (!names.is_empty()).then(|| header_value(&names.join(", ")));
+    value.transpose().map_err(|fault| fault.within(field))
+}
+
+fn max_age(seconds: i32) -> Result<u32, Fault> {
+    u32::try_from(seconds)
+        .ok()
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| Fault::unsupported(format!("maxAge: {seconds} is less than 1")))
 }
 
 // === redirects and rewrites ===

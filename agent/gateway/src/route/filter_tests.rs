@@ -65,9 +65,73 @@ fn what_is_not_served_is_never_skipped() {
         ),
         (json!({"type": "Later"}), Reason::UnsupportedValue),
         (json!({"type": "URLRewrite"}), Reason::UnsupportedValue),
+        (json!({"type": "CORS"}), Reason::UnsupportedValue),
         (json!({"type": "ExtensionRef"}), Reason::InvalidKind),
     ] {
         let (_, faults) = parse(json!([filter]));
         assert_eq!(faults.iter().map(|fault| fault.reason).collect::<Vec<_>>(), [reason], "{filter}");
     }
+}
+
+#[test]
+fn cors_has_its_defaults() {
+    let (filters, faults) = parse(json!([{"type": "CORS", "cors": {}}]));
+    assert_eq!(faults, []);
+    let [Filter::Cors(cors)] = &filters.filters[..] else { panic!("{filters:?}") };
+    let expected =
+        json!({"origins": [], "credentials": "Withheld", "methods": null, "headers": null, "maxAge": 5});
+    assert_eq!(json!(cors), expected);
+}
+
+#[test]
+fn cors_is_compiled_field_by_field() {
+    for (cors, field, expected) in [
+        (json!({"allowOrigins": ["*"]}), "origins", json!("*")),
+        (
+            json!({"allowOrigins": ["https://Foo.com", "http://*.bar.com:8080", "https://*"]}),
+            "origins",
+            json!(["https://foo.com", "http://*.bar.com:8080", "https://*"]),
+        ),
+        (json!({"allowCredentials": true}), "credentials", json!("Allowed")),
+        (json!({"allowCredentials": false}), "credentials", json!("Withheld")),
+        (json!({"allowMethods": ["*"]}), "methods", json!("*")),
+        (json!({"allowMethods": ["GET", "PUT"]}), "methods", json!("GET, PUT")),
+        (json!({"allowHeaders": ["*"]}), "headers", json!("*")),
+        (json!({"allowHeaders": ["X-A", "x-b"]}), "headers", json!("X-A, x-b")),
+        (json!({"exposeHeaders": ["X-A", "x-b"]}), "expose", json!("X-A, x-b")),
+        (json!({"exposeHeaders": ["*"]}), "expose", json!("*")),
+        (json!({"exposeHeaders": ["*"], "allowCredentials": true}), "expose", Value::Null),
+        (json!({"exposeHeaders": ["*", "a"], "allowCredentials": true}), "expose", json!("a")),
+        (json!({"maxAge": 3600}), "maxAge", json!(3600)),
+    ] {
+        let (filters, faults) = parse(json!([{"type": "CORS", "cors": cors}]));
+        assert_eq!(faults, [], "{cors}");
+        let [Filter::Cors(compiled)] = &filters.filters[..] else { panic!("{filters:?}") };
+        assert_eq!(json!(compiled).get(field).cloned().unwrap_or_default(), expected, "{cors}");
+    }
+}
+
+#[test]
+fn cors_that_cannot_be_is_refused() {
+    for (cors, words) in [
+        (json!({"allowOrigins": ["*", "https://a.com"]}), "* stands for all of them"),
+        (json!({"allowOrigins": ["a.com"]}), "is no origin"),
+        (json!({"allowOrigins": ["https://a.com/"]}), "is no origin"),
+        (json!({"allowOrigins": ["https://*a.com"]}), "is no origin"),
+        (json!({"allowOrigins": ["null"]}), "is no origin"),
+        (json!({"allowMethods": ["GET", "*"]}), "* stands for all of them"),
+        (json!({"allowMethods": ["GET, PUT"]}), "is not a name"),
+        (json!({"allowHeaders": ["a", "*"]}), "* stands for all of them"),
+        (json!({"allowHeaders": ["a\r\nb"]}), "is not a name"),
+        (json!({"exposeHeaders": [""]}), "is not a name"),
+        (json!({"maxAge": 0}), "is less than 1"),
+        (json!({"maxAge": -1}), "is less than 1"),
+    ] {
+        let (filters, faults) = parse(json!([{"type": "CORS", "cors": cors}]));
+        let [fault] = &faults[..] else { panic!("{cors}: {faults:?}") };
+        assert!(fault.message.starts_with("filters[0]: cors: "), "{}", fault.message);
+        assert!(fault.message.contains(words) && filters.filters.is_empty(), "{cors}: {}", fault.message);
+    }
+    let (_, faults) = parse(json!([{"type": "CORS", "cors": {}}, {"type": "CORS", "cors": {}}]));
+    assert!(faults[0].message.contains("only once"), "{faults:?}");
 }

@@ -58,6 +58,7 @@ impl RouteKind for HttpRoute {
         let allowed = rule.allowed_routes.as_ref();
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         faults.extend(redirect_with_backends(rule, &filters));
+        faults.extend(cors_twice(&filters, &backend_refs));
         faults.extend(prefix_to_replace(rule, &filters, &backend_refs));
         let timeouts = rule.timeouts.as_ref().map_or_else(|| Ok(Timeouts::default()), parse_timeouts);
         let timeouts = timeouts.unwrap_or_else(|fault| {
@@ -133,6 +134,14 @@ fn redirect_with_backends(rule: &HttpRouteRule, filters: &RuleFilters) -> Option
     let backends = rule.backend_refs.as_ref().is_some_and(|references| !references.is_empty());
     (filters.redirect.is_some() && backends)
         .then(|| Fault::incompatible("a RequestRedirect filter cannot be used together with backendRefs"))
+}
+
+/// Both would answer the same preflight requests.
+fn cors_twice(filters: &RuleFilters, backend_refs: &[ParsedBackendRef]) -> Option<Fault> {
+    let of_backend = backend_refs.iter().any(|reference| reference.filters.answer_preflights());
+    (filters.answer_preflights() && of_backend).then(|| {
+        Fault::incompatible("a CORS filter may be given to a rule or to its backendRefs, not to both")
+    })
 }
 
 fn prefix_to_replace(

@@ -88,10 +88,21 @@ fn one_invalid_rule_of_two_is_dropped_and_reported() {
 
 #[test]
 fn all_rules_invalid_refuses_the_route() {
-    let route =
-        parse(json!({"rules": [{"filters": [{"type": "CORS", "cors": {}}], "backendRefs": [backend()]}]}));
+    let twice = json!([{"type": "CORS", "cors": {}}, {"type": "CORS", "cors": {}}]);
+    let route = parse(json!({"rules": [{"filters": twice, "backendRefs": [backend()]}]}));
     assert!(route.partly_invalid().is_none());
-    assert!(route.refusal().unwrap().message.contains("CORS are not supported yet"));
+    assert!(route.refusal().unwrap().message.contains("CORS filter may be given only once"));
+}
+
+#[test]
+fn cors_is_the_rules_or_its_backends() {
+    let cors = json!([{"type": "CORS", "cors": {}}]);
+    let mut with_cors = backend();
+    with_cors["filters"] = cors.clone();
+    assert_eq!(rule(json!({"backendRefs": [with_cors]})).faults, []);
+    assert_eq!(rule(json!({"filters": cors, "backendRefs": [backend()]})).faults, []);
+    let both = rule(json!({"filters": cors, "backendRefs": [with_cors]}));
+    assert!(both.faults[0].message.contains("not to both"));
 }
 
 #[test]

@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Failure, Filter, Found, Limits, Listener, Port, Redirect,
-    RequestHead, RouteTable, Rule, RuleId, Scheme, Selected, WeightedBackend,
+    Action, BackendName, BackendTarget, Cors, Failure, Filter, Found, Limits, Listener, Port, Redirect,
+    RequestHead, RouteTable, Rule, Scheme, Selected, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head, KnownField};
 use crate::core::reason::Reason;
+use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
 use crate::http::plan::{ForwardPlan, HostToSend};
 use crate::http::{headers, loops};
@@ -32,7 +33,12 @@ pub(crate) enum OwnAnswer<'s> {
         rule: &'s Rule,
         status: StatusCode,
         location: String,
+        cross_origin: Option<Box<CrossOrigin<'s>>>,
     },
+    /// To the question whether a page may send a request that the rule takes.
+    Preflight { rule: &'s Rule, cross_origin: CrossOrigin<'s>, asked: Box<Preflight> },
+    /// The rule cannot serve the request.
+    Failed { status: StatusCode, cross_origin: Option<Box<CrossOrigin<'s>>> },
     /// The status is the reason's but for rules that have one of their own.
     Reason(Reason, StatusCode),
 }
@@ -44,10 +50,22 @@ impl<'s> Decision<'s> {
             Self::Forward(plan) => {
                 Destination { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
             }
-            Self::Own(OwnAnswer::Redirect { rule, .. }) => {
+            Self::Own(OwnAnswer::Redirect { rule, .. } | OwnAnswer::Preflight { rule, .. }) => {
                 Destination { rule: Some(&rule.id), ..Destination::default() }
             }
-            Self::Own(OwnAnswer::Reason(..)) => Destination::default(),
+            Self::Own(OwnAnswer::Failed { .. } | OwnAnswer::Reason(..)) => Destination::default(),
+        }
+    }
+
+    /// The fields by which pages of other origins may read the response, be it a backend's or our
+    /// own.
+    pub(crate) fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
+        match self {
+            Self::Forward(plan) => plan.cross_origin.as_deref(),
+            Self::Own(OwnAnswer::Redirect { cross_origin, .. } | OwnAnswer::Failed { cross_origin, .. }) => {
+                cross_origin.as_deref()
+            }
+            Self::Own(OwnAnswer::Preflight { .. } | OwnAnswer::Reason(..)) => None,
         }
     }
 }
@@ -98,7 +116,12 @@ pub(crate) fn decide<'s>(
     if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
         return (Reason::Loop.into(), Some(listener));
     }
-    let request = RoutedHead { head, target: &target, query: OnceCell::new() };
+    let request = RoutedHead { head, method: head.method(), target: &target, query: OnceCell::new() };
+    if let Some(asked) = Preflight::of(head)
+        && let Some(decision) = preflight(routes, &request, asked)
+    {
+        return (decision, Some(listener));
+    }
     let Some(found) = routes.find(&request) else {
         tracing::debug!(
             listener = %listener.id, host = request.host(), path = request.path(), "no rule matches"
@@ -110,12 +133,13 @@ pub(crate) fn decide<'s>(
             rule: found.rule,
             status: redirect.status,
             location: location(redirect, &request, found.prefix, arrival.scheme(), port.key.number),
+            cross_origin: cross_origin(&found.rule.filters, head),
         }),
-        Action::Fail(failure) => failed(&found.rule.id, failure),
+        Action::Fail(failure) => failed(found.rule, failure, head),
         Action::Forward(split) => {
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
-                BackendTarget::Invalid(failure) => failed(&found.rule.id, failure),
+                BackendTarget::Invalid(failure) => failed(found.rule, failure, head),
                 BackendTarget::Known(name) => Decision::Forward(plan(&request, found, backend, name)),
             }
         }
@@ -144,9 +168,44 @@ fn listener<'p>(
     }
 }
 
-fn failed<'s>(rule: &RuleId, failure: &Failure) -> Decision<'s> {
-    tracing::debug!(%rule, reason = %failure.reason, status = failure.status.as_u16(), "the rule cannot serve");
-    Decision::Own(OwnAnswer::Reason(Reason::Rule, failure.status))
+fn failed<'s>(rule: &'s Rule, failure: &Failure, head: &impl Head) -> Decision<'s> {
+    let Failure { status, reason } = failure;
+    tracing::debug!(rule = %rule.id, %reason, status = status.as_u16(), "the rule cannot serve");
+    Decision::Own(OwnAnswer::Failed { status: *status, cross_origin: cross_origin(&rule.filters, head) })
+}
+
+/// The answer to a preflight request, if a CORS filter gives one: of the rule that takes the
+/// request which the page is about to send; or else, where rules tell OPTIONS from other methods,
+/// of the one that takes the preflight request itself.
+fn preflight<'s>(
+    routes: &'s RouteTable,
+    request: &RoutedHead<'_, impl Head>,
+    asked: Preflight,
+) -> Option<Decision<'s>> {
+    let (head, target) = (request.head, request.target);
+    let announced = RoutedHead { head, method: &asked.method, target, query: OnceCell::new() };
+    let (rule, filter) = routes.find(&announced).and_then(cors).or_else(|| cors(routes.find(request)?))?;
+    if let Action::Fail(failure) = &rule.action {
+        return Some(failed(rule, failure, head));
+    }
+    let cross_origin = CrossOrigin::of(filter, head.fields());
+    Some(Decision::Own(OwnAnswer::Preflight { rule, cross_origin, asked: asked.into() }))
+}
+
+/// A rule with its CORS filter, or that of the backend that its next request goes to.
+fn cors(found: Found<'_>) -> Option<(&Rule, &Cors)> {
+    let rule = &**found.rule;
+    let of_backend = match &rule.action {
+        Action::Forward(split) => split.pick(fastrand::u64(..)).filters.as_slice(),
+        Action::Redirect(_) | Action::Fail(_) => &[],
+    };
+    let filter = rule.filters.iter().chain(of_backend).find_map(Filter::cors)?;
+    Some((rule, filter))
+}
+
+fn cross_origin<'s>(filters: &'s [Filter], head: &impl Head) -> Option<Box<CrossOrigin<'s>>> {
+    let filter = filters.iter().find_map(Filter::cors)?;
+    Some(Box::new(CrossOrigin::of(filter, head.fields())))
 }
 
 fn plan<'s>(
@@ -159,10 +218,14 @@ fn plan<'s>(
         Cow::Borrowed(_) => None,
         Cow::Owned(normal) => Some(normal.clone()),
     };
-    let mut host = None;
+    let (mut host, mut cross_origin) = (None, None);
     for filter in found.rule.filters.iter().chain(&backend.filters) {
         let rewrite = match filter {
             Filter::Rewrite(rewrite) => rewrite,
+            Filter::Cors(filter) => {
+                cross_origin = Some(Box::new(CrossOrigin::of(filter, request.head.fields())));
+                continue;
+            }
             Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) => continue,
         };
         if let Some(change) = &rewrite.path {
@@ -178,7 +241,8 @@ fn plan<'s>(
         (None, None) => HostToSend::Authority,
     };
     let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
-    ForwardPlan { rule: found.rule, backend, name, authority, path, host, fields: request.target.fields }
+    let (rule, fields) = (&**found.rule, request.target.fields);
+    ForwardPlan { rule, backend, name, authority, path, host, fields, cross_origin }
 }
 
 /// The `Location` of a redirect.
@@ -204,13 +268,14 @@ fn location(
 /// The head as routes see it.
 struct RoutedHead<'r, H> {
     head: &'r H,
+    method: &'r Method,
     target: &'r Target<'r>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
 }
 
 impl<H: Head> RequestHead for RoutedHead<'_, H> {
     fn method(&self) -> &Method {
-        self.head.method()
+        self.method
     }
 
     fn host(&self) -> &str {

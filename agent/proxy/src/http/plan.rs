@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::client::clients::Client;
 use crate::core::head::{FieldsMut, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
+use crate::http::cors::CrossOrigin;
 use crate::http::grpc::{self, Call};
 use crate::http::headers::{self, Forwarded};
 use crate::http::loops;
@@ -28,6 +29,7 @@ pub(crate) struct ForwardPlan<'s> {
     pub host: HostToSend,
     /// The known fields among those of the request.
     pub fields: KnownFields,
+    pub cross_origin: Option<Box<CrossOrigin<'s>>>,
 }
 
 /// The `Host` that the backend gets.
@@ -134,7 +136,7 @@ impl ForwardPlan<'_> {
         let filters = self.rule.filters.iter().chain(&self.backend.filters);
         let edits = filters.filter_map(|filter| match filter {
             Filter::RequestHeaders(edit) => Some(edit),
-            Filter::ResponseHeaders(_) | Filter::Rewrite(_) => None,
+            Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) => None,
         });
         edits.flat_map(headers::edited).collect()
     }
@@ -147,8 +149,10 @@ impl ForwardPlan<'_> {
             headers::announce_upgrade(fields, protocol);
         }
         for filter in self.rule.filters.iter().chain(&self.backend.filters) {
-            if let Filter::ResponseHeaders(edit) = filter {
-                headers::edit(fields, edit);
+            match filter {
+                Filter::ResponseHeaders(edit) => headers::edit(fields, edit),
+                Filter::Cors(_) => self.cross_origin.iter().for_each(|it| it.edit(fields)),
+                Filter::RequestHeaders(_) | Filter::Rewrite(_) => {}
             }
         }
     }

@@ -121,17 +121,28 @@ impl Router {
         request: &Routed<'_>,
         own: &OwnAnswer<'_>,
     ) -> (Answer, Option<Box<Record>>) {
-        let (answer, status, reason) = match own {
-            OwnAnswer::Redirect { rule, status, location } => {
+        let (mut answer, status, reason) = match own {
+            OwnAnswer::Redirect { rule, status, location, .. } => {
                 let answer = answer::redirect(rule, *status, location);
                 let status = answer.status();
                 (answer, status, None)
+            }
+            OwnAnswer::Preflight { cross_origin, asked, .. } => {
+                let answer = cross_origin.answer(asked);
+                let status = answer.status();
+                (answer, status, None)
+            }
+            OwnAnswer::Failed { status, .. } => {
+                (self.explain(client, request, Reason::Rule, *status), *status, Some(Reason::Rule))
             }
             // Failures count as such even where gRPC has them wrapped in a 200.
             OwnAnswer::Reason(reason, status) => {
                 (self.explain(client, request, *reason, *status), *status, Some(*reason))
             }
         };
+        if let Some(cross_origin) = request.decision.cross_origin() {
+            cross_origin.edit(answer.headers_mut());
+        }
         let record = self.answered(client, request, status, reason, None);
         // An answer to HEAD has no body.
         let answer = if request.method == Method::HEAD { answer.map(|_| Bytes::new()) } else { answer };

@@ -36,7 +36,7 @@ pub(super) const REASONS: &[Reason] = &[
     },
     Reason {
         name: "filters",
-        why: "CORS and RequestMirror are not supported yet; a route with a filter that is missing is not served at all",
+        why: "RequestMirror is not supported yet; a route with a filter that is missing is not served at all",
         explains: |_, fault| {
             fault.message.contains("filters of type ") && fault.message.contains("are not supported yet")
         },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Method;
 use portcullis_model::{
     Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite, PathTable,
-    PortKey, PortListeners, Precedence, Rewrite, RouteMatch, RouteOrigin, Serves, Split, Timeouts,
+    PortKey, PortListeners, Precedence, Rewrite, RouteMatch, RouteOrigin, RuleId, Serves, Split, Timeouts,
     TlsTermination, ValueMatch,
 };
 
@@ -67,6 +67,10 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
         }
         Decision::Own(OwnAnswer::Redirect { status, location, .. }) => {
             format!("{} {location}", status.as_u16())
+        }
+        Decision::Own(OwnAnswer::Preflight { rule, .. }) => format!("preflight {}", rule.id.route.name),
+        Decision::Own(OwnAnswer::Failed { status, .. }) => {
+            format!("{} {}", status.as_u16(), Reason::Rule.name())
         }
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
     };
