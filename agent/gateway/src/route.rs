@@ -33,7 +33,7 @@ use crate::default_scope::DefaultScope;
 
 pub use backend::{BackendUse, ProtocolSource, backend};
 pub use duration::{DurationError, parse_duration};
-pub use filter::RuleFilters;
+pub use filter::{ParsedMirror, RuleFilters};
 pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};
 pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};

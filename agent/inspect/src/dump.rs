@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis_model::{
-    Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Entry, FrontendKey, L4Action,
-    L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames,
-    Serves, SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
+    Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Entry, Filter, FrontendKey,
+    L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch, RouteTable, Rule,
+    ServerNames, Serves, SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -295,6 +295,8 @@ fn without_requests(snapshot: &Snapshot) -> HashSet<&BackendName> {
         let hosts = listener.serves.routes().into_iter().flat_map(|routes| routes.hosts());
         for entry in hosts.flat_map(|(_, paths)| paths.entries()) {
             let Action::Forward(split) = &entry.rule.action else { continue };
+            let of_backends = split.backends().iter().flat_map(|backend| &backend.filters);
+            requested.extend(entry.rule.filters.iter().chain(of_backends).filter_map(Filter::mirror));
             requested.extend(split.backends().iter().filter_map(|backend| match &backend.target {
                 BackendTarget::Known(name) => Some(name),
                 BackendTarget::Invalid(_) => None,

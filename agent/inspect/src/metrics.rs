@@ -17,8 +17,8 @@ use prometheus_client::registry::{Registry, Unit};
 use labels::{
     AgentLabels, BudgetLabels, BudgetRefusalLabels, BytesLabels, EnforcementLabels, ErrorLabels,
     ExceededLimitLabels, GatewayLabels, InterfaceLabels, ListenerLabels, ListenerReasonLabels,
-    MechanismLabels, ReasonLabels, RequestLabels, budget_labels, listener_labels, request_labels,
-    with_reason,
+    MechanismLabels, OutcomeLabels, ReasonLabels, RequestLabels, budget_labels, listener_labels,
+    request_labels, with_reason,
 };
 
 /// All that a scrape shows.
@@ -71,6 +71,8 @@ pub struct Traffic {
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
+    /// Copies of requests for mirrors, by outcome.
+    pub mirrored: Vec<(&'static str, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -435,6 +437,12 @@ fn upstream(registry: &mut Registry, traffic: &Traffic) {
     let help = "Attempts of requests to get a connection to a backend that failed";
     counter(registry, "http_client_connections_failed", help, failed);
     let retries = traffic.upstream_retries;
+    let mirrored = Family::<OutcomeLabels, Counter>::default();
+    for (outcome, count) in &traffic.mirrored {
+        mirrored.get_or_create(&OutcomeLabels { outcome }).inc_by(*count);
+    }
+    let help = "Copies of requests for mirrors, by what became of them";
+    registry.register("http_client_mirrored_requests", help, mirrored);
     counter(registry, "http_client_retries", "Requests sent again to a backend", retries);
 }
 

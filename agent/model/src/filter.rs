@@ -1,10 +1,12 @@
 //! Changes that a rule makes on the way through. They are parsed once, at translation: the data
 //! plane applies them as they are.
 
+use std::fmt;
+
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
-use crate::{Cors, Scheme};
+use crate::{BackendName, Cors, Scheme};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Filter {
@@ -13,6 +15,7 @@ pub enum Filter {
     Rewrite(Rewrite),
     /// Boxed: it is large, and few rules have one.
     Cors(Box<Cors>),
+    Mirror(Mirror),
 }
 
 /// Applied in the order remove, set, add.
@@ -43,6 +46,20 @@ pub enum PathRewrite {
     Prefix(Box<str>),
 }
 
+/// `RequestMirror`: a backend that gets copies of requests, and whose responses no client gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mirror {
+    pub backend: BackendName,
+    pub share: Share,
+}
+
+/// A part of all requests, of which each is chosen by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    numerator: u32,
+    denominator: u32,
+}
+
 /// `RequestRedirect`. Absent parts are taken from the request; an absent port follows the scheme as
 /// the API says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,8 +80,45 @@ impl Filter {
     pub fn cors(&self) -> Option<&Cors> {
         match self {
             Self::Cors(cors) => Some(cors),
-            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) => None,
+            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) | Self::Mirror(_) => None,
         }
+    }
+
+    /// The backend that gets copies.
+    pub fn mirror(&self) -> Option<&BackendName> {
+        match self {
+            Self::Mirror(mirror) => Some(&mirror.backend),
+            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) | Self::Cors(_) => None,
+        }
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    pub const ALL: Self = Self { numerator: 1, denominator: 1 };
+
+    /// `None` for what is no part of a whole.
+    pub fn new(numerator: u32, denominator: u32) -> Option<Self> {
+        (denominator > 0 && numerator <= denominator).then_some(Self { numerator, denominator })
+    }
+
+    /// True for this share of all numbers.
+    pub fn takes(self, random: u32) -> bool {
+        (u64::from(random) * u64::from(self.denominator)) >> u32::BITS < u64::from(self.numerator)
+    }
+}
+
+/// `20 of 100`
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.numerator, self.denominator)
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -111,6 +165,18 @@ fn text(value: &HeaderValue) -> std::borrow::Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_takes_its_part_of_all_numbers() {
+        for (numerator, denominator) in [(0, 100), (20, 100), (50, 100), (1, 3), (100, 100), (7, 7)] {
+            let share = Share::new(numerator, denominator).unwrap();
+            let taken = (0..30_000).filter(|at| share.takes(at * 143_165)).count();
+            let expected = 30_000.0 * f64::from(numerator) / f64::from(denominator);
+            assert!((taken as f64 - expected).abs() <= 1.0, "{share}: {taken}");
+        }
+        assert!(Share::ALL.takes(u32::MAX));
+        assert_eq!((Share::new(1, 0), Share::new(2, 1)), (None, None));
+    }
 
     /// The table of `HTTPPathModifier.replacePrefixMatch` in the API, and its edges.
     #[test]

@@ -38,7 +38,7 @@ pub use backend::{Affinity, Backend, BackendName, BackendProtocol};
 pub use certificate::Certificate;
 pub use client_ranges::{Access, ClientList, ClientRanges};
 pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};
-pub use filter::{Filter, HeaderEdit, PathRewrite, Redirect, Rewrite};
+pub use filter::{Filter, HeaderEdit, Mirror, PathRewrite, Redirect, Rewrite, Share};
 pub use frontend::{FrontendKey, L4Protocol, PortKey};
 pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use health_check::HealthCheck;

@@ -45,6 +45,7 @@ use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::upstream::hops::Hops;
+use crate::upstream::mirror::Mirrors;
 use crate::upstream::pool::Pools;
 
 pub(crate) enum Command {
@@ -213,7 +214,12 @@ impl Core {
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
-        let forwarder = Forwarder { pools, tasks: tasks.clone(), too_large: LogLimit::default() };
+        let forwarder = Forwarder {
+            mirrors: Mirrors::new(pools.clone()),
+            pools,
+            tasks: tasks.clone(),
+            too_large: LogLimit::default(),
+        };
         let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });
         let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });
         Self {

@@ -8,6 +8,7 @@ pub(crate) mod endpoint;
 pub(crate) mod hops;
 pub(crate) mod http1;
 pub(crate) mod http2;
+pub(crate) mod mirror;
 pub(crate) mod pool;
 pub(crate) mod request;
 pub(crate) mod retry;

@@ -3,8 +3,10 @@
 //! child's: what the child may refer to is granted, and what it may not leads nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
+use portcullis_api::types::shared::HttpRouteFilter;
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value, json};
@@ -13,7 +15,7 @@ use super::assemble::Item;
 use super::{Ephemeral, Family, Names};
 use crate::Grants;
 use crate::default_scope::DefaultScope;
-use crate::route::{Draft, ParsedBackendRef, ParsedRoute, not_permitted, print_draft};
+use crate::route::{Draft, ParsedBackendRef, ParsedRoute, ParsedRule, not_permitted, print_draft};
 
 /// By the CRD, of a ReferenceGrant.
 const TARGETS_OF_A_GRANT: usize = 16;
@@ -44,17 +46,20 @@ impl Family {
         let own = &self.parent.key.name.namespace;
         let rules = self.printed().iter().flat_map(|part| &part.route.rules);
         let mut services = BTreeMap::<_, BTreeSet<_>>::new();
-        for to in rules.flat_map(|rule| &rule.backend_refs).filter(|to| is_service(to)) {
-            if may_refer(grants, kind, &to.owner, to) && !may_refer(grants, kind, own, to) {
-                services.entry(&to.namespace).or_default().insert(&*to.name);
+        for rule in rules {
+            let backends = rule.backend_refs.iter().cloned().chain(mirrors(rule).map(|(_, to)| to));
+            for to in backends.filter(is_service) {
+                if may_refer(grants, kind, &to.owner, &to) && !may_refer(grants, kind, own, &to) {
+                    services.entry(to.namespace).or_default().insert(to.name);
+                }
             }
         }
         let mut printed = Vec::new();
         for (namespace, services) in services {
             let services: Vec<_> = services.into_iter().collect();
             for services in services.chunks(TARGETS_OF_A_GRANT) {
-                let name = names.grant(&self.parent.key, namespace);
-                printed.push(grant(&self.parent.key, &name, namespace, services));
+                let name = names.grant(&self.parent.key, &namespace);
+                printed.push(grant(&self.parent.key, &name, &namespace, services));
             }
         }
         printed
@@ -65,18 +70,37 @@ impl Family {
     }
 }
 
-fn grant(parent: &ObjectKey, name: &str, namespace: &str, services: &[&str]) -> Value {
+fn grant(parent: &ObjectKey, name: &str, namespace: &str, services: &[Arc<str>]) -> Value {
     let from =
         json!({"group": GATEWAY_GROUP, "kind": parent.kind.as_str(), "namespace": &*parent.name.namespace});
     let to: Vec<_> = services
         .iter()
-        .map(|name| json!({"group": Kind::Service.group(), "kind": Kind::Service.as_str(), "name": name}))
+        .map(|name| json!({"group": Kind::Service.group(), "kind": Kind::Service.as_str(), "name": **name}))
         .collect();
     json!({
         "apiVersion": Kind::ReferenceGrant.api_version(),
         "kind": Kind::ReferenceGrant.as_str(),
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"from": [from], "to": to},
+    })
+}
+
+/// A mirror of a rule: which one of all mirrors of the rule, or of one of its backends.
+#[derive(Clone, Copy)]
+struct MirrorPlace {
+    backend: Option<usize>,
+    number: usize,
+}
+
+/// All mirrors of a rule.
+fn mirrors(rule: &ParsedRule) -> impl Iterator<Item = (MirrorPlace, ParsedBackendRef)> + '_ {
+    let of_rule = std::iter::once((None, &rule.filters));
+    let of_backends = rule.backend_refs.iter().enumerate().map(|(at, to)| (Some(at), &to.filters));
+    of_rule.chain(of_backends).flat_map(|(backend, filters)| {
+        let mirrors = filters.mirrors.iter().enumerate();
+        mirrors.map(move |(number, mirror)| {
+            (MirrorPlace { backend, number }, ParsedBackendRef::of_mirror(mirror))
+        })
     })
 }
 
@@ -127,6 +151,11 @@ impl Ephemeral {
                 let why = not_permitted(kind, &to.owner, &service).message;
                 lines += &format!("rules[{at}].backendRefs[{backend}]: leads nowhere, since {why}\n");
             }
+            for (place, to) in item.refused_mirrors(kind, grants) {
+                let service = ObjectName::new(to.namespace.clone(), to.name.clone());
+                let why = not_permitted(kind, &to.owner, &service).message;
+                lines += &format!("rules[{at}].{place}: leads nowhere, since {why}\n");
+            }
         }
         lines
     }
@@ -155,6 +184,28 @@ impl Ephemeral {
     }
 }
 
+// === impl MirrorPlace ===
+
+impl MirrorPlace {
+    fn filter(self, draft: &mut Draft) -> Option<&mut HttpRouteFilter> {
+        let filters = match self.backend {
+            None => &mut draft.filters,
+            Some(at) => draft.backend_refs.get_mut(at)?.filters.as_mut()?,
+        };
+        filters.iter_mut().filter(|filter| filter.r#type == "RequestMirror").nth(self.number)
+    }
+}
+
+/// `backendRefs[0]: RequestMirror 1`, as the annotation names it.
+impl fmt::Display for MirrorPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(backend) = self.backend {
+            write!(f, "backendRefs[{backend}].")?;
+        }
+        write!(f, "filters: RequestMirror {}", self.number)
+    }
+}
+
 // === impl Item ===
 
 impl Item {
@@ -166,7 +217,23 @@ impl Item {
                 reference.kind = Some(REFUSED_KIND.to_owned());
             }
         }
+        for (place, _) in self.refused_mirrors(kind, grants) {
+            if let Some(mirror) = place.filter(&mut draft).and_then(|filter| filter.request_mirror.as_mut()) {
+                mirror.backend_ref.group = Some(REFUSED_GROUP.to_owned());
+                mirror.backend_ref.kind = Some(REFUSED_KIND.to_owned());
+            }
+        }
         draft
+    }
+
+    /// The same of mirrors.
+    fn refused_mirrors<'i>(
+        &'i self,
+        kind: Kind,
+        grants: Grants<'i>,
+    ) -> impl Iterator<Item = (MirrorPlace, ParsedBackendRef)> + 'i {
+        let mirrors = mirrors(&self.rule).filter(|(_, to)| is_service(to));
+        mirrors.filter(move |(_, to)| !may_refer(grants, kind, &to.owner, to))
     }
 
     /// The Services that its author has no right to refer to, by position.

@@ -42,8 +42,11 @@ fn conditions(item: &Item) -> String {
 fn belongs_to(group: &[Arc<Item>], item: &Item) -> bool {
     let backends: usize = group.iter().map(|item| item.draft.backend_refs.len()).sum();
     let is_weighed = |item: &Item| item.rule.faults.is_empty() && !item.draft.backend_refs.is_empty();
-    group.iter().all(|member| member.rule.id.route != item.rule.id.route && is_weighed(member))
-        && backends + item.draft.backend_refs.len() <= MOST_BACKENDS
+    // What is written alike may be referred to by the right of another namespace.
+    let has_same_rights = |member: &Item| member.rule.filters.mirrors == item.rule.filters.mirrors;
+    group.iter().all(|member| {
+        member.rule.id.route != item.rule.id.route && is_weighed(member) && has_same_rights(member)
+    }) && backends + item.draft.backend_refs.len() <= MOST_BACKENDS
         && is_weighed(item)
 }
 

@@ -3,24 +3,37 @@
 //! would have been processed by that filter MUST receive a HTTP error response" (HTTPRouteFilter):
 //! so every fault here fails the rule.
 
+use std::sync::Arc;
+
 use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_api::types::shared::{
-    Cors as WrittenCors, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter, PathModifier,
-    RequestRedirect, UrlRewrite,
+    BackendObjectReference, Cors as WrittenCors, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter,
+    PathModifier, RequestMirror, RequestRedirect, UrlRewrite,
 };
 use portcullis_model::{
     AllowedNames, AllowedOrigins, Cors, Credentials, Filter, HeaderEdit, HostPattern, OriginPattern,
-    PathRewrite, Redirect, Rewrite, Scheme,
+    PathRewrite, Redirect, Rewrite, Scheme, Share,
 };
 
 use super::matches::{check_length, unknown_type};
 use crate::{Fault, Reason};
 
 /// A rule's filters, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleFilters {
     pub filters: Vec<Filter>,
     pub redirect: Option<Box<Redirect>>,
+    /// Those of RequestMirror, in order.
+    pub mirrors: Vec<ParsedMirror>,
+}
+
+/// A backend for copies of requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParsedMirror {
+    /// The namespace of the route that wrote it: its permissions count.
+    pub owner: Arc<str>,
+    pub to: BackendObjectReference,
+    pub share: Share,
 }
 
 /// These frame messages or belong to one connection; a route that changed them could smuggle
@@ -41,12 +54,13 @@ const LONGEST_PATH: usize = 1024;
 // === impl RuleFilters ===
 
 impl RuleFilters {
-    pub(super) fn parse(filters: &[HttpRouteFilter], faults: &mut Vec<Fault>) -> Self {
+    /// Of a route in `namespace`.
+    pub(crate) fn parse(filters: &[HttpRouteFilter], namespace: &Arc<str>, faults: &mut Vec<Fault>) -> Self {
         faults.extend(repeated(filters));
         faults.extend(redirect_and_rewrite(filters));
         let mut compiled = Self::default();
         for (at, filter) in filters.iter().enumerate() {
-            if let Err(fault) = compiled.add(filter) {
+            if let Err(fault) = compiled.add(filter, namespace) {
                 faults.push(fault.within(&format!("filters[{at}]")));
             }
         }
@@ -69,7 +83,7 @@ impl RuleFilters {
         self.filters.iter().any(|filter| matches!(filter, Filter::Cors(_)))
     }
 
-    fn add(&mut self, filter: &HttpRouteFilter) -> Result<(), Fault> {
+    fn add(&mut self, filter: &HttpRouteFilter, namespace: &Arc<str>) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
                 let edit =
@@ -96,6 +110,10 @@ impl RuleFilters {
                     cors(present(filter.cors.as_ref(), "cors")?).map_err(|fault| fault.within("cors"))?;
                 self.filters.push(Filter::Cors(Box::new(cors)));
             }
+            "RequestMirror" => {
+                let filter = present(filter.request_mirror.as_ref(), "requestMirror")?;
+                self.mirrors.push(mirror(filter, namespace)?);
+            }
             _ => return Err(not_served(filter)),
         }
         Ok(())
@@ -104,7 +122,7 @@ impl RuleFilters {
 
 fn not_served(filter: &HttpRouteFilter) -> Fault {
     match filter.r#type.as_str() {
-        known @ ("RequestMirror" | "ExternalAuth") => {
+        known @ "ExternalAuth" => {
             Fault::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
         }
         "ExtensionRef" => {
@@ -117,7 +135,7 @@ fn not_served(filter: &HttpRouteFilter) -> Fault {
         }
         other => unknown_type(
             other,
-            "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite or CORS",
+            "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite or CORS",
         ),
     }
 }
@@ -270,6 +288,35 @@ fn max_age(seconds: i32) -> Result<u32, Fault> {
         .ok()
         .filter(|seconds| *seconds > 0)
         .ok_or_else(|| Fault::unsupported(format!("maxAge: {seconds} is less than 1")))
+}
+
+// === mirrors ===
+
+/// "Only one of Fraction or Percent may be specified. If neither field is specified, 100% of
+/// requests will be mirrored."
+fn mirror(filter: &RequestMirror, namespace: &Arc<str>) -> Result<ParsedMirror, Fault> {
+    if let Some(number) = filter.backend_ref.port {
+        port(number).map_err(|fault| fault.within("backendRef"))?;
+    }
+    let share = match (filter.percent, &filter.fraction) {
+        (None, None) => Share::ALL,
+        (Some(percent), None) => share(percent, 100).map_err(|fault| fault.within("percent"))?,
+        (None, Some(fraction)) => {
+            let denominator = fraction.denominator.unwrap_or(100);
+            share(fraction.numerator, denominator).map_err(|fault| fault.within("fraction"))?
+        }
+        (Some(_), Some(_)) => {
+            return Err(Fault::unsupported("percent and fraction cannot be given together"));
+        }
+    };
+    Ok(ParsedMirror { owner: namespace.clone(), to: filter.backend_ref.clone(), share })
+}
+
+fn share(numerator: i32, denominator: i32) -> Result<Share, Fault> {
+    let share = u32::try_from(numerator).ok().zip(u32::try_from(denominator).ok());
+    share.and_then(|(numerator, denominator)| Share::new(numerator, denominator)).ok_or_else(|| {
+        Fault::unsupported(format!("{numerator} of {denominator} is no share: it must be from 0 to all"))
+    })
 }
 
 // === redirects and rewrites ===

@@ -6,7 +6,7 @@ use crate::Fault;
 fn parse(filters: Value) -> (RuleFilters, Vec<Fault>) {
     let mut faults = Vec::new();
     let filters: Vec<HttpRouteFilter> = serde_json::from_value(filters).unwrap();
-    (RuleFilters::parse(&filters, &mut faults), faults)
+    (RuleFilters::parse(&filters, &"shop".into(), &mut faults), faults)
 }
 
 #[test]
@@ -59,10 +59,7 @@ fn redirects_have_their_defaults_and_limits() {
 #[test]
 fn what_is_not_served_is_never_skipped() {
     for (filter, reason) in [
-        (
-            json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "m"}}}),
-            Reason::UnsupportedValue,
-        ),
+        (json!({"type": "RequestMirror"}), Reason::UnsupportedValue),
         (json!({"type": "Later"}), Reason::UnsupportedValue),
         (json!({"type": "URLRewrite"}), Reason::UnsupportedValue),
         (json!({"type": "CORS"}), Reason::UnsupportedValue),
@@ -134,4 +131,41 @@ fn cors_that_cannot_be_is_refused() {
     }
     let (_, faults) = parse(json!([{"type": "CORS", "cors": {}}, {"type": "CORS", "cors": {}}]));
     assert!(faults[0].message.contains("only once"), "{faults:?}");
+}
+
+#[test]
+fn mirrors_have_their_shares_and_limits() {
+    let mirror = |fields: Value| {
+        let mut filter = json!({"backendRef": {"name": "m", "port": 80}});
+        filter.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        parse(json!([{"type": "RequestMirror", "requestMirror": filter}]))
+    };
+    for (fields, share) in [
+        (json!({}), "1 of 1"),
+        (json!({"percent": 0}), "0 of 100"),
+        (json!({"percent": 100}), "100 of 100"),
+        (json!({"fraction": {"numerator": 5}}), "5 of 100"),
+        (json!({"fraction": {"numerator": 1, "denominator": 3}}), "1 of 3"),
+    ] {
+        let (filters, faults) = mirror(fields.clone());
+        assert!(faults.is_empty(), "{fields}: {faults:?}");
+        assert_eq!(filters.mirrors[0].share.to_string(), share, "{fields}");
+        assert_eq!(&*filters.mirrors[0].owner, "shop");
+    }
+    for wrong in [
+        json!({"percent": 101}),
+        json!({"percent": -1}),
+        json!({"fraction": {"numerator": 2, "denominator": 1}}),
+        json!({"fraction": {"numerator": 0, "denominator": 0}}),
+        json!({"percent": 1, "fraction": {"numerator": 1}}),
+        json!({"backendRef": {"name": "m", "port": 0}}),
+    ] {
+        let (filters, faults) = mirror(wrong.clone());
+        let reasons: Vec<_> = faults.iter().map(|fault| fault.reason).collect();
+        assert_eq!(
+            (filters.mirrors.len(), reasons.as_slice()),
+            (0, &[Reason::UnsupportedValue][..]),
+            "{wrong}"
+        );
+    }
 }

@@ -18,6 +18,8 @@ use super::{ParsedRule, duration, matches, retry};
 use crate::Fault;
 use crate::protocol::Protocol;
 
+const MIRRORS_IGNORED: &str = "filters: RequestMirror: what the rule redirects is not sent to any backend";
+
 impl RouteKind for HttpRoute {
     type Rule = HttpRouteRule;
 
@@ -52,7 +54,8 @@ impl RouteKind for HttpRoute {
     fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
         let mut faults = Vec::new();
         let matches = matches::alternatives(rule.matches.as_deref(), matches::http, &mut faults);
-        let filters = RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &mut faults);
+        let filters =
+            RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &id.route.namespace, &mut faults);
         let backend_refs = rule.backend_refs.as_deref().unwrap_or_default();
         let mut backend_refs = ParsedBackendRef::parse_all(backend_refs, &id.route.namespace, &mut faults);
         let allowed = rule.allowed_routes.as_ref();
@@ -76,7 +79,9 @@ impl RouteKind for HttpRoute {
     }
 
     fn ignored_fields(rule: &HttpRouteRule) -> Vec<&'static str> {
-        rule.session_persistence.iter().map(|_| SESSIONS_IGNORED).collect()
+        let has = |name| rule.filters.iter().flatten().any(|filter| filter.r#type == name);
+        let mirrors = (has("RequestRedirect") && has("RequestMirror")).then_some(MIRRORS_IGNORED);
+        mirrors.into_iter().chain(rule.session_persistence.iter().map(|_| SESSIONS_IGNORED)).collect()
     }
 
     fn default_gateways(&self) -> Option<&str> {

@@ -6,7 +6,7 @@ use portcullis_api::types::httproutes::HttpBackendReference;
 use portcullis_api::types::shared::AllowedRoutes;
 use portcullis_api::{GATEWAY_GROUP, Kind};
 
-use super::filter::RuleFilters;
+use super::filter::{ParsedMirror, RuleFilters};
 use crate::Fault;
 
 /// A backendRef with its defaults filled in.
@@ -67,7 +67,7 @@ impl ParsedBackendRef {
     }
 
     fn parse(reference: &HttpBackendReference, namespace: &Arc<str>, faults: &mut Vec<Fault>) -> Self {
-        let filters = RuleFilters::parse(reference.filters.as_deref().unwrap_or_default(), faults);
+        let filters = RuleFilters::parse(reference.filters.as_deref().unwrap_or_default(), namespace, faults);
         if filters.redirect.is_some() {
             faults.push(Fault::unsupported(
                 "a RequestRedirect filter on a backendRef is not supported: put it on the rule",
@@ -82,6 +82,22 @@ impl ParsedBackendRef {
             port: reference.port.and_then(|port| port_number(port, faults)),
             weight: weight(reference.weight, faults),
             filters,
+            fault: None,
+        }
+    }
+
+    /// The backend of a mirror, which has nothing but its name.
+    pub(crate) fn of_mirror(mirror: &ParsedMirror) -> Self {
+        let ParsedMirror { owner, to, .. } = mirror;
+        Self {
+            group: to.group.as_deref().unwrap_or_default().into(),
+            kind: to.kind.as_deref().unwrap_or("Service").into(),
+            owner: owner.clone(),
+            namespace: to.namespace.as_deref().map_or_else(|| owner.clone(), Arc::from),
+            name: to.name.as_str().into(),
+            port: to.port.and_then(|port| u16::try_from(port).ok()),
+            weight: 1,
+            filters: RuleFilters::default(),
             fault: None,
         }
     }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendTarget, Failure, L4Action, L4Backend, L4Rule, L4Target, ObjectName, RouteMatch, Rule,
-    Split, WeightedBackend,
+    Action, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target, Mirror, ObjectName,
+    RouteMatch, Rule, Split, WeightedBackend,
 };
 
+use super::filter::RuleFilters;
 use super::reference::ParsedBackendRef;
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
 use crate::policy::backend_tls::{self, BackendTls};
@@ -124,10 +125,11 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn request_rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
+        let filters = self.filters(rule, &rule.filters);
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
         let compiled = Rule {
             id: rule.id.clone(),
-            filters: rule.filters.filters.clone(),
+            filters,
             action: self.action(rule, backends),
             timeouts: rule.timeouts,
             retry: rule.retry.clone(),
@@ -207,7 +209,24 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
                 BackendTarget::Invalid(failure)
             }
         };
-        WeightedBackend { weight: reference.weight, target, filters: reference.filters.filters.clone() }
+        let filters = self.filters(rule, &reference.filters);
+        WeightedBackend { weight: reference.weight, target, filters }
+    }
+
+    /// A mirror that cannot be referred to "must be dropped from the Gateway" and "not configured",
+    /// which is what the status says; requests go on without it.
+    fn filters(&mut self, rule: &ParsedRule, written: &RuleFilters) -> Vec<Filter> {
+        let mut filters = written.filters.clone();
+        for mirror in &written.mirrors {
+            match self.target(&ParsedBackendRef::of_mirror(mirror)).and_then(Target::in_plaintext) {
+                Ok(used) => {
+                    filters.push(Filter::Mirror(Mirror { backend: used.name(), share: mirror.share }));
+                    self.resolved.backends.insert(used);
+                }
+                Err(fault) => self.faults.push(fault.within("requestMirror").within(&rule.label())),
+            }
+        }
+        filters
     }
 
     fn target(&mut self, reference: &ParsedBackendRef) -> Result<Target, Fault> {

@@ -9,6 +9,11 @@ pub(super) struct GatewayLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OutcomeLabels {
+    pub(super) outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ExceededLimitLabels {
     pub(super) gateway: String,
     /// The field of `limits`.

@@ -37,6 +37,23 @@ pub enum NotAdmitted {
     Handshakes,
 }
 
+/// The outcome of a copy of a request for a mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mirrored {
+    /// The mirror answered, whatever it was.
+    Answered,
+    /// It was not sent: too many are under way, to all mirrors or to this one.
+    Busy,
+    /// Given up, because the mirror did not take the body as fast as the backend.
+    Behind,
+    /// The request that it is of broke off.
+    Broken,
+    /// The mirror has no endpoint, could not be connected to or broke.
+    Failed,
+    /// The mirror took too long.
+    Timeout,
+}
+
 /// The limit of its Gateway or of the agent that ended a connection, or kept it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExceededLimit {
@@ -73,6 +90,8 @@ pub struct Stats {
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
+    /// Those that never happened are missing.
+    pub mirrored: BTreeMap<Mirrored, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,6 +146,7 @@ pub(crate) struct CoreCounters {
     pub connects: Counter,
     pub connect_failures: Counter,
     pub retries: Counter,
+    mirrored: [Counter; Mirrored::ALL.len()],
     handshake_failures: [Counter; HandshakeFailure::ALL.len()],
     answers: AnswerCounters,
 }
@@ -189,6 +209,9 @@ impl Stats {
         self.upstream_connects += other.upstream_connects;
         self.upstream_connect_failures += other.upstream_connect_failures;
         self.upstream_retries += other.upstream_retries;
+        for (outcome, count) in other.mirrored {
+            *self.mirrored.entry(outcome).or_default() += count;
+        }
     }
 }
 
@@ -240,6 +263,25 @@ impl NotAdmitted {
             Self::Address => "address",
             Self::Connections => "connections",
             Self::Handshakes => "handshakes",
+        }
+    }
+}
+
+// === impl Mirrored ===
+
+impl Mirrored {
+    const ALL: [Self; 6] =
+        [Self::Answered, Self::Busy, Self::Behind, Self::Broken, Self::Failed, Self::Timeout];
+
+    /// The label of the metric.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Busy => "busy",
+            Self::Behind => "behind",
+            Self::Broken => "broken",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
         }
     }
 }
@@ -304,7 +346,12 @@ impl CoreCounters {
         self.handshake_failures[failure as usize].increment();
     }
 
+    pub(crate) fn mirrored(&self, outcome: Mirrored) {
+        self.mirrored[outcome as usize].increment();
+    }
+
     pub(crate) fn read(&self) -> Stats {
+        let mirrored = Mirrored::ALL.iter().map(|outcome| (*outcome, self.mirrored[*outcome as usize].get()));
         let failures =
             HandshakeFailure::ALL.map(|failure| (failure, self.handshake_failures[failure as usize].get()));
         let answers = Reason::ALL.iter().map(|reason| (*reason, self.answers.0[*reason as usize].get()));
@@ -322,6 +369,7 @@ impl CoreCounters {
             upstream_connects: self.connects.get(),
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),
+            mirrored: mirrored.filter(|(_, count)| *count > 0).collect(),
         }
     }
 }

@@ -226,7 +226,7 @@ fn plan<'s>(
                 cross_origin = Some(Box::new(CrossOrigin::of(filter, request.head.fields())));
                 continue;
             }
-            Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) => continue,
+            Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) | Filter::Mirror(_) => continue,
         };
         if let Some(change) = &rewrite.path {
             path = Some(change.apply(&request.target.path, found.prefix).into_owned());

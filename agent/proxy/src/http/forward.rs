@@ -18,6 +18,7 @@ use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::upgrade::{self, Over};
 use crate::http::websocket;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
+use crate::upstream::mirror::Mirrors;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{Outgoing, Upload};
 use crate::upstream::retry;
@@ -25,6 +26,7 @@ use crate::upstream::retry;
 /// Forwards the requests of a core.
 pub(crate) struct Forwarder {
     pub pools: Rc<Pools>,
+    pub mirrors: Rc<Mirrors>,
     /// The tasks of tunnels.
     pub tasks: TaskTracker,
     pub too_large: LogLimit,
@@ -51,7 +53,7 @@ impl Forwarder {
         let parts = &mut outgoing.parts;
         let switch = match outgoing.upload {
             Upload::Empty if plan.fields.has(KnownField::Upgrade) => upgrade::Pending::take(parts),
-            Upload::Empty | Upload::Client(_) | Upload::Kept(_) => None,
+            Upload::Empty | Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) => None,
         };
         let deadline = plan.deadline(passage.call);
         if let Some(target) = plan.target(parts) {
@@ -63,6 +65,10 @@ impl Forwarder {
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         // The peer of a proxy that is believed is the proxy, for all of its clients.
         let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
+        // A tunnel is no matter of requests.
+        if switch.is_none() {
+            self.mirrors.send(plan.mirrors(), address, &mut outgoing);
+        }
         // Boxed: most requests have no time-out and no retries, and this future is moved for each
         // of them.
         let sent = match (&plan.rule.retry, deadline) {

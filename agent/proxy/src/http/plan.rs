@@ -136,9 +136,18 @@ impl ForwardPlan<'_> {
         let filters = self.rule.filters.iter().chain(&self.backend.filters);
         let edits = filters.filter_map(|filter| match filter {
             Filter::RequestHeaders(edit) => Some(edit),
-            Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) => None,
+            Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Mirror(_) | Filter::Cors(_) => None,
         });
         edits.flat_map(headers::edited).collect()
+    }
+
+    /// The backends that get a copy of this request.
+    pub(crate) fn mirrors(&self) -> impl Iterator<Item = &BackendName> {
+        let filters = self.rule.filters.iter().chain(&self.backend.filters);
+        filters.filter_map(|filter| match filter {
+            Filter::Mirror(mirror) if mirror.share.takes(fastrand::u32(..)) => Some(&mirror.backend),
+            _ => None,
+        })
     }
 
     /// Makes the fields of the response those that the client gets. `upgrade` is the protocol that
@@ -152,7 +161,7 @@ impl ForwardPlan<'_> {
             match filter {
                 Filter::ResponseHeaders(edit) => headers::edit(fields, edit),
                 Filter::Cors(_) => self.cross_origin.iter().for_each(|it| it.edit(fields)),
-                Filter::RequestHeaders(_) | Filter::Rewrite(_) => {}
+                Filter::RequestHeaders(_) | Filter::Rewrite(_) | Filter::Mirror(_) => {}
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::core::settings::Upstream;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
 use crate::upstream::endpoint::Endpoint;
-use crate::upstream::request::KeptBytes;
+use crate::upstream::request::Room;
 
 const SWEEP: Duration = Duration::from_secs(10);
 /// Bytes of all request bodies that a core keeps.
@@ -26,7 +26,7 @@ const KEPT_BODIES: usize = 8 << 20;
 pub(crate) struct Pools {
     pub counters: Rc<CoreCounters>,
     /// Of request bodies, so that they can be sent again.
-    pub kept: Rc<KeptBytes>,
+    pub kept: Rc<Room>,
     snapshot: Rc<SnapshotCell>,
     settings: Upstream,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
@@ -43,7 +43,7 @@ struct Pool {
 
 impl Pools {
     pub(crate) fn new(settings: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
-        let kept = KeptBytes::new(KEPT_BODIES);
+        let kept = Room::new(KEPT_BODIES);
         Self { counters, kept, snapshot, settings, backends: RefCell::default() }
     }
 

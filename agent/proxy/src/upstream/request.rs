@@ -2,7 +2,9 @@
 //! passed on frame by frame.
 
 mod client;
+mod copies;
 mod kept;
+mod piece;
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,7 +24,9 @@ use crate::core::upload_progress::UploadProgress;
 use crate::core::window::Windows;
 
 pub(crate) use crate::upstream::request::client::{BodyFault, ClientUpload, SharedFault, UploadError};
-pub(crate) use crate::upstream::request::kept::{KeptBody, KeptBytes, Reading};
+pub(crate) use crate::upstream::request::copies::{CopiedUpload, Copies, CopyEnd, CopyWatch};
+pub(crate) use crate::upstream::request::kept::{KeptBody, Reading};
+pub(crate) use crate::upstream::request::piece::Room;
 
 /// A client that has many requests at once may leave as many responses unread.
 const READ_AHEAD: usize = 16 << 10;
@@ -47,6 +51,8 @@ pub(crate) enum Upload {
     Client(Box<ClientUpload>),
     /// The client's, of which the beginning is kept.
     Kept(Box<Reading>),
+    /// A copy for a mirror.
+    Copied(Box<CopiedUpload>),
 }
 
 /// A copy of a request without its body, to send it again. Most have one made and none needs it, so
@@ -134,16 +140,25 @@ impl Upload {
     /// Notes the names that trailers must not have, if there may be trailers.
     pub(crate) fn keep_out(&mut self, names: impl FnOnce() -> Vec<HeaderName>) {
         match self {
-            Self::Empty => {}
+            Self::Empty | Self::Copied(_) => {}
             Self::Client(upload) => upload.keep_out(names()),
             Self::Kept(reading) => reading.with_source(|upload| upload.keep_out(names())),
+        }
+    }
+
+    /// Has copies made of the body as it is read.
+    pub(crate) fn copy_to(&mut self, copies: Copies) {
+        match self {
+            Self::Empty | Self::Copied(_) => copies.complete(),
+            Self::Client(upload) => upload.copy_to(copies),
+            Self::Kept(reading) => reading.copy_to(copies),
         }
     }
 
     /// Keeps record of the progress from now on, if the length of the body was announced.
     pub(crate) fn track(&mut self) -> Option<Rc<UploadProgress>> {
         match self {
-            Self::Empty => None,
+            Self::Empty | Self::Copied(_) => None,
             Self::Client(upload) => upload.track(),
             Self::Kept(reading) => reading.with_source(ClientUpload::track),
         }
@@ -152,7 +167,7 @@ impl Upload {
     /// True if the declared length of the body exceeds the limit.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
-            Self::Empty => false,
+            Self::Empty | Self::Copied(_) => false,
             Self::Client(upload) => upload.is_too_large(),
             Self::Kept(reading) => reading.with_source(|upload| upload.is_too_large()),
         }
@@ -160,7 +175,7 @@ impl Upload {
 
     pub(crate) fn fault(&self) -> Option<SharedFault> {
         match self {
-            Self::Empty => None,
+            Self::Empty | Self::Copied(_) => None,
             Self::Client(upload) => Some(upload.fault()),
             Self::Kept(reading) => Some(reading.fault()),
         }
@@ -179,6 +194,7 @@ impl Body for Upload {
             Self::Empty => Poll::Ready(None),
             Self::Client(upload) => upload.poll_frame(cx),
             Self::Kept(reading) => reading.poll_frame(cx),
+            Self::Copied(copy) => copy.poll_frame(cx).map_err(UploadError::Copy),
         }
     }
 
@@ -187,6 +203,7 @@ impl Body for Upload {
             Self::Empty => true,
             Self::Client(upload) => upload.is_end_stream(),
             Self::Kept(reading) => reading.is_end_stream(),
+            Self::Copied(copy) => copy.is_end_stream(),
         }
     }
 
@@ -194,7 +211,7 @@ impl Body for Upload {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Client(upload) => upload.size_hint(),
-            Self::Kept(_) => SizeHint::default(),
+            Self::Kept(_) | Self::Copied(_) => SizeHint::default(),
         }
     }
 }

@@ -35,13 +35,6 @@ pub(super) const REASONS: &[Reason] = &[
         explains: |_, fault| fault.message.starts_with("client certificate validation"),
     },
     Reason {
-        name: "filters",
-        why: "RequestMirror is not supported yet; a route with a filter that is missing is not served at all",
-        explains: |_, fault| {
-            fault.message.contains("filters of type ") && fault.message.contains("are not supported yet")
-        },
-    },
-    Reason {
         name: "other backends",
         why: "a backend of the kind ServiceImport is another API's; only Services are supported",
         explains: |_, fault| fault.reason == "InvalidKind" && fault.message.contains("ServiceImport"),

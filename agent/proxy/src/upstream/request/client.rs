@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use crate::core::trailers::restrict_trailers;
 use crate::core::untaken::{TakenBody, Untaken};
 use crate::core::upload_progress::UploadProgress;
+use crate::upstream::request::copies::{Copies, CopyEnd};
 
 pub(crate) struct ClientUpload {
     incoming: Incoming,
@@ -26,6 +27,7 @@ pub(crate) struct ClientUpload {
     edited: Vec<HeaderName>,
     /// Of a body that has to come at the minimum rate.
     progress: Option<Rc<UploadProgress>>,
+    copies: Option<Box<Copies>>,
 }
 
 /// The fault of the client's body, if it has one; shared with the task that waits for the response.
@@ -50,6 +52,8 @@ pub(crate) enum UploadError {
     TooSlow,
     #[error("the request is being sent again")]
     SentAgain,
+    #[error("the copy for a mirror ended: {0:?}")]
+    Copy(CopyEnd),
 }
 
 // === impl ClientUpload ===
@@ -67,7 +71,13 @@ impl ClientUpload {
             fault: SharedFault::default(),
             edited: vec![],
             progress: None,
+            copies: None,
         })
+    }
+
+    /// Has copies made of what is yet to come.
+    pub(super) fn copy_to(&mut self, copies: Copies) {
+        self.copies = Some(Box::new(copies));
     }
 
     pub(super) fn keep_out(&mut self, names: Vec<HeaderName>) {
@@ -105,7 +115,7 @@ impl ClientUpload {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self { incoming, left, taken, fault, edited, progress } = self;
+        let Self { incoming, left, taken, fault, edited, progress, copies } = self;
         let polled = match progress {
             Some(progress) if progress.is_too_slow() => Poll::Ready(Some(Err(UploadError::TooSlow))),
             _ => Pin::new(&mut *incoming).poll_frame(cx).map_err(UploadError::from),
@@ -116,7 +126,10 @@ impl ClientUpload {
         {
             progress.wait(cx.waker());
         }
-        let Some(frame) = ready!(polled) else { return Poll::Ready(None) };
+        let Some(frame) = ready!(polled) else {
+            copies.iter().for_each(|copies| copies.complete());
+            return Poll::Ready(None);
+        };
         let frame = frame.and_then(|mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
                 restrict_trailers(trailers, edited);
@@ -129,14 +142,26 @@ impl ClientUpload {
             *left = left.checked_sub(bytes as u64).ok_or(UploadError::TooLarge)?;
             Ok(frame)
         });
-        if let Err(error) = &frame {
-            fault.0.set(error.fault());
+        match (&frame, copies) {
+            (Err(error), _) => fault.0.set(error.fault()),
+            (Ok(frame), Some(copies)) => {
+                copies.push(frame);
+                // It may be that no more is asked for, though the end is yet to be told.
+                if incoming.is_end_stream() || incoming.size_hint().exact() == Some(0) {
+                    copies.complete();
+                }
+            }
+            (Ok(_), None) => {}
         }
         Poll::Ready(Some(frame))
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        let is_over = self.incoming.is_end_stream();
+        if is_over && let Some(copies) = &self.copies {
+            copies.complete();
+        }
+        is_over
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
@@ -153,7 +178,7 @@ impl UploadError {
             Self::Client(_) => Some(BodyFault::Malformed),
             Self::TooLarge => Some(BodyFault::TooLarge),
             Self::TooSlow => Some(BodyFault::TooSlow),
-            Self::SentAgain => None,
+            Self::SentAgain | Self::Copy(_) => None,
         }
     }
 }

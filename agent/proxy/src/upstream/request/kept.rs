@@ -2,19 +2,17 @@
 //! as long as everything that came of one is kept. There is room for a part of each, and for a
 //! number of bytes of all that a core keeps.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body::Frame;
 
 use crate::upstream::request::Upload;
 use crate::upstream::request::client::{ClientUpload, SharedFault, UploadError};
-
-/// Bytes that a piece counts for, however small it is.
-const LEAST: usize = 64;
+use crate::upstream::request::copies::Copies;
+use crate::upstream::request::piece::{Piece, Room};
 
 /// A body of which the beginning is kept.
 #[derive(Clone)]
@@ -29,9 +27,6 @@ pub(crate) struct Reading {
     next: usize,
 }
 
-/// Bytes that bodies may have kept together.
-pub(crate) struct KeptBytes(Cell<usize>);
-
 struct Kept {
     source: Box<ClientUpload>,
     /// All that came of it, or nothing.
@@ -45,13 +40,7 @@ struct Kept {
     is_over: bool,
     /// The reading that may go on.
     reading: u32,
-    all: Rc<KeptBytes>,
-}
-
-/// A frame that can be copied.
-enum Piece {
-    Data(Bytes),
-    Trailers(HeaderMap),
+    room: Rc<Room>,
 }
 
 // === impl KeptBody ===
@@ -59,7 +48,7 @@ enum Piece {
 impl KeptBody {
     /// Keeps up to so many bytes of the body from now on. `None` if there is no body, or none of a
     /// client's: what is not there can be sent again as it is.
-    pub(crate) fn keep(upload: &mut Upload, most: usize, all: &Rc<KeptBytes>) -> Option<Self> {
+    pub(crate) fn keep(upload: &mut Upload, most: usize, room: &Rc<Room>) -> Option<Self> {
         let source = match std::mem::replace(upload, Upload::Empty) {
             Upload::Client(source) => source,
             Upload::Kept(reading) => {
@@ -70,7 +59,10 @@ impl KeptBody {
                 drop(kept);
                 return Some(body);
             }
-            Upload::Empty => return None,
+            other @ (Upload::Empty | Upload::Copied(_)) => {
+                *upload = other;
+                return None;
+            }
         };
         let body = Self(Rc::new(RefCell::new(Kept {
             source,
@@ -80,7 +72,7 @@ impl KeptBody {
             is_whole: true,
             is_over: false,
             reading: 0,
-            all: all.clone(),
+            room: room.clone(),
         })));
         *upload = Upload::Kept(Box::new(Reading { body: body.clone(), number: 0, next: 0 }));
         Some(body)
@@ -132,6 +124,16 @@ impl Reading {
             && (kept.is_over || kept.source.is_end_stream())
     }
 
+    /// Has copies made of the whole body.
+    pub(super) fn copy_to(&self, copies: Copies) {
+        let mut kept = self.body.0.borrow_mut();
+        kept.pieces.iter().for_each(|piece| copies.push_piece(piece));
+        if kept.is_over {
+            copies.complete();
+        }
+        kept.source.copy_to(copies);
+    }
+
     pub(super) fn fault(&self) -> SharedFault {
         self.body.0.borrow().source.fault()
     }
@@ -155,33 +157,23 @@ impl Drop for Reading {
 
 impl Kept {
     fn frame(&self, at: usize) -> Option<Frame<Bytes>> {
-        Some(match self.pieces.get(at)? {
-            Piece::Data(data) => Frame::data(data.clone()),
-            Piece::Trailers(trailers) => {
-                let mut trailers = trailers.clone();
-                self.source.restrict(&mut trailers);
-                Frame::trailers(trailers)
-            }
-        })
+        let mut frame = self.pieces.get(at)?.clone().into_frame();
+        if let Some(trailers) = frame.trailers_mut() {
+            self.source.restrict(trailers);
+        }
+        Some(frame)
     }
 
-    /// Keeps a copy if there is room: the frame itself is a part of something larger.
+    /// Keeps a copy if there is room.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if !self.is_whole {
             return;
         }
-        let piece = match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(data), _) => {
-                let cost = data.len().max(LEAST);
-                if self.bytes + cost > self.most || !self.all.take(cost) {
-                    return self.forget();
-                }
-                self.bytes += cost;
-                Piece::Data(Bytes::copy_from_slice(data))
-            }
-            (None, Some(trailers)) => Piece::Trailers(trailers.clone()),
-            (None, None) => return,
-        };
+        let Some(piece) = Piece::copy(frame) else { return };
+        if self.bytes + piece.cost() > self.most || !self.room.take(piece.cost()) {
+            return self.forget();
+        }
+        self.bytes += piece.cost();
         self.pieces.push(piece);
     }
 
@@ -189,31 +181,12 @@ impl Kept {
     fn forget(&mut self) {
         self.is_whole = false;
         self.pieces = Vec::new();
-        self.all.give_back(std::mem::take(&mut self.bytes));
+        self.room.give_back(std::mem::take(&mut self.bytes));
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.all.give_back(self.bytes);
-    }
-}
-
-// === impl KeptBytes ===
-
-impl KeptBytes {
-    pub(crate) fn new(bytes: usize) -> Rc<Self> {
-        Rc::new(Self(Cell::new(bytes)))
-    }
-
-    /// False if there are not as many left.
-    fn take(&self, bytes: usize) -> bool {
-        let left = self.0.get().checked_sub(bytes);
-        self.0.set(left.unwrap_or(self.0.get()));
-        left.is_some()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.0.set(self.0.get() + bytes);
+        self.room.give_back(self.bytes);
     }
 }

@@ -1,0 +1,159 @@
+//! Mirrors: backends that get copies of requests, and whose responses no client reads. A copy never
+//! delays or fails the request that it is of: it is sent beside it, within limits, and given up
+//! where it does not keep pace.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use http::StatusCode;
+use portcullis_model::BackendName;
+use tokio::task::spawn_local;
+use tokio::time::sleep;
+
+use crate::core::stats::Mirrored;
+use crate::core::window::Windows;
+use crate::upstream::attempt;
+use crate::upstream::discard::discard;
+use crate::upstream::pool::Pools;
+use crate::upstream::request::{Copies, CopyEnd, CopyWatch, Outgoing, Resend, Room, Upload};
+
+/// Copies under way on a core, and to one backend.
+const MOST: usize = 1024;
+const MOST_TO_BACKEND: usize = 128;
+/// Bytes of request bodies that mirrors are yet to take, on a core.
+const ROOM: usize = 8 << 20;
+/// The time that a mirror has from the request's last byte to its response's.
+const TIME: Duration = Duration::from_secs(30);
+/// Bytes of a response that are read.
+const RESPONSE: usize = 1 << 20;
+
+/// Those of a core.
+pub(crate) struct Mirrors {
+    pools: Rc<Pools>,
+    room: Rc<Room>,
+    under_way: Cell<usize>,
+    by_backend: RefCell<HashMap<BackendName, usize, RandomState>>,
+}
+
+/// A copy under way.
+struct Slot {
+    mirrors: Rc<Mirrors>,
+    name: BackendName,
+}
+
+// === impl Mirrors ===
+
+impl Mirrors {
+    pub(crate) fn new(pools: Rc<Pools>) -> Rc<Self> {
+        let (under_way, by_backend) = (Cell::default(), RefCell::default());
+        Rc::new(Self { pools, room: Room::new(ROOM), under_way, by_backend })
+    }
+
+    /// Sends a copy of the request to each backend; its body is copied as it is read.
+    pub(crate) fn send<'n>(
+        self: &Rc<Self>,
+        names: impl Iterator<Item = &'n BackendName>,
+        client: Option<IpAddr>,
+        outgoing: &mut Outgoing,
+    ) {
+        let mut copies = None;
+        for name in names {
+            let Some(slot) = Slot::take(self, name) else {
+                self.pools.counters.mirrored(Mirrored::Busy);
+                continue;
+            };
+            let (upload, watch) = if let Upload::Empty = outgoing.upload {
+                (Upload::Empty, None)
+            } else {
+                let (copy, watch) = copies.get_or_insert_with(|| Copies::new(&self.room)).add();
+                (Upload::Copied(Box::new(copy)), Some(watch))
+            };
+            let mut copy = Resend::of_head(outgoing).outgoing(upload);
+            // Windows of the client's are for what it reads.
+            copy.windows = Windows::http1();
+            spawn_local(slot.send(client, copy, watch));
+        }
+        if let Some(copies) = copies {
+            outgoing.upload.copy_to(copies);
+        }
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// `None` if there are as many copies under way as there may be.
+    fn take(mirrors: &Rc<Mirrors>, name: &BackendName) -> Option<Self> {
+        let mut by_backend = mirrors.by_backend.borrow_mut();
+        let to_backend = by_backend.get(name).copied().unwrap_or_default();
+        if mirrors.under_way.get() >= MOST || to_backend >= MOST_TO_BACKEND {
+            return None;
+        }
+        mirrors.under_way.set(mirrors.under_way.get() + 1);
+        by_backend.insert(name.clone(), to_backend + 1);
+        Some(Self { mirrors: mirrors.clone(), name: name.clone() })
+    }
+
+    async fn send(self, client: Option<IpAddr>, copy: Box<Outgoing>, watch: Option<CopyWatch>) {
+        let counters = &self.mirrors.pools.counters;
+        let outcome = tokio::select! {
+            biased;
+            outcome = given_up(watch.as_ref()) => outcome,
+            outcome = self.exchange(client, copy) => outcome,
+        };
+        counters.mirrored(outcome);
+        if let Some(watch) = watch {
+            watch.abandon();
+        }
+    }
+
+    async fn exchange(&self, client: Option<IpAddr>, copy: Box<Outgoing>) -> Mirrored {
+        let windows = copy.windows.clone();
+        match attempt::send(&self.mirrors.pools, &self.name, client, copy).await {
+            Ok(response) => {
+                if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    discard(response.into_body(), &windows, RESPONSE).await;
+                }
+                Mirrored::Answered
+            }
+            Err(error) => {
+                tracing::debug!(backend = %self.name, %error, "a mirror did not answer");
+                Mirrored::Failed
+            }
+        }
+    }
+}
+
+/// Waits until it is no use to go on.
+async fn given_up(watch: Option<&CopyWatch>) -> Mirrored {
+    let end = match watch {
+        Some(watch) => watch.ended().await,
+        None => CopyEnd::Complete,
+    };
+    match end {
+        CopyEnd::Behind => Mirrored::Behind,
+        CopyEnd::Broken => Mirrored::Broken,
+        CopyEnd::Complete => {
+            sleep(TIME).await;
+            Mirrored::Timeout
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let Mirrors { under_way, by_backend, .. } = &*self.mirrors;
+        under_way.set(under_way.get() - 1);
+        let mut by_backend = by_backend.borrow_mut();
+        if let Some(count) = by_backend.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                by_backend.remove(&self.name);
+            }
+        }
+    }
+}
