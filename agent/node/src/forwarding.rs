@@ -330,17 +330,13 @@ impl Forwarding {
         self.leaving = leaving;
         self.flows = flows - ended.len() as u64;
         for tuple in strays {
-            if let Err(error) = forwarder.remove_flow(&tuple) {
-                tracing::debug!("{error}");
+            let entry = forwarder.flow(&tuple);
+            if entry.is_some_and(|it| is_stray(&forwarder, &Flow::of(&tuple, &it), &it, clock)) {
+                remove_entry(&mut forwarder, &tuple);
             }
         }
         for flow in ended {
-            // First the one that is found first.
-            for part in [CLIENT_IN, BACKEND_OUT, CLIENT_OUT, BACKEND_IN] {
-                if let Err(error) = forwarder.remove_flow(&flow.key(part)) {
-                    tracing::debug!("{error}");
-                }
-            }
+            end(&mut forwarder, &flow);
         }
         self.leaving.retain(|_, until| now < *until + INTERVAL * 2);
         // Every packet would be looked at for nothing. Until there are tables it is not known.
@@ -508,6 +504,24 @@ fn is_stray(forwarder: &Forwarder, flow: &Flow, entry: &Translation, clock: u64)
     let key = flow.key(CLIENT_IN);
     let is_whole = || forwarder.flow(&key).is_some_and(|first| Flow::of(&key, &first) == *flow);
     Duration::from_nanos(clock.saturating_sub(entry.seen)) > CLOSING && !is_whole()
+}
+
+/// Removes a flow's entries. The programs may have ended it since it was looked at, and given its
+/// ports to another flow, which stays whole. They give away no port whose entry is there without
+/// the client's, so that goes first.
+fn end(forwarder: &mut Forwarder, flow: &Flow) {
+    for part in [CLIENT_IN, BACKEND_OUT, CLIENT_OUT, BACKEND_IN] {
+        let key = flow.key(part);
+        if forwarder.flow(&key).is_some_and(|entry| Flow::of(&key, &entry) == *flow) {
+            remove_entry(forwarder, &key);
+        }
+    }
+}
+
+fn remove_entry(forwarder: &mut Forwarder, key: &Tuple) {
+    if let Err(error) = forwarder.remove_flow(key) {
+        tracing::debug!("{error}");
+    }
 }
 
 fn frontend(tuple: &Tuple) -> abi::FrontendKey {

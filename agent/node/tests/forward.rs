@@ -9,6 +9,7 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -292,6 +293,39 @@ fn no_entry_stays_for_ever() {
         thread::sleep(Duration::from_secs(11));
         world.forwarding.tend(Instant::now() + Duration::from_secs(120));
         assert_eq!(flows.keys().count(), 0);
+    });
+}
+
+/// The kernel gives a port away while the agent is about to end the flow that had it.
+#[test]
+fn a_flow_does_not_end_with_the_one_that_had_its_port() {
+    const CONNECTIONS: usize = 900;
+    const CLIENTS: usize = 9;
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::with_ports(61_000..=61_999));
+        let [family, _] = FAMILIES;
+        drop((0..CONNECTIONS).map(|_| world.connect(family.vip)).collect::<Vec<_>>());
+        thread::sleep(Duration::from_secs(11));
+
+        let World { client, forwarding, .. } = &mut world;
+        let ask = || forward_world::Connection::by(client, family.vip).echo();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut later = Instant::now();
+                while !is_done.load(Ordering::Relaxed) {
+                    later += Duration::from_secs(60);
+                    forwarding.tend(later);
+                }
+            });
+            let asking = (0..CLIENTS)
+                .map(|_| scope.spawn(|| (0..CONNECTIONS / CLIENTS).filter(|_| ask().is_err()).count()));
+            let asking: Vec<_> = asking.collect();
+            let asked: Vec<_> = asking.into_iter().map(|asking| asking.join()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            let lost: usize = asked.into_iter().map(Result::unwrap).sum();
+            assert_eq!(lost, 0, "of {CONNECTIONS} connections");
+        });
     });
 }
 

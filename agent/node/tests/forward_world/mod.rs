@@ -152,7 +152,7 @@ impl World {
     }
 
     pub(crate) fn connect(&self, vip: &str) -> Connection {
-        Connection::new(self.client.connect(at(vip, PORT)).unwrap())
+        Connection::by(&self.client, vip)
     }
 
     /// From a port of the client's choice.
@@ -186,6 +186,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    pub(crate) fn by(client: &Client, vip: &str) -> Self {
+        Self::new(client.connect(at(vip, PORT)).unwrap())
+    }
+
     fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
