@@ -9,7 +9,7 @@ use portcullis_model::{
     self as model, Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, ListenerId, Port,
     PortListeners, Snapshot,
 };
-use portcullis_node::{Affinity, ForwardTable, NotForwarding};
+use portcullis_node::{Affinity, ForwardTable, L4Frontends, NotForwarding};
 
 /// The part of a node that serves a frontend's connections or datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +80,22 @@ pub(crate) fn forwarding(
         forwarding.mechanisms.insert(*frontend, mechanism);
     }
     forwarding
+}
+
+/// All frontends of TCP and UDP listeners. Sessions of UDP are judged when a ListenerPolicy comes,
+/// connections when they begin.
+pub(crate) fn listeners(snapshot: &Snapshot) -> L4Frontends {
+    let mut listeners = L4Frontends::default();
+    for (frontend, port) in &snapshot.frontends {
+        match &port.listeners {
+            PortListeners::Tcp(_) => {}
+            PortListeners::Udp(listener) if *listener.admission == Admission::default() => {}
+            PortListeners::Udp(_) => _ = listeners.judged.insert(*frontend),
+            PortListeners::Http(_) | PortListeners::Tls(_) => continue,
+        }
+        listeners.served.insert(*frontend);
+    }
+    listeners
 }
 
 /// A listener that another part of the node serves than before.
@@ -280,8 +296,8 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_model::{
-        AccessLog, Backend, BackendName, BackendProtocol, Gateway, HostPattern, L4Backend, ObjectName,
-        ParentKind, PortKey, Serves, Split,
+        AccessLog, Backend, BackendName, BackendProtocol, ClientRules, Gateway, HostPattern, L4Backend,
+        L4Protocol, ObjectName, ParentKind, PortKey, Serves, Split,
     };
 
     use super::*;
@@ -440,5 +456,30 @@ mod tests {
         let said = forwarding(&snapshot, &able(), |_| true).mechanisms[&frontend].to_string();
         assert_eq!(said, "user space: connections are refused: no such Service");
         assert!(forwarding(&snapshot, &able(), |_| false).mechanisms.is_empty(), "not served at all");
+    }
+
+    /// What the kernel has let in would go on for the drain time.
+    #[test]
+    fn datagrams_that_a_policy_is_about_are_judged_anew() {
+        let (mut snapshot, tcp) = world(gateway(), vec![(1, L4Target::Known(name("one")))], FRONTEND);
+        let PortListeners::Tcp(listener) = &snapshot.frontends[&tcp].listeners else { unreachable!() };
+        let mut listener = (**listener).clone();
+        let Serves::Tcp(rule) = listener.serves else { unreachable!() };
+        listener.serves = Serves::Udp(rule);
+        let key = PortKey { protocol: L4Protocol::Udp, number: 53 };
+        let udp = FrontendKey::new(tcp.address, key);
+        let port = |listener: &Listener| {
+            let listeners = PortListeners::of(Arc::new(listener.clone()));
+            Arc::new(Port::new(Arc::new(gateway()), key, listeners))
+        };
+        snapshot.frontends.insert(udp, port(&listener));
+        let served = BTreeSet::from([tcp, udp]);
+        let judged = BTreeSet::new();
+        assert_eq!(listeners(&snapshot), L4Frontends { served: served.clone(), judged });
+
+        let clients = Some(Arc::new(ClientRules::new(Vec::new())));
+        listener.admission = Arc::new(Admission { clients, ..Admission::default() });
+        snapshot.frontends.insert(udp, port(&listener));
+        assert_eq!(listeners(&snapshot), L4Frontends { served, judged: [udp].into() });
     }
 }

@@ -24,7 +24,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, ForwardingChoice, RunArgs};
-use crate::forwarding::{Abilities, Mechanism, Why, forwarding, moves};
+use crate::forwarding::{Abilities, Mechanism, Why, forwarding, listeners, moves};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
 use crate::names::{clients, clients_speak, names};
@@ -151,7 +151,8 @@ impl Plane {
         let programs = self.node.forwarding().map(drop);
         let [routes_v4, routes_v6] = routes();
         let mut forwarding = forwarding(&snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
-        for left_out in self.node.forward(std::mem::take(&mut forwarding.tables)) {
+        let tables = std::mem::take(&mut forwarding.tables);
+        for left_out in self.node.forward(tables, &listeners(&snapshot)) {
             forwarding.mechanisms.insert(left_out, Mechanism::UserSpace(Why::NoRoom));
         }
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);

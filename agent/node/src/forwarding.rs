@@ -63,6 +63,14 @@ pub enum NotForwarding {
     Refused(String),
 }
 
+/// Frontends of TCP and UDP listeners, whoever serves them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct L4Frontends {
+    pub served: BTreeSet<FrontendKey>,
+    /// Those of which not even open flows are left to the kernel: each of them is to be judged anew.
+    pub judged: BTreeSet<FrontendKey>,
+}
+
 /// The state of forwarding, for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardingReport {
@@ -89,9 +97,11 @@ pub struct Forwarding {
     changes: Option<Changes>,
     next_look: Instant,
     next_sweep: Instant,
-    /// Frontends whose flows go on: of TCP those that are served, in one way or the other, of UDP
-    /// those that the kernel forwards. `None` until they are known.
+    /// Frontends whose flows go on: of TCP those of listeners, whoever serves them, of UDP those that
+    /// the kernel forwards. `None` until they are known.
     kept: Option<BTreeSet<abi::FrontendKey>>,
+    /// Frontends whose flows end at once.
+    ended: BTreeSet<abi::FrontendKey>,
     /// The endpoints that each frontend leads to.
     backends: BTreeMap<abi::FrontendKey, BTreeSet<Endpoint>>,
     /// Frontends that are not kept any more, and until when their flows may go on.
@@ -125,6 +135,7 @@ impl Forwarding {
             next_look: now,
             next_sweep: now + INTERVAL,
             kept: None,
+            ended: BTreeSet::new(),
             backends: BTreeMap::new(),
             leaving: BTreeMap::new(),
             flows: 0,
@@ -168,16 +179,21 @@ impl Forwarding {
     }
 
     /// Forwards to these tables, and to no others, and returns the frontends for which there is no
-    /// room. `served` are all frontends.
+    /// room.
     pub fn apply(
         &mut self,
         tables: Vec<ForwardTable>,
-        served: &BTreeSet<FrontendKey>,
+        listeners: &L4Frontends,
         now: Instant,
     ) -> BTreeSet<FrontendKey> {
         self.backends = tables.iter().flat_map(ForwardTable::endpoints_by_frontend).collect();
+        let ended: BTreeSet<_> = listeners.judged.iter().map(key).collect();
+        if !ended.is_subset(&self.ended) {
+            self.next_sweep = now;
+        }
+        self.ended = ended;
         // A client of datagrams may never end: what user space is to see, it sees after a while.
-        let tcp = served.iter().map(key).filter(|frontend| frontend.protocol == abi::TCP);
+        let tcp = listeners.served.iter().map(key).filter(|frontend| frontend.protocol == abi::TCP);
         let kept: BTreeSet<_> = tcp.chain(self.backends.keys().copied()).collect();
         let until = now + self.settings.drain;
         let before = self.kept.take().unwrap_or_default();
@@ -321,7 +337,8 @@ impl Forwarding {
                 // It may have gone while no agent ran.
                 leaving.entry(frontend).or_insert(now + self.settings.drain);
             }
-            let has_left = leaving.get(&frontend).is_some_and(|until| *until <= now);
+            let has_left =
+                leaving.get(&frontend).is_some_and(|until| *until <= now) || self.ended.contains(&frontend);
             let is_lost = own.as_ref().is_some_and(|own| !own.contains(&flow.node.ip));
             if is_lost || has_left || self.is_over(&forwarder, &flow, &frontend, &entry, clock) {
                 ended.push(flow);

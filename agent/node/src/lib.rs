@@ -41,7 +41,7 @@ pub use datapath::{Datapath, Options};
 pub use deferral::defers_accept;
 pub use enforcement::{BudgetUse, EnforcedAt, Enforcement};
 pub use error::{Error, RefusedFrontends, Unavailable};
-pub use forwarding::{Forwarding, ForwardingReport, ForwardingSettings, NotForwarding};
+pub use forwarding::{Forwarding, ForwardingReport, ForwardingSettings, L4Frontends, NotForwarding};
 pub use lock::{Beside, Lock, Locked};
 pub use netlink::reachable::{own_addresses, reachable_addresses};
 pub use node::{Choice, Node, Settings, Tended};

@@ -20,7 +20,9 @@ use crate::cleanup::detach_beside;
 use crate::datapath::{Datapath, Options};
 use crate::enforcement::{BudgetUse, Enforcement};
 use crate::error::{Error, RefusedFrontends, Unavailable};
-use crate::forwarding::{self, Ending, Forwarding, ForwardingReport, ForwardingSettings, NotForwarding};
+use crate::forwarding::{
+    self, Ending, Forwarding, ForwardingReport, ForwardingSettings, L4Frontends, NotForwarding,
+};
 use crate::netlink::sockets;
 use crate::plan::desired::Wanted;
 use crate::plan::forward::ForwardTable;
@@ -440,9 +442,9 @@ impl Node {
     /// Forwards new connections and datagrams of these tables in the kernel, and no others. To be
     /// called when user space serves all that is wanted: it serves what is not forwarded. Returns
     /// the frontends for which the kernel has no room.
-    pub fn forward(&self, tables: Vec<ForwardTable>) -> BTreeSet<FrontendKey> {
+    pub fn forward(&self, tables: Vec<ForwardTable>, listeners: &L4Frontends) -> BTreeSet<FrontendKey> {
         match &self.forwarding {
-            Ok(forwarding) => lock(forwarding).apply(tables, &lock(&self.served), Instant::now()),
+            Ok(forwarding) => lock(forwarding).apply(tables, listeners, Instant::now()),
             Err(_) => BTreeSet::new(),
         }
     }

@@ -230,6 +230,25 @@ fn flows_end_when_they_are_idle_or_their_listener_has_gone() {
     });
 }
 
+/// User space keeps clients out that were let in before, of datagrams.
+#[test]
+fn datagrams_that_are_judged_leave_the_kernel_at_once() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        for family in FAMILIES {
+            let datagrams = world.datagrams(family.vip);
+            assert_eq!((datagrams.ask(1).0, datagrams.ask(1).0), ("backend".into(), "backend".into()));
+            let mut connection = world.connect(family.vip);
+            connection.echo().unwrap();
+            world.judge();
+            world.forwarding.tend(Instant::now());
+            assert_eq!(datagrams.ask(1).0, "node", "{family:?}");
+            connection.echo().unwrap();
+            world.forward_all();
+        }
+    });
+}
+
 /// Its client may never stop sending.
 #[test]
 fn datagrams_leave_an_endpoint_that_has_gone() {

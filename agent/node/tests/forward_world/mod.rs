@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Map, MapData};
 use portcullis_model::{FrontendKey, L4Protocol, PortKey};
-use portcullis_node::{Affinity, Datapath, ForwardTable, Forwarding, ForwardingSettings, Reason};
+use portcullis_node::{
+    Affinity, Datapath, ForwardTable, Forwarding, ForwardingSettings, L4Frontends, Reason,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::support::{Client, ip, open, options};
@@ -119,7 +121,8 @@ impl World {
         };
         let tables: Vec<_> = ports.iter().map(table).collect();
         let served = tables.iter().flat_map(|table| table.frontends.clone()).collect();
-        self.forwarding.apply(tables, &served, Instant::now());
+        let listeners = L4Frontends { served, ..L4Frontends::default() };
+        self.forwarding.apply(tables, &listeners, Instant::now());
     }
 
     fn forward_to_each(&mut self, backends: impl Fn(&Family) -> Vec<SocketAddr>, affinity: Affinity) {
@@ -132,19 +135,31 @@ impl World {
         });
         let tables = tables.concat();
         let served = tables.iter().flat_map(|table| table.frontends.clone()).collect();
-        self.forwarding.apply(tables, &served, Instant::now());
+        let listeners = L4Frontends { served, ..L4Frontends::default() };
+        self.forwarding.apply(tables, &listeners, Instant::now());
     }
 
     /// No new flows, though everything is served.
     pub(crate) fn stop(&mut self) {
         let vips = FAMILIES.iter().flat_map(|family| [family.vip, family.other_vip]);
         let served = vips.flat_map(|vip| [L4::Tcp, L4::Udp].map(|l4| frontend(l4, vip)));
-        self.forwarding.apply(Vec::new(), &served.collect(), Instant::now());
+        let listeners = L4Frontends { served: served.collect(), ..L4Frontends::default() };
+        self.forwarding.apply(Vec::new(), &listeners, Instant::now());
+    }
+
+    /// As [`World::stop`], and datagrams are judged.
+    pub(crate) fn judge(&mut self) {
+        let vips = FAMILIES.iter().flat_map(|family| [family.vip, family.other_vip]);
+        let served: BTreeSet<_> =
+            vips.flat_map(|vip| [L4::Tcp, L4::Udp].map(|l4| frontend(l4, vip))).collect();
+        let is_udp = |frontend: &&FrontendKey| frontend.protocol == L4Protocol::Udp;
+        let judged = served.iter().filter(is_udp).copied().collect();
+        self.forwarding.apply(Vec::new(), &L4Frontends { served, judged }, Instant::now());
     }
 
     /// Nothing is served any more.
     pub(crate) fn leave(&mut self) {
-        self.forwarding.apply(Vec::new(), &BTreeSet::new(), Instant::now());
+        self.forwarding.apply(Vec::new(), &L4Frontends::default(), Instant::now());
     }
 
     pub(crate) fn count(&self, reason: Reason) -> u64 {
