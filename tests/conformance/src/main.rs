@@ -3,6 +3,7 @@
 
 mod agent;
 mod files;
+mod newer;
 mod outcome;
 mod profile;
 mod report;
@@ -47,6 +48,9 @@ struct Args {
     /// Claim these features instead of those in the GatewayClass's status, separated by commas
     #[arg(long)]
     supported_features: Option<String>,
+    /// The suite of another release, such as v1.7.0, made to compile with the Go that is there
+    #[arg(long, value_name = "VERSION")]
+    suite_version: Option<String>,
     /// Path of the report [default: docs/conformance/VERSION-PROFILES.yaml, for whole runs of
     /// our agent that pass]
     #[arg(long)]
@@ -99,7 +103,8 @@ fn main() -> Result<()> {
 fn run(args: &Args) -> Result<()> {
     let profiles = profile::wanted(args)?;
     let gateway = gateway(args)?;
-    let crds = crds()?;
+    let newer = args.suite_version.as_deref().map(newer::build).transpose()?;
+    let crds = crds(args)?;
     let cluster = Cluster::obtain(portcullis_test_cluster::layout(args.dir.as_ref())?, &Options::default())?;
     let agent = gateway.start(&cluster, &crds)?;
     let runs = profile::runs(&cluster, args, profiles)?;
@@ -107,7 +112,7 @@ fn run(args: &Args) -> Result<()> {
     for (at, run) in runs.iter().enumerate() {
         let is_last = at + 1 == runs.len();
         let objects = if is_last { Objects::Remove } else { Objects::KeepForNextRun };
-        suite::run(&cluster, args, run, objects, &mut outcome)?;
+        suite::run(&cluster, newer.as_deref(), args, run, objects, &mut outcome)?;
         reports.add(&cluster, args, run)?;
     }
     drop(agent);
@@ -136,8 +141,8 @@ fn gateway(args: &Args) -> Result<Gateway> {
 
 /// The suite refuses CRDs of another release than its own, so ours for its release are made:
 /// `codegen` patches them alike.
-fn crds() -> Result<PathBuf> {
-    let version = portcullis_test_cluster::suite_version()?;
+fn crds(args: &Args) -> Result<PathBuf> {
+    let version = args.suite_version.clone().map_or_else(portcullis_test_cluster::suite_version, Ok)?;
     command::run(&mut workspace::xtask(&["codegen", "--bundle", &version]))?;
     Ok(workspace::root().join("target/crds").join(version))
 }

@@ -112,7 +112,8 @@ pub(super) fn place(cluster: &Cluster, run: &Run) -> PathBuf {
 }
 
 /// Path at which the report is kept, if it is. One of a single test, of another gateway, or of
-/// what is not claimed says nothing about our conformance.
+/// what is not claimed says nothing about our conformance, nor does one of a suite that was
+/// changed.
 fn target(args: &Args, run: &Run, report: &Report) -> Result<Option<PathBuf>> {
     let path = match &args.report {
         Some(_) if args.all && run.timeouts == Timeouts::Short => return Ok(None),
@@ -127,7 +128,8 @@ fn target(args: &Args, run: &Run, report: &Report) -> Result<Option<PathBuf>> {
 }
 
 fn is_ours(args: &Args) -> bool {
-    !args.no_agent && args.run_test.is_none() && args.supported_features.is_none()
+    let is_published = args.suite_version.is_none();
+    is_published && !args.no_agent && args.run_test.is_none() && args.supported_features.is_none()
 }
 
 fn name(run: &Run) -> Result<String> {

@@ -45,16 +45,19 @@ pub(super) enum Objects {
     Remove,
 }
 
-/// Runs the suite. The set-up of an earlier run is used again; only the last removes it.
+/// Runs the suite: the cluster's own, or a newer one. The set-up of an earlier run is used again;
+/// only the last removes it.
 pub(super) fn run(
     cluster: &Cluster,
+    newer: Option<&Path>,
     args: &Args,
     run: &Run,
     objects: Objects,
     outcome: &mut Outcome,
 ) -> Result<()> {
     let start = Instant::now();
-    let suite = cluster.layout().path("artifacts/conformance.test");
+    let own = cluster.layout().path("artifacts/conformance.test");
+    let suite = newer.unwrap_or(&own);
     let report = report::place(cluster, run);
     let _ = fs::remove_file(&report);
     let mut command = cluster.command(&suite.display().to_string());
