@@ -296,8 +296,8 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_model::{
-        AccessLog, Backend, BackendName, BackendProtocol, ClientRules, Gateway, HostPattern, L4Backend,
-        L4Protocol, ObjectName, ParentKind, PortKey, Serves, Split,
+        AccessLog, Backend, BackendName, BackendProtocol, ClientRules, Encryption, Gateway, HostPattern,
+        L4Backend, L4Protocol, ObjectName, ParentKind, PortKey, Serves, Split,
     };
 
     use super::*;
@@ -339,8 +339,13 @@ mod tests {
             let endpoints = endpoints.iter().map(|it| it.parse().unwrap()).collect();
             let affinity =
                 if service == "sticky" { model::Affinity::ClientAddress } else { model::Affinity::None };
-            let backend =
-                Backend { name: name(service), protocol: BackendProtocol::Http1, affinity, endpoints };
+            let backend = Backend {
+                name: name(service),
+                protocol: BackendProtocol::Http1,
+                encryption: Encryption::None,
+                affinity,
+                endpoints,
+            };
             snapshot.backends.insert(name(service).0, Arc::new(backend));
         }
         (snapshot, frontend)

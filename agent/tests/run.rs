@@ -148,7 +148,7 @@ kind: BackendTLSPolicy
 metadata: {name: private, namespace: shop}
 spec:
   targetRefs: [{group: "", kind: Service, name: private}]
-  validation: {hostname: private.example, wellKnownCACertificates: System}
+  validation: {hostname: private.example, caCertificateRefs: [{group: "", kind: ConfigMap, name: gone}]}
 "#;
     let agent = Agent::start(&[
         ("gateway.yaml", GATEWAY),
@@ -159,7 +159,7 @@ spec:
     assert_eq!(agent.http("any.example", "/").map(|answer| answer.status), Some(500));
     assert_eq!(private.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "a connection came");
     eventually("the policy's status says so", || {
-        agent.command(&["status", "BackendTLSPolicy"]).contains("Accepted=False/UnsupportedValue")
+        agent.command(&["status", "BackendTLSPolicy"]).contains("Accepted=False/NoValidCACertificate")
     });
 }
 

@@ -12,6 +12,7 @@ mod grant;
 pub mod infra;
 mod listener;
 pub mod mesh;
+mod options;
 mod parent;
 mod policy;
 mod protocol;

@@ -8,6 +8,7 @@
 //! the first field of which the most specific counts brings the levels (Gateway before ListenerSet,
 //! listener, route and rule) as one `Ord` by which policies are merged.
 
+pub(crate) mod authorities;
 pub(crate) mod backend_tls;
 pub(crate) mod listener;
 

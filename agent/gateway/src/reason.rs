@@ -101,6 +101,9 @@ names! {
         // Routes
         BackendNotFound,
         IncompatibleFilters,
+        /// A backend gets nothing because a BackendTLSPolicy cannot be followed. The specification
+        /// has no reason for it.
+        InvalidBackendTLSPolicy,
         InvalidKind,
         NoMatchingListenerHostname,
         NoMatchingParent,
@@ -119,6 +122,8 @@ names! {
         PartiallyAttached,
         Supported,
         // Policies
+        InvalidCACertificateRef,
+        NoValidCACertificate,
         /// Of ours, where there is nothing to hold to it. The specification has no reason for it.
         NoListener,
         PolicyAffected,

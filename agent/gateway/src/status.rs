@@ -25,7 +25,7 @@ pub(crate) use gateway::{
 pub(crate) use listener::{ListenerView, Names, Overlap};
 pub(crate) use listener_policy::{TargetVerdict, listener_policy_status};
 pub(crate) use listener_set::{SetView, set_status};
-pub(crate) use policy::policy_status;
+pub(crate) use policy::{PolicyVerdict, policy_status};
 pub(crate) use route::{ParentVerdict, route_status};
 
 #[derive(Clone, Debug, PartialEq)]

@@ -7,6 +7,7 @@ mod admissions;
 mod attachments;
 mod backends;
 mod changes;
+mod client_certificates;
 mod conflicts;
 mod counts;
 mod default_gateways;
@@ -233,9 +234,13 @@ impl Translator {
             owners: &owned,
             gateways: &merged,
             frontends: &claimed,
+            policies: &targeted,
         };
-        let sources = backends::Sources { uses: routes.backend_uses(), owners, gateways, objects, settings };
+        let uses = routes.backend_uses();
+        let sources = backends::Sources { uses, owners, gateways, policies, objects, settings };
         let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
+        let sources = client_certificates::Sources { listeners, hierarchy };
+        client_certificates::update(&judged, &attached, sources, &mut next);
         self.snapshot = next.finish();
 
         // Statuses: planned from the state of all stages, and from what was observed of earlier
@@ -250,6 +255,7 @@ impl Translator {
             defaults: &redefaulted,
             routes: statuses,
             policies: &referred,
+            targeted: &targeted,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -261,7 +267,8 @@ impl Translator {
         let view = self.stages.view(objects, settings, &self.observations);
         let planned = self.statuses.update(changes, view);
 
-        let needs = self.needs.update(&changed, &judged, &attached, &reproved, view);
+        let policies = targeted.policies.union(&referred);
+        let needs = self.needs.update(&changed, &judged, &attached, policies, &reproved, view);
         let generated = self.generated.update(&judged, &claimed, view);
         let ephemeral = families.into_iter();
         Outcome {

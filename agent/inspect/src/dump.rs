@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis_model::{
-    Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Entry, Filter, FrontendKey,
-    L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch, RouteTable, Rule,
-    ServerNames, Serves, SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
+    Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Encryption, Entry, Filter,
+    FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch,
+    RouteTable, Rule, ServerNames, Serves, SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch,
+    WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -77,6 +78,13 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         if !without_requests.contains(&backend.name) {
             value.insert("protocol".to_owned(), json!(backend.protocol));
         }
+        match &backend.encryption {
+            Encryption::None => {}
+            Encryption::Tls(tls) => drop(value.insert("tls".to_owned(), json!(tls))),
+            Encryption::Unavailable => {
+                drop(value.insert("tls".to_owned(), json!("unavailable: nothing is sent")))
+            }
+        }
         (name.to_string(), Value::Object(value))
     });
     let backends: Map<_, _> = backends.collect();
@@ -85,6 +93,12 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         let checks = snapshot.health_checks.iter();
         let checks = checks.map(|(port, check)| (port.to_string(), json!(check.gateway.to_string())));
         dump["healthChecks"] = Value::Object(checks.collect());
+    }
+    if !snapshot.client_certificates.is_empty() {
+        let shown = snapshot.client_certificates.iter();
+        let shown =
+            shown.map(|(gateway, certificate)| (gateway.to_string(), json!(certificate.names.join(", "))));
+        dump["clientCertificates"] = Value::Object(shown.collect());
     }
     if !snapshot.shared_addresses.is_empty() {
         dump["sharedAddresses"] = json!(snapshot.shared_addresses);

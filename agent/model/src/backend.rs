@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use serde::Serialize;
+use rustls::pki_types::TrustAnchor;
+use serde::{Serialize, Serializer};
 
 use crate::{L4Protocol, PortKey};
 
@@ -19,8 +20,52 @@ pub struct BackendName(pub Arc<str>);
 pub enum BackendProtocol {
     #[default]
     Http1,
-    /// HTTP/2 with prior knowledge (`appProtocol: kubernetes.io/h2c`).
+    /// HTTP/2 with prior knowledge (`appProtocol: kubernetes.io/h2c`). Inside TLS it is asked for
+    /// by ALPN, too, and spoken to a backend that chooses nothing.
     H2c,
+    /// HTTP/2 or HTTP/1.1, as the backend chooses by ALPN. Inside TLS only.
+    Negotiated,
+}
+
+/// The way in which requests reach a backend, and connections whose TLS ended before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Encryption {
+    #[default]
+    None,
+    Tls(Arc<BackendTls>),
+    /// TLS is asked for, and cannot be spoken as it is asked for: nothing is sent, least of all in
+    /// plaintext.
+    Unavailable,
+}
+
+/// TLS as a BackendTLSPolicy asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendTls {
+    /// The name that is asked for (SNI), in lower case.
+    pub server_name: Box<str>,
+    /// The names of which the certificate has to have one; never empty.
+    pub identities: Box<[PeerIdentity]>,
+    pub authorities: Authorities,
+}
+
+/// A subject alternative name of a backend's certificate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum PeerIdentity {
+    /// A DNS name in lower case. With `*.` in front any name that has one label more, which is what
+    /// a certificate means by it.
+    Dns(Box<str>),
+    /// Compared octet by octet, as SPIFFE has it.
+    Uri(Box<str>),
+}
+
+/// The authorities of which one has to have issued a backend's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authorities {
+    /// Those of the system that the agent runs on.
+    System,
+    /// Never empty.
+    Given(Arc<[TrustAnchor<'static>]>),
 }
 
 /// Clients whose requests, connections or datagrams the same endpoint has, as long as it is there.
@@ -38,6 +83,7 @@ pub struct Backend {
     pub name: BackendName,
     /// The protocol of requests. What is passed on as it is speaks for itself.
     pub protocol: BackendProtocol,
+    pub encryption: Encryption,
     #[serde(skip_serializing_if = "Affinity::is_none")]
     pub affinity: Affinity,
     /// Ready endpoints, ordered. Empty: requests are answered 503, connections refused.
@@ -49,6 +95,26 @@ pub struct Backend {
 impl Affinity {
     pub fn is_none(&self) -> bool {
         *self == Self::None
+    }
+}
+
+// === impl Encryption ===
+
+impl Encryption {
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
+// === impl Authorities ===
+
+/// The number of those that are given: names of authorities are long, and keys are longer.
+impl Serialize for Authorities {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::System => serializer.serialize_str("System"),
+            Self::Given(anchors) => serializer.collect_str(&format_args!("{} given", anchors.len())),
+        }
     }
 }
 

@@ -34,7 +34,9 @@ mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
-pub use backend::{Affinity, Backend, BackendName, BackendProtocol};
+pub use backend::{
+    Affinity, Authorities, Backend, BackendName, BackendProtocol, BackendTls, Encryption, PeerIdentity,
+};
 pub use certificate::Certificate;
 pub use client_ranges::{Access, ClientList, ClientRanges};
 pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{Backend, FrontendKey, HealthCheck, Port, ShardMap};
+use crate::{Backend, Certificate, FrontendKey, HealthCheck, ObjectName, Port, ShardMap};
 
 /// Immutable; the next one shares whatever did not change.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,9 @@ pub struct Snapshot {
     pub shared_addresses: BTreeSet<IpAddr>,
     /// By [`crate::BackendName`].
     pub backends: ShardMap<Arc<Backend>>,
+    /// The certificates by which Gateways show backends who they are, where these are spoken to in
+    /// TLS; for an attached Gateway without one of its own, its parent's.
+    pub client_certificates: BTreeMap<ObjectName, Certificate>,
     /// By TCP port, on all addresses of the node.
     pub health_checks: BTreeMap<u16, HealthCheck>,
 }

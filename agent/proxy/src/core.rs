@@ -3,6 +3,7 @@
 //! Nothing here depends on connections or requests.
 
 pub(crate) mod clock;
+pub(crate) mod crypto;
 pub(crate) mod ending;
 pub(crate) mod head;
 pub(crate) mod log_limit;

@@ -219,6 +219,7 @@ impl Core {
             pools,
             tasks: tasks.clone(),
             too_large: LogLimit::default(),
+            tls_failed: LogLimit::default(),
         };
         let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });
         let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });

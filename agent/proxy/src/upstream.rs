@@ -12,3 +12,5 @@ pub(crate) mod mirror;
 pub(crate) mod pool;
 pub(crate) mod request;
 pub(crate) mod retry;
+pub(crate) mod stream;
+pub(crate) mod tls;

@@ -230,7 +230,7 @@ async fn policies_that_may_not_be_read_are_not_taken_for_none() {
         .await;
     let agent = Agent::start(&account, "a");
     let resolved = |route: &Value| condition(&route["status"]["parents"][0], "ResolvedRefs").clone();
-    let unread = "rule 0: the agents cannot read BackendTLSPolicies, and one may want TLS to Service";
+    let unread = "rule 0: the agents cannot read BackendTLSPolicies, and one may be about it";
     let is_unread = |route: &Value| {
         let resolved = resolved(route);
         resolved["status"] == "False"

@@ -10,7 +10,7 @@ use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, Rou
 use serde_json::{Value, json};
 
 use super::*;
-use crate::policy::backend_tls::BackendTls;
+use crate::policy::backend_tls::TlsPolicy;
 use crate::route::{Resolver, parse, resolve, table_entries};
 use crate::{ConditionType, Fault, Grants, Reason};
 
@@ -61,8 +61,8 @@ impl Resolver for World {
         let grants = Grants::new(&self.objects);
         grants.permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
-    fn backend_tls<'r>(&'r self, _: &'r ObjectName, _: Option<&str>) -> BackendTls<'r> {
-        BackendTls::NotAsked
+    fn tls_policy(&self, _: &ObjectName, _: Option<&str>) -> TlsPolicy<'_> {
+        TlsPolicy::None
     }
 }
 

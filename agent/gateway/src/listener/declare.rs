@@ -10,13 +10,11 @@ use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
 use portcullis_model::{Certificate, HostPattern, ObjectName, ParentKind, PortKey};
 
 use super::certificate::CertificateError;
+use crate::options::is_foreign;
 use crate::protocol::Protocol;
 use crate::route::carried_by;
 use crate::selector::NamespaceRule;
 use crate::{ConditionType, Fault, Granted, Grants, Reason};
-
-/// The domain of options that are ours. There are none yet.
-const OWN_DOMAIN: &str = "portcullis.dev";
 
 /// The object that defines listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,8 +74,9 @@ pub(crate) enum ClientCertificate {
     /// It names none.
     #[default]
     None,
-    Resolved,
-    Unresolved(Fault),
+    Resolved(Certificate),
+    /// With the one that is shown nevertheless, because the Secret held it before.
+    Unresolved(Fault, Option<Certificate>),
 }
 
 /// The Secrets that certificateRefs are looked up in.
@@ -133,14 +132,16 @@ impl Declared {
     ) {
         let mut references = References::new(&self.key, grants, certificates);
         let outcome = references.add("tls.backend.clientCertificateRef", reference);
+        let found = references.found.pop();
         let secret = references.secrets.into_iter().chain(references.foreign).next();
         self.client_secret = secret;
-        self.client_certificate = match outcome {
-            Ok(()) => ClientCertificate::Resolved,
-            Err(fault) if fault.reason == Reason::InvalidCertificateRef => {
-                ClientCertificate::Unresolved(fault.because(Reason::InvalidClientCertificateRef))
+        self.client_certificate = match (outcome, found) {
+            (Ok(()), Some(certificate)) => ClientCertificate::Resolved(certificate),
+            (Ok(()), None) => ClientCertificate::None,
+            (Err(fault), found) if fault.reason == Reason::InvalidCertificateRef => {
+                ClientCertificate::Unresolved(fault.because(Reason::InvalidClientCertificateRef), found)
             }
-            Err(fault) => ClientCertificate::Unresolved(fault),
+            (Err(fault), found) => ClientCertificate::Unresolved(fault, found),
         };
     }
 
@@ -162,6 +163,17 @@ impl Declared {
         self.secrets.extend(secrets);
         self.foreign.extend(foreign);
         self.listeners.push(Listener::new(spec, found.into(), lost));
+    }
+}
+
+impl ClientCertificate {
+    /// The one that backends are shown.
+    pub(crate) fn shown(&self) -> Option<&Certificate> {
+        match self {
+            Self::None => None,
+            Self::Resolved(certificate) => Some(certificate),
+            Self::Unresolved(_, kept) => kept.as_ref(),
+        }
     }
 }
 
@@ -279,13 +291,6 @@ fn protocol_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
 fn options(spec: &ListenerSpec) -> impl Iterator<Item = &str> {
     let options = spec.tls.as_ref().and_then(|tls| tls.options.as_ref());
     options.into_iter().flat_map(|options| options.keys()).map(String::as_str)
-}
-
-/// "Implementation-specific definitions MUST use domain-prefixed names"; others "are reserved for
-/// key names defined by Gateway API".
-fn is_foreign(option: &str) -> bool {
-    let Some((domain, _)) = option.split_once('/') else { return false };
-    domain != OWN_DOMAIN && !domain.strip_suffix(OWN_DOMAIN).is_some_and(|sub| sub.ends_with('.'))
 }
 
 /// The route kinds that may attach, and the fault of naming others.

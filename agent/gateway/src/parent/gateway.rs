@@ -136,11 +136,6 @@ pub(crate) fn ignored_fields(gateway: &Gateway) -> Vec<String> {
         let fault = allowed.and_then(|allowed| NamespaceRule::malformation(allowed.namespaces.as_ref()?));
         ignored.extend(fault.map(|fault| format!("{field}.namespaces: {fault}, so nothing is admitted")));
     }
-    let backend = gateway.spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
-    if backend.is_some_and(|backend| backend.client_certificate_ref.is_some()) {
-        ignored
-            .push("spec.tls.backend.clientCertificateRef: TLS to backends is not supported yet".to_owned());
-    }
     ignored
 }
 

@@ -1,12 +1,19 @@
-//! BackendTLSPolicy: the Services to be spoken to in TLS, with what certificate. That is not
-//! supported yet, so such a backend is not spoken to at all: what a policy keeps from being read on
-//! the way must not be sent in plaintext. Nothing here knows who refers to the Services.
+//! BackendTLSPolicy: the Services to be spoken to in TLS, under what name, and by whose
+//! certificate. A policy that cannot be followed protects all the same: such a Service is not
+//! spoken to at all, since what a policy keeps from being read on the way must not be sent in
+//! plaintext. Nothing here knows who refers to the Services.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_api::Kind;
-use portcullis_api::types::backendtlspolicies::BackendTlsPolicy;
-use portcullis_model::ObjectName;
+use portcullis_api::types::backendtlspolicies::{BackendTlsPolicy, BackendTlsValidation, SubjectAltName};
+use portcullis_api::{Kind, ObjectKey, Objects, created, generation};
+use portcullis_model::{Authorities, BackendTls, Encryption, ObjectName, PeerIdentity};
+use rustls_pki_types::DnsName;
 
+use super::authorities;
+use crate::options::is_foreign;
 use crate::{Fault, Reason};
 
 /// A Service, or one of its ports, that a policy names.
@@ -17,20 +24,40 @@ pub(crate) struct Target {
     pub(crate) section: Option<Box<str>>,
 }
 
+/// A policy as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Declared {
+    pub(crate) generation: i64,
+    /// Older ones take precedence.
+    pub(crate) created: i64,
+    pub(crate) targets: Box<[Target]>,
+    /// The TLS that it asks for.
+    ///
+    /// # Errors
+    /// The fault for which nothing is sent to its targets.
+    pub(crate) tls: Result<Arc<BackendTls>, Fault>,
+    /// The fault of references to authorities that lead nowhere; others may be left.
+    pub(crate) unresolved: Option<Fault>,
+    /// The objects with authorities, there or not.
+    pub(crate) holders: BTreeSet<ObjectKey>,
+    /// Keys of `options` that are another implementation's.
+    pub(crate) ignored: Vec<String>,
+}
+
 /// The say of policies on a port of a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendTls<'p> {
+#[derive(Clone, Copy, Debug)]
+pub enum TlsPolicy<'p> {
     /// No policy is about it.
-    NotAsked,
-    /// It has to be spoken to in TLS, by this policy first of all.
-    Asked(&'p ObjectName),
+    None,
+    /// This one is in force.
+    InForce(&'p ObjectName, &'p Result<Arc<BackendTls>, Fault>),
     /// Policies cannot be read, so that there may be one.
     Unknown,
 }
 
 /// The Services that a policy names, which are of its own namespace. Other kinds of backends are
 /// none that a route of ours could be forwarded to.
-pub(crate) fn targets(name: &ObjectName, policy: &BackendTlsPolicy) -> Box<[Target]> {
+fn targets(name: &ObjectName, policy: &BackendTlsPolicy) -> Box<[Target]> {
     let references = policy.spec.target_refs.iter();
     let services = references.filter(|to| Kind::of(&to.group, &to.kind) == Some(Kind::Service));
     let target = services.map(|to| Target {
@@ -40,30 +67,39 @@ pub(crate) fn targets(name: &ObjectName, policy: &BackendTlsPolicy) -> Box<[Targ
     target.collect()
 }
 
-/// The fault of a reference to a port that has to be spoken to in TLS; `reader` is the namespace of
-/// the referrer, which may learn the policy's name if it is its own.
-pub(crate) fn unserved(policy: &ObjectName, service: &ObjectName, port: u16, reader: &str) -> Fault {
-    let policy = if *policy.namespace == *reader {
-        format!("BackendTLSPolicy {policy}")
+/// The fault of a reference to a port that gets nothing, because its policy cannot be followed;
+/// `reader` is the namespace of the referrer, which may learn more of the policy if it is its own.
+pub(crate) fn unserved(
+    (policy, fault): (&ObjectName, &Fault),
+    service: &ObjectName,
+    port: u16,
+    reader: &str,
+) -> Fault {
+    let what = if *policy.namespace == *reader {
+        format!("BackendTLSPolicy {policy} is not valid ({})", fault.message)
     } else {
-        format!("a BackendTLSPolicy in namespace {}", policy.namespace)
+        format!("a BackendTLSPolicy in namespace {} is not valid", policy.namespace)
     };
-    let message = format!(
-        "{policy} wants TLS to Service {service} port {port}, which is not supported yet; requests for it are \
-         answered with an error, connections to it are refused, and nothing is sent in plaintext"
-    );
-    Fault::unresolved(Reason::UnsupportedProtocol, message)
+    let message = format!("{what}; {}", nothing_sent(service, port));
+    Fault::unresolved(Reason::InvalidBackendTLSPolicy, message)
 }
 
 /// The fault of a reference to a port of which it is not known whether it has to be spoken to in
 /// TLS.
 pub(crate) fn unknown(service: &ObjectName, port: u16) -> Fault {
     let message = format!(
-        "the agents cannot read BackendTLSPolicies, and one may want TLS to Service {service} port {port}; requests \
-         for it are answered with an error, connections to it are refused, and nothing is sent in plaintext: give \
-         the agents the rights of the chart's ClusterRole"
+        "the agents cannot read BackendTLSPolicies, and one may be about it; {}: give the agents the rights of the \
+         chart's ClusterRole",
+        nothing_sent(service, port)
     );
     Fault::unresolved(Reason::UnsupportedProtocol, message)
+}
+
+fn nothing_sent(service: &ObjectName, port: u16) -> String {
+    format!(
+        "nothing is sent to Service {service} port {port}, least of all in plaintext: requests for it are answered \
+         with an error, and connections to it are refused"
+    )
 }
 
 /// The fault of a target that is not there; `service` is the one of its name.
@@ -86,12 +122,139 @@ pub(crate) fn missing(target: &Target, service: Option<&Service>) -> Option<Faul
     (!names.contains(&section)).then(|| Fault::not_accepted(Reason::TargetNotFound, message))
 }
 
-/// The fault that the policy's own status reports.
-pub(crate) fn unsupported() -> Fault {
-    Fault::unsupported(
-        "TLS to backends is not supported yet: requests for the Services that the policy targets are answered with \
-         an error, connections to them are refused, and nothing is sent in plaintext",
-    )
+// === impl Declared ===
+
+impl Declared {
+    pub(crate) fn of(name: &ObjectName, policy: &BackendTlsPolicy, objects: &Objects) -> Self {
+        let BackendTlsValidation { ca_certificate_refs, .. } = &policy.spec.validation;
+        let (mut holders, mut anchors, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for reference in ca_certificate_refs.iter().flatten() {
+            let read = authorities::holder(&name.namespace, reference).and_then(|holder| {
+                holders.insert(holder.clone());
+                authorities::read(&holder, objects)
+            });
+            match read {
+                Ok(read) => {
+                    anchors.extend(read.into_iter().filter(|it| !anchors.contains(it)).collect::<Vec<_>>())
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        let unresolved = Fault::summary(faults);
+        let keys = policy.spec.options.iter().flat_map(|options| options.keys());
+        let (foreign, unknown): (Vec<_>, Vec<_>) = keys.map(String::as_str).partition(|key| is_foreign(key));
+        let tls = match &*unknown {
+            [] => validation(&policy.spec.validation, anchors.into(), unresolved.as_ref()),
+            _ => Err(invalid(format!(
+                "options has {}, which is no option that we know: remove it; what an option was to forbid must not be \
+                 done without it",
+                unknown.join(", ")
+            ))),
+        };
+        Self {
+            generation: generation(&policy.metadata),
+            created: created(&policy.metadata),
+            targets: targets(name, policy),
+            tls: tls.map(Arc::new),
+            unresolved,
+            holders,
+            ignored: foreign.into_iter().map(|key| format!("options {key}")).collect(),
+        }
+    }
+}
+
+/// "Only one of CACertificateRefs or WellKnownCACertificates may be specified, not both"; files in
+/// a directory were never checked.
+fn validation(
+    validation: &BackendTlsValidation,
+    anchors: Arc<[rustls_pki_types::TrustAnchor<'static>]>,
+    unresolved: Option<&Fault>,
+) -> Result<BackendTls, Fault> {
+    let are_given = validation.ca_certificate_refs.as_ref().is_some_and(|references| !references.is_empty());
+    let well_known = validation.well_known_ca_certificates.as_deref().filter(|name| !name.is_empty());
+    let authorities = match (are_given, well_known) {
+        (true, None) if anchors.is_empty() => {
+            let why = unresolved.map_or("they hold none", |fault| fault.message.as_str());
+            return Err(Fault::not_accepted(
+                Reason::NoValidCACertificate,
+                format!("no certificate of an authority is left: {why}; {NOTHING_SENT}"),
+            ));
+        }
+        (true, None) => Authorities::Given(anchors),
+        (false, Some("System")) => Authorities::System,
+        (false, Some(other)) => {
+            return Err(invalid(format!("validation.wellKnownCACertificates is {other:?}: write System")));
+        }
+        (true, Some(_)) | (false, None) => {
+            let message = "validation: write one of caCertificateRefs and wellKnownCACertificates";
+            return Err(invalid(message.to_owned()));
+        }
+    };
+    let server_name = dns_name("validation.hostname", &validation.hostname)?;
+    let alternatives = validation.subject_alt_names.as_deref().unwrap_or_default();
+    let identities = if alternatives.is_empty() {
+        // "Hostname MUST be used for authentication ..., unless SubjectAltNames is specified."
+        vec![PeerIdentity::Dns(server_name.clone())]
+    } else {
+        alternatives.iter().map(identity).collect::<Result<_, _>>()?
+    };
+    Ok(BackendTls { server_name, identities: identities.into(), authorities })
+}
+
+fn identity(name: &SubjectAltName) -> Result<PeerIdentity, Fault> {
+    let field = "validation.subjectAltNames";
+    match (name.r#type.as_str(), &name.hostname, &name.uri) {
+        ("Hostname", Some(hostname), _) => match hostname.strip_prefix("*.") {
+            Some(suffix) => {
+                let suffix = dns_name(field, suffix)?;
+                Ok(PeerIdentity::Dns(format!("*.{suffix}").into()))
+            }
+            None => dns_name(field, hostname).map(PeerIdentity::Dns),
+        },
+        ("URI", _, Some(uri)) if is_absolute_uri(uri) => Ok(PeerIdentity::Uri(uri.as_str().into())),
+        ("URI", _, Some(uri)) => Err(invalid(format!("{field}: {uri:?} is no absolute URI"))),
+        ("Hostname", None, _) => Err(invalid(format!("{field}: an entry of type Hostname has no hostname"))),
+        ("URI", _, None) => Err(invalid(format!("{field}: an entry of type URI has no uri"))),
+        (other, ..) => Err(invalid(format!("{field}: there is no type {other:?}; use Hostname or URI"))),
+    }
+}
+
+/// A scheme and something behind it, all of it as a certificate can hold it.
+fn is_absolute_uri(uri: &str) -> bool {
+    let Some((scheme, rest)) = uri.split_once(':') else { return false };
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+        && !rest.is_empty()
+        && rest.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// "IPs are not allowed", and have no place in SNI.
+fn dns_name(field: &str, text: &str) -> Result<Box<str>, Fault> {
+    let is_address = text.parse::<std::net::IpAddr>().is_ok();
+    let name = text.to_ascii_lowercase();
+    if is_address || name.ends_with('.') || DnsName::try_from(name.as_str()).is_err() {
+        return Err(invalid(format!("{field}: {text:?} is no DNS name")));
+    }
+    Ok(name.into())
+}
+
+const NOTHING_SENT: &str = "nothing is sent to the targets until that is right";
+
+fn invalid(message: String) -> Fault {
+    Fault::not_accepted(Reason::Invalid, format!("{message}; {NOTHING_SENT}"))
+}
+
+// === impl TlsPolicy ===
+
+impl TlsPolicy<'_> {
+    /// The way to speak to the port by them.
+    pub(crate) fn encryption(&self) -> Encryption {
+        match self {
+            Self::None => Encryption::None,
+            Self::InForce(_, Ok(tls)) => Encryption::Tls(tls.clone()),
+            Self::InForce(_, Err(_)) | Self::Unknown => Encryption::Unavailable,
+        }
+    }
 }
 
 // === impl Target ===
@@ -104,38 +267,5 @@ impl Target {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn targets_are_services_of_the_policys_namespace_or_their_ports() {
-        let references = json!([{"group": "", "kind": "Service", "name": "a"},
-            {"group": "", "kind": "Service", "name": "b", "sectionName": "https"},
-            {"group": "example.com", "kind": "Service", "name": "c"},
-            {"group": "", "kind": "Secret", "name": "d"}]);
-        let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
-        let policy = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
-            "metadata": {"name": "p"}, "spec": {"targetRefs": references, "validation": validation}});
-        let found = targets(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap());
-        let service = |name| ObjectName::new("shop", name);
-        assert_eq!(
-            *found,
-            [
-                Target { service: service("a"), section: None },
-                Target { service: service("b"), section: Some("https".into()) }
-            ]
-        );
-        assert!(found[0].covers(None) && found[0].covers(Some("http")));
-        assert!(found[1].covers(Some("https")) && !found[1].covers(Some("http")) && !found[1].covers(None));
-    }
-
-    #[test]
-    fn a_policys_name_is_for_its_namespace() {
-        let (policy, service) = (ObjectName::new("shop", "p"), ObjectName::new("shop", "s"));
-        let told = |reader| unserved(&policy, &service, 443, reader).message;
-        assert!(told("shop").starts_with("BackendTLSPolicy shop/p wants TLS to Service shop/s port 443"));
-        assert!(told("edge").starts_with("a BackendTLSPolicy in namespace shop wants TLS to Service shop/s"));
-    }
-}
+#[path = "backend_tls_tests.rs"]
+mod tests;

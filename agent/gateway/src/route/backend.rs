@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use portcullis_api::Kind;
-use portcullis_model::{Affinity, Backend, BackendName, BackendProtocol, L4Protocol, ObjectName, PortKey};
+use portcullis_model::{
+    Affinity, Backend, BackendName, BackendProtocol, Encryption, L4Protocol, ObjectName, PortKey,
+};
 
 use super::kind::{Traffic, traffic};
 use crate::{Fault, Reason};
@@ -36,7 +38,13 @@ impl BackendUse {
     ///
     /// # Errors
     /// When the Service has no such port or speaks what we cannot.
-    pub(super) fn of(kind: Kind, name: ObjectName, service: &Service, port: u16) -> Result<Self, Fault> {
+    pub(super) fn of(
+        kind: Kind,
+        name: ObjectName,
+        service: &Service,
+        port: u16,
+        encryption: &Encryption,
+    ) -> Result<Self, Fault> {
         if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
             // CVE-2021-25740: "Implementations SHOULD NOT support ExternalName Services."
             return Err(Fault::unresolved(
@@ -44,16 +52,12 @@ impl BackendUse {
                 format!("Service {name} is of type ExternalName, which is not supported"),
             ));
         }
-        let traffic = traffic(kind);
-        let key = match traffic {
-            Traffic::Requests { .. } => PortKey::tcp(port),
-            Traffic::Streams(protocol) => PortKey { number: port, protocol },
-        };
+        let (traffic, key) = (traffic(kind), port_key(kind, port));
         let found = service_port(service, key).ok_or_else(|| {
             Fault::unresolved(Reason::BackendNotFound, format!("Service {name} has no port {port}"))
         })?;
         let stated = match traffic {
-            Traffic::Requests { .. } => stated_protocol(found, key.protocol),
+            Traffic::Requests { .. } => stated_protocol(found, key.protocol, encryption),
             // Whatever it is that bytes are, they are passed on.
             Traffic::Streams(own) => foreign_transport(found, own).map_or(Ok(None), |it| Err(it.to_owned())),
         };
@@ -72,7 +76,7 @@ impl BackendUse {
     }
 
     /// The name that the Service gives the port, by which policies refer to it.
-    pub(super) fn port_name<'s>(&self, service: &'s Service) -> Option<&'s str> {
+    pub(crate) fn port_name<'s>(&self, service: &'s Service) -> Option<&'s str> {
         service_port(service, self.port)?.name.as_deref()
     }
 
@@ -85,23 +89,38 @@ impl BackendUse {
     }
 }
 
+/// The name that a Service gives the port with the number, by which policies refer to it.
+pub(super) fn port_name(kind: Kind, service: &Service, port: u16) -> Option<&str> {
+    service_port(service, port_key(kind, port))?.name.as_deref()
+}
+
+fn port_key(kind: Kind, port: u16) -> PortKey {
+    match traffic(kind) {
+        Traffic::Requests { .. } => PortKey::tcp(port),
+        Traffic::Streams(protocol) => PortKey { number: port, protocol },
+    }
+}
+
 /// The backend with its ready endpoints, as far as they may be used. A Service that is gone or lost
 /// the port has none.
 pub fn backend<'s>(
     used: &BackendUse,
     service: Option<&Service>,
+    encryption: Encryption,
     slices: impl IntoIterator<Item = &'s EndpointSlice>,
     may_use: impl FnMut(&EndpointSlice, &Endpoint, IpAddr) -> bool,
 ) -> Backend {
     let port = service.and_then(|service| service_port(service, used.port));
-    let stated = port.and_then(|port| stated_protocol(port, used.port.protocol).ok().flatten());
-    let inferred = match used.protocol {
-        ProtocolSource::Service => BackendProtocol::Http1,
-        ProtocolSource::RouteKind => BackendProtocol::H2c,
+    let stated = port.and_then(|port| stated_protocol(port, used.port.protocol, &encryption).ok().flatten());
+    let inferred = match (used.protocol, &encryption) {
+        (ProtocolSource::RouteKind, _) => BackendProtocol::H2c,
+        (ProtocolSource::Service, Encryption::Tls(_)) => BackendProtocol::Negotiated,
+        (ProtocolSource::Service, Encryption::None | Encryption::Unavailable) => BackendProtocol::Http1,
     };
     let endpoints = port.map(|port| endpoints(port, slices, may_use)).unwrap_or_default();
     let affinity = service.map(affinity).unwrap_or_default();
-    Backend { name: used.name(), protocol: stated.unwrap_or(inferred), affinity, endpoints }
+    let protocol = stated.unwrap_or(inferred);
+    Backend { name: used.name(), protocol, encryption, affinity, endpoints }
 }
 
 /// "Supports "ClientIP" and "None"" (ServiceSpec). For how long, `sessionAffinityConfig`, has no
@@ -131,16 +150,25 @@ fn transport(stated: Option<&str>) -> &str {
     stated.filter(|transport| !transport.is_empty()).unwrap_or("TCP")
 }
 
-/// `None`: the Service does not say. KEP-3726 names the `kubernetes.io` protocols.
-fn stated_protocol(port: &ServicePort, own: L4Protocol) -> Result<Option<BackendProtocol>, String> {
+/// `None`: the Service does not say. KEP-3726 names the `kubernetes.io` protocols. Whether it is
+/// TLS that a port speaks is a policy's to say, with what the other side has to prove: `https` by
+/// itself would be TLS with any machine on the way.
+fn stated_protocol(
+    port: &ServicePort,
+    own: L4Protocol,
+    encryption: &Encryption,
+) -> Result<Option<BackendProtocol>, String> {
     if let Some(transport) = foreign_transport(port, own) {
         return Err(transport.to_owned());
     }
     match port.app_protocol.as_deref() {
         Some("kubernetes.io/h2c") => Ok(Some(BackendProtocol::H2c)),
         Some("kubernetes.io/ws" | "http") => Ok(Some(BackendProtocol::Http1)),
-        Some(tls @ ("kubernetes.io/wss" | "https" | "tls")) => Err(tls.to_owned()),
-        // Not a protocol we know: appProtocol is a hint, and plain HTTP the usual truth.
+        Some(tls @ ("kubernetes.io/wss" | "https" | "tls")) if encryption.is_none() => {
+            Err(format!("{tls} without a BackendTLSPolicy"))
+        }
+        Some("kubernetes.io/wss") => Ok(Some(BackendProtocol::Http1)),
+        // Not a protocol we know: appProtocol is a hint, and HTTP the usual truth.
         _ => Ok(None),
     }
 }

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use portcullis_model::{Authorities, BackendTls, PeerIdentity};
 use serde_json::{Value, json};
 
 use super::*;
@@ -23,7 +26,7 @@ fn used() -> BackendUse {
 
 fn addresses(slices: &[EndpointSlice]) -> Vec<String> {
     let service = service(json!({"name": "web", "port": 80}));
-    backend(&used(), Some(&service), slices, |_, _, _| true)
+    backend(&used(), Some(&service), Encryption::None, slices, |_, _, _| true)
         .endpoints
         .iter()
         .map(ToString::to_string)
@@ -66,12 +69,22 @@ fn endpoints_count_when_ready_and_serve_to_the_end_when_nothing_else_does() {
     assert!(of(&[&gone, &starting]).is_empty());
 }
 
+fn tls() -> Encryption {
+    let (server_name, authorities) = ("a.example".into(), Authorities::System);
+    let identities = [PeerIdentity::Dns("a.example".into())].into();
+    Encryption::Tls(Arc::new(BackendTls { server_name, identities, authorities }))
+}
+
+fn used_by(kind: Kind, port: Value, encryption: &Encryption) -> Result<BackendUse, Fault> {
+    BackendUse::of(kind, ObjectName::new("ns", "app"), &service(port), 80, encryption)
+}
+
 #[test]
 fn protocols_follow_the_service_then_the_route_kind() {
-    let name = || ObjectName::new("ns", "app");
-    let of = |kind: Kind, port: Value| BackendUse::of(kind, name(), &service(port), 80);
+    let of = |kind: Kind, port: Value| used_by(kind, port, &Encryption::None);
     let protocol = |kind: Kind, port: Value| {
-        backend(&of(kind, port.clone()).unwrap(), Some(&service(port)), [], |_, _, _| true).protocol
+        let used = of(kind, port.clone()).unwrap();
+        backend(&used, Some(&service(port)), Encryption::None, [], |_, _, _| true).protocol
     };
     assert_eq!(protocol(Kind::HttpRoute, json!({"port": 80})), BackendProtocol::Http1);
     assert_eq!(protocol(Kind::GrpcRoute, json!({"port": 80})), BackendProtocol::H2c);
@@ -92,9 +105,46 @@ fn protocols_follow_the_service_then_the_route_kind() {
 }
 
 #[test]
+fn inside_tls_the_backend_chooses_unless_the_service_or_the_kind_of_route_does() {
+    let protocol = |kind: Kind, app_protocol: Option<&str>| {
+        let port = json!({"port": 80, "appProtocol": app_protocol});
+        let used = used_by(kind, port.clone(), &tls()).unwrap();
+        let backend = backend(&used, Some(&service(port)), tls(), [], |_, _, _| true);
+        assert_eq!(backend.encryption, tls());
+        backend.protocol
+    };
+    for (app_protocol, by_http, by_grpc) in [
+        (None, BackendProtocol::Negotiated, BackendProtocol::H2c),
+        (Some("https"), BackendProtocol::Negotiated, BackendProtocol::H2c),
+        (Some("HTTPS"), BackendProtocol::Negotiated, BackendProtocol::H2c),
+        (Some("tls"), BackendProtocol::Negotiated, BackendProtocol::H2c),
+        (Some("kubernetes.io/h2c"), BackendProtocol::H2c, BackendProtocol::H2c),
+        (Some("http"), BackendProtocol::Http1, BackendProtocol::Http1),
+        (Some("kubernetes.io/ws"), BackendProtocol::Http1, BackendProtocol::Http1),
+        (Some("kubernetes.io/wss"), BackendProtocol::Http1, BackendProtocol::Http1),
+    ] {
+        assert_eq!(protocol(Kind::HttpRoute, app_protocol), by_http, "{app_protocol:?}");
+        assert_eq!(protocol(Kind::GrpcRoute, app_protocol), by_grpc, "{app_protocol:?}");
+    }
+    for tls in ["https", "tls", "kubernetes.io/wss"] {
+        let port = json!({"port": 80, "appProtocol": tls});
+        let refused = used_by(Kind::HttpRoute, port.clone(), &Encryption::None).unwrap_err();
+        assert_eq!(refused.reason, Reason::UnsupportedProtocol);
+        // The policy's own fault is the one to be told.
+        assert!(used_by(Kind::HttpRoute, port, &Encryption::Unavailable).is_ok());
+    }
+}
+
+#[test]
 fn external_names_are_refused() {
     let service = serde_json::from_value(json!({"metadata": {"name": "app"},
         "spec": {"type": "ExternalName", "externalName": "a.example", "ports": [{"port": 80}]}}));
-    let refused = BackendUse::of(Kind::HttpRoute, ObjectName::new("ns", "app"), &service.unwrap(), 80);
+    let refused = BackendUse::of(
+        Kind::HttpRoute,
+        ObjectName::new("ns", "app"),
+        &service.unwrap(),
+        80,
+        &Encryption::None,
+    );
     assert_eq!(refused.unwrap_err().reason, Reason::InvalidKind);
 }

@@ -11,10 +11,11 @@ use portcullis_model::{
     RouteMatch, Rule, Split, WeightedBackend,
 };
 
+use super::backend::port_name;
 use super::filter::RuleFilters;
 use super::reference::ParsedBackendRef;
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
-use crate::policy::backend_tls::{self, BackendTls};
+use crate::policy::backend_tls::{self, TlsPolicy};
 use crate::{Fault, Reason};
 
 /// The objects that references are looked up in.
@@ -25,8 +26,8 @@ pub trait Resolver {
     /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace,
     /// else by ReferenceGrant.
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
-    /// Tells whether the port of that name has to be spoken to in TLS.
-    fn backend_tls<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> BackendTls<'r>;
+    /// The policy by which the port of that name is spoken to in TLS, if there is one.
+    fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_>;
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,8 +56,8 @@ pub enum ResolvedRule {
     },
     Streams {
         rule: Arc<L4Rule>,
-        /// In its place where TLS has ended before: what backends are to get in TLS, they do not
-        /// get without. The same one if there are no such backends.
+        /// In its place where TLS has ended before: backends that are to get what comes in TLS, and
+        /// cannot, get nothing. The same one if there are no such backends.
         decrypted: Arc<L4Rule>,
     },
 }
@@ -106,14 +107,10 @@ struct Resolution<'r, R: ?Sized> {
 /// A backend that may be forwarded to.
 struct Target {
     used: BackendUse,
-    tls: Tls,
-}
-
-/// The reason why a backend gets nothing in plaintext.
-enum Tls {
-    NotAsked,
-    Asked(Fault),
-    Unknown(Fault),
+    /// True if a policy is about it.
+    has_policy: bool,
+    /// The fault for which it gets only what is passed on as it came.
+    tls_fault: Option<Fault>,
 }
 
 impl<R: Resolver + ?Sized> Resolution<'_, R> {
@@ -159,7 +156,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         reference: &ParsedBackendRef,
     ) -> (L4Target, Option<L4Target>) {
         let refuse = |fault: &Fault| L4Target::Refuse(fault.message.as_str().into());
-        let Target { used, tls } = match self.target(reference) {
+        let Target { used, has_policy, tls_fault } = match self.target(reference) {
             Ok(target) => target,
             Err(fault) => {
                 let refused = refuse(&fault);
@@ -167,18 +164,13 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
                 return (refused, None);
             }
         };
-        let instead = match tls {
-            Tls::NotAsked => None,
-            Tls::Asked(fault) => {
-                self.resolved.unheeded.insert(used.service.clone());
-                Some(fault)
-            }
-            Tls::Unknown(fault) => Some(fault),
-        };
+        if has_policy {
+            self.resolved.unheeded.insert(used.service.clone());
+        }
         let known = L4Target::Known(used.name());
         self.resolved.backends.insert(used);
-        let refused = instead.as_ref().map(refuse);
-        self.decrypted_faults.extend(instead.map(|fault| fault.within(&rule.label())));
+        let refused = tls_fault.as_ref().map(refuse);
+        self.decrypted_faults.extend(tls_fault.map(|fault| fault.within(&rule.label())));
         (known, refused)
     }
 
@@ -197,7 +189,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
-        let target = match self.target(reference).and_then(Target::in_plaintext) {
+        let target = match self.target(reference).and_then(Target::for_requests) {
             Ok(used) => {
                 let name = used.name();
                 self.resolved.backends.insert(used);
@@ -218,7 +210,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     fn filters(&mut self, rule: &ParsedRule, written: &RuleFilters) -> Vec<Filter> {
         let mut filters = written.filters.clone();
         for mirror in &written.mirrors {
-            match self.target(&ParsedBackendRef::of_mirror(mirror)).and_then(Target::in_plaintext) {
+            match self.target(&ParsedBackendRef::of_mirror(mirror)).and_then(Target::for_requests) {
                 Ok(used) => {
                     filters.push(Filter::Mirror(Mirror { backend: used.name(), share: mirror.share }));
                     self.resolved.backends.insert(used);
@@ -255,15 +247,17 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         if let Some(gateway) = self.resolver.served_gateway(service) {
             return Err(leads_back(&name, &gateway));
         }
-        let used = BackendUse::of(self.kind, name, service, port)?;
-        let tls = match self.resolver.backend_tls(&used.service, used.port_name(service)) {
-            BackendTls::NotAsked => Tls::NotAsked,
-            BackendTls::Asked(by) => {
-                Tls::Asked(backend_tls::unserved(by, &used.service, port, &reference.owner))
+        let policy = self.resolver.tls_policy(&name, port_name(self.kind, service, port));
+        let tls_fault = match policy {
+            TlsPolicy::None | TlsPolicy::InForce(_, Ok(_)) => None,
+            TlsPolicy::InForce(by, Err(fault)) => {
+                Some(backend_tls::unserved((by, fault), &name, port, &reference.owner))
             }
-            BackendTls::Unknown => Tls::Unknown(backend_tls::unknown(&used.service, port)),
+            TlsPolicy::Unknown => Some(backend_tls::unknown(&name, port)),
         };
-        Ok(Target { used, tls })
+        let has_policy = matches!(policy, TlsPolicy::InForce(..));
+        let used = BackendUse::of(self.kind, name, service, port, &policy.encryption())?;
+        Ok(Target { used, has_policy, tls_fault })
     }
 
     fn failure(&self, reason: &str) -> Failure {
@@ -274,11 +268,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 // === impl Target ===
 
 impl Target {
-    fn in_plaintext(self) -> Result<BackendUse, Fault> {
-        match self.tls {
-            Tls::NotAsked => Ok(self.used),
-            Tls::Asked(fault) | Tls::Unknown(fault) => Err(fault),
-        }
+    fn for_requests(self) -> Result<BackendUse, Fault> {
+        self.tls_fault.map_or(Ok(self.used), Err)
     }
 }
 

@@ -181,8 +181,8 @@ fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<
 fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate) {
     match client_certificate {
         ClientCertificate::None => {}
-        ClientCertificate::Resolved => conditions.check(ConditionType::ResolvedRefs, None),
-        ClientCertificate::Unresolved(fault) => conditions.check(ConditionType::ResolvedRefs, Some(fault)),
+        ClientCertificate::Resolved(_) => conditions.check(ConditionType::ResolvedRefs, None),
+        ClientCertificate::Unresolved(fault, _) => conditions.check(ConditionType::ResolvedRefs, Some(fault)),
     }
 }
 

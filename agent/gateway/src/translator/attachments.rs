@@ -14,7 +14,7 @@ use super::listeners::Listeners;
 use super::policies::Policies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
-use crate::policy::backend_tls::BackendTls;
+use crate::policy::backend_tls::TlsPolicy;
 use crate::route::{ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
@@ -68,7 +68,7 @@ impl Resolver for Parents<'_> {
         Grants::new(self.objects).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
 
-    fn backend_tls<'r>(&'r self, service: &'r ObjectName, port: Option<&str>) -> BackendTls<'r> {
+    fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_> {
         self.policies.tls_to(service, port)
     }
 }

@@ -14,6 +14,7 @@ use super::counts::Counts;
 use super::frontends::ChangedFrontends;
 use super::gateways::{ChangedGateways, Gateways};
 use super::owners::{ChangedOwners, Owner, Owners};
+use super::policies::{ChangedPolicies, Policies};
 use super::relation::Relation;
 use super::snapshot::NextSnapshot;
 use crate::route::{BackendUse, ProtocolSource, backend};
@@ -65,6 +66,7 @@ pub(super) struct Changes<'c> {
     pub(super) owners: &'c ChangedOwners,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) frontends: &'c ChangedFrontends,
+    pub(super) policies: &'c ChangedPolicies,
 }
 
 /// The state that backends follow from.
@@ -73,6 +75,7 @@ pub(super) struct Sources<'s> {
     pub(super) uses: &'s Counts<BackendUse>,
     pub(super) owners: &'s Owners,
     pub(super) gateways: &'s Gateways,
+    pub(super) policies: &'s Policies,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
 }
@@ -91,6 +94,10 @@ impl Backends {
         services.extend(self.update_slices(changed, sources.objects));
         services.extend(self.with_other_owners(&changes, sources, next.get()));
         services.extend(self.proved_by(changed));
+        services.extend(changes.policies.services.iter().cloned());
+        if changes.policies.all {
+            services.extend(self.live.iter().map(|used| used.service.clone()));
+        }
         let mut now_changed = ChangedBackends::default();
         for used in services.iter().flat_map(|it| self.uses_of(it, sources.uses)).collect::<Vec<_>>() {
             let name = used.name();
@@ -214,7 +221,9 @@ impl Backends {
         let service = objects.services.get(&used.service).map(|service| &**service);
         let slices = self.slices_by_service.of(&used.service);
         let slices = slices.filter_map(|name| objects.endpoint_slices.get(name)).map(|slice| &**slice);
-        backend(used, service, slices, |slice, endpoint, address| {
+        let port = service.and_then(|service| used.port_name(service));
+        let encryption = sources.policies.encryption(&used.service, port);
+        backend(used, service, encryption, slices, |slice, endpoint, address| {
             let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
             // Pods of Gateways have no right to read others: nothing is proved to them.
             if sources.may_be_proved(&address)

@@ -23,6 +23,8 @@ use crate::{AgentRole, Grants};
 pub(super) struct Needs {
     /// By Gateway and ListenerSet that is served, what it refers to, in order.
     by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
+    /// By BackendTLSPolicy that is heeded, the objects with its authorities, in order.
+    by_policy: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By Service with endpoints of nodes, the pods that may prove them, in order.
     by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// The number of objects that refer to each object.
@@ -47,11 +49,12 @@ struct Reference<'r> {
 // === impl Needs ===
 
 impl Needs {
-    pub(super) fn update(
+    pub(super) fn update<'p>(
         &mut self,
         changed: &ChangedObjects,
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
+        policies: impl Iterator<Item = &'p ObjectName>,
         reproved: &BTreeSet<ObjectName>,
         view: View<'_>,
     ) -> ChangedNeeds {
@@ -67,19 +70,18 @@ impl Needs {
         let mut now_changed = ChangedNeeds::default();
         for parent in affected {
             let now = view.needs_of(&parent);
-            let before = self.by_parent.remove(&parent).unwrap_or_default();
+            let before = replace(&mut self.by_parent, parent, &now);
             self.count(&before, &now, &mut now_changed);
-            if !now.is_empty() {
-                self.by_parent.insert(parent, now);
-            }
+        }
+        for policy in policies {
+            let now = view.holders_of(policy);
+            let before = replace(&mut self.by_policy, policy.clone(), &now);
+            self.count(&before, &now, &mut now_changed);
         }
         for service in reproved {
             let now: Box<[_]> = view.backends.pods_of(service).collect();
-            let before = self.by_service.remove(service).unwrap_or_default();
+            let before = replace(&mut self.by_service, service.clone(), &now);
             self.count(&before, &now, &mut now_changed);
-            if !now.is_empty() {
-                self.by_service.insert(service.clone(), now);
-            }
         }
         now_changed
     }
@@ -94,7 +96,25 @@ impl Needs {
     }
 }
 
+/// Puts what is needed in the place of what was, which is returned.
+fn replace<K: Ord>(by: &mut BTreeMap<K, Box<[ObjectKey]>>, key: K, now: &[ObjectKey]) -> Box<[ObjectKey]> {
+    let before = if now.is_empty() { by.remove(&key) } else { by.insert(key, now.into()) };
+    before.unwrap_or_default()
+}
+
 impl View<'_> {
+    /// The objects with the authorities of a policy, in order; none if no agent of ours follows it.
+    fn holders_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
+        let holders = self.policies.get(policy).map(|declared| declared.holders.clone()).unwrap_or_default();
+        let is_heeded = !holders.is_empty()
+            && match &self.settings.role {
+                AgentRole::Node => !self.heeding_gateways(policy).is_empty(),
+                AgentRole::Dedicated(only) => self.heeding_gateways(policy).contains(only),
+            };
+        let can_exist = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
+        holders.into_iter().filter(|key| is_heeded && can_exist(key)).collect()
+    }
+
     /// References of a Gateway or a ListenerSet, with permission, in order.
     fn needs_of(self, parent: &ParentKey) -> Box<[ObjectKey]> {
         let gateway = self.hierarchy.gateway_of(parent);

@@ -1,31 +1,38 @@
 //! Stage: the policies that are objects, by what they target: which Services have to be spoken to
-//! in TLS (BackendTLSPolicy).
+//! in TLS, and how (BackendTLSPolicy). Of several policies on one target the oldest is in force,
+//! and one on a port goes before those on its Service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use portcullis_api::{Kind, Objects};
-use portcullis_model::ObjectName;
+use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_model::{Encryption, ObjectName};
 
 use super::changes::ChangedObjects;
 use super::relation::Relation;
 use crate::feedback::Observations;
-use crate::policy::backend_tls::{self, BackendTls, Target};
+use crate::policy::backend_tls::{Declared, Target, TlsPolicy};
 
 #[derive(Debug, Default)]
 pub(super) struct Policies {
-    targets: BTreeMap<ObjectName, Box<[Target]>>,
+    declared: BTreeMap<ObjectName, Arc<Declared>>,
     /// Policies by the Services that they target.
     by_service: Relation<ObjectName, ObjectName>,
+    /// Policies by the objects with their authorities.
+    by_holder: Relation<ObjectKey, ObjectName>,
     /// True if there may be others, which cannot be read.
     are_unread: bool,
 }
 
-/// The Services that other policies apply to than before.
 #[derive(Debug, Default)]
 pub(super) struct ChangedPolicies {
+    /// The Services that other policies apply to than before, or the same ones in another way.
     pub(super) services: BTreeSet<ObjectName>,
     /// Of all others it is known now, or not any more, whether policies apply to them.
     pub(super) all: bool,
+    /// Policies of which something else is to be said: they changed, or others with their targets
+    /// did.
+    pub(super) policies: BTreeSet<ObjectName>,
 }
 
 // === impl Policies ===
@@ -40,20 +47,45 @@ impl Policies {
         let are_unread = observations.is_unread(Kind::BackendTlsPolicy);
         let all = std::mem::replace(&mut self.are_unread, are_unread) != are_unread;
         let mut now_changed = ChangedPolicies { all, ..ChangedPolicies::default() };
-        for name in changed.of(Kind::BackendTlsPolicy) {
-            let policy = objects.backend_tls_policies.get(name);
-            let now = policy.map(|policy| backend_tls::targets(name, policy)).unwrap_or_default();
-            let before = self.targets.remove(name).unwrap_or_default();
-            let [services_before, services_now] = [&before, &now].map(|targets| services(targets));
-            self.by_service.update(name, &services_before, &services_now);
-            if before != now {
-                now_changed.services.extend(services_before.into_iter().chain(services_now));
+        for name in self.affected(changed) {
+            let policy = objects.backend_tls_policies.get(&name);
+            let now = policy.map(|policy| Declared::of(&name, policy, objects));
+            let before = self.declared.remove(&name);
+            let [services_before, services_now] =
+                [before.as_deref(), now.as_ref()].map(|declared| services(declared));
+            self.by_service.update(&name, &services_before, &services_now);
+            let holders =
+                |declared: Option<&Declared>| declared.map(|it| it.holders.clone()).unwrap_or_default();
+            self.by_holder.update(&name, &holders(before.as_deref()), &holders(now.as_ref()));
+            let is_same = before.as_deref().zip(now.as_ref()).is_some_and(|(before, now)| {
+                (&before.targets, &before.tls, before.created) == (&now.targets, &now.tls, now.created)
+            });
+            if !is_same {
+                let services: BTreeSet<_> = services_before.union(&services_now).cloned().collect();
+                now_changed.policies.extend(services.iter().flat_map(|service| self.on(service)).cloned());
+                now_changed.services.extend(services);
             }
-            if policy.is_some() {
-                self.targets.insert(name.clone(), now);
+            if let Some(now) = now {
+                self.declared.insert(name.clone(), Arc::new(now));
             }
+            now_changed.policies.insert(name);
         }
         now_changed
+    }
+
+    /// The policies that changed, or their authorities did.
+    fn affected(&self, changed: &ChangedObjects) -> BTreeSet<ObjectName> {
+        let mut affected: BTreeSet<_> = changed.of(Kind::BackendTlsPolicy).cloned().collect();
+        for kind in [Kind::ConfigMap, Kind::Secret] {
+            for name in changed.of(kind) {
+                affected.extend(self.by_holder.of(&ObjectKey { kind, name: name.clone() }).cloned());
+            }
+        }
+        affected
+    }
+
+    pub(super) fn get(&self, policy: &ObjectName) -> Option<&Arc<Declared>> {
+        self.declared.get(policy)
     }
 
     /// The policies that target a Service, or one of its ports.
@@ -61,30 +93,44 @@ impl Policies {
         self.by_service.of(service)
     }
 
-    /// Tells whether a port of a Service has to be spoken to in TLS.
-    pub(super) fn tls_to<'p>(&'p self, service: &'p ObjectName, port: Option<&str>) -> BackendTls<'p> {
-        let asking = self.on(service).find(|policy| {
-            let mut targets = self.targets(policy).iter();
-            targets.any(|target| target.service == *service && target.covers(port))
-        });
-        match asking {
-            Some(policy) => BackendTls::Asked(policy),
-            None if self.are_unread => BackendTls::Unknown,
-            None => BackendTls::NotAsked,
+    /// The policy on a port of a Service.
+    pub(super) fn tls_to(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_> {
+        let targets = self.targets_at(service).filter(|(_, target, _)| target.covers(port));
+        let first = targets
+            .min_by_key(|(policy, target, declared)| (target.section.is_none(), declared.created, *policy));
+        match first {
+            Some((policy, _, declared)) => TlsPolicy::InForce(policy, &declared.tls),
+            None if self.are_unread => TlsPolicy::Unknown,
+            None => TlsPolicy::None,
         }
     }
 
-    /// The Services, or their ports, that a policy names; none if there is no such policy.
-    pub(super) fn targets(&self, policy: &ObjectName) -> &[Target] {
-        self.targets.get(policy).map(|it| &**it).unwrap_or_default()
+    /// The way to speak to a port of a Service.
+    pub(super) fn encryption(&self, service: &ObjectName, port: Option<&str>) -> Encryption {
+        self.tls_to(service, port).encryption()
+    }
+
+    /// The policy that is in force for a target: the oldest, then the first by name.
+    pub(super) fn in_force(&self, target: &Target) -> Option<&ObjectName> {
+        let same = self.targets_at(&target.service).filter(|(_, other, _)| *other == target);
+        let first = same.min_by_key(|(policy, _, declared)| (declared.created, *policy));
+        first.map(|(policy, ..)| policy)
+    }
+
+    fn targets_at(&self, service: &ObjectName) -> impl Iterator<Item = (&ObjectName, &Target, &Declared)> {
+        let policies = self.by_service.of(service).filter_map(|name| self.declared.get_key_value(name));
+        policies.flat_map(move |(name, declared)| {
+            let targets = declared.targets.iter().filter(move |target| target.service == *service);
+            targets.map(move |target| (name, target, &**declared))
+        })
     }
 
     /// The Services that a policy targets; none if there is no such policy.
     pub(super) fn services(&self, policy: &ObjectName) -> BTreeSet<ObjectName> {
-        services(self.targets(policy))
+        services(self.declared.get(policy).map(|it| &**it))
     }
 }
 
-fn services(targets: &[Target]) -> BTreeSet<ObjectName> {
-    targets.iter().map(|target| target.service.clone()).collect()
+fn services(declared: Option<&Declared>) -> BTreeSet<ObjectName> {
+    declared.into_iter().flat_map(|it| &it.targets).map(|target| target.service.clone()).collect()
 }

@@ -10,6 +10,7 @@ use super::frontends::ChangedFrontends;
 use super::gateways::ChangedGateways;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listeners::{ChangedListeners, changed_classes};
+use super::policies::ChangedPolicies;
 use super::published::Published;
 use super::view::View;
 use crate::listener::ParentKey;
@@ -44,6 +45,7 @@ pub(super) struct Changes<'c> {
     pub(super) routes: BTreeSet<ObjectKey>,
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
+    pub(super) targeted: &'c ChangedPolicies,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -121,7 +123,7 @@ impl Changes<'_> {
         let classes = self.classes(view);
         let mut affected = self.routes;
         affected.extend(classes);
-        let policies = self.objects.of(Kind::BackendTlsPolicy).chain(self.policies);
+        let policies = self.targeted.policies.iter().chain(self.policies);
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));

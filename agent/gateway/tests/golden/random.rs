@@ -296,7 +296,9 @@ fn secret(namespace: &str, dice: &mut Dice) -> Value {
     let (certificate, key) =
         (dice.pick(&["file:a.crt", "file:b.crt"]), dice.pick(&["file:a.key", "file:b.key"]));
     let r#type = dice.pick(&["kubernetes.io/tls", "kubernetes.io/tls", "Opaque"]);
-    let data = json!({"type": r#type, "stringData": {"tls.crt": certificate, "tls.key": key}});
+    let authority = dice.pick(&["file:a.crt", "none"]);
+    let data =
+        json!({"type": r#type, "stringData": {"tls.crt": certificate, "tls.key": key, "ca.crt": authority}});
     manifest("v1", "Secret", namespace, name, dice, data)
 }
 
@@ -373,7 +375,13 @@ fn grant(namespace: &str, dice: &mut Dice) -> Value {
 fn policy(namespace: &str, dice: &mut Dice) -> Value {
     let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
         "sectionName": dice.maybe(|_| json!("none"))});
-    let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
+    let holder =
+        json!({"group": "", "kind": dice.pick(&["ConfigMap", "Secret"]), "name": dice.pick(&["c", "d"])});
+    let validation = match dice.roll(3) {
+        0 => json!({"hostname": "a.example", "wellKnownCACertificates": "System"}),
+        1 => json!({"hostname": "10.0.0.1", "wellKnownCACertificates": "System"}),
+        _ => json!({"hostname": "a.example", "caCertificateRefs": [holder]}),
+    };
     let content = json!({"spec": {"targetRefs": [target], "validation": validation}});
     let name = dice.pick(&["p", "q"]);
     manifest("gateway.networking.k8s.io/v1", "BackendTLSPolicy", namespace, name, dice, content)

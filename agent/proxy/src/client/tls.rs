@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use portcullis_model::{Certificate, TlsTermination};
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{self, cipher_suite};
+use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
+
+use crate::core::crypto::provider;
 
 /// TLS 1.3 tickets a handshake hands out. Each costs CPU, and every resumption earns a new one.
 const TICKETS: usize = 1;
@@ -72,20 +74,6 @@ impl TlsFactory {
     }
 }
 
-/// The library's choice of algorithms, AES-128 first. What most clients prefer, AES-256 with
-/// SHA-384, makes the key schedule of a handshake dearer than its signature: CPUs have instructions
-/// for SHA-256, not for SHA-384.
-fn provider() -> CryptoProvider {
-    let cheap = [
-        cipher_suite::TLS13_AES_128_GCM_SHA256,
-        cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    ];
-    let mut provider = aws_lc_rs::default_provider();
-    provider.cipher_suites.sort_by_key(|suite| !cheap.contains(suite));
-    provider
-}
-
 // === impl CertificateChoice ===
 
 impl ResolvesServerCert for CertificateChoice {
@@ -139,14 +127,7 @@ fn covers(name: &str, server_name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{covers, provider};
-
-    #[test]
-    fn the_cheapest_suites_come_first_and_none_is_lost() {
-        let suites: Vec<_> = provider().cipher_suites.iter().map(|it| format!("{:?}", it.suite())).collect();
-        assert_eq!(suites.len(), rustls::crypto::aws_lc_rs::default_provider().cipher_suites.len());
-        assert!(suites[..3].iter().all(|name| name.contains("AES_128_GCM")), "{suites:?}");
-    }
+    use super::covers;
 
     #[test]
     fn a_certificate_wildcard_stands_for_one_label() {

@@ -39,6 +39,8 @@ endings! {
     NoEndpoint = "no_endpoint",
     ConnectFailed = "connect_failed",
     ConnectTimeout = "connect_timeout",
+    /// The endpoint is not who its BackendTLSPolicy wants, or speaks no TLS.
+    BackendTls = "backend_tls",
     /// It has passed as many listeners of this agent as it may. UDP: or it comes from one.
     Looped = "looped",
     /// UDP: the backend never answered, and the client has sent nothing for a while.
@@ -66,6 +68,7 @@ impl Ending {
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
+            | Self::BackendTls
             | Self::Looped
             | Self::BackendUnreachable
             | Self::Full => true,

@@ -68,6 +68,7 @@ impl Reason {
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
+            | Self::BackendTls
             | Self::BackendBroken
             | Self::ResponseTooLarge
             | Self::ResponseCoding
@@ -91,6 +92,7 @@ impl Reason {
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
+            | Self::BackendTls
             | Self::BackendBroken
             | Self::ResponseTooLarge
             | Self::ResponseCoding
@@ -174,6 +176,8 @@ reasons! {
     NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
     ConnectFailed = SERVICE_UNAVAILABLE "connect_failed" "no healthy backend",
     ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",
+    /// The endpoint is not who its BackendTLSPolicy wants, or speaks no TLS.
+    BackendTls = BAD_GATEWAY "backend_tls" "the backend failed",
     /// The backend closed, or sent what is no response.
     BackendBroken = BAD_GATEWAY "backend_broken" "the backend failed",
     /// Its head, by bytes or fields.

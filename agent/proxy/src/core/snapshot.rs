@@ -30,6 +30,11 @@ impl SnapshotCell {
         self.0.borrow().generation
     }
 
+    /// True if some Gateway shows backends who it is.
+    pub(crate) fn has_client_certificates(&self) -> bool {
+        !self.0.borrow().snapshot.client_certificates.is_empty()
+    }
+
     pub(crate) fn store(&self, snapshot: Arc<Snapshot>) {
         let generation = self.generation() + 1;
         self.0.replace(Rc::new(Current { snapshot, generation }));

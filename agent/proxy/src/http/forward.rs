@@ -30,6 +30,7 @@ pub(crate) struct Forwarder {
     /// The tasks of tunnels.
     pub tasks: TaskTracker,
     pub too_large: LogLimit,
+    pub tls_failed: LogLimit,
 }
 
 /// A response as the client gets it, and the endpoint that it came from.
@@ -65,23 +66,24 @@ impl Forwarder {
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         // The peer of a proxy that is believed is the proxy, for all of its clients.
         let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
+        let pools = self.pools.serving(passage.listener);
         // A tunnel is no matter of requests.
         if switch.is_none() {
-            self.mirrors.send(plan.mirrors(), address, &mut outgoing);
+            self.mirrors.send(&pools, plan.mirrors(), address, &mut outgoing);
         }
         // Boxed: most requests have no time-out and no retries, and this future is moved for each
         // of them.
         let sent = match (&plan.rule.retry, deadline) {
-            (None, None) => attempt::send(&self.pools, plan.name, address, outgoing)
-                .await
-                .map(|answered| (answered, None)),
+            (None, None) => {
+                attempt::send(&pools, plan.name, address, outgoing).await.map(|answered| (answered, None))
+            }
             (None, Some(deadline)) => {
-                let sending = timeout_at(deadline, attempt::send(&self.pools, plan.name, address, outgoing));
+                let sending = timeout_at(deadline, attempt::send(&pools, plan.name, address, outgoing));
                 let sent = Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout));
                 sent.map(|answered| (answered, Some(deadline)))
             }
             (Some(retry), deadline) => {
-                Box::pin(self.send_repeatedly(plan, retry, deadline, address, outgoing)).await
+                Box::pin(self.send_repeatedly(&pools, plan, retry, deadline, address, outgoing)).await
             }
         };
         match sent {
@@ -94,6 +96,9 @@ impl Forwarder {
                     let listener = passage.listener.map(tracing::field::display);
                     tracing::warn!(listener, rule = %plan.rule.id, backend = %plan.name, "502: {error}");
                 }
+                if error.reason() == Reason::BackendTls && self.tls_failed.is_due() {
+                    tracing::warn!(rule = %plan.rule.id, backend = %plan.name, "502: no TLS: {error}");
+                }
                 Err(plan.failed(error.reason(), &error))
             }
         }
@@ -103,6 +108,7 @@ impl Forwarder {
     /// whole.
     async fn send_repeatedly(
         &self,
+        pools: &Pools,
         plan: &ForwardPlan<'_>,
         retry: &Retry,
         deadline: Option<Instant>,
@@ -110,7 +116,7 @@ impl Forwarder {
         outgoing: Box<Outgoing>,
     ) -> Result<retry::Answered, AttemptError> {
         let limit = plan.rule.timeouts.backend_request;
-        let sending = retry::send(&self.pools, plan.name, address, outgoing, retry, limit);
+        let sending = retry::send(pools, plan.name, address, outgoing, retry, limit);
         let sent = match deadline {
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or(Err(AttemptError::Timeout)),

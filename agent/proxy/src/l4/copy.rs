@@ -9,10 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::server;
 
 use crate::l4::side::{Broken, Side};
 use crate::l4::streams::{Progress, Watch};
+use crate::upstream::stream::BackendStream;
 
 /// Bytes of a read, and the most that a direction holds.
 const READ: usize = 32 << 10;
@@ -43,8 +44,8 @@ enum State {
 }
 
 pub(crate) async fn join(
-    client: &mut TlsStream<TcpStream>,
-    backend: &mut TcpStream,
+    client: &mut server::TlsStream<TcpStream>,
+    backend: &mut BackendStream,
     scratch: &Scratch,
     progress: &Progress,
 ) -> Result<(), Broken> {
@@ -63,7 +64,7 @@ pub(crate) async fn join(
         }
         // A side that is not read may be reset all the same.
         progress.watch(Watch::Sweep);
-        for (side, stream) in [(Side::Client, client.get_ref().0), (Side::Backend, &*backend)] {
+        for (side, stream) in [(Side::Client, client.get_ref().0), (Side::Backend, backend.socket())] {
             if has_failed(cx, stream) {
                 return Poll::Ready(Err(side.broken(io::ErrorKind::ConnectionReset.into())));
             }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use portcullis_model::{L4Protocol, L4Rule};
+use portcullis_model::{L4Protocol, L4Rule, ListenerId};
 use tokio::net::TcpStream;
 
 use crate::client::connection::{L4Connection, L4Stream};
@@ -24,9 +24,10 @@ use crate::log::access_log::AccessLog;
 use crate::log::flow::{Flow, Totals};
 use crate::log::record::Destination;
 use crate::upstream::dedicated::connect;
-use crate::upstream::endpoint::Dedicated;
+use crate::upstream::endpoint::{Channel, Dedicated};
 use crate::upstream::hops::{Hops, Looped, Passed};
 use crate::upstream::pool::Pools;
+use crate::upstream::stream::BackendStream;
 
 /// Forwards the connections of a core.
 pub(crate) struct StreamForwarder {
@@ -45,9 +46,10 @@ struct BackendConnection {
     ending: Option<Ending>,
 }
 
-/// The client's address, and how many listeners the connection has passed.
-struct Origin {
+/// The client's address, the listener, and how many of those the connection has passed.
+struct Origin<'r> {
     client: IpAddr,
+    listener: &'r ListenerId,
     passed: Result<Passed, Looped>,
 }
 
@@ -79,7 +81,7 @@ impl StreamForwarder {
             &mut transport,
             replay,
             rule.as_deref(),
-            Origin { client: peer.ip(), passed },
+            Origin { client: peer.ip(), listener: &listener.listener.id, passed },
             &registered.stream,
             &mut destination,
         );
@@ -117,7 +119,7 @@ impl StreamForwarder {
         transport: &mut Transport,
         replay: Vec<u8>,
         rule: Option<&'r L4Rule>,
-        origin: Origin,
+        origin: Origin<'_>,
         stream: &Stream,
         destination: &mut Destination<'r>,
     ) -> Ending {
@@ -131,7 +133,11 @@ impl StreamForwarder {
         };
         destination.backend = Some(backend);
         let Ok(passed) = origin.passed else { return Ending::Looped };
-        let dedicated = match connect(&self.pools, backend, origin.client, &self.hops, passed).await {
+        let (pools, channel) = match transport {
+            Transport::Plain(_) => (self.pools.clone(), Channel::AsItCame),
+            Transport::Tls(_) => (self.pools.serving(Some(origin.listener)), Channel::Secured),
+        };
+        let dedicated = match connect(&pools, backend, origin.client, &self.hops, passed, channel).await {
             Ok(dedicated) => dedicated,
             Err(error) => {
                 log_refusal(rule, &error);
@@ -141,12 +147,14 @@ impl StreamForwarder {
         };
         destination.endpoint = Some(dedicated.endpoint);
         let mut backend = BackendConnection { dedicated, ending: None };
-        let (socket, progress) = (&mut backend.dedicated.stream, &stream.progress);
-        let joined = match transport {
-            Transport::Plain(client) => {
+        let (to, progress) = (&mut backend.dedicated.stream, &stream.progress);
+        let joined = match (transport, to) {
+            (Transport::Plain(client), BackendStream::Plain(socket)) => {
                 splice::join(client, socket, replay, &self.pipes, &self.scratch, progress).await
             }
-            Transport::Tls(client) => copy::join(client, socket, &self.scratch, progress).await,
+            // What came as it is goes as it came.
+            (Transport::Plain(_), BackendStream::Tls(_)) => return Ending::BackendTls,
+            (Transport::Tls(client), to) => copy::join(client, to, &self.scratch, progress).await,
         };
         let ending = joined.map_or_else(
             |broken| {
@@ -172,7 +180,7 @@ fn client_socket(transport: &Transport) -> &TcpStream {
 impl Drop for BackendConnection {
     fn drop(&mut self) {
         if self.ending != Some(Ending::Closed) {
-            reset_on_close(&self.dedicated.stream);
+            reset_on_close(self.dedicated.stream.socket());
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::upstream::endpoint::{Connection, Freshness, ResponseBody, SendFailure
 use crate::upstream::http1::{HeadError, Http1Error};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
+use crate::upstream::tls::is_tls_failure;
 
 const ATTEMPTS: usize = 3;
 /// Fields of ours that say something about an HTTP/1 connection (RFC 9113 section 8.2.2).
@@ -59,7 +60,7 @@ pub(crate) async fn send(
         }
         let endpoint = pools.pick(name, client, avoid).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
-        let connection = match endpoint.connection(&pools.counters, freshness).await {
+        let connection = match endpoint.connection(&pools.counters, freshness, &outgoing.parts).await {
             Ok(connection) => connection,
             Err(error) => {
                 avoid = Some(endpoint.address);
@@ -83,7 +84,7 @@ pub(crate) async fn send(
 /// Makes the request one of the protocol that the connection speaks.
 pub(super) fn adapt(outgoing: &mut Outgoing, connection: &Connection) {
     if connection.is_http2() {
-        to_http2(&mut outgoing.parts, connection.endpoint());
+        to_http2(&mut outgoing.parts, connection.scheme(), connection.endpoint());
     } else {
         to_http1(&mut outgoing.parts, &outgoing.upload);
     }
@@ -91,14 +92,14 @@ pub(super) fn adapt(outgoing: &mut Outgoing, connection: &Connection) {
 
 /// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the
 /// endpoint's address.
-fn to_http2(parts: &mut Parts, endpoint: SocketAddr) {
+fn to_http2(parts: &mut Parts, scheme: Scheme, endpoint: SocketAddr) {
     parts.version = Version::HTTP_2;
     for name in CONNECTION_FIELDS {
         parts.headers.remove(name);
     }
     let Some(host) = parts.headers.remove(header::HOST) else { return };
     let mut target = std::mem::take(&mut parts.uri).into_parts();
-    target.scheme = Some(Scheme::HTTP);
+    target.scheme = Some(scheme);
     let host = Authority::try_from(host.as_bytes()).or_else(|_| Authority::try_from(endpoint.to_string()));
     target.authority = host.ok();
     target.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
@@ -143,6 +144,7 @@ impl AttemptError {
             Self::NoEndpoint => Reason::NoEndpoint,
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
+            Self::Connect(_, error) if is_tls_failure(error) => Reason::BackendTls,
             Self::Connect(..) => Reason::ConnectFailed,
             Self::Head(_, HeadError::TooLarge(_)) => Reason::ResponseTooLarge,
             Self::Head(_, HeadError::TransferCoding) => Reason::ResponseCoding,

@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use portcullis_model::BackendName;
 
 use crate::core::ending::Ending;
-use crate::upstream::endpoint::Dedicated;
+use crate::upstream::endpoint::{Channel, Dedicated};
 use crate::upstream::hops::{Hops, Passed};
 use crate::upstream::pool::Pools;
+use crate::upstream::tls::is_tls_failure;
 
 const ATTEMPTS: usize = 3;
 
@@ -27,6 +28,7 @@ pub(crate) async fn connect(
     client: IpAddr,
     hops: &Hops,
     passed: Passed,
+    channel: Channel,
 ) -> Result<Dedicated, DialError> {
     let (mut avoid, mut failure) = (None, DialError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
@@ -35,7 +37,7 @@ pub(crate) async fn connect(
         if attempt > 0 {
             pools.counters.retries.increment();
         }
-        match endpoint.dedicated(&pools.counters, hops, passed).await {
+        match endpoint.dedicated(&pools.counters, hops, passed, channel).await {
             Ok(connection) => return Ok(connection),
             Err(error) => {
                 avoid = Some(endpoint.address);
@@ -53,6 +55,7 @@ impl DialError {
         match self {
             Self::NoEndpoint => Ending::NoEndpoint,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Ending::ConnectTimeout,
+            Self::Connect(_, error) if is_tls_failure(error) => Ending::BackendTls,
             Self::Connect(..) => Ending::ConnectFailed,
         }
     }

@@ -12,7 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::request::Parts;
+use http::uri::Scheme;
+use http::{Response, header};
 use http_body::{Frame, SizeHint};
 use portcullis_model::{BackendProtocol, L4Protocol};
 use socket2::{SockRef, TcpKeepalive};
@@ -28,6 +30,8 @@ use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
 use crate::upstream::http2::{self, Http2Body, Multiplexed, Stream};
 use crate::upstream::request::{Outgoing, Resend, Upload};
+use crate::upstream::stream::BackendStream;
+use crate::upstream::tls::{Offer, Security};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -36,18 +40,28 @@ const PROBES: u32 = 3;
 
 pub(crate) struct Endpoint {
     pub address: SocketAddr,
-    pub protocol: BackendProtocol,
+    protocol: BackendProtocol,
+    security: Security,
     settings: Upstream,
     idle: RefCell<Vec<Idle>>,
     /// All but the first are there because those before had no room.
     shared: RefCell<Vec<Rc<Multiplexed>>>,
     /// Held while a shared connection is made, so that a burst of requests makes one.
     connecting: tokio::sync::Mutex<()>,
+    /// Of those that it may choose from, the protocol that it chose last.
+    choice: Cell<Choice>,
     in_flight: Cell<usize>,
     /// The number of connections that could not be made, and why the last one could not.
     failures: Cell<(u32, io::ErrorKind)>,
     /// By the core's clock.
     failed: Cell<Option<u32>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Unknown,
+    Http1,
+    Http2,
 }
 
 struct Idle {
@@ -58,7 +72,7 @@ struct Idle {
 
 /// A connection for bytes of any protocol, not to be kept.
 pub(crate) struct Dedicated {
-    pub stream: TcpStream,
+    pub stream: BackendStream,
     pub endpoint: SocketAddr,
     _in_flight: InFlight,
     _hop: Option<Hop>,
@@ -123,17 +137,33 @@ pub(crate) enum Freshness {
     New,
 }
 
+/// The way in which a connection of its own is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// As it is: what is sent came so.
+    AsItCame,
+    /// As the backend's policy wants it: TLS ended before.
+    Secured,
+}
+
 // === impl Endpoint ===
 
 impl Endpoint {
-    pub(crate) fn new(address: SocketAddr, protocol: BackendProtocol, settings: &Upstream) -> Rc<Self> {
+    pub(crate) fn new(
+        address: SocketAddr,
+        protocol: BackendProtocol,
+        security: Security,
+        settings: &Upstream,
+    ) -> Rc<Self> {
         Rc::new(Self {
             address,
             protocol,
+            security,
             settings: settings.clone(),
             idle: RefCell::default(),
             shared: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
+            choice: Cell::new(Choice::Unknown),
             in_flight: Cell::new(0),
             failures: Cell::new((0, io::ErrorKind::Other)),
             failed: Cell::default(),
@@ -158,23 +188,31 @@ impl Endpoint {
         self.failed.get().is_some_and(|since| clock::now() - since < clock::ticks(AVOID_AFTER_FAILURE))
     }
 
-    /// A connection that is ready for a request: a kept one, or a new one.
+    /// A connection that is ready for a request with this head: a kept one, or a new one.
     pub(crate) async fn connection(
         self: &Rc<Self>,
         counters: &CoreCounters,
         freshness: Freshness,
+        head: &Parts,
     ) -> io::Result<Connection> {
         let in_flight = InFlight::new(self);
-        let kept = match self.protocol {
-            BackendProtocol::Http1 if freshness == Freshness::New => None,
-            BackendProtocol::Http1 => self.kept().map(Kind::Http1),
-            BackendProtocol::H2c => self.stream().map(Kind::Http2),
+        let kept_http1 = || if freshness == Freshness::New { None } else { self.kept().map(Kind::Http1) };
+        let (kept, offer) = match self.protocol {
+            BackendProtocol::Http1 => (kept_http1(), Offer::Requests),
+            BackendProtocol::H2c => (self.stream().map(Kind::Http2), Offer::Requests),
+            // HTTP/2 has no upgrades (RFC 9113 section 8.6).
+            BackendProtocol::Negotiated if head.headers.contains_key(header::UPGRADE) => {
+                (kept_http1(), Offer::Http1)
+            }
+            BackendProtocol::Negotiated => {
+                (self.stream().map(Kind::Http2).or_else(kept_http1), Offer::Requests)
+            }
         };
         if let Some(kind) = kept {
             return Ok(Connection { kind, in_flight, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let kind = Box::pin(self.noting_failure(counters, self.connect(counters))).await?;
+        let kind = Box::pin(self.noting_failure(counters, self.connect(counters, offer))).await?;
         Ok(Connection { kind, in_flight, reused: false })
     }
 
@@ -184,13 +222,22 @@ impl Endpoint {
         counters: &CoreCounters,
         hops: &Hops,
         passed: Passed,
+        channel: Channel,
     ) -> io::Result<Dedicated> {
         let in_flight = InFlight::new(self);
         let dialing = async {
+            if channel == Channel::Secured {
+                self.may_send()?;
+            }
             let dial = self.begin_dial(counters)?;
             // Before the endpoint can have it.
             let hop = hops.note(L4Protocol::Tcp, dial.local()?, self.address, passed);
-            Ok((self.finish_dial(dial).await?, hop))
+            let socket = self.finish_dial(dial).await?;
+            let stream = match channel {
+                Channel::AsItCame => BackendStream::Plain(socket),
+                Channel::Secured => self.secure(socket, Offer::Nothing).await?,
+            };
+            Ok((stream, hop))
         };
         let (stream, hop) = self.noting_failure(counters, dialing).await?;
         Ok(Dedicated { stream, endpoint: self.address, _in_flight: in_flight, _hop: hop })
@@ -246,9 +293,12 @@ impl Endpoint {
         self.shared.borrow().iter().find_map(Multiplexed::stream)
     }
 
-    async fn connect(&self, counters: &CoreCounters) -> io::Result<Kind> {
+    async fn connect(&self, counters: &CoreCounters, offer: Offer) -> io::Result<Kind> {
         match self.protocol {
-            BackendProtocol::Http1 => Ok(Kind::Http1(Http1::new(self.dial(counters).await?))),
+            BackendProtocol::Negotiated if offer == Offer::Requests => self.negotiate(counters).await,
+            BackendProtocol::Http1 | BackendProtocol::Negotiated => {
+                Ok(Kind::Http1(Http1::new(self.dial(counters, offer).await?)))
+            }
             BackendProtocol::H2c => self.connect_shared(counters).await.map(Kind::Http2),
         }
     }
@@ -256,28 +306,82 @@ impl Endpoint {
     /// Requests that waited for a connection share its fate, so that none waits for a second one to
     /// fail.
     async fn connect_shared(&self, counters: &CoreCounters) -> io::Result<Stream> {
-        let (before, _) = self.failures.get();
+        let before = self.failures.get().0;
         let _only = self.connecting.lock().await;
+        match self.made_meanwhile(before)? {
+            Some(stream) => Ok(stream),
+            None => self.share(self.dial(counters, Offer::Requests).await?).await,
+        }
+    }
+
+    /// The same where the endpoint chooses: unless it chose HTTP/1 lately, requests wait for its
+    /// choice rather than to make a connection each.
+    async fn negotiate(&self, counters: &CoreCounters) -> io::Result<Kind> {
+        let before = self.failures.get().0;
+        let mut only = None;
+        if self.choice.get() != Choice::Http1 {
+            only = Some(self.connecting.lock().await);
+            if let Some(stream) = self.made_meanwhile(before)? {
+                return Ok(Kind::Http2(stream));
+            }
+        }
+        // The one before may have found out.
+        let _only = only.filter(|_| self.choice.get() != Choice::Http1);
+        let stream = self.dial(counters, Offer::Requests).await?;
+        if stream.is_http2() {
+            self.choice.set(Choice::Http2);
+            self.share(stream).await.map(Kind::Http2)
+        } else {
+            self.choice.set(Choice::Http1);
+            Ok(Kind::Http1(Http1::new(stream)))
+        }
+    }
+
+    /// A place on a connection that another request made, or that one's failure.
+    fn made_meanwhile(&self, failures_before: u32) -> io::Result<Option<Stream>> {
         if let Some(stream) = self.stream() {
-            return Ok(stream);
+            return Ok(Some(stream));
         }
         let (failures, why) = self.failures.get();
-        if failures != before {
-            return Err(why.into());
-        }
-        let stream = self.dial(counters).await?;
+        if failures == failures_before { Ok(None) } else { Err(why.into()) }
+    }
+
+    async fn share(&self, stream: BackendStream) -> io::Result<Stream> {
         // By default the kernel waits a quarter of an hour for acknowledgements before it gives a
         // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
         // more often than every five minutes.
-        SockRef::from(&stream).set_tcp_user_timeout(Some(self.settings.vanished))?;
+        SockRef::from(stream.socket()).set_tcp_user_timeout(Some(self.settings.vanished))?;
         let connection = Multiplexed::open(stream, self.settings.header_bytes).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
         self.shared.borrow_mut().push(connection);
         Ok(place)
     }
 
-    async fn dial(&self, counters: &CoreCounters) -> io::Result<TcpStream> {
-        self.finish_dial(self.begin_dial(counters)?).await
+    async fn dial(&self, counters: &CoreCounters, offer: Offer) -> io::Result<BackendStream> {
+        self.may_send()?;
+        let socket = self.finish_dial(self.begin_dial(counters)?).await?;
+        self.secure(socket, offer).await
+    }
+
+    fn may_send(&self) -> io::Result<()> {
+        match self.security {
+            Security::Plain | Security::Tls(_) => Ok(()),
+            Security::Refused => {
+                let why = "its BackendTLSPolicy cannot be followed, and nothing is sent without";
+                Err(io::Error::new(io::ErrorKind::InvalidData, why))
+            }
+        }
+    }
+
+    async fn secure(&self, socket: TcpStream, offer: Offer) -> io::Result<BackendStream> {
+        match &self.security {
+            Security::Plain => Ok(BackendStream::Plain(socket)),
+            // Boxed: connections in plaintext would have room for the handshake, too.
+            Security::Tls(tls) => {
+                Ok(BackendStream::Tls(Box::new(Box::pin(tls.connect(socket, offer)).await?)))
+            }
+            Security::Refused => self.may_send().and(Err(io::ErrorKind::InvalidData.into())),
+        }
     }
 
     fn begin_dial(&self, counters: &CoreCounters) -> io::Result<Dial> {
@@ -306,6 +410,14 @@ impl Connection {
 
     pub(crate) fn is_http2(&self) -> bool {
         matches!(self.kind, Kind::Http2(_))
+    }
+
+    /// Of the URLs that the backend is asked for.
+    pub(crate) fn scheme(&self) -> Scheme {
+        match self.in_flight.0.security {
+            Security::Plain | Security::Refused => Scheme::HTTP,
+            Security::Tls(_) => Scheme::HTTPS,
+        }
     }
 
     pub(crate) async fn send(

@@ -19,8 +19,6 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
@@ -30,6 +28,7 @@ use crate::upstream::http1::body::{BodyError, Decoded, Decoder};
 use crate::upstream::http1::head::ResponseHead;
 use crate::upstream::http1::sending::{SendError, Sending};
 use crate::upstream::request::Outgoing;
+use crate::upstream::stream::{BackendStream, ReadHalf, WriteHalf};
 
 pub(crate) use crate::upstream::http1::head::{HeadError, HeadLimits};
 
@@ -42,15 +41,15 @@ const LINGER: Duration = Duration::from_secs(5);
 const EMPTY_LINE: usize = 4;
 
 pub(crate) struct Http1 {
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    reader: ReadHalf,
+    writer: WriteHalf,
 }
 
 /// The body of a response, with the connection that it comes on.
 pub(crate) struct Http1Body {
-    reader: OwnedReadHalf,
+    reader: ReadHalf,
     /// `None` if the request was not sent as a whole before the response began.
-    writer: Option<OwnedWriteHalf>,
+    writer: Option<WriteHalf>,
     /// Sends the rest of it meanwhile.
     rest: Option<AbortOnDropHandle<()>>,
     is_persistent: bool,
@@ -109,7 +108,7 @@ thread_local! {
 // === impl Http1 ===
 
 impl Http1 {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: BackendStream) -> Self {
         let (reader, writer) = stream.into_split();
         Self { reader, writer }
     }
@@ -241,7 +240,7 @@ impl<'a> HeadReader<'a> {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        reader: &mut OwnedReadHalf,
+        reader: &mut ReadHalf,
     ) -> Poll<Result<(ResponseHead, Bytes), Http1Error>> {
         loop {
             let mut bytes = ready!(self.poll_read(cx, reader))?;
@@ -258,11 +257,7 @@ impl<'a> HeadReader<'a> {
     }
 
     /// Reads until the head may be complete: one that comes byte by byte is not parsed each time.
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        reader: &mut OwnedReadHalf,
-    ) -> Poll<Result<Bytes, Http1Error>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, reader: &mut ReadHalf) -> Poll<Result<Bytes, Http1Error>> {
         READ.with_borrow_mut(|memory| {
             loop {
                 let mut buffer = ReadBuf::new(&mut memory[..self.piece]);

@@ -17,13 +17,13 @@ use bytes::Bytes;
 use h2::client::{self, Connection, SendRequest};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response};
-use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::upstream::http2::body::Inboxes;
 use crate::upstream::http2::wire::{Metered, Touched, Wire};
 use crate::upstream::request::{Outgoing, Upload};
+use crate::upstream::stream::BackendStream;
 
 pub(crate) use crate::upstream::http2::body::Http2Body;
 
@@ -74,7 +74,7 @@ struct Ending {
 impl Multiplexed {
     /// The connection runs as a task of its own. Heads of responses have so many bytes at most, as
     /// HTTP/2 counts them.
-    pub(crate) async fn open(stream: TcpStream, header_bytes: usize) -> io::Result<Rc<Self>> {
+    pub(crate) async fn open(stream: BackendStream, header_bytes: usize) -> io::Result<Rc<Self>> {
         let mut builder = client::Builder::new();
         builder.enable_push(false);
         builder.initial_window_size(LARGEST_WINDOW).initial_connection_window_size(LARGEST_WINDOW);

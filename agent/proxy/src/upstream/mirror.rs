@@ -56,6 +56,7 @@ impl Mirrors {
     /// Sends a copy of the request to each backend; its body is copied as it is read.
     pub(crate) fn send<'n>(
         self: &Rc<Self>,
+        pools: &Rc<Pools>,
         names: impl Iterator<Item = &'n BackendName>,
         client: Option<IpAddr>,
         outgoing: &mut Outgoing,
@@ -75,7 +76,7 @@ impl Mirrors {
             let mut copy = Resend::of_head(outgoing).outgoing(upload);
             // Windows of the client's are for what it reads.
             copy.windows = Windows::http1();
-            spawn_local(slot.send(client, copy, watch));
+            spawn_local(slot.send(pools.clone(), client, copy, watch));
         }
         if let Some(copies) = copies {
             outgoing.upload.copy_to(copies);
@@ -98,12 +99,18 @@ impl Slot {
         Some(Self { mirrors: mirrors.clone(), name: name.clone() })
     }
 
-    async fn send(self, client: Option<IpAddr>, copy: Box<Outgoing>, watch: Option<CopyWatch>) {
+    async fn send(
+        self,
+        pools: Rc<Pools>,
+        client: Option<IpAddr>,
+        copy: Box<Outgoing>,
+        watch: Option<CopyWatch>,
+    ) {
         let counters = &self.mirrors.pools.counters;
         let outcome = tokio::select! {
             biased;
             outcome = given_up(watch.as_ref()) => outcome,
-            outcome = self.exchange(client, copy) => outcome,
+            outcome = self.exchange(&pools, client, copy) => outcome,
         };
         counters.mirrored(outcome);
         if let Some(watch) = watch {
@@ -111,9 +118,9 @@ impl Slot {
         }
     }
 
-    async fn exchange(&self, client: Option<IpAddr>, copy: Box<Outgoing>) -> Mirrored {
+    async fn exchange(&self, pools: &Pools, client: Option<IpAddr>, copy: Box<Outgoing>) -> Mirrored {
         let windows = copy.windows.clone();
-        match attempt::send(&self.mirrors.pools, &self.name, client, copy).await {
+        match attempt::send(pools, &self.name, client, copy).await {
             Ok(response) => {
                 if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     discard(response.into_body(), &windows, RESPONSE).await;

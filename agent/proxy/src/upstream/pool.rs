@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use foldhash::quality::FixedState;
-use portcullis_model::{Affinity, Backend, BackendName};
+use portcullis_model::{Affinity, Backend, BackendName, Certificate, ListenerId, ObjectName, ParentKind};
+use rustls::crypto::CryptoProvider;
 
+use crate::core::crypto::provider;
 use crate::core::settings::Upstream;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::request::Room;
+use crate::upstream::tls::Security;
 
 const SWEEP: Duration = Duration::from_secs(10);
 /// Bytes of all request bodies that a core keeps.
@@ -29,12 +32,21 @@ pub(crate) struct Pools {
     pub kept: Rc<Room>,
     snapshot: Rc<SnapshotCell>,
     settings: Upstream,
+    provider: Arc<CryptoProvider>,
+    /// The Gateway whose certificate backends are shown.
+    gateway: Option<ObjectName>,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
+    /// Those of Gateways that show a certificate: connections that one has made in its name are no
+    /// other's.
+    of_gateways: RefCell<HashMap<ObjectName, Rc<Self>, RandomState>>,
 }
 
 /// The endpoints of one backend.
 struct Pool {
     backend: Arc<Backend>,
+    security: Security,
+    /// The certificate that is shown.
+    certificate: Option<Certificate>,
     generation: Cell<u64>,
     endpoints: Vec<Rc<Endpoint>>,
 }
@@ -43,8 +55,33 @@ struct Pool {
 
 impl Pools {
     pub(crate) fn new(settings: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
+        let provider = Arc::new(provider());
+        let (backends, of_gateways) = (RefCell::default(), RefCell::default());
         let kept = Room::new(KEPT_BODIES);
-        Self { counters, kept, snapshot, settings, backends: RefCell::default() }
+        Self { counters, kept, snapshot, settings, provider, gateway: None, backends, of_gateways }
+    }
+
+    /// The pools for what a listener serves.
+    pub(crate) fn serving(self: &Rc<Self>, listener: Option<&ListenerId>) -> Rc<Self> {
+        let Some(listener) = listener.filter(|_| self.snapshot.has_client_certificates()) else {
+            return self.clone();
+        };
+        // A ListenerSet has none of its own.
+        let gateway = match listener.kind {
+            ParentKind::Gateway => &listener.parent,
+            ParentKind::ListenerSet => &listener.gateway,
+        };
+        if !self.snapshot.load().snapshot.client_certificates.contains_key(gateway) {
+            return self.clone();
+        }
+        let mut of_gateways = self.of_gateways.borrow_mut();
+        let pools = of_gateways.entry(gateway.clone()).or_insert_with(|| {
+            let (snapshot, counters) = (self.snapshot.clone(), self.counters.clone());
+            let pools = Self::new(self.settings.clone(), snapshot, counters);
+            let (kept, provider) = (self.kept.clone(), self.provider.clone());
+            Rc::new(Self { gateway: Some(gateway.clone()), kept, provider, ..pools })
+        });
+        pools.clone()
     }
 
     /// Drops connections that have been idle for too long, for ever.
@@ -98,26 +135,45 @@ impl Pools {
             self.backends.borrow_mut().remove(name);
             return None;
         };
+        let certificates = &current.snapshot.client_certificates;
+        let certificate = self.gateway.as_ref().and_then(|gateway| certificates.get(gateway));
         match known {
-            Some(pool) if Arc::ptr_eq(&pool.backend, backend) => {
+            Some(pool) if Arc::ptr_eq(&pool.backend, backend) && pool.certificate.as_ref() == certificate => {
                 pool.generation.set(current.generation);
                 Some(pool)
             }
-            known => Some(self.replace(current.generation, known, backend)),
+            known => Some(self.replace(current.generation, known, backend, certificate)),
         }
     }
 
-    fn replace(&self, generation: u64, known: Option<Rc<Pool>>, backend: &Arc<Backend>) -> Rc<Pool> {
-        let old = known.iter().flat_map(|pool| &pool.endpoints).map(|it| ((it.address, it.protocol), it));
+    fn replace(
+        &self,
+        generation: u64,
+        known: Option<Rc<Pool>>,
+        backend: &Arc<Backend>,
+        certificate: Option<&Certificate>,
+    ) -> Rc<Pool> {
+        let Backend { name, protocol, encryption, .. } = &**backend;
+        // Connections, and sessions of TLS, are those of who was verified by the same terms, and
+        // was shown the same certificate.
+        let known = known.filter(|known| {
+            let Backend { protocol: before, encryption: way, .. } = &*known.backend;
+            (before, way, known.certificate.as_ref()) == (protocol, encryption, certificate)
+        });
+        let security = match &known {
+            Some(known) => known.security.clone(),
+            None => Security::new(encryption, *protocol, certificate, &self.provider),
+        };
+        let old = known.iter().flat_map(|pool| &pool.endpoints).map(|it| (it.address, it));
         let old: HashMap<_, _, RandomState> = old.collect();
-        let endpoints =
-            backend.endpoints.iter().map(|address| match old.get(&(*address, backend.protocol)) {
-                Some(stays) => Rc::clone(stays),
-                None => Endpoint::new(*address, backend.protocol, &self.settings),
-            });
+        let endpoints = backend.endpoints.iter().map(|address| match old.get(address) {
+            Some(stays) => Rc::clone(stays),
+            None => Endpoint::new(*address, *protocol, security.clone(), &self.settings),
+        });
         let endpoints = endpoints.collect();
-        let pool = Rc::new(Pool { backend: backend.clone(), generation: generation.into(), endpoints });
-        self.backends.borrow_mut().insert(backend.name.clone(), pool.clone());
+        let (backend, certificate) = (backend.clone(), certificate.cloned());
+        let pool = Rc::new(Pool { backend, security, certificate, generation: generation.into(), endpoints });
+        self.backends.borrow_mut().insert(name.clone(), pool.clone());
         pool
     }
 
@@ -126,6 +182,9 @@ impl Pools {
         let mut backends = self.backends.borrow_mut();
         backends.retain(|name, _| current.snapshot.backends.get(name.as_str()).is_some());
         backends.values().flat_map(|pool| &pool.endpoints).for_each(|endpoint| endpoint.sweep());
+        let mut of_gateways = self.of_gateways.borrow_mut();
+        of_gateways.retain(|gateway, _| current.snapshot.client_certificates.contains_key(gateway));
+        of_gateways.values().for_each(|pools| pools.sweep());
     }
 }
 

@@ -114,7 +114,7 @@ impl Repeatable {
     ) -> Result<UpstreamResponse, Missed> {
         let mut freshness = Freshness::Any;
         loop {
-            let connected = endpoint.connection(&pools.counters, freshness).await;
+            let connected = endpoint.connection(&pools.counters, freshness, &outgoing.parts).await;
             let connection = connected.map_err(|error| Missed::connect(endpoint.address, error))?;
             let is_kept = connection.reused && freshness == Freshness::Any;
             attempt::adapt(&mut outgoing, &connection);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use portcullis_model as model;
 use portcullis_model::{
-    Action, Affinity, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Entry, Filter,
-    FrontendKey, HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port,
-    PortListeners, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split,
-    Timeouts, TlsTermination, WeightedBackend,
+    Action, Affinity, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Encryption, Entry,
+    Filter, FrontendKey, HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable,
+    Port, PortListeners, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot,
+    Split, Timeouts, TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -65,6 +65,7 @@ pub fn snapshot(
         let backend = Backend {
             name: name.clone(),
             protocol: BackendProtocol::Http1,
+            encryption: Encryption::None,
             affinity: Affinity::None,
             endpoints: endpoints.to_vec(),
         };

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Affinity, Backend, BackendName, BackendProtocol, L4Action, L4Backend, L4Rule, L4Target, Listener,
-    ListenerId, ObjectName, ParentKind, RuleId, ServerNames, Serves, ShardMap, Split,
+    Affinity, Backend, BackendName, BackendProtocol, Encryption, L4Action, L4Backend, L4Rule, L4Target,
+    Listener, ListenerId, ObjectName, ParentKind, RuleId, ServerNames, Serves, ShardMap, Split,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,7 +46,13 @@ pub fn backends(backends: &[(&str, &[SocketAddr])]) -> ShardMap<Arc<Backend>> {
         let (name, protocol) = (BackendName((*name).into()), BackendProtocol::default());
         (
             name.0.clone(),
-            Arc::new(Backend { name, protocol, affinity: Affinity::None, endpoints: endpoints.to_vec() }),
+            Arc::new(Backend {
+                name,
+                protocol,
+                encryption: Encryption::None,
+                affinity: Affinity::None,
+                endpoints: endpoints.to_vec(),
+            }),
         )
     });
     backends.collect()

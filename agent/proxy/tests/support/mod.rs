@@ -8,5 +8,6 @@ pub mod fixture;
 pub mod l4;
 pub mod origin;
 pub mod rules;
+pub mod tls_origin;
 pub mod via;
 pub mod world;

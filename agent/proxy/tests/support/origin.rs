@@ -16,12 +16,12 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 const LOOPBACK: &str = "127.0.0.1";
 
-type Count = Arc<AtomicUsize>;
+pub(super) type Count = Arc<AtomicUsize>;
 
 pub struct Origin {
     pub address: SocketAddr,
@@ -134,7 +134,11 @@ pub async fn serve_pieces(pieces: Vec<String>) -> SocketAddr {
     address
 }
 
-async fn serve(stream: TcpStream, http2: Option<u32>, (requests, produced): (Count, Count)) {
+pub(super) async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    http2: Option<u32>,
+    (requests, produced): (Count, Count),
+) {
     let service = hyper::service::service_fn(move |request| {
         requests.fetch_add(1, Ordering::SeqCst);
         answer(request, produced.clone())

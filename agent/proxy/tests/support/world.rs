@@ -1,14 +1,15 @@
 //! A data plane between real clients and real backends on loopback. A test says which listeners and
 //! rules there are, sends requests, and compares what the backend saw and what the client got.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Affinity, Backend, BackendProtocol, Certificate, FrontendKey, Gateway, HostPattern, Limits, Listener,
-    ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot, TlsTermination,
-    Unserved,
+    Affinity, Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits,
+    Listener, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot,
+    TlsTermination, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -26,6 +27,8 @@ pub struct World {
     pub backends: Vec<Backend>,
     /// The Gateways of the plain and the TLS port.
     pub gateways: [Gateway; 2],
+    /// By Gateway, what backends are shown.
+    pub client_certificates: BTreeMap<ObjectName, Certificate>,
     generation: u64,
 }
 
@@ -50,7 +53,16 @@ impl World {
         let proxy = Proxy::start(settings).unwrap();
         let [plain, tls] = [0, 1].map(|core| proxy.sockets()[core].v4.local_addr().unwrap());
         let gateways = ["gateway"; 2].map(|name| Gateway::new(ObjectName::new("test", name)));
-        Self { proxy, plain, tls, listeners: Vec::new(), backends: Vec::new(), gateways, generation: 0 }
+        Self {
+            proxy,
+            plain,
+            tls,
+            listeners: Vec::new(),
+            backends: Vec::new(),
+            gateways,
+            client_certificates: BTreeMap::new(),
+            generation: 0,
+        }
     }
 
     pub fn http(&mut self, host: &'static str, rules: Vec<RuleSpec>) {
@@ -63,11 +75,22 @@ impl World {
     }
 
     pub fn backend(&mut self, name: &str, protocol: BackendProtocol, endpoints: &[SocketAddr]) {
+        self.encrypted(name, protocol, Encryption::None, endpoints);
+    }
+
+    pub fn encrypted(
+        &mut self,
+        name: &str,
+        protocol: BackendProtocol,
+        encryption: Encryption,
+        endpoints: &[SocketAddr],
+    ) {
         let name = backend_name(name);
         self.backends.retain(|other| other.name != name);
         self.backends.push(Backend {
             name,
             protocol,
+            encryption,
             affinity: Affinity::None,
             endpoints: endpoints.to_vec(),
         });
@@ -110,6 +133,7 @@ impl World {
                 snapshot.frontends.insert(FrontendKey::tcp(address), Arc::new(port));
             }
         }
+        snapshot.client_certificates.clone_from(&self.client_certificates);
         for backend in &self.backends {
             snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend.clone()));
         }

@@ -1,25 +1,44 @@
-//! Statuses of policies.
+//! Statuses of BackendTLSPolicies.
 
 use std::collections::BTreeSet;
 
-use portcullis_api::{Kind, ObjectKey, generation};
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::ObjectName;
 
 use super::View;
 use crate::listener::ListenerKey;
-use crate::policy::backend_tls;
+use crate::policy::backend_tls::{self, Target};
 use crate::route::is_about_streams;
-use crate::status::{Status, policy_status};
+use crate::status::{PolicyVerdict, Status, policy_status};
 use crate::translator::listeners::Tls;
-use crate::{Fault, Grants};
+use crate::{Fault, Grants, Reason};
 
 impl<'s> View<'s> {
     /// `None` if no route of one of our Gateways refers to what the policy targets: then it is not
     /// ours to speak about.
     pub(super) fn policy_status(self, name: &ObjectName) -> Option<Status> {
-        let policy = self.objects.backend_tls_policies.get(name)?;
+        let declared = self.policies.get(name)?;
+        let gateways = self.heeding_gateways(name);
+        let mut faults: Vec<_> =
+            declared.targets.iter().filter_map(|target| self.target_fault(name, target)).collect();
+        // That another policy is in force "MUST" be said, and has a reason of its own.
+        faults.sort_by_key(|fault| fault.reason != Reason::Conflicted);
+        let without_effect = Fault::summary(faults);
+        let verdict = PolicyVerdict {
+            generation: declared.generation,
+            refusal: declared.tls.as_ref().err().or(without_effect.as_ref()),
+            unresolved: declared.unresolved.as_ref(),
+            ignored: &declared.ignored,
+        };
+        let controller = &self.settings.controller_name;
+        let status = policy_status(&verdict, gateways.iter().copied(), controller);
+        (!gateways.is_empty()).then_some(Status::Policy(status))
+    }
+
+    /// The Gateways with a route by which the agents speak to what the policy targets.
+    pub(in crate::translator) fn heeding_gateways(self, policy: &ObjectName) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
-        for service in &self.policies.services(name) {
+        for service in &self.policies.services(policy) {
             let routes = self.routes.referring_to(service);
             let permitted = routes.filter(|(route, _)| self.may_refer(route, service));
             let parents = permitted.flat_map(|(route, attached)| {
@@ -29,22 +48,23 @@ impl<'s> View<'s> {
             let parents = parents.map(|(parent, _)| parent);
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
         }
-        let controller = &self.settings.controller_name;
-        let fault = self.policy_fault(name)?;
-        let status =
-            policy_status(generation(&policy.metadata), &fault, gateways.iter().copied(), controller);
-        (!gateways.is_empty()).then_some(Status::Policy(status))
+        gateways
     }
 
-    fn policy_fault(self, name: &ObjectName) -> Option<Fault> {
-        let targets = self.policies.targets(name);
-        let missing = targets.iter().filter_map(|target| {
-            let service = self.objects.services.get(&target.service);
-            backend_tls::missing(target, service.map(|service| &**service))
-        });
-        let missing: Vec<_> = missing.collect();
-        let unsupported = (missing.len() < targets.len()).then(backend_tls::unsupported);
-        Fault::summary(unsupported.into_iter().chain(missing))
+    /// The fault of a target that is not there, or that another policy is in force for.
+    fn target_fault(self, policy: &ObjectName, target: &Target) -> Option<Fault> {
+        let in_force = self.policies.in_force(target).filter(|in_force| *in_force != policy);
+        if let Some(in_force) = in_force {
+            let port = target.section.as_deref().map(|name| format!(" port {name}")).unwrap_or_default();
+            let message = format!(
+                "BackendTLSPolicy {in_force} is in force for Service {}{port} (the oldest is, then the first by name); \
+                 this one is without effect on it: merge them, or choose another target",
+                target.service
+            );
+            return Some(Fault::not_accepted(Reason::Conflicted, message));
+        }
+        let service = self.objects.services.get(&target.service);
+        backend_tls::missing(target, service.map(|service| &**service))
     }
 
     /// True if the agent has to encrypt for a route at a listener: bytes that are passed on as they

@@ -11,11 +11,12 @@ use bytes::{Buf, Bytes};
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body::{Body as _, Frame};
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::io::AsyncWrite;
 use tokio_util::io::poll_write_buf;
 
 use crate::upstream::http1::head;
 use crate::upstream::request::{Upload, UploadError};
+use crate::upstream::stream::WriteHalf;
 
 /// Bytes of a usual request head.
 const HEAD: usize = 1 << 10;
@@ -69,7 +70,7 @@ impl Sending {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut OwnedWriteHalf,
+        stream: &mut WriteHalf,
     ) -> Poll<Result<(), SendError>> {
         loop {
             // The head waits for the first frame, if there is one: both go out at once.
@@ -81,8 +82,12 @@ impl Sending {
                 }
                 self.sent += written as u64;
             }
+            let is_all = matches!(self.rest, Rest::Nothing);
+            if is_all || next.is_pending() {
+                ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+            }
             match next {
-                _ if matches!(self.rest, Rest::Nothing) => return Poll::Ready(Ok(())),
+                _ if is_all => return Poll::Ready(Ok(())),
                 Poll::Ready(()) => {}
                 Poll::Pending => return Poll::Pending,
             }
@@ -90,7 +95,7 @@ impl Sending {
     }
 
     /// Sends the rest, and leaves the connection open in both directions.
-    pub(crate) async fn finish(mut self, mut stream: OwnedWriteHalf) {
+    pub(crate) async fn finish(mut self, mut stream: WriteHalf) {
         if let Err(error) = poll_fn(|cx| self.poll(cx, &mut stream)).await {
             tracing::debug!(%error, "the response began before its request was sent");
         }

@@ -16,9 +16,9 @@ use std::task::{Context, Poll, ready};
 
 use foldhash::fast::RandomState;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::core::window::{self, Enlarged, Window, Windows};
+use crate::upstream::stream::BackendStream;
 
 /// Bytes that are written at once, at most.
 const LIMIT: usize = 16 << 10;
@@ -65,7 +65,7 @@ pub(super) enum Touched {
 }
 
 struct State {
-    stream: TcpStream,
+    stream: BackendStream,
     flow: Flow,
     /// The socket did not take what the library had to write: it may have read frames then that it
     /// looks at later.
@@ -137,7 +137,7 @@ struct Overrun(u32);
 // === impl Wire ===
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream) -> Rc<Self> {
+    pub(super) fn new(stream: BackendStream) -> Rc<Self> {
         let enlarged = Rc::<Enlarged>::default();
         let state = State { stream, flow: Flow::new(enlarged.clone()), is_blocked: false, read: 0 };
         Rc::new(Self { state: state.into(), enlarged })
@@ -273,7 +273,8 @@ impl State {
         loop {
             flow.write_due();
             if flow.unsent.is_empty() {
-                return Poll::Ready(Ok(()));
+                // TLS takes more than the socket does.
+                return Pin::new(stream).poll_flush(cx);
             }
             while flow.sent < flow.unsent.len() {
                 match ready!(Pin::new(&mut *stream).poll_write(cx, &flow.unsent[flow.sent..]))? {
