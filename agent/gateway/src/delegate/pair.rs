@@ -15,7 +15,7 @@ use super::consent::{Agreement, agree, reference_of};
 use super::limits::{Excess, Limits, combinations};
 use super::sides::Sides;
 use super::{ChildReport, Surroundings};
-use crate::route::{Draft, DraftMatch, ParsedRoute, ParsedRule, RuleFilters, drafts, parse_draft, pattern};
+use crate::route::{Draft, DraftMatch, ParsedMirror, ParsedRoute, ParsedRule, drafts, parse_draft, pattern};
 use crate::{Fault, Reason};
 
 /// By the CRD, of a rule of an HTTPRoute.
@@ -279,7 +279,7 @@ impl<'p> Parent<'p> {
                 .map_err(|error| sides.conflict(rule, child, &error))?;
             let parsed = parse_draft(sides.child.key.kind, &draft, included(rule, child));
             let Some(mut parsed) = parsed else { continue };
-            own_mirrors(&mut parsed, rule, filters);
+            own_mirrors(&mut parsed, rule, reference.map(|(_, listed)| &*listed.mirrors));
             let fault = parsed.faults.iter().find(|fault| fault.is_unacceptable());
             if let Some(fault) = fault {
                 return Err(sides.conflict(rule, child, &not_standalone(fault, ours, theirs)));
@@ -293,16 +293,15 @@ impl<'p> Parent<'p> {
 
 /// Mirrors of the parent's are what they are in a rule of its own: in the combined one they come
 /// first, and look as if the child had written them.
-fn own_mirrors(combined: &mut ParsedRule, parent: &ParsedRule, of_reference: &[HttpRouteFilter]) {
-    let namespace = &parent.id.route.namespace;
-    let of_reference = RuleFilters::parse(of_reference, namespace, &mut Vec::new()).mirrors;
+fn own_mirrors(combined: &mut ParsedRule, parent: &ParsedRule, of_reference: Option<&[ParsedMirror]>) {
+    let of_reference = of_reference.unwrap_or_default();
     let of_rule = parent.filters.mirrors.iter();
     let with_reference = combined.filters.redirect.is_some();
     let of_rule = of_rule.chain(of_reference.iter().filter(|_| with_reference));
     combined.filters.mirrors.iter_mut().zip(of_rule).for_each(|(mirror, own)| mirror.clone_from(own));
     for backend in &mut combined.backend_refs {
         let mirrors = backend.filters.mirrors.iter_mut();
-        mirrors.zip(&of_reference).for_each(|(mirror, own)| mirror.clone_from(own));
+        mirrors.zip(of_reference).for_each(|(mirror, own)| mirror.clone_from(own));
     }
 }
 

@@ -35,12 +35,14 @@ pub enum Delegation {
     Listed(Vec<ChildReference>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ChildReference {
     pub namespace: Arc<str>,
     /// `None`: `*`, every route of the namespace that agrees.
     pub name: Option<Arc<str>>,
     pub weight: u32,
+    /// Of the reference: for what the child brings.
+    pub mirrors: Vec<ParsedMirror>,
 }
 
 const GREATEST_WEIGHT: u32 = 1_000_000;
@@ -108,7 +110,8 @@ impl ParsedBackendRef {
 
     fn as_child(&self) -> ChildReference {
         let name = (&*self.name != "*").then(|| self.name.clone());
-        ChildReference { namespace: self.namespace.clone(), name, weight: self.weight }
+        let mirrors = self.filters.mirrors.clone();
+        ChildReference { namespace: self.namespace.clone(), name, weight: self.weight, mirrors }
     }
 }
 

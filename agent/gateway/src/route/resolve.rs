@@ -12,8 +12,8 @@ use portcullis_model::{
 };
 
 use super::backend::port_name;
-use super::filter::RuleFilters;
-use super::reference::ParsedBackendRef;
+use super::filter::{ParsedMirror, RuleFilters};
+use super::reference::{Delegation, ParsedBackendRef};
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
 use crate::policy::backend_tls::{self, TlsPolicy};
 use crate::{Fault, Reason};
@@ -123,6 +123,10 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
     fn request_rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
         let filters = self.filters(rule, &rule.filters);
+        // Children's rules get them; the route that wrote them is told whether they lead anywhere.
+        if let Some(Delegation::Listed(children)) = &rule.delegation {
+            children.iter().for_each(|child| self.mirrors(rule, &child.mirrors, &mut Vec::new()));
+        }
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
         let compiled = Rule {
             id: rule.id.clone(),
@@ -209,7 +213,12 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     /// which is what the status says; requests go on without it.
     fn filters(&mut self, rule: &ParsedRule, written: &RuleFilters) -> Vec<Filter> {
         let mut filters = written.filters.clone();
-        for mirror in &written.mirrors {
+        self.mirrors(rule, &written.mirrors, &mut filters);
+        filters
+    }
+
+    fn mirrors(&mut self, rule: &ParsedRule, written: &[ParsedMirror], filters: &mut Vec<Filter>) {
+        for mirror in written {
             match self.target(&ParsedBackendRef::of_mirror(mirror)).and_then(Target::for_requests) {
                 Ok(used) => {
                     filters.push(Filter::Mirror(Mirror { backend: used.name(), share: mirror.share }));
@@ -218,7 +227,6 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
                 Err(fault) => self.faults.push(fault.within("requestMirror").within(&rule.label())),
             }
         }
-        filters
     }
 
     fn target(&mut self, reference: &ParsedBackendRef) -> Result<Target, Fault> {
