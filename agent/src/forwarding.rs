@@ -463,7 +463,7 @@ mod tests {
         assert!(forwarding(&snapshot, &able(), |_| false).mechanisms.is_empty(), "not served at all");
     }
 
-    /// What the kernel has let in would go on for the drain time.
+    /// Flows that the kernel has let in would go on for the drain time.
     #[test]
     fn datagrams_that_a_policy_is_about_are_judged_anew() {
         let (mut snapshot, tcp) = world(gateway(), vec![(1, L4Target::Known(name("one")))], FRONTEND);

@@ -63,11 +63,12 @@ pub enum NotForwarding {
     Refused(String),
 }
 
-/// Frontends of TCP and UDP listeners, whoever serves them.
+/// Frontends of TCP and UDP listeners, by whatever they are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct L4Frontends {
     pub served: BTreeSet<FrontendKey>,
-    /// Those of which not even open flows are left to the kernel: each of them is to be judged anew.
+    /// Those of which not even open flows are left to the kernel: each of them is to be judged
+    /// anew.
     pub judged: BTreeSet<FrontendKey>,
 }
 
@@ -97,8 +98,8 @@ pub struct Forwarding {
     changes: Option<Changes>,
     next_look: Instant,
     next_sweep: Instant,
-    /// Frontends whose flows go on: of TCP those of listeners, whoever serves them, of UDP those that
-    /// the kernel forwards. `None` until they are known.
+    /// Frontends whose flows go on: of TCP those of listeners, by whatever they are served, of UDP
+    /// those that the kernel forwards. `None` until they are known.
     kept: Option<BTreeSet<abi::FrontendKey>>,
     /// Frontends whose flows end at once.
     ended: BTreeSet<abi::FrontendKey>,
