@@ -25,7 +25,7 @@ use portcullis_model::{ObjectName, PortKey};
 
 pub use address::{AssignedAddresses, generated_for};
 pub(crate) use address::{
-    Ingress, MOST_PUBLISHED, carried_addresses, cluster_addresses, is_generated_by, served_at,
+    CLUSTER, Ingress, MOST_PUBLISHED, carried_addresses, cluster_addresses, is_generated_by, served_at,
 };
 pub use agents::{AgentPod, Agents};
 pub use diff::{Operation, diff, without_clashes};

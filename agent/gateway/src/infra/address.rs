@@ -11,6 +11,9 @@ use portcullis_model::ObjectName;
 use super::name::generated_name;
 use super::object::{is_generated, is_of_controller, owner_of};
 
+/// The `routability` of addresses that are reached within the cluster only.
+pub(crate) const CLUSTER: &str = "Cluster";
+
 /// `maxItems` of a Gateway's `status.addresses`: a status with more is refused as a whole.
 pub(crate) const MOST_PUBLISHED: usize = 16;
 

@@ -14,6 +14,7 @@ use portcullis_api::{Kind, Objects};
 use portcullis_model::{AccessLog, AddressRange, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
 use serde_json::{Map, Value};
 
+use super::address::CLUSTER;
 use super::limits;
 use super::syntax::{billionths, is_label_value, is_qualified_name};
 use crate::Fault;
@@ -110,6 +111,12 @@ pub enum Logging {
     On,
 }
 
+/// True if a Gateway asks for addresses, and for none but the cluster's.
+fn is_for_cluster_only(gateway: &Gateway) -> bool {
+    let addresses = gateway.spec.addresses.as_deref().unwrap_or_default();
+    !addresses.is_empty() && addresses.iter().all(|it| it.routability.as_deref() == Some(CLUSTER))
+}
+
 impl ServiceType {
     /// As Services spell it.
     pub fn as_str(self) -> &'static str {
@@ -157,7 +164,25 @@ impl Parameters {
             parameters.overlay(spec)?;
         }
         parameters.check()?;
+        if is_for_cluster_only(gateway) {
+            parameters.keep_in_cluster()?;
+        }
         Ok(parameters)
+    }
+
+    /// Without what would let in clients from outside, whose Gateway asks not to be reached from
+    /// there.
+    fn keep_in_cluster(&mut self) -> Result<(), Fault> {
+        if self.host_ports == HostPorts::On {
+            return Err(Fault::invalid_parameters(
+                "hostPorts: the Gateway's spec.addresses ask for routability Cluster only",
+            ));
+        }
+        self.service_type = ServiceType::ClusterIp;
+        self.external_traffic_policy = None;
+        self.load_balancer_class = None;
+        self.node_ports = None;
+        Ok(())
     }
 
     /// The Gateway as it is served.

@@ -10,7 +10,7 @@ use portcullis_api::types::gateways::Gateway;
 use portcullis_model::PortKey;
 use serde_json::{Value, json};
 
-use super::{MANAGER, Mode, NodePorts, Parameters, SERVICE_PROXY_LABEL, ServiceType, pods};
+use super::{CLUSTER, MANAGER, Mode, NodePorts, Parameters, SERVICE_PROXY_LABEL, ServiceType, pods};
 
 pub(super) fn service(
     gateway: &Gateway,
@@ -39,21 +39,17 @@ pub(super) fn service(
 fn spec(gateway: &Gateway, ports: &BTreeSet<PortKey>, parameters: &Parameters) -> ServiceSpec {
     let mut spec =
         ServiceSpec { ports: Some(ports.iter().map(service_port).collect()), ..ServiceSpec::default() };
-    let addresses = requested(gateway);
+    let [addresses, in_cluster] = ["", CLUSTER].map(|routability| requested(gateway, routability));
     spec.ip_family_policy.clone_from(&parameters.ip_family_policy);
     spec.ip_families = (!parameters.ip_families.is_empty()).then(|| parameters.ip_families.clone());
     spec.type_ = Some(parameters.service_type.as_str().to_owned());
     match parameters.service_type {
         ServiceType::ClusterIp | ServiceType::NodePort => {
-            spec.cluster_ip = addresses.first().map(ToString::to_string);
-            spec.cluster_ips =
-                (addresses.len() == 2).then(|| addresses.iter().map(ToString::to_string).collect());
-            if addresses.len() == 2 {
-                spec.ip_family_policy = Some("RequireDualStack".to_owned());
-            }
+            take_cluster_addresses(&mut spec, one_of_each_family(addresses.into_iter().chain(in_cluster)));
             spec.external_traffic_policy = parameters.external_traffic_policy.clone();
         }
         ServiceType::LoadBalancer => {
+            take_cluster_addresses(&mut spec, in_cluster);
             spec.load_balancer_ip = addresses.first().map(ToString::to_string);
             spec.external_traffic_policy = parameters.external_traffic_policy.clone();
             spec.load_balancer_class = parameters.load_balancer_class.clone();
@@ -62,16 +58,27 @@ fn spec(gateway: &Gateway, ports: &BTreeSet<PortKey>, parameters: &Parameters) -
     spec
 }
 
+fn take_cluster_addresses(spec: &mut ServiceSpec, addresses: Vec<IpAddr>) {
+    spec.cluster_ip = addresses.first().map(ToString::to_string);
+    if addresses.len() == 2 {
+        spec.cluster_ips = Some(addresses.iter().map(ToString::to_string).collect());
+        spec.ip_family_policy = Some("RequireDualStack".to_owned());
+    }
+}
+
 /// "This would generate a `Service` with `clusterIP` or `loadBalancerIP`": the first address of
 /// each family, which is all that a Service can take.
-fn requested(gateway: &Gateway) -> Vec<IpAddr> {
+fn requested(gateway: &Gateway, routability: &str) -> Vec<IpAddr> {
     let addresses = gateway.spec.addresses.iter().flatten();
     let addresses = addresses.filter(|address| {
         address.r#type.as_deref().unwrap_or("IPAddress") == "IPAddress"
-            && address.routability.as_deref().unwrap_or_default().is_empty()
+            && address.routability.as_deref().unwrap_or_default() == routability
     });
+    one_of_each_family(addresses.filter_map(|address| address.value.as_deref()?.parse().ok()))
+}
+
+fn one_of_each_family(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut families = Vec::<IpAddr>::new();
-    let addresses = addresses.filter_map(|address| address.value.as_deref()?.parse::<IpAddr>().ok());
     for address in addresses {
         if families.iter().all(|known| known.is_ipv4() != address.is_ipv4()) {
             families.push(address);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use portcullis_api::types::gateways::{Gateway, GatewayAddresses, GatewayStatusAddresses};
 
-use crate::infra::{AssignedAddresses, Ingress, MOST_PUBLISHED};
+use crate::infra::{AssignedAddresses, CLUSTER, Ingress, MOST_PUBLISHED};
 use crate::{Fault, Reason, Settings};
 
 /// The addresses of a Gateway, with what is wrong with those asked for.
@@ -18,6 +18,8 @@ pub(crate) struct Addresses {
     /// The addresses that clients are to use. Behind a load balancer they are where it is reached,
     /// not the cluster's address behind it.
     published: Vec<Ingress>,
+    /// Those asked for with routability `Cluster`.
+    clustered: Vec<IpAddr>,
     /// An address of a type that is not supported: the Gateway is not accepted.
     pub(crate) unsupported: Option<Fault>,
     /// An address that cannot be used: the Gateway is not (fully) programmed.
@@ -32,6 +34,7 @@ struct Draft<'a> {
     /// The published addresses that no Gateway may have, with the reason.
     foreign: BTreeMap<IpAddr, String>,
     usable: Vec<IpAddr>,
+    clustered: Vec<IpAddr>,
     unsupported: Vec<Fault>,
     unusable: Vec<Fault>,
 }
@@ -41,6 +44,9 @@ enum Request {
     Ip(IpAddr),
     /// An entry without value: "the implementation assigns" one.
     Any,
+    /// "An IPAddress is a Kubernetes Service ClusterIP" (`GatewayAddressRoutabilityCluster`), this
+    /// one or whichever the Gateway's Service has.
+    Cluster(Option<IpAddr>),
     Unsupported(String),
     Unusable(String),
 }
@@ -60,17 +66,21 @@ impl Addresses {
         let requests: Vec<_> = written.iter().map(Request::of).collect();
         let is_open = requests.is_empty() || requests.contains(&Request::Any);
         let chosen = assigned.filter(|_| is_open);
+        let in_cluster = requests.iter().any(|request| matches!(request, Request::Cluster(_)));
         let asks_for = |address: &IpAddr| {
-            written
-                .iter()
-                .any(|it| it.value.as_deref().and_then(|value| value.parse().ok()) == Some(*address))
+            let is_cluster = || assigned.is_some_and(|assigned| assigned.cluster.contains(address));
+            (in_cluster && is_cluster())
+                || written
+                    .iter()
+                    .any(|it| it.value.as_deref().and_then(|value| value.parse().ok()) == Some(*address))
         };
         let all = chosen.into_iter().flat_map(|chosen| &chosen.all).copied();
         let others: Vec<IpAddr> = all.filter(|address| !asks_for(address)).collect();
         let given = assigned.into_iter().flat_map(|it| it.published.iter().chain(&it.cluster));
         let foreign = given.filter_map(|address| Some((*address, foreign(address)?))).collect();
         let mut draft = Draft { assigned, foreign, ..Draft::default() };
-        if others.is_empty() {
+        // Where the cluster's own address is asked for, a load balancer's is all that is open.
+        if others.is_empty() && !(in_cluster && assigned.is_some()) {
             let default = requests.is_empty().then_some(Request::Any);
             requests.into_iter().chain(default).for_each(|request| draft.add(request, settings));
         } else {
@@ -122,7 +132,10 @@ impl Addresses {
             .map(|ingress| GatewayStatusAddresses {
                 r#type: Some(ingress.address_type().to_owned()),
                 value: ingress.to_string(),
-                routability: None,
+                routability: match ingress {
+                    Ingress::Ip(address) if self.clustered.contains(address) => Some(CLUSTER.to_owned()),
+                    _ => None,
+                },
             })
             .collect()
     }
@@ -141,19 +154,42 @@ impl Draft<'_> {
                 );
                 self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, message));
             }
-            Request::Ip(address) => match self.foreign.get(&address) {
-                None => self.take(address),
-                Some(reason) => {
-                    let message =
-                        format!("address {address} was published for the Gateway's Service, but {reason}");
-                    self.unusable.push(Fault::not_programmed(Reason::AddressNotUsable, message));
-                }
-            },
+            Request::Ip(address) => self.take_own(address),
+            Request::Cluster(value) => self.take_of_cluster(value),
             Request::Any => self.take_defaults(settings),
             Request::Unsupported(message) => {
                 self.unsupported.push(Fault::not_accepted(Reason::UnsupportedAddress, message));
             }
             Request::Unusable(message) => {
+                self.unusable.push(Fault::not_programmed(Reason::AddressNotUsable, message));
+            }
+        }
+    }
+
+    /// Addresses of the Gateway's Service that only clients within the cluster reach.
+    fn take_of_cluster(&mut self, value: Option<IpAddr>) {
+        let Some(assigned) = self.assigned else {
+            let message = "routability \"Cluster\" means the address of a Service, and there is no cluster here: leave it out";
+            return self.unusable.push(Fault::not_programmed(Reason::AddressNotUsable, message));
+        };
+        let is_meant = |address: &&IpAddr| value.is_none_or(|value| value == **address);
+        let found: Vec<_> = assigned.cluster.iter().filter(is_meant).copied().collect();
+        if let Some(value) = value.filter(|_| found.is_empty()) {
+            let message = format!("address {value} is not the Gateway's Service's own in the cluster");
+            self.unusable.push(Fault::not_programmed(Reason::AddressNotAssigned, message));
+        }
+        for address in found {
+            self.clustered.push(address);
+            self.take_own(address);
+        }
+    }
+
+    fn take_own(&mut self, address: IpAddr) {
+        match self.foreign.get(&address) {
+            None => self.take(address),
+            Some(reason) => {
+                let message =
+                    format!("address {address} was published for the Gateway's Service, but {reason}");
                 self.unusable.push(Fault::not_programmed(Reason::AddressNotUsable, message));
             }
         }
@@ -191,6 +227,7 @@ impl Draft<'_> {
         Addresses {
             usable: self.usable,
             published,
+            clustered: self.clustered,
             unsupported: Fault::summary(self.unsupported),
             unusable: Fault::summary(self.unusable),
         }
@@ -218,10 +255,22 @@ impl Request {
         if r#type != "IPAddress" {
             return Self::Unsupported(format!("addresses of type {type} are not supported; use IPAddress"));
         }
-        if let Some(routability) = request.routability.as_deref().filter(|it| !it.is_empty()) {
-            return Self::Unusable(format!(
-                "routability {routability:?} of an address is not supported: leave it out"
-            ));
+        match request.routability.as_deref() {
+            None | Some("") => {}
+            Some(CLUSTER) => {
+                let value = request.value.as_deref().filter(|value| !value.is_empty());
+                return match value.map(str::parse).transpose() {
+                    Ok(value) => Self::Cluster(value),
+                    Err(_) => {
+                        Self::Unusable(format!("address {:?} is no IP address", value.unwrap_or_default()))
+                    }
+                };
+            }
+            Some(other) => {
+                return Self::Unusable(format!(
+                    "routability {other:?} of an address is not supported: use Cluster, or leave it out"
+                ));
+            }
         }
         let Some(value) = request.value.as_deref().filter(|value| !value.is_empty()) else {
             return Self::Any;

@@ -186,6 +186,7 @@ fn gateway(namespace: &str, dice: &mut Dice) -> Value {
     let addresses = match dice.roll(6) {
         0 => json!([{"value": "192.0.2.9"}]),
         1 => json!([{"type": "Hostname", "value": "x.example"}]),
+        2 => json!([{"routability": "Cluster"}, {"routability": dice.pick(&["", "Cluster"])}]),
         _ => Value::Null,
     };
     let spec = json!({
