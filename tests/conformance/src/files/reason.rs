@@ -22,14 +22,6 @@ pub(super) struct Reason {
 
 pub(super) const REASONS: &[Reason] = &[
     Reason {
-        name: "TLS to backends",
-        why: "BackendTLSPolicy and `spec.tls.backend` are not supported yet; requests are answered with an error instead of being sent in plaintext",
-        explains: |_, fault| {
-            fault.message.contains("TLS to backends is not supported yet")
-                || fault.message.contains("wants TLS to Service")
-        },
-    },
-    Reason {
         name: "client certificates",
         why: "`spec.tls.frontend` is not supported yet; its listeners are refused, because they would let all clients in",
         explains: |_, fault| fault.message.starts_with("client certificate validation"),
@@ -71,6 +63,12 @@ pub(super) const REASONS: &[Reason] = &[
 
 /// Reasons that tests of the suite want to see.
 const ASKED_FOR: &[(&str, &[&str])] = &[
+    ("backendtlspolicy-conflict-resolution", &["Conflicted"]),
+    (
+        "backendtlspolicy-invalid-ca-certificate-ref",
+        &["InvalidBackendTLSPolicy", "InvalidCACertificateRef", "NoValidCACertificate"],
+    ),
+    ("backendtlspolicy-invalid-kind", &["InvalidBackendTLSPolicy", "InvalidKind", "NoValidCACertificate"]),
     ("gateway-invalid-listeners-unsupported-protocol", &["UnsupportedProtocol"]),
     ("gateway-invalid-parameters-ref", &["InvalidParameters"]),
     ("gateway-invalid-route-kind", &["InvalidRouteKinds"]),
