@@ -323,6 +323,7 @@ mod tests {
             hostname: HostPattern::Any,
             serves: Serves::Tcp(Arc::new(rule)),
             admission: Arc::default(),
+            filters: Arc::default(),
         };
         let frontend = FrontendKey::tcp(at.parse().unwrap());
         let listeners = PortListeners::of(Arc::new(listener));

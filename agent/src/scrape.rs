@@ -67,6 +67,7 @@ fn traffic(stats: Stats) -> Traffic {
     });
     let failures = stats.handshake_failures.into_iter().map(|(failure, count)| (failure.name(), count));
     let answers = stats.answers.into_iter().map(|(reason, count)| (reason.name(), count));
+    let auth = stats.auth.into_iter().map(|(outcome, count)| (outcome.name(), count));
     Traffic {
         gateways: gateways.collect(),
         listeners: listeners.collect(),
@@ -76,6 +77,7 @@ fn traffic(stats: Stats) -> Traffic {
         handshake_failures: failures.collect(),
         unrouted: stats.unrouted,
         own_answers: answers.collect(),
+        auth: auth.collect(),
         access_log_lost: stats.access_log_lost,
         upstream_connects: stats.upstream_connects,
         upstream_connect_failures: stats.upstream_connect_failures,

@@ -300,7 +300,7 @@ mod tests {
             name: name.into(),
         };
         let hostname = HostPattern::parse(name).unwrap();
-        Arc::new(Listener { id, hostname, serves, admission: Arc::new(admission) })
+        Arc::new(Listener { id, hostname, serves, admission: Arc::new(admission), filters: Arc::default() })
     }
 
     fn served(key: PortKey, listeners: Vec<Arc<Listener>>) -> Served {

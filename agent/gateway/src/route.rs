@@ -7,8 +7,10 @@
 mod backend;
 mod draft;
 mod duration;
+pub(crate) mod external_auth;
 mod filter;
 mod grpc;
+mod header;
 mod http;
 mod kind;
 mod matches;
@@ -16,6 +18,7 @@ pub(crate) mod pattern;
 mod reference;
 mod resolve;
 mod retry;
+mod service_reference;
 mod stream;
 mod table;
 mod tcp;
@@ -39,10 +42,11 @@ pub use reference::{ChildReference, Delegation, ParsedBackendRef};
 pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
 pub use table::table_entries;
 
-pub(crate) use draft::{Draft, DraftMatch};
+pub(crate) use draft::{Draft, DraftMatch, Inherited};
 pub(crate) use kind::{carried_by, drafts, failure, is_about_streams, parse_draft, print_draft};
 pub(crate) use pattern::compiling_once;
 pub(crate) use resolve::not_permitted;
+pub(crate) use service_reference::Referred;
 
 /// A route as far as it can be understood without looking at any other object.
 #[derive(Clone, Debug)]
@@ -197,6 +201,13 @@ impl ParsedRule {
             Some(name) => format!("rule {} ({name})", self.id.index),
             None => format!("rule {}", self.id.index),
         }
+    }
+
+    /// Every reference to a backend, those of filters included.
+    pub(crate) fn references(&self) -> impl Iterator<Item = Referred<'_>> {
+        let of_backends = self.backend_refs.iter().flat_map(|to| to.filters.services());
+        let backends = self.backend_refs.iter().map(ParsedBackendRef::referred);
+        self.filters.services().chain(backends).chain(of_backends)
     }
 
     fn is_unacceptable(&self) -> bool {

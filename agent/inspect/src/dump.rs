@@ -155,6 +155,9 @@ fn dump_listener(listener: &Listener) -> Value {
         Serves::NoCertificate => object([("certificates", json!([]))]),
     });
     value.extend(dump_admission(&listener.admission));
+    if !listener.filters.is_empty() {
+        value.insert("filters".to_owned(), json!(listener.filters));
+    }
     Value::Object(value)
 }
 

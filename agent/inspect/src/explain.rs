@@ -244,6 +244,11 @@ impl Answer<'_> {
         for budget in budgets {
             self.line("budget", &format!("{}; more are refused", text::budget_text(budget)));
         }
+        if !listener.filters.is_empty() {
+            let filters = serde_json::to_string(&listener.filters);
+            let filters = filters.unwrap_or_else(|error| format!("cannot be shown: {error}"));
+            self.line("passes", &format!("{filters}, which may change what rules see"));
+        }
     }
 
     fn rule(&mut self, routes: &RouteTable) {

@@ -67,6 +67,8 @@ pub struct Traffic {
     pub unrouted: u64,
     /// By reason.
     pub own_answers: Vec<(&'static str, u64)>,
+    /// Questions to external auth services, by outcome.
+    pub auth: Vec<(&'static str, u64)>,
     pub access_log_lost: u64,
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
@@ -330,6 +332,12 @@ fn requests(registry: &mut Registry, traffic: &Traffic) {
     );
     let help = "Requests that the gateway answered itself, by reason";
     registry.register("http_server_own_answers", help, by_reason(&traffic.own_answers));
+    let help = "Questions to external auth services, by outcome";
+    let questions = Family::<OutcomeLabels, Counter>::default();
+    for (outcome, count) in &traffic.auth {
+        questions.get_or_create(&OutcomeLabels { outcome }).inc_by(*count);
+    }
+    registry.register("http_server_external_auth", help, questions);
 }
 
 fn connections(registry: &mut Registry, traffic: &Traffic) {
@@ -566,6 +574,7 @@ mod tests {
                     refused_by_kernel: 15,
                 }],
                 own_answers: vec![("no_route", 4)],
+                auth: vec![("denied", 6)],
                 handshake_failures: vec![("timeout", 5)],
                 ..Traffic::default()
             },
@@ -608,6 +617,7 @@ mod tests {
             format!("network_server_budget_refused_total{{{budget},enforced_by=\"kernel\"}} 15"),
             format!("network_server_budget_refused_total{{{budget},enforced_by=\"userspace\"}} 14"),
             "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
+            "http_server_external_auth_total{outcome=\"denied\"} 6".to_owned(),
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
             "portcullis_l4_frontends{mechanism=\"kernel\",reason=\"\"} 2".to_owned(),

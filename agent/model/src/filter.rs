@@ -6,7 +6,7 @@ use std::fmt;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
-use crate::{BackendName, Cors, Scheme};
+use crate::{BackendName, Cors, ExternalAuth, Scheme};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Filter {
@@ -16,6 +16,8 @@ pub enum Filter {
     /// Boxed: it is large, and few rules have one.
     Cors(Box<Cors>),
     Mirror(Mirror),
+    /// Boxed for the same reason.
+    ExternalAuth(Box<ExternalAuth>),
 }
 
 /// Applied in the order remove, set, add.
@@ -80,7 +82,11 @@ impl Filter {
     pub fn cors(&self) -> Option<&Cors> {
         match self {
             Self::Cors(cors) => Some(cors),
-            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) | Self::Mirror(_) => None,
+            Self::RequestHeaders(_)
+            | Self::ResponseHeaders(_)
+            | Self::Rewrite(_)
+            | Self::Mirror(_)
+            | Self::ExternalAuth(_) => None,
         }
     }
 
@@ -88,7 +94,11 @@ impl Filter {
     pub fn mirror(&self) -> Option<&BackendName> {
         match self {
             Self::Mirror(mirror) => Some(&mirror.backend),
-            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) | Self::Cors(_) => None,
+            Self::RequestHeaders(_)
+            | Self::ResponseHeaders(_)
+            | Self::Rewrite(_)
+            | Self::Cors(_)
+            | Self::ExternalAuth(_) => None,
         }
     }
 }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Admission, Certificate, HostPattern, L4Rule, ObjectName, ParentKind, RouteTable, ServerNames};
+use crate::{
+    Admission, Certificate, ExternalAuth, Failure, HostPattern, L4Rule, ObjectName, ParentKind, RouteTable,
+    ServerNames,
+};
 
 /// Names are unique only within the object that defines the listener, so all four parts are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +29,8 @@ pub struct Listener {
     pub hostname: HostPattern,
     pub serves: Serves,
     pub admission: Arc<Admission>,
+    /// Requests pass these, in order, before a route is looked for.
+    pub filters: Arc<[ListenerFilter]>,
 }
 
 /// The service that a listener gives to the traffic it takes.
@@ -57,6 +62,15 @@ pub struct TlsTermination {
     pub certificates: Arc<[Certificate]>,
 }
 
+/// A filter of a listener, through which requests pass before a route is looked for (GEP-5224).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum ListenerFilter {
+    ExternalAuth(ExternalAuth),
+    /// One that cannot be applied: no request passes.
+    #[serde(serialize_with = "failure")]
+    Fail(Failure),
+}
+
 // === impl ListenerId ===
 
 /// `Gateway infra/web listener https`, as messages and logs name it.
@@ -81,6 +95,7 @@ impl PartialEq for Listener {
             && self.id == other.id
             && self.hostname == other.hostname
             && self.admission == other.admission
+            && self.filters == other.filters
     }
 }
 
@@ -159,4 +174,8 @@ impl PartialEq for Serves {
             _ => false,
         }
     }
+}
+
+fn failure<S: serde::Serializer>(failure: &Failure, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(failure)
 }

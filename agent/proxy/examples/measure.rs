@@ -138,6 +138,7 @@ fn frontend(address: SocketAddr, serves: Serves) -> (FrontendKey, Arc<Port>) {
         hostname: HostPattern::Any,
         serves,
         admission: Arc::default(),
+        filters: Arc::default(),
     }));
     let frontend = FrontendKey::tcp(address);
     let gateway = Arc::new(Gateway::new(gateway));

@@ -6,7 +6,9 @@
 //! know it: they take any [`Head`](crate::core::head::Head).
 
 pub(crate) mod answer;
+pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod change;
 pub(crate) mod connection;
 pub(crate) mod cors;
 pub(crate) mod decide;

@@ -35,6 +35,7 @@ use crate::core::snapshot::{self, SnapshotCell};
 use crate::core::socket::{self, CoreSockets, Sockets};
 use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
+use crate::http::auth::Authorizer;
 use crate::http::connection;
 use crate::http::forward::Forwarder;
 use crate::http::headers::Via;
@@ -214,6 +215,7 @@ impl Core {
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
+        let authorizer = Authorizer { pools: pools.clone(), timeout: settings.upstream.auth };
         let forwarder = Forwarder {
             mirrors: Mirrors::new(pools.clone()),
             pools,
@@ -221,7 +223,7 @@ impl Core {
             too_large: LogLimit::default(),
             tls_failed: LogLimit::default(),
         };
-        let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder });
+        let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder, authorizer });
         let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });
         Self {
             settings,

@@ -6,7 +6,7 @@ use portcullis_api::types::grpcroutes::GrpcMethodMatch;
 use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch, HttpRouteTimeouts};
 use portcullis_api::types::shared::{HeaderModifier, HeaderValue, HttpRouteFilter, NamedMatch};
 
-use crate::route::{Draft, DraftMatch};
+use crate::route::{Draft, DraftMatch, Inherited};
 use crate::route::{parse_duration, pattern};
 
 /// Two elements that cannot be combined, each in the words of its owner.
@@ -67,8 +67,11 @@ pub(super) fn rest(
     let mut theirs =
         child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
     let of_reference = extended(of_reference, parent, child);
+    let mut inherited =
+        Inherited { of_rule: referring(&parent.filters), of_backends: referring(&of_reference) };
     if theirs.iter().any(|filter| filter.r#type == "RequestRedirect") {
         theirs = filters(&of_reference, theirs)?;
+        inherited.of_rule += inherited.of_backends;
     }
     let mut backend_refs = Vec::with_capacity(child.backend_refs.len());
     for reference in &child.backend_refs {
@@ -87,6 +90,7 @@ pub(super) fn rest(
         timeouts: stricter(parent.timeouts.as_ref(), child.timeouts.as_ref()),
         retry: child.retry.clone().or_else(|| parent.retry.clone()),
         session: child.session.clone().or_else(|| parent.session.clone()),
+        inherited,
         ..Draft::default()
     })
 }
@@ -308,6 +312,11 @@ fn filters(
         ));
     }
     Ok(combined)
+}
+
+/// The number of filters that refer to a service.
+fn referring(filters: &[HttpRouteFilter]) -> usize {
+    filters.iter().filter(|filter| filter.external_auth.is_some()).count()
 }
 
 /// A filter of one of the child's backends comes after those of the rule, whose say would be the

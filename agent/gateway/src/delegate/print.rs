@@ -15,7 +15,9 @@ use super::assemble::Item;
 use super::{Ephemeral, Family, Names};
 use crate::Grants;
 use crate::default_scope::DefaultScope;
-use crate::route::{Draft, ParsedBackendRef, ParsedRoute, ParsedRule, not_permitted, print_draft};
+use crate::route::{
+    Draft, ParsedBackendRef, ParsedRoute, ParsedRule, Referred, RuleFilters, not_permitted, print_draft,
+};
 
 /// By the CRD, of a ReferenceGrant.
 const TARGETS_OF_A_GRANT: usize = 16;
@@ -47,10 +49,11 @@ impl Family {
         let rules = self.printed().iter().flat_map(|part| &part.route.rules);
         let mut services = BTreeMap::<_, BTreeSet<_>>::new();
         for rule in rules {
-            let backends = rule.backend_refs.iter().cloned().chain(mirrors(rule).map(|(_, to)| to));
-            for to in backends.filter(is_service) {
-                if may_refer(grants, kind, &to.owner, &to) && !may_refer(grants, kind, own, &to) {
-                    services.entry(to.namespace).or_default().insert(to.name);
+            let mirrors: Vec<_> = mirrors(rule).map(|(_, to)| to).collect();
+            let mirrors = mirrors.iter().map(ParsedBackendRef::referred);
+            for to in rule.references().chain(mirrors).filter(|to| is_service(*to)) {
+                if may_refer(grants, kind, to.owner, to) && !may_refer(grants, kind, own, to) {
+                    services.entry(to.namespace.clone()).or_default().insert(to.name.clone());
                 }
             }
         }
@@ -104,12 +107,12 @@ fn mirrors(rule: &ParsedRule) -> impl Iterator<Item = (MirrorPlace, ParsedBacken
     })
 }
 
-fn is_service(to: &ParsedBackendRef) -> bool {
-    Kind::of(&to.group, &to.kind) == Some(Kind::Service)
+fn is_service(to: Referred<'_>) -> bool {
+    Kind::of(to.group, to.kind) == Some(Kind::Service)
 }
 
-fn may_refer(grants: Grants<'_>, kind: Kind, namespace: &str, to: &ParsedBackendRef) -> bool {
-    grants.permits(kind, namespace, Kind::Service, &to.namespace, &to.name)
+fn may_refer(grants: Grants<'_>, kind: Kind, namespace: &str, to: Referred<'_>) -> bool {
+    grants.permits(kind, namespace, Kind::Service, to.namespace, to.name)
 }
 
 // === impl Ephemeral ===
@@ -146,10 +149,10 @@ impl Ephemeral {
         for (at, item) in self.items.iter().enumerate() {
             let further: String = item.further.iter().map(|id| format!(" + {id}")).collect();
             lines += &format!("rules[{at}]: {}{further}\n", item.rule.id);
-            for (backend, to) in item.refused(kind, grants) {
+            for (place, to) in item.refused(kind, grants) {
                 let service = ObjectName::new(to.namespace.clone(), to.name.clone());
-                let why = not_permitted(kind, &to.owner, &service).message;
-                lines += &format!("rules[{at}].backendRefs[{backend}]: leads nowhere, since {why}\n");
+                let why = not_permitted(kind, to.owner, &service).message;
+                lines += &format!("rules[{at}]{place}: leads nowhere, since {why}\n");
             }
             for (place, to) in item.refused_mirrors(kind, grants) {
                 let service = ObjectName::new(to.namespace.clone(), to.name.clone());
@@ -211,8 +214,15 @@ impl fmt::Display for MirrorPlace {
 impl Item {
     fn printed(&self, kind: Kind, grants: Grants<'_>) -> Draft {
         let mut draft = self.draft.clone();
-        for (at, _) in self.refused(kind, grants) {
-            if let Some(reference) = draft.backend_refs.get_mut(at) {
+        print_filters(&mut draft.filters, &self.rule.filters, kind, grants);
+        for (reference, parsed) in draft.backend_refs.iter_mut().zip(&self.rule.backend_refs) {
+            print_filters(
+                reference.filters.as_deref_mut().unwrap_or_default(),
+                &parsed.filters,
+                kind,
+                grants,
+            );
+            if is_refused(parsed.referred(), kind, grants) {
                 reference.group = Some(REFUSED_GROUP.to_owned());
                 reference.kind = Some(REFUSED_KIND.to_owned());
             }
@@ -226,23 +236,39 @@ impl Item {
         draft
     }
 
-    /// The same of mirrors.
+    /// The mirrors whose Services their author has no right to refer to.
     fn refused_mirrors<'i>(
         &'i self,
         kind: Kind,
         grants: Grants<'i>,
     ) -> impl Iterator<Item = (MirrorPlace, ParsedBackendRef)> + 'i {
-        let mirrors = mirrors(&self.rule).filter(|(_, to)| is_service(to));
-        mirrors.filter(move |(_, to)| !may_refer(grants, kind, &to.owner, to))
+        mirrors(&self.rule).filter(move |(_, to)| is_refused(to.referred(), kind, grants))
     }
 
-    /// The Services that its author has no right to refer to, by position.
-    fn refused<'i>(
-        &'i self,
-        kind: Kind,
-        grants: Grants<'i>,
-    ) -> impl Iterator<Item = (usize, &'i ParsedBackendRef)> {
-        let backends = self.rule.backend_refs.iter().enumerate().filter(|(_, to)| is_service(to));
-        backends.filter(move |(_, to)| !may_refer(grants, kind, &to.owner, to))
+    /// The other Services that its author has no right to refer to, by place.
+    fn refused(&self, kind: Kind, grants: Grants<'_>) -> Vec<(String, Referred<'_>)> {
+        let of_rule = self.rule.filters.services().map(|to| (".filters".to_owned(), to));
+        let backends = self.rule.backend_refs.iter().enumerate();
+        let of_backends = backends.flat_map(|(at, backend)| {
+            let place = format!(".backendRefs[{at}]");
+            let filters = backend.filters.services().map(|to| (format!(".backendRefs[{at}].filters"), to));
+            filters.chain([(place, backend.referred())]).collect::<Vec<_>>()
+        });
+        of_rule.chain(of_backends).filter(|(_, to)| is_refused(*to, kind, grants)).collect()
     }
+}
+
+/// Services of filters that the author has no right to refer to lead nowhere, too.
+fn print_filters(written: &mut [HttpRouteFilter], parsed: &RuleFilters, kind: Kind, grants: Grants<'_>) {
+    let written = written.iter_mut().filter_map(|filter| filter.external_auth.as_mut());
+    for (written, to) in written.zip(parsed.services()) {
+        if is_refused(to, kind, grants) {
+            written.backend_ref.group = Some(REFUSED_GROUP.to_owned());
+            written.backend_ref.kind = Some(REFUSED_KIND.to_owned());
+        }
+    }
+}
+
+fn is_refused(to: Referred<'_>, kind: Kind, grants: Grants<'_>) -> bool {
+    is_service(to) && !may_refer(grants, kind, to.owner, to)
 }

@@ -35,7 +35,10 @@ fn conditions(item: &Item) -> String {
     let Draft { filters, timeouts, retry, session, .. } = &item.draft;
     let matches: BTreeSet<_> = item.draft.matches.iter().map(DraftMatch::canonical).collect();
     let hostnames: Vec<_> = item.hostnames.iter().map(ToString::to_string).collect();
-    json!([hostnames, matches, filters, timeouts, retry, session]).to_string()
+    // The same reference may be permitted to one author and not to another.
+    let services = item.rule.filters.services();
+    let services: Vec<_> = services.map(|to| (&**to.owner, &**to.namespace)).collect();
+    json!([hostnames, matches, filters, timeouts, retry, session, services]).to_string()
 }
 
 /// A rule that fails its requests, or has no backends, is nothing to be weighed.

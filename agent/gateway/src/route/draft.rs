@@ -22,6 +22,16 @@ pub(crate) struct Draft {
     pub(crate) timeouts: Option<HttpRouteTimeouts>,
     pub(crate) retry: Option<HttpRouteRetry>,
     pub(crate) session: Option<SessionPersistence>,
+    pub(crate) inherited: Inherited,
+}
+
+/// The filters of a combined rule that are the parent's and refer to a service: the first so many
+/// of their kind. Such a reference is relative to the parent's namespace, and needs the parent's
+/// permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Inherited {
+    pub(crate) of_rule: usize,
+    pub(crate) of_backends: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

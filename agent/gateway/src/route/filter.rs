@@ -15,7 +15,10 @@ use portcullis_model::{
     PathRewrite, Redirect, Rewrite, Scheme, Share,
 };
 
+use super::external_auth::ParsedAuth;
+use super::header::header_name;
 use super::matches::{check_length, unknown_type};
+use super::service_reference::Referred;
 use crate::{Fault, Reason};
 
 /// A rule's filters, in order.
@@ -25,6 +28,8 @@ pub struct RuleFilters {
     pub redirect: Option<Box<Redirect>>,
     /// Those of RequestMirror, in order.
     pub mirrors: Vec<ParsedMirror>,
+    /// Those of ExternalAuth, in order.
+    pub auth: Vec<ParsedAuth>,
 }
 
 /// A backend for copies of requests.
@@ -36,18 +41,6 @@ pub struct ParsedMirror {
     pub share: Share,
 }
 
-/// These frame messages or belong to one connection; a route that changed them could smuggle
-/// requests.
-const FRAMING_HEADERS: [&str; 8] = [
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 const LONGEST_VALUE: usize = 4096;
 const LONGEST_PATH: usize = 1024;
 
@@ -83,6 +76,19 @@ impl RuleFilters {
         self.filters.iter().any(|filter| matches!(filter, Filter::Cors(_)))
     }
 
+    /// The services that filters make use of.
+    pub(crate) fn services(&self) -> impl Iterator<Item = Referred<'_>> {
+        self.auth.iter().map(|auth| auth.service.referred())
+    }
+
+    /// Takes the first so many references for those of a route in `parent`.
+    pub(super) fn inherit(&mut self, written: &[HttpRouteFilter], count: usize, parent: &Arc<str>) {
+        let written = written.iter().filter_map(|filter| filter.external_auth.as_ref());
+        for (written, parsed) in written.zip(&mut self.auth).take(count) {
+            parsed.service.move_to(parent, written.backend_ref.namespace.as_deref());
+        }
+    }
+
     fn add(&mut self, filter: &HttpRouteFilter, namespace: &Arc<str>) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
@@ -114,6 +120,11 @@ impl RuleFilters {
                 let filter = present(filter.request_mirror.as_ref(), "requestMirror")?;
                 self.mirrors.push(mirror(filter, namespace)?);
             }
+            "ExternalAuth" => {
+                let auth = present(filter.external_auth.as_ref(), "externalAuth")?;
+                let auth = ParsedAuth::parse(auth, self.filters.len(), namespace);
+                self.auth.push(auth.map_err(|fault| fault.within("externalAuth"))?);
+            }
             _ => return Err(not_served(filter)),
         }
         Ok(())
@@ -122,9 +133,6 @@ impl RuleFilters {
 
 fn not_served(filter: &HttpRouteFilter) -> Fault {
     match filter.r#type.as_str() {
-        known @ "ExternalAuth" => {
-            Fault::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
-        }
         "ExtensionRef" => {
             let named = filter.extension_ref.as_ref().map_or_else(
                 || "nothing".to_owned(),
@@ -135,7 +143,8 @@ fn not_served(filter: &HttpRouteFilter) -> Fault {
         }
         other => unknown_type(
             other,
-            "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite or CORS",
+            "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite, CORS or \
+             ExternalAuth",
         ),
     }
 }
@@ -143,7 +152,8 @@ fn not_served(filter: &HttpRouteFilter) -> Fault {
 /// "Specifying the same filter multiple times is not supported unless explicitly indicated in the
 /// filter."
 fn repeated(filters: &[HttpRouteFilter]) -> Option<Fault> {
-    const REPEATABLE: [&str; 2] = ["RequestMirror", "ExtensionRef"];
+    // The CRD allows several of the third as well; each has to let the request pass.
+    const REPEATABLE: [&str; 3] = ["RequestMirror", "ExtensionRef", "ExternalAuth"];
     let twice = filters.iter().enumerate().find(|(at, filter)| {
         !REPEATABLE.contains(&filter.r#type.as_str())
             && filters.iter().take(*at).any(|earlier| earlier.r#type == filter.r#type)
@@ -205,17 +215,6 @@ fn header_names(names: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
         }
     }
     Ok(compiled)
-}
-
-fn header_name(name: &str) -> Result<HeaderName, Fault> {
-    let parsed = HeaderName::from_bytes(name.as_bytes());
-    let name = parsed.map_err(|_| Fault::unsupported(format!("{name:?} is no header name")))?;
-    if FRAMING_HEADERS.contains(&name.as_str()) {
-        return Err(Fault::unsupported(format!(
-            "header {name} belongs to the connection and cannot be changed by a route"
-        )));
-    }
-    Ok(name)
 }
 
 fn header_value(value: &str) -> Result<HeaderValue, Fault> {

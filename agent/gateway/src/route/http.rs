@@ -10,7 +10,7 @@ use portcullis_api::types::httproutes::{HttpRoute, HttpRouteMatch, HttpRouteRule
 use portcullis_api::types::shared::ParentReference;
 use portcullis_model::{BackendProtocol, RuleId, SlowClients, Timeouts};
 
-use super::draft::{Draft, DraftMatch, unless_empty};
+use super::draft::{Draft, DraftMatch, Inherited, unless_empty};
 use super::filter::RuleFilters;
 use super::kind::{RouteKind, SESSIONS_IGNORED, Traffic};
 use super::reference::{Delegation, ParsedBackendRef};
@@ -97,6 +97,7 @@ impl RouteKind for HttpRoute {
             timeouts: rule.timeouts.clone(),
             retry: rule.retry.clone(),
             session: rule.session_persistence.clone(),
+            inherited: Inherited::default(),
         })
     }
 

@@ -131,7 +131,18 @@ pub(crate) fn drafts(object: &Object) -> Vec<Draft> {
 
 /// A rule of a route of `kind` that delegation combined; `None` for a kind that it is not for.
 pub(crate) fn parse_draft(kind: Kind, draft: &Draft, id: Arc<RuleId>) -> Option<ParsedRule> {
-    with_route_type!(kind, Route => Route::written(draft).map(|rule| Route::parse_rule(&rule, id)))?
+    let parent = id.parent.as_ref().map(|parent| parent.route.namespace.clone());
+    let rule =
+        with_route_type!(kind, Route => Route::written(draft).map(|rule| Route::parse_rule(&rule, id)))?;
+    let mut rule = rule?;
+    if let Some(parent) = parent {
+        rule.filters.inherit(&draft.filters, draft.inherited.of_rule, &parent);
+        for (written, parsed) in draft.backend_refs.iter().zip(&mut rule.backend_refs) {
+            let written = written.filters.as_deref().unwrap_or_default();
+            parsed.filters.inherit(written, draft.inherited.of_backends, &parent);
+        }
+    }
+    Some(rule)
 }
 
 /// The rule as an object of `kind` has it.

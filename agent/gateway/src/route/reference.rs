@@ -7,6 +7,7 @@ use portcullis_api::types::shared::AllowedRoutes;
 use portcullis_api::{GATEWAY_GROUP, Kind};
 
 use super::filter::{ParsedMirror, RuleFilters};
+use super::service_reference::Referred;
 use crate::Fault;
 
 /// A backendRef with its defaults filled in.
@@ -86,6 +87,11 @@ impl ParsedBackendRef {
             filters,
             fault: None,
         }
+    }
+
+    pub(crate) fn referred(&self) -> Referred<'_> {
+        let Self { group, kind, owner, namespace, name, port, .. } = self;
+        Referred { group, kind, owner, namespace, name, port: *port }
     }
 
     /// The backend of a mirror, which has nothing but its name.

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target, Mirror, ObjectName,
-    RouteMatch, Rule, Split, WeightedBackend,
+    Action, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target, Mirror,
+    ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::backend::port_name;
 use super::filter::{ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
+use super::service_reference::Referred;
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
 use crate::policy::backend_tls::{self, TlsPolicy};
 use crate::{Fault, Reason};
@@ -128,13 +129,12 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             children.iter().for_each(|child| self.mirrors(rule, &child.mirrors, &mut Vec::new()));
         }
         let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
-        let compiled = Rule {
-            id: rule.id.clone(),
-            filters,
-            action: self.action(rule, backends),
-            timeouts: rule.timeouts,
-            retry: rule.retry.clone(),
+        let (filters, action) = match filters {
+            Ok(filters) => (filters, self.action(rule, backends)),
+            Err(failure) => (rule.filters.filters.clone(), Action::Fail(failure)),
         };
+        let (timeouts, retry) = (rule.timeouts, rule.retry.clone());
+        let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry };
         ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
     }
 
@@ -160,7 +160,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         reference: &ParsedBackendRef,
     ) -> (L4Target, Option<L4Target>) {
         let refuse = |fault: &Fault| L4Target::Refuse(fault.message.as_str().into());
-        let Target { used, has_policy, tls_fault } = match self.target(reference) {
+        let Target { used, has_policy, tls_fault } = match self.target(reference.referred(), self.kind) {
             Ok(target) => target,
             Err(fault) => {
                 let refused = refuse(&fault);
@@ -193,33 +193,48 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
-        let target = match self.target(reference).and_then(Target::for_requests) {
-            Ok(used) => {
-                let name = used.name();
-                self.resolved.backends.insert(used);
-                BackendTarget::Known(name)
-            }
-            Err(fault) => {
-                let failure = self.failure(&fault.message);
-                self.faults.push(fault.within(&rule.label()));
-                BackendTarget::Invalid(failure)
+        let found = match &reference.fault {
+            Some(fault) => Err(fault.as_ref().clone()),
+            None => self.target(reference.referred(), self.kind),
+        };
+        let target = self.usable(rule, found);
+        let filters = self.filters(rule, &reference.filters);
+        let (target, filters) = match (target, filters) {
+            (Ok(name), Ok(filters)) => (BackendTarget::Known(name), filters),
+            (Err(failure), _) | (_, Err(failure)) => {
+                (BackendTarget::Invalid(failure), reference.filters.filters.clone())
             }
         };
-        let filters = self.filters(rule, &reference.filters);
         WeightedBackend { weight: reference.weight, target, filters }
+    }
+
+    /// The filters of a rule, or of a backend.
+    ///
+    /// # Errors
+    /// When an auth service leads nowhere: "requests that would have been processed by that filter
+    /// MUST receive a HTTP error response".
+    fn filters(&mut self, rule: &ParsedRule, parsed: &RuleFilters) -> Result<Vec<Filter>, Failure> {
+        let mut filters = parsed.filters.clone();
+        let mut failure = None;
+        for (before, auth) in parsed.auth.iter().enumerate() {
+            let found = self.target(auth.service.referred(), auth.speaks_as());
+            match self.usable(rule, found) {
+                Ok(backend) => {
+                    filters.insert(auth.at + before, Filter::ExternalAuth(Box::new(auth.resolved(backend))));
+                }
+                Err(found) => failure = failure.or(Some(found)),
+            }
+        }
+        self.mirrors(rule, &parsed.mirrors, &mut filters);
+        failure.map_or(Ok(filters), Err)
     }
 
     /// A mirror that cannot be referred to "must be dropped from the Gateway" and "not configured",
     /// which is what the status says; requests go on without it.
-    fn filters(&mut self, rule: &ParsedRule, written: &RuleFilters) -> Vec<Filter> {
-        let mut filters = written.filters.clone();
-        self.mirrors(rule, &written.mirrors, &mut filters);
-        filters
-    }
-
     fn mirrors(&mut self, rule: &ParsedRule, written: &[ParsedMirror], filters: &mut Vec<Filter>) {
         for mirror in written {
-            match self.target(&ParsedBackendRef::of_mirror(mirror)).and_then(Target::for_requests) {
+            let reference = ParsedBackendRef::of_mirror(mirror);
+            match self.target(reference.referred(), self.kind).and_then(Target::for_requests) {
                 Ok(used) => {
                     filters.push(Filter::Mirror(Mirror { backend: used.name(), share: mirror.share }));
                     self.resolved.backends.insert(used);
@@ -229,11 +244,24 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         }
     }
 
-    fn target(&mut self, reference: &ParsedBackendRef) -> Result<Target, Fault> {
-        if let Some(fault) = &reference.fault {
-            return Err(fault.as_ref().clone());
+    fn usable(&mut self, rule: &ParsedRule, found: Result<Target, Fault>) -> Result<BackendName, Failure> {
+        match found.and_then(Target::for_requests) {
+            Ok(used) => {
+                let name = used.name();
+                self.resolved.backends.insert(used);
+                Ok(name)
+            }
+            Err(fault) => {
+                let failure = self.failure(&fault.message);
+                self.faults.push(fault.within(&rule.label()));
+                Err(failure)
+            }
         }
-        if Kind::of(&reference.group, &reference.kind) != Some(Kind::Service) {
+    }
+
+    /// The backend, as routes of `kind` speak to it.
+    fn target(&mut self, reference: Referred<'_>, kind: Kind) -> Result<Target, Fault> {
+        if Kind::of(reference.group, reference.kind) != Some(Kind::Service) {
             return Err(unknown_kind(reference));
         }
         let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
@@ -245,8 +273,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         })?;
         self.resolved.services.insert(name.clone());
         // Permission first: without it, not even whether the Service exists is reported.
-        if !self.resolver.permits(self.kind, &reference.owner, &name) {
-            return Err(not_permitted(self.kind, &reference.owner, &name));
+        if !self.resolver.permits(self.kind, reference.owner, &name) {
+            return Err(not_permitted(self.kind, reference.owner, &name));
         }
         let service = self.resolver.service(&name);
         let service = service.ok_or_else(|| {
@@ -255,16 +283,16 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         if let Some(gateway) = self.resolver.served_gateway(service) {
             return Err(leads_back(&name, &gateway));
         }
-        let policy = self.resolver.tls_policy(&name, port_name(self.kind, service, port));
+        let policy = self.resolver.tls_policy(&name, port_name(kind, service, port));
         let tls_fault = match policy {
             TlsPolicy::None | TlsPolicy::InForce(_, Ok(_)) => None,
             TlsPolicy::InForce(by, Err(fault)) => {
-                Some(backend_tls::unserved((by, fault), &name, port, &reference.owner))
+                Some(backend_tls::unserved((by, fault), &name, port, reference.owner))
             }
             TlsPolicy::Unknown => Some(backend_tls::unknown(&name, port)),
         };
         let has_policy = matches!(policy, TlsPolicy::InForce(..));
-        let used = BackendUse::of(self.kind, name, service, port, &policy.encryption())?;
+        let used = BackendUse::of(kind, name, service, port, &policy.encryption())?;
         Ok(Target { used, has_policy, tls_fault })
     }
 
@@ -299,9 +327,9 @@ fn without_backends(rule: &ParsedRule) -> &'static str {
     }
 }
 
-fn unknown_kind(reference: &ParsedBackendRef) -> Fault {
-    let ParsedBackendRef { group, kind, namespace, name, .. } = reference;
-    let message = if &**kind == Kind::Service.as_str() {
+fn unknown_kind(reference: Referred<'_>) -> Fault {
+    let Referred { group, kind, namespace, name, .. } = reference;
+    let message = if kind == Kind::Service.as_str() {
         format!(
             "backendRef {namespace}/{name} is of group {group:?}, where there is no Service: leave group out"
         )

@@ -198,7 +198,8 @@ impl Sources<'_> {
             Protocol::Unknown => return None,
         };
         let admission = self.admissions.of(key).clone();
-        let model = Listener { id, hostname: listener.hostname.clone(), serves, admission };
+        let filters = Arc::default();
+        let model = Listener { id, hostname: listener.hostname.clone(), serves, admission, filters };
         Some(Served { port: listener.port, listener: Arc::new(model) })
     }
 }
@@ -220,7 +221,13 @@ mod tests {
         let gateway = ObjectName::new("infra", "web");
         let id =
             ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: name.into() };
-        Arc::new(Listener { id, hostname: HostPattern::Any, serves, admission: Arc::default() })
+        Arc::new(Listener {
+            id,
+            hostname: HostPattern::Any,
+            serves,
+            admission: Arc::default(),
+            filters: Arc::default(),
+        })
     }
 
     #[test]

@@ -107,6 +107,10 @@ impl KnownFields {
         self.0 |= 1 << field as u32;
     }
 
+    pub(crate) fn without(self, field: KnownField) -> Self {
+        Self(self.0 & !(1 << field as u32))
+    }
+
     pub(crate) fn has(self, field: KnownField) -> bool {
         self.0 & 1 << field as u32 != 0
     }

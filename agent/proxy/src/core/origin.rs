@@ -36,6 +36,12 @@ pub(crate) fn claim(name: &str) -> Option<Claim> {
     Some(if name.contains(&b'_') { Claim::Disguised } else { claim })
 }
 
+/// True for names that are the same, or read the same where header fields become variables.
+pub(crate) fn is_alike(one: &str, other: &str) -> bool {
+    let plain = |byte| if byte == b'_' { b'-' } else { byte };
+    one.len() == other.len() && one.bytes().map(plain).eq(other.bytes().map(plain))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

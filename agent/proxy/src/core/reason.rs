@@ -65,6 +65,8 @@ impl Reason {
             | Self::ClientAddress
             | Self::NewConnections
             | Self::Rule
+            | Self::AuthDenied
+            | Self::AuthFailed
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
@@ -88,7 +90,9 @@ impl Reason {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
             Self::Timeout => Some(GrpcCode::DeadlineExceeded),
             Self::Loop => Some(GrpcCode::Unknown),
+            Self::AuthDenied => Some(GrpcCode::PermissionDenied),
             Self::Rule
+            | Self::AuthFailed
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
@@ -131,8 +135,10 @@ pub(crate) enum GrpcCode {
     /// No reason to try again, other than `Unavailable`.
     Unknown = 2,
     DeadlineExceeded = 4,
+    PermissionDenied = 7,
     Unimplemented = 12,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 reasons! {
@@ -173,6 +179,11 @@ reasons! {
     NoRoute = NOT_FOUND "no_route" "no route matches this request",
     /// The rule or the chosen backend reference is invalid; see the route's status.
     Rule = INTERNAL_SERVER_ERROR "rule" "the route cannot serve this request",
+    /// An external auth service does not let the request pass. Its own answer, if it can be passed
+    /// on, has another status.
+    AuthDenied = FORBIDDEN "auth_denied" "this request is not authorised",
+    /// An external auth service did not answer, or not in a way that says anything.
+    AuthFailed = SERVICE_UNAVAILABLE "auth_failed" "this request could not be authorised",
     NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
     ConnectFailed = SERVICE_UNAVAILABLE "connect_failed" "no healthy backend",
     ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",

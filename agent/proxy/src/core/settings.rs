@@ -85,6 +85,8 @@ pub struct Upstream {
     pub header_bytes: usize,
     /// Header fields of a response.
     pub header_fields: usize,
+    /// The time that an external auth service has for its answer.
+    pub auth: Duration,
 }
 
 // === impl Settings ===
@@ -144,8 +146,8 @@ fn client_descriptors() -> u64 {
 
 impl Default for Upstream {
     fn default() -> Self {
-        let [connect, vanished, idle] = [5, 20, 60].map(Duration::from_secs);
+        let [connect, vanished, idle, auth] = [5, 20, 60, 5].map(Duration::from_secs);
         let (header_bytes, header_fields) = (64 << 10, 100);
-        Self { connect, vanished, idle_connections: 256, idle, header_bytes, header_fields }
+        Self { connect, vanished, idle_connections: 256, idle, header_bytes, header_fields, auth }
     }
 }

@@ -54,6 +54,15 @@ pub enum Mirrored {
     Timeout,
 }
 
+/// The outcome of a question to an external auth service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuthOutcome {
+    Allowed,
+    Denied,
+    /// There was no answer, or none that says anything.
+    Failed,
+}
+
 /// The limit of its Gateway or of the agent that ended a connection, or kept it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExceededLimit {
@@ -85,6 +94,8 @@ pub struct Stats {
     pub unrouted: u64,
     /// Answers of ours, by reason; those that never happened are missing.
     pub answers: BTreeMap<Reason, u64>,
+    /// Questions to external auth services, by outcome; those that never happened are missing.
+    pub auth: BTreeMap<AuthOutcome, u64>,
     /// Lines of access logs that were not read in time.
     pub access_log_lost: u64,
     pub upstream_connects: u64,
@@ -149,6 +160,7 @@ pub(crate) struct CoreCounters {
     mirrored: [Counter; Mirrored::ALL.len()],
     handshake_failures: [Counter; HandshakeFailure::ALL.len()],
     answers: AnswerCounters,
+    auth: [Counter; AuthOutcome::ALL.len()],
 }
 
 /// By reason.
@@ -201,6 +213,9 @@ impl Stats {
         }
         for (reason, count) in other.answers {
             *self.answers.entry(reason).or_default() += count;
+        }
+        for (outcome, count) in other.auth {
+            *self.auth.entry(outcome).or_default() += count;
         }
         self.accepted += other.accepted;
         self.accept_errors += other.accept_errors;
@@ -263,6 +278,21 @@ impl NotAdmitted {
             Self::Address => "address",
             Self::Connections => "connections",
             Self::Handshakes => "handshakes",
+        }
+    }
+}
+
+// === impl AuthOutcome ===
+
+impl AuthOutcome {
+    const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Failed];
+
+    /// The label of the metric.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Failed => "failed",
         }
     }
 }
@@ -342,6 +372,10 @@ impl CoreCounters {
         self.answers.0[reason as usize].increment();
     }
 
+    pub(crate) fn asked(&self, outcome: AuthOutcome) {
+        self.auth[outcome as usize].increment();
+    }
+
     pub(crate) fn handshake_failed(&self, failure: HandshakeFailure) {
         self.handshake_failures[failure as usize].increment();
     }
@@ -355,6 +389,7 @@ impl CoreCounters {
         let failures =
             HandshakeFailure::ALL.map(|failure| (failure, self.handshake_failures[failure as usize].get()));
         let answers = Reason::ALL.iter().map(|reason| (*reason, self.answers.0[*reason as usize].get()));
+        let auth = AuthOutcome::ALL.iter().map(|outcome| (*outcome, self.auth[*outcome as usize].get()));
         let unrouted = answers.clone().filter(|(reason, _)| reason.is_unrouted()).map(|(_, count)| count);
         Stats {
             gateways: BTreeMap::new(),
@@ -365,6 +400,7 @@ impl CoreCounters {
             handshake_failures: failures.into(),
             unrouted: unrouted.sum(),
             answers: answers.filter(|(_, count)| *count > 0).collect(),
+            auth: auth.filter(|(_, count)| *count > 0).collect(),
             access_log_lost: 0,
             upstream_connects: self.connects.get(),
             upstream_connect_failures: self.connect_failures.get(),

@@ -3,6 +3,7 @@
 use http::header::{self, HeaderName};
 
 use crate::core::head::{FieldName, FieldsMut};
+use crate::core::origin::is_alike;
 
 /// Removes from the trailers of a request what its header fields could not have brought to the
 /// backend, which may take both for the same: claims, `edited` names that a filter removes or sets,
@@ -22,7 +23,7 @@ pub(crate) fn restrict_trailers(trailers: &mut impl FieldsMut, edited: &[HeaderN
     trailers.remove_if(|name| {
         let text = name.as_str();
         name.known().is_some()
-            || NAMES.iter().chain(edited).any(|removed| removed.as_str() == text)
+            || NAMES.iter().chain(edited).any(|removed| is_alike(removed.as_str(), text))
             || PREFIXES.iter().any(|prefix| text.starts_with(prefix))
     });
 }
@@ -37,6 +38,7 @@ mod tests {
         let mut trailers = PlainFields::of(&[
             ("x-checksum", "1"),
             ("x-secret", "1"),
+            ("x_secret", "1"),
             ("x-forwarded-for", "6.6.6.6"),
             ("x_real_ip", "6.6.6.6"),
             ("forwarded", "for=6.6.6.6"),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use portcullis_model::{Filter, Rule};
 
 use crate::core::head::Fields;
@@ -55,10 +55,15 @@ pub(crate) fn redirect(rule: &Rule, status: StatusCode, location: &str) -> Answe
     let mut response = Answer::new(Bytes::new());
     *response.status_mut() = status;
     response.headers_mut().insert(LOCATION, location);
+    edit(rule, response.headers_mut());
+    response
+}
+
+/// Applies the rule's response filters to an answer that comes from no backend.
+pub(crate) fn edit(rule: &Rule, fields: &mut HeaderMap) {
     for filter in &rule.filters {
         if let Filter::ResponseHeaders(edit) = filter {
-            headers::edit(response.headers_mut(), edit);
+            headers::edit(fields, edit);
         }
     }
-    response
 }

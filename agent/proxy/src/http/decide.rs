@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Cors, Failure, Filter, Found, Limits, Listener, Port, Redirect,
-    RequestHead, RouteTable, Rule, Scheme, Selected, WeightedBackend,
+    Action, BackendName, BackendTarget, Cors, ExternalAuth, Failure, Filter, Found, HeaderEdit, Limits,
+    Listener, ListenerFilter, Port, Redirect, RequestHead, RouteTable, Rule, Scheme, Selected,
+    WeightedBackend,
 };
 
-use crate::core::head::{Fields, Head, KnownField};
+use crate::core::head::{Fields, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
@@ -25,6 +26,42 @@ use crate::log::record::Destination;
 pub(crate) enum Decision<'s> {
     Forward(ForwardPlan<'s>),
     Own(OwnAnswer<'s>),
+    /// Boxed: few requests are.
+    Guarded(Box<Guarded<'s>>),
+}
+
+/// A request that has to pass filters before anything becomes of it.
+pub(crate) struct Guarded<'s> {
+    pub steps: Vec<Step<'s>>,
+    pub next: Next<'s>,
+    /// Path and host that the client asked for, the path in its normal form.
+    pub path: String,
+    pub authority: HeaderValue,
+    /// The known fields among those of the request.
+    pub fields: KnownFields,
+}
+
+/// A filter on the way.
+pub(crate) enum Step<'s> {
+    Edit(&'s HeaderEdit),
+    Ask(&'s ExternalAuth),
+    Fail(&'s Failure),
+}
+
+/// The fate of a request that has passed.
+pub(crate) enum Next<'s> {
+    Forward(ForwardPlan<'s>),
+    Own(OwnAnswer<'s>),
+    Route(Unrouted<'s>),
+}
+
+/// A request for a listener, without its head.
+pub(crate) struct Unrouted<'s> {
+    listener: &'s Arc<Listener>,
+    routes: &'s RouteTable,
+    target: Target<'static>,
+    scheme: Scheme,
+    port: u16,
 }
 
 /// An answer of the gateway's own.
@@ -47,13 +84,9 @@ impl<'s> Decision<'s> {
     /// The way that the request goes, as far as it is decided before it is sent on.
     pub(crate) fn destination(&self) -> Destination<'s> {
         match self {
-            Self::Forward(plan) => {
-                Destination { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
-            }
-            Self::Own(OwnAnswer::Redirect { rule, .. } | OwnAnswer::Preflight { rule, .. }) => {
-                Destination { rule: Some(&rule.id), ..Destination::default() }
-            }
-            Self::Own(OwnAnswer::Failed { .. } | OwnAnswer::Reason(..)) => Destination::default(),
+            Self::Forward(plan) => plan.destination(),
+            Self::Own(own) => own.destination(),
+            Self::Guarded(guarded) => guarded.next.destination(),
         }
     }
 
@@ -62,10 +95,63 @@ impl<'s> Decision<'s> {
     pub(crate) fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
         match self {
             Self::Forward(plan) => plan.cross_origin.as_deref(),
-            Self::Own(OwnAnswer::Redirect { cross_origin, .. } | OwnAnswer::Failed { cross_origin, .. }) => {
+            Self::Own(own) => own.cross_origin(),
+            Self::Guarded(guarded) => guarded.next.cross_origin(),
+        }
+    }
+
+    /// The rule by which it is sent on, or may be.
+    pub(crate) fn rule(&self) -> Option<&'s Rule> {
+        match self {
+            Self::Forward(plan) => Some(plan.rule),
+            Self::Own(_) => None,
+            Self::Guarded(guarded) => guarded.next.rule(),
+        }
+    }
+}
+
+impl<'s> OwnAnswer<'s> {
+    fn destination(&self) -> Destination<'s> {
+        match self {
+            Self::Redirect { rule, .. } | Self::Preflight { rule, .. } => {
+                Destination { rule: Some(&rule.id), ..Destination::default() }
+            }
+            Self::Failed { .. } | Self::Reason(..) => Destination::default(),
+        }
+    }
+
+    fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
+        match self {
+            Self::Redirect { cross_origin, .. } | Self::Failed { cross_origin, .. } => {
                 cross_origin.as_deref()
             }
-            Self::Own(OwnAnswer::Preflight { .. } | OwnAnswer::Reason(..)) => None,
+            Self::Preflight { .. } | Self::Reason(..) => None,
+        }
+    }
+}
+
+impl<'s> Next<'s> {
+    pub(crate) fn rule(&self) -> Option<&'s Rule> {
+        match self {
+            Self::Forward(plan) => Some(plan.rule),
+            Self::Own(OwnAnswer::Redirect { rule, .. }) => Some(rule),
+            Self::Own(_) | Self::Route(_) => None,
+        }
+    }
+
+    fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
+        match self {
+            Self::Forward(plan) => plan.cross_origin.as_deref(),
+            Self::Own(own) => own.cross_origin(),
+            Self::Route(_) => None,
+        }
+    }
+
+    fn destination(&self) -> Destination<'s> {
+        match self {
+            Self::Forward(plan) => plan.destination(),
+            Self::Own(own) => own.destination(),
+            Self::Route(_) => Destination::default(),
         }
     }
 }
@@ -116,35 +202,105 @@ pub(crate) fn decide<'s>(
     if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
         return (Reason::Loop.into(), Some(listener));
     }
-    let request = RoutedHead { head, method: head.method(), target: &target, query: OnceCell::new() };
+    let (scheme, number) = (arrival.scheme(), port.key.number);
+    let decision = if listener.filters.is_empty() {
+        route(listener, routes, &target, (scheme, number), head)
+    } else {
+        filtered(listener, routes, &target, (scheme, number), head)
+    };
+    (decision, Some(listener))
+}
+
+/// The decision about a request that has passed the listener's filters.
+fn route<'s>(
+    listener: &Listener,
+    routes: &'s RouteTable,
+    target: &Target<'_>,
+    (scheme, port): (Scheme, u16),
+    head: &impl Head,
+) -> Decision<'s> {
+    let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
     if let Some(asked) = Preflight::of(head)
         && let Some(decision) = preflight(routes, &request, asked)
     {
-        return (decision, Some(listener));
+        return decision;
     }
     let Some(found) = routes.find(&request) else {
         tracing::debug!(
             listener = %listener.id, host = request.host(), path = request.path(), "no rule matches"
         );
-        return (Reason::NoRoute.into(), Some(listener));
+        return Reason::NoRoute.into();
     };
-    let decision = match &found.rule.action {
-        Action::Redirect(redirect) => Decision::Own(OwnAnswer::Redirect {
-            rule: found.rule,
-            status: redirect.status,
-            location: location(redirect, &request, found.prefix, arrival.scheme(), port.key.number),
-            cross_origin: cross_origin(&found.rule.filters, head),
-        }),
+    match &found.rule.action {
+        Action::Redirect(redirect) => {
+            let own = OwnAnswer::Redirect {
+                rule: found.rule,
+                status: redirect.status,
+                location: location(redirect, &request, found.prefix, scheme, port),
+                cross_origin: cross_origin(&found.rule.filters, head),
+            };
+            if found.rule.filters.iter().any(is_auth) {
+                return request.guarded(steps(&found.rule.filters), Next::Own(own));
+            }
+            Decision::Own(own)
+        }
         Action::Fail(failure) => failed(found.rule, failure, head),
         Action::Forward(split) => {
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
                 BackendTarget::Invalid(failure) => failed(found.rule, failure, head),
-                BackendTarget::Known(name) => Decision::Forward(plan(&request, found, backend, name)),
+                BackendTarget::Known(name) => plan(&request, found, backend, name),
             }
         }
+    }
+}
+
+fn filtered<'s>(
+    listener: &'s Arc<Listener>,
+    routes: &'s RouteTable,
+    target: &Target<'_>,
+    (scheme, port): (Scheme, u16),
+    head: &impl Head,
+) -> Decision<'s> {
+    let steps = listener.filters.iter().map(|filter| match filter {
+        ListenerFilter::ExternalAuth(auth) => Step::Ask(auth),
+        ListenerFilter::Fail(failure) => Step::Fail(failure),
+    });
+    let owned = Target {
+        host: target.host.clone().into_owned().into(),
+        path: target.path.clone().into_owned().into(),
+        fields: target.fields,
     };
-    (decision, Some(listener))
+    let unrouted = Unrouted { listener, routes, target: owned, scheme, port };
+    let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
+    request.guarded(steps.collect(), Next::Route(unrouted))
+}
+
+impl<'s> Unrouted<'s> {
+    /// The known fields among those of the request, which filters may have changed.
+    pub(crate) fn fields_mut(&mut self) -> &mut KnownFields {
+        &mut self.target.fields
+    }
+
+    /// Looks for the route. "Implementations MUST evaluate route matching exactly once after the
+    /// last ListenerFilter has run": the listener stays the same.
+    pub(crate) fn route(self, head: &impl Head) -> Decision<'s> {
+        route(self.listener, self.routes, &self.target, (self.scheme, self.port), head)
+    }
+}
+
+fn is_auth(filter: &Filter) -> bool {
+    matches!(filter, Filter::ExternalAuth(_))
+}
+
+/// The filters that change what auth services see, and those services.
+fn steps<'s>(filters: impl IntoIterator<Item = &'s Filter>) -> Vec<Step<'s>> {
+    let steps = filters.into_iter().filter_map(|filter| match filter {
+        Filter::RequestHeaders(edit) => Some(Step::Edit(edit)),
+        Filter::ExternalAuth(auth) => Some(Step::Ask(auth)),
+        Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) | Filter::Mirror(_) => None,
+    });
+    steps.collect()
 }
 
 /// The listener a request belongs to, with its routes; with TLS it must also be the one that the
@@ -213,7 +369,8 @@ fn plan<'s>(
     found: Found<'s>,
     backend: &'s WeightedBackend,
     name: &'s BackendName,
-) -> ForwardPlan<'s> {
+) -> Decision<'s> {
+    let mut is_guarded = false;
     let mut path = match &request.target.path {
         Cow::Borrowed(_) => None,
         Cow::Owned(normal) => Some(normal.clone()),
@@ -226,6 +383,10 @@ fn plan<'s>(
                 cross_origin = Some(Box::new(CrossOrigin::of(filter, request.head.fields())));
                 continue;
             }
+            Filter::ExternalAuth(_) => {
+                is_guarded = true;
+                continue;
+            }
             Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) | Filter::Mirror(_) => continue,
         };
         if let Some(change) = &rewrite.path {
@@ -233,8 +394,7 @@ fn plan<'s>(
         }
         host = rewrite.hostname.as_ref().or(host);
     }
-    let named = request.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
-    let field = if named.is_none() { request.head.fields().copy(&header::HOST) } else { None };
+    let (named, field) = request.named_and_field();
     let host = match (host, &field) {
         (Some(rewritten), _) => HostToSend::Rewritten(headers::copy_value(rewritten)),
         (None, Some(_)) => HostToSend::Unchanged,
@@ -242,7 +402,14 @@ fn plan<'s>(
     };
     let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
     let (rule, fields) = (&**found.rule, request.target.fields);
-    ForwardPlan { rule, backend, name, authority, path, host, fields, cross_origin }
+    let (granted, begun) = (Vec::new(), None);
+    let plan =
+        ForwardPlan { rule, backend, name, authority, path, host, fields, cross_origin, granted, begun };
+    if is_guarded {
+        let steps = steps(rule.filters.iter().chain(&backend.filters));
+        return request.guarded(steps, Next::Forward(plan));
+    }
+    Decision::Forward(plan)
 }
 
 /// The `Location` of a redirect.
@@ -271,6 +438,22 @@ struct RoutedHead<'r, H> {
     method: &'r Method,
     target: &'r Target<'r>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
+}
+
+impl<H: Head> RoutedHead<'_, H> {
+    /// The host with port, as the target names it; or else as the field does.
+    fn named_and_field(&self) -> (Option<HeaderValue>, Option<HeaderValue>) {
+        let named = self.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
+        let field = if named.is_none() { self.head.fields().copy(&header::HOST) } else { None };
+        (named, field)
+    }
+
+    fn guarded<'s>(&self, steps: Vec<Step<'s>>, next: Next<'s>) -> Decision<'s> {
+        let (named, field) = self.named_and_field();
+        let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
+        let (path, fields) = (self.target.path.clone().into_owned(), self.target.fields);
+        Decision::Guarded(Box::new(Guarded { steps, next, path, authority, fields }))
+    }
 }
 
 impl<H: Head> RequestHead for RoutedHead<'_, H> {

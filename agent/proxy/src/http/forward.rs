@@ -48,13 +48,18 @@ impl Forwarder {
         passage: Passage<'_>,
         mut outgoing: Box<Outgoing>,
     ) -> Result<BackendResponse, Reason> {
+        if !plan.is_authorized() {
+            return Err(plan.failed(Reason::AuthFailed, &"an auth service was not asked"));
+        }
         if outgoing.upload.is_too_large() {
             return Err(Reason::BodyTooLarge);
         }
         let parts = &mut outgoing.parts;
         let switch = match outgoing.upload {
             Upload::Empty if plan.fields.has(KnownField::Upgrade) => upgrade::Pending::take(parts),
-            Upload::Empty | Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) => None,
+            Upload::Empty | Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) | Upload::Whole(_) => {
+                None
+            }
         };
         let deadline = plan.deadline(passage.call);
         if let Some(target) = plan.target(parts) {

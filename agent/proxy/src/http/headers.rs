@@ -136,12 +136,7 @@ pub(crate) fn forwarded(
 ) {
     let chain = chain(fields, trusted_hops, client.address);
     let given = if chain.is_some() { request_id::given(fields) } else { None };
-    // `Forwarded` (RFC 7239) passes proxies that do not know it.
-    let dropped = [KnownField::Claim, KnownField::DisguisedClaim, KnownField::Forwarded];
-    let dropped = if chain.is_none() { &dropped[..] } else { &dropped[1..] };
-    if dropped.iter().any(|field| found.has(*field)) {
-        fields.remove_if(|name| name.known().is_some_and(|known| dropped.contains(&known)));
-    }
+    disbelieve(fields, found, chain.as_ref());
     if given.is_none() {
         let id = client.request_id.map_or_else(request_id::make, HeaderValue::clone);
         fields.insert(X_REQUEST_ID, id);
@@ -153,6 +148,22 @@ pub(crate) fn forwarded(
         fields.insert(X_FORWARDED_HOST, client.host.clone());
     }
     fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
+}
+
+/// Drops what the client claims about itself. With a `chain` of addresses it is trusted proxies
+/// that do. Returns what is left of known fields.
+pub(crate) fn disbelieve(
+    fields: &mut impl FieldsMut,
+    found: KnownFields,
+    chain: Option<&HeaderValue>,
+) -> KnownFields {
+    // `Forwarded` (RFC 7239) passes proxies that do not know it.
+    let dropped = [KnownField::Claim, KnownField::DisguisedClaim, KnownField::Forwarded];
+    let dropped = if chain.is_none() { &dropped[..] } else { &dropped[1..] };
+    if dropped.iter().any(|field| found.has(*field)) {
+        fields.remove_if(|name| name.known().is_some_and(|known| dropped.contains(&known)));
+    }
+    dropped.iter().fold(found, |found, field| found.without(*field))
 }
 
 /// The addresses that a request came from: as trusted proxies list them, each the one before it,

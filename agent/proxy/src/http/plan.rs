@@ -12,10 +12,12 @@ use tokio::time::Instant;
 use crate::client::clients::Client;
 use crate::core::head::{FieldsMut, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
+use crate::http::change::Change;
 use crate::http::cors::CrossOrigin;
 use crate::http::grpc::{self, Call};
 use crate::http::headers::{self, Forwarded};
 use crate::http::loops;
+use crate::log::record::Destination;
 
 /// A request on its way to a backend.
 pub(crate) struct ForwardPlan<'s> {
@@ -30,6 +32,11 @@ pub(crate) struct ForwardPlan<'s> {
     /// The known fields among those of the request.
     pub fields: KnownFields,
     pub cross_origin: Option<Box<CrossOrigin<'s>>>,
+    /// The changes that the auth services ask for, in the order of the rule's filters: one set for
+    /// each that has let the request pass.
+    pub granted: Vec<Vec<Change>>,
+    /// The time at which the first of them was asked.
+    pub begun: Option<Instant>,
 }
 
 /// The `Host` that the backend gets.
@@ -57,9 +64,42 @@ pub(crate) struct Passage<'r> {
     pub call: Option<Call>,
 }
 
+// === impl Passage ===
+
+impl Passage<'_> {
+    /// Makes the fields of a request those that it is sent on with, but for what rules change.
+    /// Returns what it is to be signed by, in the end. `host` is the one that the client asked for,
+    /// `upgrade` the protocol that it asks to switch to, and may.
+    pub(crate) fn edit_request(
+        self,
+        fields: &mut impl FieldsMut,
+        known: KnownFields,
+        client: &Client,
+        host: &HeaderValue,
+        upgrade: Option<&HeaderValue>,
+    ) -> HeaderValue {
+        let signature = if known.has(KnownField::CdnLoop) {
+            loops::signed(fields, client.pseudonym())
+        } else {
+            client.pseudonym().clone()
+        };
+        headers::request_hop_by_hop(fields, known);
+        if let Some(protocol) = upgrade {
+            headers::announce_upgrade(fields, protocol);
+        }
+        let address = &client.address;
+        let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id: self.request_id };
+        headers::forwarded(fields, known, &forwarded, self.trusted_hops);
+        if let Some(via) = self.via {
+            fields.append(header::VIA, via.clone());
+        }
+        signature
+    }
+}
+
 // === impl ForwardPlan ===
 
-impl ForwardPlan<'_> {
+impl<'s> ForwardPlan<'s> {
     /// The target in origin form, path and query only; `None` if it is the one that came, as for
     /// nearly every request.
     pub(crate) fn target(&self, head: &impl Head) -> Option<PathAndQuery> {
@@ -79,15 +119,32 @@ impl ForwardPlan<'_> {
     /// something, and for gRPC calls that do.
     pub(crate) fn deadline(&self, call: Option<Call>) -> Option<Instant> {
         let Rule { timeouts, retry, .. } = self.rule;
+        let begun = || self.begun.unwrap_or_else(Instant::now);
         let attempt = if retry.is_none() { timeouts.backend_request } else { None };
-        let limits = [timeouts.request, attempt, call.and_then(|call| call.timeout)];
-        limits.into_iter().flatten().min().map(|limit| Instant::now() + limit)
+        let whole = timeouts.request.into_iter().chain(call.and_then(|call| call.timeout)).min();
+        let whole = whole.map(|limit| begun() + limit);
+        whole.into_iter().chain(attempt.map(|limit| Instant::now() + limit)).min()
     }
 
     /// The time of an attempt.
     fn limit(&self) -> Option<Duration> {
         let timeouts = [self.rule.timeouts.request, self.rule.timeouts.backend_request];
         timeouts.into_iter().flatten().min()
+    }
+
+    /// The way that the request goes, as far as it is decided.
+    pub(crate) fn destination(&self) -> Destination<'s> {
+        Destination { rule: Some(&self.rule.id), backend: Some(self.name), endpoint: None }
+    }
+
+    /// True if no auth service of the rule is left to be asked.
+    pub(crate) fn is_authorized(&self) -> bool {
+        let asked = self.filters().filter(|filter| matches!(filter, Filter::ExternalAuth(_)));
+        self.granted.len() == asked.count()
+    }
+
+    fn filters(&self) -> impl Iterator<Item = &Filter> {
+        self.rule.filters.iter().chain(&self.backend.filters)
     }
 
     /// Makes the fields of the request those that the backend gets. `upgrade` is the protocol that
@@ -99,29 +156,20 @@ impl ForwardPlan<'_> {
         passage: Passage<'_>,
         upgrade: Option<&HeaderValue>,
     ) {
-        let signature = if self.fields.has(KnownField::CdnLoop) {
-            loops::signed(fields, client.pseudonym())
-        } else {
-            client.pseudonym().clone()
-        };
-        headers::request_hop_by_hop(fields, self.fields);
-        if let Some(protocol) = upgrade {
-            headers::announce_upgrade(fields, protocol);
-        }
-        let (address, host) = (&client.address, &self.authority);
-        let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id: passage.request_id };
-        headers::forwarded(fields, self.fields, &forwarded, passage.trusted_hops);
-        if let Some(via) = passage.via {
-            fields.append(header::VIA, via.clone());
-        }
+        let signature = passage.edit_request(fields, self.fields, client, &self.authority, upgrade);
         match &self.host {
             HostToSend::Unchanged => {}
             HostToSend::Authority => fields.insert(header::HOST, self.authority.clone()),
             HostToSend::Rewritten(host) => fields.insert(header::HOST, host.clone()),
         }
-        for filter in self.rule.filters.iter().chain(&self.backend.filters) {
-            if let Filter::RequestHeaders(edit) = filter {
-                headers::edit(fields, edit);
+        let mut granted = self.granted.iter();
+        for filter in self.filters() {
+            match filter {
+                Filter::RequestHeaders(edit) => headers::edit(fields, edit),
+                Filter::ExternalAuth(_) => {
+                    granted.next().into_iter().flatten().for_each(|change| change.apply(fields));
+                }
+                Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) | Filter::Mirror(_) => {}
             }
         }
         if let Some(timeout) = passage.call.and_then(|call| call.shortened(self.limit())) {
@@ -133,10 +181,13 @@ impl ForwardPlan<'_> {
 
     /// The names that its trailers must not have, because filters decide about them.
     pub(crate) fn edited_names(&self) -> Vec<HeaderName> {
-        let filters = self.rule.filters.iter().chain(&self.backend.filters);
-        let edits = filters.filter_map(|filter| match filter {
+        let edits = self.filters().filter_map(|filter| match filter {
             Filter::RequestHeaders(edit) => Some(edit),
-            Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Mirror(_) | Filter::Cors(_) => None,
+            Filter::ResponseHeaders(_)
+            | Filter::Rewrite(_)
+            | Filter::Mirror(_)
+            | Filter::Cors(_)
+            | Filter::ExternalAuth(_) => None,
         });
         edits.flat_map(headers::edited).collect()
     }
@@ -157,11 +208,14 @@ impl ForwardPlan<'_> {
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }
-        for filter in self.rule.filters.iter().chain(&self.backend.filters) {
+        for filter in self.filters() {
             match filter {
                 Filter::ResponseHeaders(edit) => headers::edit(fields, edit),
                 Filter::Cors(_) => self.cross_origin.iter().for_each(|it| it.edit(fields)),
-                Filter::RequestHeaders(_) | Filter::Rewrite(_) | Filter::Mirror(_) => {}
+                Filter::RequestHeaders(_)
+                | Filter::Rewrite(_)
+                | Filter::Mirror(_)
+                | Filter::ExternalAuth(_) => {}
             }
         }
     }

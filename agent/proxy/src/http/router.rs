@@ -13,7 +13,7 @@ use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
 use crate::core::head::Head;
 use crate::core::log_limit::LogLimit;
-use crate::core::reason::Reason;
+use crate::core::reason::{GrpcCode, Reason};
 use crate::core::snapshot::Current;
 use crate::core::stats::{CoreCounters, NotAdmitted};
 use crate::http::answer::{self, Answer};
@@ -52,6 +52,10 @@ pub(crate) struct Routed<'s> {
 impl Routed<'_> {
     pub(crate) fn is_grpc(&self) -> bool {
         self.grpc.is_some()
+    }
+
+    pub(crate) fn is_head(&self) -> bool {
+        self.method == Method::HEAD
     }
 
     fn listener_id(&self) -> Option<&ListenerId> {
@@ -114,6 +118,17 @@ impl Router {
         self.answered(client, request, status, None, Some(endpoint))
     }
 
+    /// Notes that an auth service's answer is the client's.
+    pub(crate) fn denied(
+        &self,
+        client: &Client,
+        request: &Routed<'_>,
+        status: StatusCode,
+    ) -> Option<Box<Record>> {
+        self.counters.answered(Reason::AuthDenied);
+        self.answered(client, request, status, Some(Reason::AuthDenied), None)
+    }
+
     /// An answer of the gateway's own, with its line of the access log.
     pub(crate) fn answer(
         &self,
@@ -160,7 +175,7 @@ impl Router {
             );
         }
         tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");
-        if let (Some((content_type, _)), Some(code)) = (&request.grpc, reason.grpc_code()) {
+        if let (Some((content_type, _)), Some(code)) = (&request.grpc, grpc_code(reason, status)) {
             return answer::of_grpc(reason, code, content_type.clone());
         }
         let mut answer = answer::of(reason, status);
@@ -196,4 +211,14 @@ impl Router {
         };
         logged.record(&self.access_log, &outcome)
     }
+}
+
+/// An auth service that wants credentials, or leads to where there are some, says that there are
+/// none.
+fn grpc_code(reason: Reason, status: StatusCode) -> Option<GrpcCode> {
+    let wants_credentials = status == StatusCode::UNAUTHORIZED || status.is_redirection();
+    if reason == Reason::AuthDenied && wants_credentials {
+        return Some(GrpcCode::Unauthenticated);
+    }
+    reason.grpc_code()
 }

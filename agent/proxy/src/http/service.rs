@@ -10,11 +10,15 @@ use portcullis_model::SlowClients;
 
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
+use crate::core::reason::Reason;
 use crate::core::snapshot::SnapshotCell;
-use crate::http::body::Body;
-use crate::http::decide::Decision;
+use crate::http::answer;
+use crate::http::auth::{Authorizer, Passed, Refusal};
+use crate::http::body::{Body, Content};
+use crate::http::change::Change;
+use crate::http::decide::{Decision, OwnAnswer};
 use crate::http::forward::Forwarder;
-use crate::http::router::Router;
+use crate::http::router::{Routed, Router};
 use crate::http::websocket;
 use crate::upstream::request::Outgoing;
 
@@ -25,6 +29,7 @@ pub(crate) struct Service {
     pub snapshot: Rc<SnapshotCell>,
     pub router: Router,
     pub forwarder: Forwarder,
+    pub authorizer: Authorizer,
 }
 
 // === impl Service ===
@@ -51,13 +56,13 @@ impl Service {
     ) -> Response {
         let current = self.snapshot.load();
         let is_connect = websocket::is_extended_connect(&outgoing.parts);
-        let request = self.router.route(&current, client, &outgoing.parts);
+        let mut request = self.router.route(&current, client, &outgoing.parts);
         // Messages of gRPC come and are taken whenever the application likes.
         if request.is_grpc() {
             exchange.take_any_time();
         }
-        if let Decision::Forward(plan) = &request.decision
-            && plan.rule.timeouts.slow_clients == SlowClients::Keep
+        if let Some(rule) = request.decision.rule()
+            && rule.timeouts.slow_clients == SlowClients::Keep
         {
             exchange.take_any_time();
         }
@@ -68,6 +73,20 @@ impl Service {
         {
             client.watch_upload(&upload);
         }
+        let mut changes = Vec::new();
+        while let Decision::Guarded(_) = request.decision {
+            // Boxed: few requests are guarded, and the future of every one would have room for it.
+            match Box::pin(self.pass(client, &mut request, &mut outgoing)).await {
+                Ok(of_response) => changes.extend(of_response),
+                Err(refusal) => {
+                    let mut response = self.refuse(client, &request, exchange, refusal);
+                    if is_connect && response.status().is_success() {
+                        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+                    }
+                    return response;
+                }
+            }
+        }
         let forwarded = match &request.decision {
             Decision::Forward(plan) => {
                 let passage = self.router.passage(&request);
@@ -75,6 +94,8 @@ impl Service {
                 forwarding.await.map_err(|reason| self.router.answer(client, &request, &reason.into()))
             }
             Decision::Own(own) => Err(self.router.answer(client, &request, own)),
+            // There is none any more.
+            Decision::Guarded(_) => Err(self.router.answer(client, &request, &Reason::AuthFailed.into())),
         };
         let mut response = match forwarded {
             Ok((response, endpoint)) => {
@@ -90,9 +111,74 @@ impl Service {
                 response
             }
         };
-        if client.is_last_response() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
+        changes.iter().for_each(|change| change.apply(response.headers_mut()));
+        finish(client, &mut response);
         response
+    }
+
+    /// Takes the request past the filters in its way. Returns the changes to its response.
+    async fn pass<'s>(
+        &self,
+        client: &Client,
+        request: &mut Routed<'s>,
+        outgoing: &mut Outgoing,
+    ) -> Result<Vec<Change>, Refusal> {
+        let decision = std::mem::replace(&mut request.decision, Reason::AuthFailed.into());
+        let Decision::Guarded(mut guarded) = decision else {
+            request.decision = decision;
+            return Ok(Vec::new());
+        };
+        let passage = self.router.passage(request);
+        let passed = self.authorizer.pass(client, passage, &mut guarded, outgoing).await;
+        match passed {
+            Ok(Passed { decision, response }) => {
+                request.decision = decision;
+                Ok(response)
+            }
+            Err(refusal) => {
+                request.decision = Decision::Guarded(guarded);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn refuse(
+        &self,
+        client: &Client,
+        request: &Routed<'_>,
+        exchange: Exchange,
+        refusal: Refusal,
+    ) -> Response {
+        let own = match refusal {
+            Refusal::Own(own) => own,
+            // gRPC reads no status.
+            Refusal::Denied(denied) if request.is_grpc() => {
+                OwnAnswer::Reason(Reason::AuthDenied, denied.status())
+            }
+            Refusal::Denied(denied) => {
+                let record = self.router.denied(client, request, denied.status());
+                let denied = if request.is_head() { denied.map(|_| Content::Text(None)) } else { *denied };
+                let mut response = denied.map(|content| Body::new(content, exchange, record));
+                if let Some(rule) = request.decision.rule() {
+                    answer::edit(rule, response.headers_mut());
+                }
+                if let Some(cross_origin) = request.decision.cross_origin() {
+                    cross_origin.edit(response.headers_mut());
+                }
+                finish(client, &mut response);
+                return response;
+            }
+        };
+        let (answer, record) = self.router.answer(client, request, &own);
+        let mut response = answer.map(|text| Body::new(text.into(), exchange, record));
+        finish(client, &mut response);
+        response
+    }
+}
+
+/// Tells a client that is to come again on another connection.
+fn finish(client: &Client, response: &mut Response) {
+    if client.is_last_response() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
 }

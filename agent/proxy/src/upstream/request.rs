@@ -5,6 +5,7 @@ mod client;
 mod copies;
 mod kept;
 mod piece;
+pub(crate) mod whole;
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 use crate::core::untaken::Untaken;
 use crate::core::upload_progress::UploadProgress;
 use crate::core::window::Windows;
+use crate::upstream::request::whole::WholeBody;
 
 pub(crate) use crate::upstream::request::client::{BodyFault, ClientUpload, SharedFault, UploadError};
 pub(crate) use crate::upstream::request::copies::{CopiedUpload, Copies, CopyEnd, CopyWatch};
@@ -53,6 +55,7 @@ pub(crate) enum Upload {
     Kept(Box<Reading>),
     /// A copy for a mirror.
     Copied(Box<CopiedUpload>),
+    Whole(Box<WholeBody>),
 }
 
 /// A copy of a request without its body, to send it again. Most have one made and none needs it, so
@@ -137,12 +140,13 @@ impl Upload {
         upload.map_or(Self::Empty, |upload| Self::Client(Box::new(upload)))
     }
 
-    /// Notes the names that trailers must not have, if there may be trailers.
+    /// Adds names that trailers must not have, if there may be trailers.
     pub(crate) fn keep_out(&mut self, names: impl FnOnce() -> Vec<HeaderName>) {
         match self {
             Self::Empty | Self::Copied(_) => {}
             Self::Client(upload) => upload.keep_out(names()),
             Self::Kept(reading) => reading.with_source(|upload| upload.keep_out(names())),
+            Self::Whole(upload) => upload.keep_out(&names()),
         }
     }
 
@@ -150,6 +154,10 @@ impl Upload {
     pub(crate) fn copy_to(&mut self, copies: Copies) {
         match self {
             Self::Empty | Self::Copied(_) => copies.complete(),
+            Self::Whole(upload) => {
+                upload.frames().for_each(|frame| copies.push(&frame));
+                copies.complete();
+            }
             Self::Client(upload) => upload.copy_to(copies),
             Self::Kept(reading) => reading.copy_to(copies),
         }
@@ -158,7 +166,7 @@ impl Upload {
     /// Keeps record of the progress from now on, if the length of the body was announced.
     pub(crate) fn track(&mut self) -> Option<Rc<UploadProgress>> {
         match self {
-            Self::Empty | Self::Copied(_) => None,
+            Self::Empty | Self::Copied(_) | Self::Whole(_) => None,
             Self::Client(upload) => upload.track(),
             Self::Kept(reading) => reading.with_source(ClientUpload::track),
         }
@@ -167,7 +175,7 @@ impl Upload {
     /// True if the declared length of the body exceeds the limit.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
-            Self::Empty | Self::Copied(_) => false,
+            Self::Empty | Self::Copied(_) | Self::Whole(_) => false,
             Self::Client(upload) => upload.is_too_large(),
             Self::Kept(reading) => reading.with_source(|upload| upload.is_too_large()),
         }
@@ -175,7 +183,7 @@ impl Upload {
 
     pub(crate) fn fault(&self) -> Option<SharedFault> {
         match self {
-            Self::Empty | Self::Copied(_) => None,
+            Self::Empty | Self::Copied(_) | Self::Whole(_) => None,
             Self::Client(upload) => Some(upload.fault()),
             Self::Kept(reading) => Some(reading.fault()),
         }
@@ -195,6 +203,7 @@ impl Body for Upload {
             Self::Client(upload) => upload.poll_frame(cx),
             Self::Kept(reading) => reading.poll_frame(cx),
             Self::Copied(copy) => copy.poll_frame(cx).map_err(UploadError::Copy),
+            Self::Whole(upload) => Poll::Ready(upload.next().map(Ok)),
         }
     }
 
@@ -204,6 +213,7 @@ impl Body for Upload {
             Self::Client(upload) => upload.is_end_stream(),
             Self::Kept(reading) => reading.is_end_stream(),
             Self::Copied(copy) => copy.is_end_stream(),
+            Self::Whole(upload) => upload.is_end_stream(),
         }
     }
 
@@ -212,6 +222,7 @@ impl Body for Upload {
             Self::Empty => SizeHint::with_exact(0),
             Self::Client(upload) => upload.size_hint(),
             Self::Kept(_) | Self::Copied(_) => SizeHint::default(),
+            Self::Whole(upload) => upload.size_hint(),
         }
     }
 }

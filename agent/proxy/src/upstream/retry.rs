@@ -14,6 +14,7 @@ use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::{Endpoint, Freshness, Processed, SendFailure};
 use crate::upstream::pool::Pools;
+use crate::upstream::request::whole::WholeBody;
 use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
 
 /// Bytes of a request's body that are kept so that it can be sent again.
@@ -30,6 +31,7 @@ pub(crate) type Answered = (UpstreamResponse, Option<Instant>);
 struct Repeatable {
     head: Resend,
     body: Option<KeptBody>,
+    whole: Option<WholeBody>,
     is_idempotent: bool,
     fault: Option<SharedFault>,
 }
@@ -88,7 +90,12 @@ fn pause(backoff: Duration, tried: u32) -> Duration {
 
 impl Repeatable {
     fn of(outgoing: &mut Outgoing, pools: &Pools) -> Self {
+        let whole = match &outgoing.upload {
+            Upload::Whole(body) => Some(body.again()),
+            Upload::Empty | Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) => None,
+        };
         Self {
+            whole,
             head: Resend::of_head(outgoing),
             fault: outgoing.upload.fault(),
             body: KeptBody::keep(&mut outgoing.upload, KEPT_BODY, &pools.kept),
@@ -98,9 +105,10 @@ impl Repeatable {
 
     /// The request once more; `None` if its body is not kept as far as it was sent.
     fn again(&self) -> Option<Box<Outgoing>> {
-        let upload = match &self.body {
-            None => Upload::Empty,
-            Some(body) => body.again()?,
+        let upload = match (&self.body, &self.whole) {
+            (Some(body), _) => body.again()?,
+            (None, Some(whole)) => Upload::Whole(Box::new(whole.again())),
+            (None, None) => Upload::Empty,
         };
         Some(self.head.outgoing(upload))
     }

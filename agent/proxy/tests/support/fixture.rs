@@ -94,7 +94,13 @@ impl ListenerSpec {
         } else {
             Serves::Http(routes)
         };
-        Listener { id, hostname: pattern(self.host), serves, admission: Arc::default() }
+        Listener {
+            id,
+            hostname: pattern(self.host),
+            serves,
+            admission: Arc::default(),
+            filters: Arc::default(),
+        }
     }
 }
 

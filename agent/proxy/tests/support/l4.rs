@@ -66,7 +66,7 @@ pub fn listener(name: &str, hostname: &str, serves: Serves) -> Listener {
         parent: gateway,
         name: name.into(),
     };
-    Listener { id, hostname: pattern(hostname), serves, admission: Arc::default() }
+    Listener { id, hostname: pattern(hostname), serves, admission: Arc::default(), filters: Arc::default() }
 }
 
 pub fn tcp(backend: &str) -> Listener {

@@ -2,6 +2,7 @@
 //! for HTTP/1, HTTP/1 over TLS and HTTP/2 over TLS.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
+pub mod auth;
 pub mod backend;
 pub mod client;
 pub mod fixture;

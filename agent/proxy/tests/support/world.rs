@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_model::{
     Affinity, Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits,
-    Listener, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot,
-    TlsTermination, Unserved,
+    Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves,
+    Snapshot, TlsTermination, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -29,6 +29,8 @@ pub struct World {
     pub gateways: [Gateway; 2],
     /// By Gateway, what backends are shown.
     pub client_certificates: BTreeMap<ObjectName, Certificate>,
+    /// Of all listeners.
+    pub filters: Vec<ListenerFilter>,
     generation: u64,
 }
 
@@ -61,6 +63,7 @@ impl World {
             backends: Vec::new(),
             gateways,
             client_certificates: BTreeMap::new(),
+            filters: Vec::new(),
             generation: 0,
         }
     }
@@ -127,7 +130,7 @@ impl World {
         let ports = [(self.plain, plain, false, 80), (self.tls, tls, true, 443)];
         for (address, gateway, tls, number) in ports {
             let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
-            if let Some(listeners) = listeners(specs) {
+            if let Some(listeners) = listeners(specs, &self.filters) {
                 let gateway = Arc::new(gateway.clone());
                 let port = Port::new(gateway, PortKey::tcp(number), listeners);
                 snapshot.frontends.insert(FrontendKey::tcp(address), Arc::new(port));
@@ -149,8 +152,12 @@ impl World {
     }
 }
 
-fn listeners<'s>(specs: impl Iterator<Item = &'s ListenerSpec>) -> Option<PortListeners> {
-    let mut listeners = specs.map(|spec| Arc::new(listener(spec)));
+fn listeners<'s>(
+    specs: impl Iterator<Item = &'s ListenerSpec>,
+    filters: &[ListenerFilter],
+) -> Option<PortListeners> {
+    let filtered = |spec| Listener { filters: filters.into(), ..listener(spec) };
+    let mut listeners = specs.map(|spec| Arc::new(filtered(spec)));
     let mut port = PortListeners::of(listeners.next()?);
     listeners.for_each(|listener| port.add(listener).unwrap());
     Some(port)
@@ -176,6 +183,7 @@ fn listener(spec: &ListenerSpec) -> Listener {
         hostname: HostPattern::parse(spec.host).unwrap_or(HostPattern::Any),
         serves,
         admission: Arc::default(),
+        filters: Arc::default(),
     }
 }
 

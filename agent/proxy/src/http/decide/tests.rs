@@ -35,7 +35,13 @@ fn to_echo() -> Action {
 fn listener(name: &str, serves: Serves) -> Arc<Listener> {
     let gateway = ObjectName::new("test", "gateway");
     let id = ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: name.into() };
-    Arc::new(Listener { id, hostname: HostPattern::parse(name).unwrap(), serves, admission: Arc::default() })
+    Arc::new(Listener {
+        id,
+        hostname: HostPattern::parse(name).unwrap(),
+        serves,
+        admission: Arc::default(),
+        filters: Arc::default(),
+    })
 }
 
 fn port(listeners: PortListeners) -> Port {
@@ -72,6 +78,7 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
         Decision::Own(OwnAnswer::Failed { status, .. }) => {
             format!("{} {}", status.as_u16(), Reason::Rule.name())
         }
+        Decision::Guarded(guarded) => format!("guarded by {} filters", guarded.steps.len()),
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
     };
     let listener = listener.map_or("none", |listener| &*listener.id.name);

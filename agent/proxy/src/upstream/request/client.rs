@@ -81,7 +81,7 @@ impl ClientUpload {
     }
 
     pub(super) fn keep_out(&mut self, names: Vec<HeaderName>) {
-        self.edited = names;
+        self.edited.extend(names);
     }
 
     /// Removes from trailers what they must not have.

@@ -59,7 +59,7 @@ impl KeptBody {
                 drop(kept);
                 return Some(body);
             }
-            other @ (Upload::Empty | Upload::Copied(_)) => {
+            other @ (Upload::Empty | Upload::Copied(_) | Upload::Whole(_)) => {
                 *upload = other;
                 return None;
             }

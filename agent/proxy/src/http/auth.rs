@@ -1,0 +1,403 @@
+//! External auth services (GEP-1494): a request that has to pass one goes on if the service says
+//! so, and in no other case. "If there is any problem communicating with the external service, this
+//! filter MUST fail closed."
+
+mod ext_authz;
+mod over_grpc;
+mod over_http;
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
+use http_body::Body as _;
+use portcullis_model::{AuthProtocol, ExternalAuth};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::client::clients::Client;
+use crate::client::progress::Progress;
+use crate::core::reason::Reason;
+use crate::core::stats::AuthOutcome;
+use crate::http::answer::Answer;
+use crate::http::body::{Content, Deadline};
+use crate::http::change::Change;
+use crate::http::decide::{Decision, Guarded, Next, OwnAnswer, Step};
+use crate::http::plan::Passage;
+use crate::http::{headers, loops, request_id};
+use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
+use crate::upstream::discard::discard_rest;
+use crate::upstream::endpoint::ResponseBody;
+use crate::upstream::pool::Pools;
+use crate::upstream::request::whole::{Held, WholeBody};
+use crate::upstream::request::{Outgoing, Upload, UploadError};
+
+/// Asks the auth services for the requests of a core.
+pub(crate) struct Authorizer {
+    pub pools: Rc<Pools>,
+    /// The time that a service has for its answer.
+    pub timeout: Duration,
+}
+
+/// A request that has passed.
+pub(crate) struct Passed<'s> {
+    pub decision: Decision<'s>,
+    /// Changes to its response.
+    pub response: Vec<Change>,
+}
+
+/// The answer to a request that has not passed.
+pub(crate) enum Refusal {
+    /// The auth service's.
+    Denied(Box<http::Response<Content>>),
+    Own(OwnAnswer<'static>),
+}
+
+/// A request as auth services get to see it.
+struct Question<'r> {
+    client: &'r Client,
+    pools: &'r Pools,
+    method: &'r Method,
+    version: Version,
+    /// Path and query; the path is the one that rules match.
+    target: String,
+    /// The host that the client asked for, with port.
+    authority: &'r HeaderValue,
+    /// As the filters before this one left them.
+    fields: &'r HeaderMap,
+    request_id: &'r HeaderValue,
+    signature: &'r HeaderValue,
+    body: Option<Bytes>,
+}
+
+/// The say of an auth service.
+enum Verdict {
+    /// With the rest of the answer, if there may be any.
+    Allowed(Consent, Option<ResponseBody>),
+    /// This is the answer for the client.
+    DeniedBy(UpstreamResponse),
+    DeniedWith(Answer),
+    /// Without an answer that could be passed on.
+    Denied,
+    Failed(&'static str),
+}
+
+/// The conditions on which an auth service lets a request pass.
+#[derive(Default)]
+struct Consent {
+    request: Vec<Change>,
+    response: Vec<Change>,
+    query: Vec<QueryEdit>,
+}
+
+/// Sets a parameter of the query, or removes it.
+#[derive(Debug)]
+struct QueryEdit {
+    name: String,
+    value: Option<String>,
+}
+
+/// A request's body that waits for a backend counts as the client's.
+struct HeldBody {
+    bytes: usize,
+    client: Arc<Progress>,
+}
+
+// === impl Authorizer ===
+
+impl Authorizer {
+    /// Takes the request past the filters in its way.
+    ///
+    /// # Errors
+    /// The answer to one that does not pass.
+    pub(crate) async fn pass<'s>(
+        &self,
+        client: &Client,
+        passage: Passage<'_>,
+        guarded: &mut Guarded<'s>,
+        outgoing: &mut Outgoing,
+    ) -> Result<Passed<'s>, Refusal> {
+        let begun = Instant::now();
+        let deadline = match &guarded.next {
+            Next::Forward(plan) => plan.rule.timeouts.request.map(|limit| begun + limit),
+            Next::Own(_) | Next::Route(_) => None,
+        };
+        let passing = self.pass_before(deadline, client, passage, guarded, outgoing);
+        let (granted, response) = match deadline {
+            None => passing.await?,
+            Some(deadline) => timeout_at(deadline, passing).await.unwrap_or(Err(Reason::Timeout.into()))?,
+        };
+        let next = std::mem::replace(&mut guarded.next, Next::Own(Reason::AuthFailed.into()));
+        let decision = match next {
+            Next::Own(own) => Decision::Own(own),
+            Next::Forward(mut plan) => {
+                outgoing.upload.keep_out(|| names(&granted));
+                (plan.granted, plan.begun) = (granted, Some(begun));
+                Decision::Forward(plan)
+            }
+            Next::Route(mut unrouted) => {
+                outgoing.upload.keep_out(|| names(&granted));
+                let fields = &mut outgoing.parts.headers;
+                let known = unrouted.fields_mut();
+                // What the client claims must go before the service's word comes in its place.
+                let chain = headers::chain(fields, passage.trusted_hops, &client.address);
+                *known = headers::disbelieve(fields, *known, chain.as_ref());
+                granted.iter().flatten().for_each(|change| change.apply(fields));
+                unrouted.route(&outgoing.parts)
+            }
+        };
+        Ok(Passed { decision, response })
+    }
+
+    /// The changes to the request, by service, and those to the response.
+    async fn pass_before(
+        &self,
+        deadline: Option<Instant>,
+        client: &Client,
+        passage: Passage<'_>,
+        guarded: &Guarded<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Result<(Vec<Vec<Change>>, Vec<Change>), Refusal> {
+        let made;
+        let request_id = match passage.request_id {
+            Some(id) => id,
+            None => {
+                made = request_id::make();
+                &made
+            }
+        };
+        let passage = Passage { request_id: Some(request_id), ..passage };
+        let mut fields = outgoing.parts.headers.clone();
+        let signature = passage.edit_request(&mut fields, guarded.fields, client, &guarded.authority, None);
+        let (mut granted, mut response) = (Vec::new(), Vec::new());
+        let pools = self.pools.serving(passage.listener);
+        for step in &guarded.steps {
+            let auth = match step {
+                Step::Edit(edit) => {
+                    headers::edit(&mut fields, edit);
+                    continue;
+                }
+                Step::Fail(failure) => {
+                    tracing::debug!(reason = %failure.reason, "a filter of the listener cannot be applied");
+                    return Err(Refusal::Own(OwnAnswer::Reason(Reason::Rule, failure.status)));
+                }
+                Step::Ask(auth) => auth,
+            };
+            let body = match auth.body {
+                None => None,
+                Some(most) => Some(whole_body(client, outgoing, most.get() as usize).await?),
+            };
+            let Parts { method, uri, version, .. } = &outgoing.parts;
+            let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+            let question = Question {
+                client,
+                pools: &pools,
+                method,
+                version: *version,
+                target: format!("{}{query}", guarded.path),
+                authority: &guarded.authority,
+                fields: &fields,
+                request_id,
+                signature: &signature,
+                body,
+            };
+            let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
+            let verdict = self.ask(auth, &question, address).await;
+            let Consent { request, response: of_response, query } =
+                self.consent(client, auth, verdict, deadline)?;
+            request.iter().for_each(|change| change.apply(&mut fields));
+            if !query.is_empty() {
+                edit_query(&mut outgoing.parts.uri, &query)?;
+            }
+            granted.push(request);
+            response.extend(of_response);
+        }
+        Ok((granted, response))
+    }
+
+    /// Counts what the service said; the answer to the client unless it is consent.
+    fn consent(
+        &self,
+        client: &Client,
+        auth: &ExternalAuth,
+        verdict: Verdict,
+        deadline: Option<Instant>,
+    ) -> Result<Consent, Refusal> {
+        let outcome = match &verdict {
+            Verdict::Allowed(..) => AuthOutcome::Allowed,
+            Verdict::DeniedBy(_) | Verdict::DeniedWith(_) | Verdict::Denied => AuthOutcome::Denied,
+            Verdict::Failed(_) => AuthOutcome::Failed,
+        };
+        self.pools.counters.asked(outcome);
+        match verdict {
+            Verdict::Allowed(consent, rest) => {
+                rest.into_iter().for_each(|rest| discard_rest(rest, client.windows.clone()));
+                Ok(consent)
+            }
+            Verdict::DeniedBy(response) => {
+                let (mut parts, body) = response.into_parts();
+                headers::remove_hop_by_hop(&mut parts.headers);
+                // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112
+                // section 2.3).
+                parts.version = Version::HTTP_11;
+                let content = Content::upstream(body, deadline.map(|at| Deadline::new(at, None)));
+                Err(Refusal::Denied(http::Response::from_parts(parts, content).into()))
+            }
+            Verdict::DeniedWith(answer) => Err(Refusal::Denied(answer.map(Content::from).into())),
+            Verdict::Denied => Err(Reason::AuthDenied.into()),
+            Verdict::Failed(problem) => {
+                tracing::debug!(service = %auth.backend, problem, "a request could not be authorised");
+                Err(Reason::AuthFailed.into())
+            }
+        }
+    }
+
+    async fn ask(&self, auth: &ExternalAuth, question: &Question<'_>, address: Option<IpAddr>) -> Verdict {
+        let asking = async {
+            match &auth.protocol {
+                AuthProtocol::Http(http) => {
+                    let Some(request) = over_http::request(http, question) else {
+                        return Verdict::Failed("the path cannot be asked about");
+                    };
+                    let body = question.body.clone().unwrap_or_default();
+                    match self.send(auth, request, body, question, address).await {
+                        Ok(response) => over_http::verdict(http, response),
+                        Err(problem) => problem,
+                    }
+                }
+                AuthProtocol::Grpc { request: names } => {
+                    let asked = over_grpc::request(names, &auth.backend, question, self.timeout);
+                    let Some((request, body)) = asked else {
+                        return Verdict::Failed("the request cannot be asked about");
+                    };
+                    match self.send(auth, request, body, question, address).await {
+                        Ok(response) => over_grpc::verdict(response, &question.client.windows).await,
+                        Err(problem) => problem,
+                    }
+                }
+            }
+        };
+        timeout(self.timeout, asking).await.unwrap_or(Verdict::Failed("the auth service took too long"))
+    }
+
+    /// Asks once more where a connection breaks: a kept one may turn out to be closed, and to be
+    /// asked twice does a service no harm.
+    async fn send(
+        &self,
+        auth: &ExternalAuth,
+        request: Request<()>,
+        body: Bytes,
+        question: &Question<'_>,
+        address: Option<IpAddr>,
+    ) -> Result<UpstreamResponse, Verdict> {
+        let attempt = async || {
+            let upload = match body.is_empty() {
+                true => Upload::Empty,
+                false => Upload::Whole(Box::new(WholeBody::new(body.clone(), None, None))),
+            };
+            let outgoing = Outgoing::of(request.clone().map(|()| upload), &question.client.windows);
+            attempt::send(question.pools, &auth.backend, address, outgoing).await
+        };
+        let sent = match attempt().await {
+            Err(AttemptError::Broken(..)) => attempt().await,
+            sent => sent,
+        };
+        sent.map_err(|error| {
+            tracing::debug!(service = %auth.backend, %error, "an auth service cannot be asked");
+            Verdict::Failed("the auth service cannot be asked")
+        })
+    }
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self::Own(reason.into())
+    }
+}
+
+/// The names of fields that services decide about.
+fn names(granted: &[Vec<Change>]) -> Vec<http::HeaderName> {
+    granted.iter().flatten().map(|change| change.name().clone()).collect()
+}
+
+fn edit_query(uri: &mut Uri, edits: &[QueryEdit]) -> Result<(), Refusal> {
+    let query = QueryEdit::apply(edits, uri.query()).map_or_else(String::new, |query| format!("?{query}"));
+    let target = PathAndQuery::try_from(format!("{}{query}", uri.path()));
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = Some(target.map_err(|_| Reason::AuthFailed)?);
+    *uri = Uri::from_parts(parts).map_err(|_| Reason::AuthFailed)?;
+    Ok(())
+}
+
+// === bodies ===
+
+/// The request's body, which is in memory from now on. "Bodies over that size must be rejected with
+/// a 4xx series error".
+async fn whole_body(client: &Client, outgoing: &mut Outgoing, most: usize) -> Result<Bytes, Reason> {
+    match &mut outgoing.upload {
+        Upload::Empty => return Ok(Bytes::new()),
+        Upload::Whole(body) if body.bytes().len() > most => return Err(Reason::BodyTooLarge),
+        Upload::Whole(body) => return Ok(body.bytes().clone()),
+        Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) => {}
+    }
+    let upload = &mut outgoing.upload;
+    if upload.is_too_large() || upload.size_hint().lower() > most as u64 {
+        return Err(Reason::BodyTooLarge);
+    }
+    let mut held = HeldBody { bytes: 0, client: client.progress.clone() };
+    let (mut bytes, mut trailers) = (BytesMut::new(), None);
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *upload).poll_frame(cx)).await {
+        match frame.map_err(|error| reason(&error))?.into_data() {
+            Ok(data) if bytes.len() + data.len() > most => return Err(Reason::BodyTooLarge),
+            Ok(data) => {
+                held.add(data.len());
+                bytes.extend_from_slice(&data);
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    let bytes = bytes.freeze();
+    *upload = Upload::Whole(Box::new(WholeBody::new(bytes.clone(), trailers, Some(Rc::new(held)))));
+    Ok(bytes)
+}
+
+fn reason(error: &UploadError) -> Reason {
+    match error {
+        UploadError::Client(_) | UploadError::SentAgain | UploadError::Copy(_) => Reason::ClientBody,
+        UploadError::TooLarge => Reason::BodyTooLarge,
+        UploadError::TooSlow => Reason::BodyTooSlow,
+    }
+}
+
+// === impl HeldBody ===
+
+impl HeldBody {
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.client.hold(bytes);
+    }
+}
+
+impl Held for HeldBody {}
+
+impl Drop for HeldBody {
+    fn drop(&mut self) {
+        self.client.release(self.bytes);
+    }
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    /// Shows that the request has come by here: a service that leads back must not be asked for
+    /// ever.
+    fn sign(&self, fields: &mut HeaderMap) {
+        loops::sign(fields, self.signature.clone());
+    }
+}

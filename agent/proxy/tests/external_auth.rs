@@ -1,0 +1,812 @@
+//! External auth services: what they are asked, what their answers do, and that no request passes
+//! without one. Services, backends and clients are real.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use portcullis_model::{BackendProtocol, ExternalAuth, Failure, Filter, ListenerFilter};
+use portcullis_proxy::{AuthOutcome, Reason, Settings, Upstream};
+use support::auth::{
+    CheckResponse, DeniedHttpResponse, GrpcAnswer, GrpcAuthService, HttpAuthService, OkHttpResponse,
+    QueryParameter, allowed, denied, field, filter, only, over_grpc, over_http,
+};
+use support::client::raw;
+use support::origin::{Origin, serve_raw};
+use support::rules::{RuleSpec, edit, rule};
+use support::via::{Client, Reply, Via};
+use support::world::World;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Of auth services that do not answer, so that no test waits for long.
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+/// A world whose rules lead to an echo, and whose auth service is at the address.
+async fn world(auth: SocketAddr, protocol: BackendProtocol, rules: Vec<RuleSpec>) -> (World, Origin) {
+    let upstream = Upstream { auth: TIMEOUT, ..Upstream::default() };
+    let mut world = World::with(Settings { upstream, ..Settings::default() });
+    let backend = Origin::http1().await;
+    world.backend("echo", BackendProtocol::Http1, &[backend.address]);
+    world.backend("auth", protocol, &[auth]);
+    world.http("*", rules.clone());
+    world.https("*", rules);
+    world.apply().await;
+    (world, backend)
+}
+
+fn guarded(auth: ExternalAuth) -> RuleSpec {
+    rule().filter(filter(auth))
+}
+
+fn answer(status: u16, fields: &[(&str, &str)], body: &'static str) -> Response<Bytes> {
+    let mut response = Response::builder().status(status);
+    for (name, value) in fields {
+        response = response.header(*name, *value);
+    }
+    response.body(Bytes::from_static(body.as_bytes())).unwrap()
+}
+
+fn fields_of(request: &Request<Bytes>) -> Vec<String> {
+    let fields = request.headers().iter();
+    let mut fields: Vec<_> =
+        fields.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    fields.retain(|field| !field.starts_with("cdn-loop: portcullis-"));
+    fields.sort_unstable();
+    fields
+}
+
+fn seen<'r>(reply: &'r Reply, name: &str) -> Vec<&'r str> {
+    let prefix = format!("{name}: ");
+    reply.body.lines().filter_map(|line| line.strip_prefix(&prefix)).collect()
+}
+
+async fn outcomes(world: &World) -> [u64; 3] {
+    let stats = world.proxy.stats().await;
+    [AuthOutcome::Allowed, AuthOutcome::Denied, AuthOutcome::Failed]
+        .map(|outcome| stats.auth.get(&outcome).copied().unwrap_or_default())
+}
+
+// === over HTTP ===
+
+#[tokio::test]
+async fn a_service_gets_the_head_and_no_more_than_is_allowed() {
+    let auth = HttpAuthService::start(|_| answer(200, &[], "fine")).await;
+    let filter = over_http(|http| {
+        http.prefix = "/verify".into();
+        http.request = ["cookie", "x-forwarded-for", "x-forwarded-host"].map(|it| it.parse().unwrap()).into();
+    });
+    let (world, backend) = world(auth.address, BackendProtocol::Http1, vec![guarded(filter)]).await;
+    for via in Via::ALL {
+        let request = "POST /a/../b//c?q=1\nhost: any.test\nauthorization: Bearer t\ncookie: a=b\nx-secret: s\n\
+                       content-type: text/plain\nx-forwarded-for: 6.6.6.6\nx-forwarded-host: forged.test\n\nbody";
+        let reply = world.send(via, request).await;
+        assert_eq!(reply.status, 200, "{via:?} {reply:?}");
+        assert!(reply.body.starts_with("POST /b/c?q=1\n") && reply.body.ends_with("\nbody"), "{reply:?}");
+        assert_eq!(seen(&reply, "authorization"), ["Bearer t"]);
+        let [asked] = auth.asked().try_into().unwrap();
+        assert_eq!(
+            (asked.method().as_str(), asked.uri().to_string()),
+            ("POST", "/verify/b/c?q=1".to_owned())
+        );
+        let expected = [
+            "authorization: Bearer t",
+            "content-length: 0",
+            "cookie: a=b",
+            "host: any.test",
+            "x-forwarded-for: 127.0.0.1",
+            "x-forwarded-host: any.test",
+        ];
+        assert_eq!(fields_of(&asked), expected, "{via:?}");
+        assert!(asked.body().is_empty());
+    }
+    assert_eq!((backend.requests(), outcomes(&world).await), (4, [4, 0, 0]));
+}
+
+#[tokio::test]
+async fn the_backend_gets_what_is_allowed_of_the_answer_and_nothing_forged() {
+    let auth = HttpAuthService::start(|request| {
+        let fields: &[_] = match request.uri().path() {
+            "/ann" => &[("x-user", "ann"), ("x-group", "a"), ("x-group", "b"), ("x-other", "no")],
+            _ => &[],
+        };
+        answer(200, fields, "")
+    })
+    .await;
+    let filter = over_http(|http| http.response = only(&["x-user", "x-group"]));
+    let (world, _backend) = world(auth.address, BackendProtocol::Http1, vec![guarded(filter)]).await;
+    let forged = "x-user: eve\nX_User: eve\nx-group: admin\nx_group: admin";
+    for via in Via::ALL {
+        let reply = world.send(via, &format!("GET /ann\n{forged}")).await;
+        assert_eq!((seen(&reply, "x-user"), seen(&reply, "x-group")), (vec!["ann"], vec!["a", "b"]));
+        assert!(!reply.body.contains("x-other") && !reply.body.contains("x_"), "{via:?} {reply:?}");
+        // A service that says nothing of a name leaves no room for the client's word.
+        let reply = world.send(via, &format!("GET /nobody\n{forged}")).await;
+        assert_eq!(reply.status, 200);
+        assert!(!reply.body.contains("x-user") && !reply.body.contains("group"), "{via:?} {reply:?}");
+    }
+    let trailing = "POST /nobody HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
+                    2\r\nhi\r\n0\r\nx-user: eve\r\nx_user: eve\r\nx-sum: 1\r\n\r\n";
+    let reply = raw(world.plain, trailing.as_bytes()).await;
+    assert!(reply.contains("x-sum: 1") && !reply.contains("eve"), "{reply}");
+}
+
+#[tokio::test]
+async fn without_a_list_all_fields_are_copied_but_for_those_of_the_message() {
+    let auth = HttpAuthService::start(|_| {
+        let fields = [
+            ("x-user", "ann"),
+            ("x-forwarded-user", "ann"),
+            ("content-type", "text/html"),
+            ("content-language", "de"),
+            ("host", "evil.test"),
+            ("connection", "x-hop"),
+            ("te", "gzip"),
+            ("trailer", "x"),
+            ("upgrade", "h2c"),
+            ("cdn-loop", "none"),
+        ];
+        answer(200, &fields, "<p>signed in</p>")
+    })
+    .await;
+    let filter = over_http(|_| {});
+    let (world, _backend) = world(auth.address, BackendProtocol::Http1, vec![guarded(filter)]).await;
+    for via in Via::ALL {
+        let request = "POST /\nhost: any.test\ncontent-type: application/json\nx_user: eve\nx-forwarded-user: eve\n\n{}";
+        let reply = world.send(via, request).await;
+        assert_eq!((reply.status.as_u16(), reply.body.ends_with("\n{}")), (200, true), "{via:?} {reply:?}");
+        assert_eq!((seen(&reply, "x-user"), seen(&reply, "x-forwarded-user")), (vec!["ann"], vec!["ann"]));
+        assert_eq!(
+            (seen(&reply, "content-type"), seen(&reply, "host")),
+            (vec!["application/json"], vec!["any.test"])
+        );
+        for unwanted in ["eve", "content-language", "upgrade", "\nte: ", "trailer", "cdn-loop: none"] {
+            assert!(!reply.body.contains(unwanted), "{via:?} {unwanted}: {reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_is_the_services_answer() {
+    let auth = HttpAuthService::start(|request| match request.uri().path() {
+        "/basic" => answer(401, &[("www-authenticate", "Basic realm=\"a\"")], "who are you?"),
+        "/sign-in" => answer(
+            302,
+            &[
+                ("location", "https://id.test/?rd=x"),
+                ("set-cookie", "a=1"),
+                ("set-cookie", "b=2"),
+                ("keep-alive", "timeout=5"),
+            ],
+            "",
+        ),
+        path => answer(path[1..].parse().unwrap(), &[("x-said", "no")], "no"),
+    })
+    .await;
+    let set = Filter::ResponseHeaders(edit(&[("x-set", "by-rule")], &[], &[]));
+    let (world, backend) =
+        world(auth.address, BackendProtocol::Http1, vec![guarded(over_http(|_| {})).filter(set)]).await;
+    for via in Via::ALL {
+        let reply = world.send(via, "POST /basic\n\nbody").await;
+        assert_eq!((reply.status.as_u16(), &*reply.body), (401, "who are you?"), "{via:?}");
+        assert_eq!(reply.header("www-authenticate"), Some("Basic realm=\"a\""));
+        assert_eq!(reply.header("x-set"), Some("by-rule"));
+        let reply = world.send(via, "GET /sign-in").await;
+        assert_eq!((reply.status.as_u16(), reply.header("location")), (302, Some("https://id.test/?rd=x")));
+        assert_eq!(reply.headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
+        assert_eq!(reply.header("keep-alive"), None);
+        let reply = world.send(via, "HEAD /basic").await;
+        assert_eq!((reply.status.as_u16(), &*reply.body), (401, ""), "{via:?}");
+        for (status, expected) in [
+            // As it is.
+            (400, 400),
+            (403, 403),
+            (404, 404),
+            (429, 429),
+            (301, 301),
+            (307, 307),
+            // "Any other code is considered an authorization failure", and has to look like one.
+            (201, 403),
+            (202, 403),
+            (304, 403),
+            // The service's own trouble.
+            (500, 503),
+            (503, 503),
+        ] {
+            let reply = world.send(via, &format!("GET /{status}")).await;
+            assert_eq!(reply.status, expected, "{via:?} {status}");
+            let is_passed_on = status == expected && status < 500;
+            assert_eq!(reply.header("x-said").is_some(), is_passed_on, "{via:?} {status}");
+        }
+    }
+    assert_eq!(backend.requests(), 0);
+    assert_eq!(outcomes(&world).await, [0, 4 * 12, 4 * 2]);
+    let answers = world.proxy.stats().await.answers;
+    assert_eq!((answers[&Reason::AuthDenied], answers[&Reason::AuthFailed]), (4 * 12, 4 * 2));
+}
+
+/// A sign-in page may be large: it is passed on as it comes.
+#[tokio::test]
+async fn a_denial_of_any_size_passes() {
+    static PAGE: [u8; 3 << 20] = [b'x'; 3 << 20];
+    let auth =
+        HttpAuthService::start(|_| Response::builder().status(403).body(Bytes::from_static(&PAGE)).unwrap())
+            .await;
+    let (world, _backend) =
+        world(auth.address, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    for via in Via::ALL {
+        let reply = world.send(via, "GET /").await;
+        assert_eq!((reply.status.as_u16(), reply.body.len()), (403, PAGE.len()), "{via:?}");
+    }
+}
+
+/// A client may go on after a denial: the connection is in order.
+#[tokio::test]
+async fn connections_last() {
+    let auth = HttpAuthService::start(|request| match request.uri().path() {
+        "/in" => answer(200, &[], "welcome"),
+        _ => answer(401, &[], "no"),
+    })
+    .await;
+    let (world, backend) =
+        world(auth.address, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    for via in Via::ALL {
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        for round in 0..20 {
+            assert_eq!(client.send("POST /out\n\nsome body").await.status, 401, "{via:?} {round}");
+            assert_eq!(client.send("POST /in\n\nsome body").await.status, 200, "{via:?} {round}");
+        }
+    }
+    assert_eq!(backend.requests(), 80);
+    // One of each kind and core would do; bodies that are read late may cost one more.
+    let opened = world.proxy.stats().await.upstream_connects;
+    assert!(opened <= 16, "auth services and backends had {opened} connections");
+}
+
+// === failing closed ===
+
+#[tokio::test]
+async fn no_request_passes_a_service_that_is_out_of_order() {
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let large: &'static str =
+        Box::leak(format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(70 << 10)).into());
+    let several = [
+        ("none", None),
+        ("refuses", Some(refusing)),
+        ("says nothing", Some(silent.local_addr().unwrap())),
+        ("closes", Some(serve_raw(b"").await)),
+        ("speaks no HTTP", Some(serve_raw(b"OK\r\n\r\n").await)),
+        ("has half a head", Some(serve_raw(b"HTTP/1.1 200 OK\r\nx: y\r\n").await)),
+        ("has a head that is too large", Some(serve_raw(large.as_bytes()).await)),
+        (
+            "switches protocols",
+            Some(
+                serve_raw(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n")
+                    .await,
+            ),
+        ),
+        ("is only about to answer", Some(serve_raw(b"HTTP/1.1 100 Continue\r\n\r\n").await)),
+        ("has no status", Some(serve_raw(b"HTTP/1.1 000 \r\n\r\n").await)),
+        ("has a coding", Some(serve_raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n").await)),
+    ];
+    for (name, address) in several {
+        let rules = vec![guarded(over_http(|_| {})), guarded(over_grpc(only(&[]))).prefix("/grpc")];
+        let (mut world, backend) = world(refusing, BackendProtocol::Http1, rules).await;
+        if let Some(address) = address {
+            world.backend("auth", BackendProtocol::Http1, &[address]);
+        } else {
+            world.backends.retain(|backend| !backend.name.as_str().contains("auth"));
+        }
+        world.apply().await;
+        for via in Via::ALL {
+            for path in ["/", "/grpc"] {
+                let reply = world.send(via, &format!("GET {path}")).await;
+                assert_eq!(reply.status, 503, "{name} {via:?} {path}: {reply:?}");
+                assert_eq!(reply.body, "this request could not be authorised\n");
+            }
+        }
+        assert_eq!((backend.requests(), outcomes(&world).await), (0, [0, 0, 8]), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_thousand_requests_none_passes_a_broken_service() {
+    let broken = serve_raw(b"HTTP/1.1 200 OK\r\ncontent-length: nonsense\r\n\r\n").await;
+    let (world, backend) = world(broken, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    for via in [Via::Http1, Via::Http2Tls] {
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        for _ in 0..500 {
+            assert_eq!(client.send("GET /").await.status, 503);
+        }
+    }
+    assert_eq!((backend.requests(), outcomes(&world).await), (0, [0, 0, 1000]));
+}
+
+/// A connection that the service has closed meanwhile is no reason to fail, whatever the method.
+#[tokio::test]
+async fn a_closed_connection_is_replaced() {
+    let closing = serve_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    let (world, backend) = world(closing, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+    for round in 0..50 {
+        assert_eq!(client.send("POST /\n\nbody").await.status, 200, "{round}");
+    }
+    assert_eq!(backend.requests(), 50);
+}
+
+#[tokio::test]
+async fn the_rules_time_is_for_the_service_too() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let rules = vec![guarded(over_http(|_| {})).request_timeout(50)];
+    let (world, backend) = world(address, BackendProtocol::Http1, rules).await;
+    assert_eq!(world.send(Via::Http1, "GET /").await.status, 504);
+    let slow = HttpAuthService::start(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        answer(200, &[], "")
+    })
+    .await;
+    let mut world = world;
+    world.listeners[0].rules = vec![guarded(over_http(|_| {})).request_timeout(250)];
+    world.backend("auth", BackendProtocol::Http1, &[slow.address]);
+    world.apply().await;
+    // Of the 250 ms the service takes 100: what is left is too little for this backend.
+    assert_eq!(world.send(Via::Http1, "GET /?delay=200").await.status, 504);
+    assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
+    assert_eq!(backend.requests(), 2);
+}
+
+/// An endpoint of the service may be the gateway itself.
+#[tokio::test]
+async fn a_service_that_leads_back_is_not_asked_for_ever() {
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (mut world, backend) =
+        world(refusing, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    let own = world.plain;
+    world.backend("auth", BackendProtocol::Http1, &[own]);
+    world.apply().await;
+    assert_eq!(world.send(Via::Http1, "GET /").await.status, 503);
+    assert_eq!(backend.requests(), 0);
+    assert_eq!(world.proxy.stats().await.answers[&Reason::Loop], 1);
+}
+
+// === rules and their other filters ===
+
+#[tokio::test]
+async fn filters_apply_in_their_order_and_every_service_has_its_say() {
+    let auth = HttpAuthService::start(|request| {
+        let user = request.headers().get("x-user").map(|user| user.to_str().unwrap().to_owned());
+        match (request.uri().path(), user.as_deref()) {
+            ("/first/deny", _) => answer(401, &[], "first"),
+            ("/first/allow", None) => answer(200, &[("x-user", "ann")], ""),
+            ("/second/allow", Some("ann")) => answer(200, &[("x-role", "admin")], ""),
+            _ => answer(403, &[], "second"),
+        }
+    })
+    .await;
+    let first = over_http(|http| {
+        http.prefix = "/first".into();
+        http.request = vec!["x-tenant".parse().unwrap()];
+        http.response = only(&["x-user"]);
+    });
+    let second = over_http(|http| {
+        http.prefix = "/second".into();
+        http.request = vec!["x-user".parse().unwrap(), "x-late".parse().unwrap()];
+        http.response = only(&["x-role"]);
+    });
+    let set = |name: &'static str| Filter::RequestHeaders(edit(&[(name, "rule")], &[], &[]));
+    let rules = vec![
+        rule()
+            .filter(set("x-tenant"))
+            .filter(filter(first.clone()))
+            .filter(filter(second))
+            .filter(set("x-late"))
+            .rewrite(Some("inner.test"), None),
+        rule()
+            .host("late.test")
+            .filter(filter(first.clone()))
+            .redirect(|to| to.hostname = Some("b.test".into())),
+        rule().host("backend.test").backend_filter(filter(first)),
+    ];
+    let (world, backend) = world(auth.address, BackendProtocol::Http1, rules).await;
+    for via in Via::ALL {
+        let reply = world.send(via, "GET /allow\nx-late: client\nx-user: eve").await;
+        assert_eq!(reply.status, 200, "{via:?} {reply:?}");
+        for (name, value) in
+            [("x-user", "ann"), ("x-role", "admin"), ("x-late", "rule"), ("host", "inner.test")]
+        {
+            assert_eq!(seen(&reply, name), [value], "{via:?} {name}");
+        }
+        let asked = auth.asked();
+        assert_eq!((asked[0].headers()["x-tenant"].as_bytes(), asked.len()), (&b"rule"[..], 2));
+        assert_eq!(asked[1].headers()["x-late"], "client", "the filter comes later");
+        assert!(asked.iter().all(|asked| asked.headers()["host"] == "any.test"), "as the client asked");
+        let reply = world.send(via, "GET /deny").await;
+        assert_eq!((reply.status.as_u16(), &*reply.body, auth.asked().len()), (401, "first", 1), "{via:?}");
+        // A redirect waits for its turn.
+        let reply = world.send(via, "GET /deny\nhost: late.test").await;
+        assert_eq!((reply.status.as_u16(), reply.header("location")), (401, None), "{via:?}");
+        let reply = world.send(via, "GET /allow\nhost: late.test").await;
+        assert_eq!(reply.status, 302, "{via:?}");
+        // A backend's own.
+        let reply = world.send(via, "GET /deny\nhost: backend.test").await;
+        assert_eq!(reply.status, 401, "{via:?}");
+        let reply = world.send(via, "GET /allow\nhost: backend.test").await;
+        assert_eq!((reply.status.as_u16(), seen(&reply, "x-user")), (200, vec!["ann"]), "{via:?}");
+        auth.asked();
+    }
+    assert_eq!(backend.requests(), 8);
+}
+
+#[tokio::test]
+async fn upgrades_are_authorised() {
+    let auth = HttpAuthService::start(|request| {
+        assert!(!request.headers().contains_key("upgrade") && !request.headers().contains_key("connection"));
+        answer(if request.uri().path() == "/in" { 200 } else { 401 }, &[("x-user", "ann")], "")
+    })
+    .await;
+    let filter = over_http(|http| http.response = only(&["x-user"]));
+    let (world, backend) = world(auth.address, BackendProtocol::Http1, vec![guarded(filter)]).await;
+    for (path, status) in [("/in", "101"), ("/out", "401")] {
+        let mut stream = tokio::net::TcpStream::connect(world.plain).await.unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {head}");
+        if status == "101" {
+            stream.write_all(b"through").await.unwrap();
+            let mut echoed = [0; 7];
+            stream.read_exact(&mut echoed).await.unwrap();
+            assert_eq!(&echoed, b"through");
+        }
+    }
+    assert_eq!(backend.requests(), 1);
+}
+
+#[tokio::test]
+async fn grpc_clients_are_told_in_grpc() {
+    let auth =
+        HttpAuthService::start(|request| answer(request.uri().path()[1..].parse().unwrap(), &[], "<html>"))
+            .await;
+    let (world, backend) =
+        world(auth.address, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    for via in [Via::H2c, Via::Http2Tls] {
+        for (status, code) in [(401, "16"), (302, "16"), (403, "7"), (404, "7"), (202, "7"), (500, "14")] {
+            let call = format!("POST /{status}\ncontent-type: application/grpc+proto\nte: trailers");
+            let reply = world.send(via, &call).await;
+            assert_eq!((reply.status.as_u16(), reply.header("grpc-status")), (200, Some(code)), "{status}");
+            assert!(reply.body.is_empty() && reply.trailers.is_empty(), "{reply:?}");
+        }
+    }
+    assert_eq!(backend.requests(), 0);
+}
+
+// === bodies ===
+
+fn with_body(auth: ExternalAuth, most: u32) -> RuleSpec {
+    guarded(ExternalAuth { body: NonZeroU32::new(most), ..auth })
+}
+
+#[tokio::test]
+async fn a_body_goes_to_the_service_and_then_to_the_backend() {
+    let auth = HttpAuthService::start(|request| match &request.body()[..] {
+        b"" | b"good body!" => answer(200, &[], ""),
+        _ => answer(403, &[], "bad body"),
+    })
+    .await;
+    let (world, backend) =
+        world(auth.address, BackendProtocol::Http1, vec![with_body(over_http(|_| {}), 10)]).await;
+    for via in Via::ALL {
+        let reply = world.send(via, "POST /\n\ngood body!").await;
+        assert_eq!((reply.status.as_u16(), reply.body.ends_with("\ngood body!")), (200, true), "{via:?}");
+        assert_eq!(seen(&reply, "content-length"), ["10"]);
+        let [asked] = auth.asked().try_into().unwrap();
+        assert_eq!(
+            (&asked.body()[..], asked.headers()["content-length"].as_bytes()),
+            (&b"good body!"[..], &b"10"[..])
+        );
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        let reply = client.send_unsized("POST /\n\ngood body!").await;
+        assert_eq!((reply.status.as_u16(), reply.body.ends_with("\ngood body!")), (200, true), "{via:?}");
+        assert_eq!(world.send(via, "POST /\n\nbad body!!").await.status, 403);
+        assert_eq!(world.send(via, "GET /").await.status, 200);
+        auth.asked();
+        // Neither the service nor the backend has it.
+        assert_eq!(world.send(via, "POST /\n\ngood body!!").await.status, 413);
+        let mut client = Client::connect(via, world.address(via), "any.test").await;
+        assert_eq!(client.send_unsized("POST /\n\ngood body!!").await.status, 413);
+        assert!(auth.asked().is_empty());
+    }
+    assert_eq!(backend.requests(), 12);
+    let chunked = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
+                   4\r\ngood\r\n6\r\n body!\r\n0\r\nx-sum: 1\r\n\r\n";
+    let reply = raw(world.plain, chunked.as_bytes()).await;
+    assert!(reply.contains("good body!") && reply.contains("x-sum: 1"), "{reply}");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_authorises_nothing() {
+    let auth = HttpAuthService::start(|_| answer(200, &[], "")).await;
+    let (world, backend) =
+        world(auth.address, BackendProtocol::Http1, vec![with_body(over_http(|_| {}), 100)]).await;
+    let mut stream = tokio::net::TcpStream::connect(world.plain).await.unwrap();
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhalf").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&rest));
+    assert_eq!((auth.asked().len(), backend.requests()), (0, 0));
+}
+
+// === in Envoy's protocol ===
+
+#[tokio::test]
+async fn an_ext_authz_service_is_told_of_the_request() {
+    let auth = GrpcAuthService::start(|_| allowed(OkHttpResponse::default())).await;
+    let rules = vec![
+        guarded(over_grpc(portcullis_model::FieldNames::All)),
+        with_body(over_grpc(only(&["x-a"])), 100).prefix("/some"),
+    ];
+    let (world, _backend) = world(auth.address, BackendProtocol::H2c, rules).await;
+    for via in Via::ALL {
+        let request = "POST /a/../b?q=1\nhost: any.test:81\nx-a: 1\nx-a: 2\ncookie: a=b\nx-forwarded-for: 6.6.6.6\n\nbody";
+        assert_eq!(world.send(via, request).await.status, 200, "{via:?}");
+        let [(head, asked)] = auth.asked().try_into().unwrap();
+        assert_eq!(
+            (head["te"].as_bytes(), head["grpc-timeout"].as_bytes()),
+            (&b"trailers"[..], &b"300m"[..])
+        );
+        let attributes = asked.attributes.unwrap();
+        let source = attributes.source.unwrap().address.unwrap().socket_address.unwrap();
+        assert_eq!((&*source.address, source.port_value != 0), ("127.0.0.1", true));
+        let destination = attributes.destination.unwrap().address.unwrap().socket_address.unwrap();
+        assert_eq!(destination.port_value, u32::from(world.address(via).port()));
+        let request = attributes.request.unwrap();
+        assert!(request.time.unwrap().seconds > 1_700_000_000);
+        let http = request.http.unwrap();
+        let is_plain = via == Via::Http1 || via == Via::H2c;
+        let scheme = if is_plain { "http" } else { "https" };
+        let protocol = if matches!(via, Via::Http1 | Via::Http1Tls) { "HTTP/1.1" } else { "HTTP/2" };
+        assert_eq!((&*http.method, &*http.path, &*http.host), ("POST", "/b?q=1", "any.test:81"));
+        assert_eq!((&*http.scheme, &*http.protocol, &*http.query, http.size), (scheme, protocol, "", 4));
+        assert_eq!((&*http.body, http.id.len()), ("", 16), "no body was asked for");
+        for (name, value) in [
+            ("x-a", "1,2"),
+            ("cookie", "a=b"),
+            ("x-forwarded-for", "127.0.0.1"),
+            (":method", "POST"),
+            (":path", "/b?q=1"),
+            (":authority", "any.test:81"),
+            (":scheme", scheme),
+        ] {
+            assert_eq!(http.headers.get(name).map(String::as_str), Some(value), "{via:?} {name}");
+        }
+        assert_eq!(world.send(via, "POST /some\nx-a: 1\nx-b: 2\n\nbody").await.status, 200, "{via:?}");
+        let [(_, asked)] = auth.asked().try_into().unwrap();
+        let http = asked.attributes.unwrap().request.unwrap().http.unwrap();
+        assert_eq!((http.headers, &*http.body), ([("x-a".to_owned(), "1".to_owned())].into(), "body"));
+    }
+    let binary = [
+        &b"POST /some HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"[..],
+        &[0xff, 0],
+    ]
+    .concat();
+    assert!(raw(world.plain, &binary).await.starts_with("HTTP/1.1 200"));
+    let http = auth.asked().pop().unwrap().1.attributes.unwrap().request.unwrap().http.unwrap();
+    assert_eq!((&*http.body, http.raw_body), ("", vec![0xff, 0]));
+}
+
+#[tokio::test]
+async fn an_ext_authz_services_consent_has_conditions() {
+    use support::auth::{BoolValue, HeaderValueOption};
+    let auth = GrpcAuthService::start(|_| {
+        let append = Some(BoolValue { value: true });
+        allowed(OkHttpResponse {
+            headers: vec![
+                field("x-user", "ann"),
+                HeaderValueOption { append, ..field("x-groups", "own") },
+                HeaderValueOption { append_action: 1, ..field("x-absent", "added") },
+                HeaderValueOption { append_action: 1, ..field("x-present", "added") },
+                HeaderValueOption { append_action: 3, ..field("x-none", "replaced") },
+                HeaderValueOption { append_action: 3, ..field("x-present", "replaced") },
+                field("host", "evil.test"),
+                field(":authority", "evil.test"),
+                field("content-length", "7"),
+                field("transfer-encoding", "gzip"),
+            ],
+            headers_to_remove: ["authorization", "x-gone", "host", ":authority"].map(str::to_owned).into(),
+            response_headers_to_add: vec![field("set-cookie", "a=1"), field("set-cookie", "b=2")],
+            query_parameters_to_set: vec![QueryParameter { key: "user".into(), value: "a b".into() }],
+            query_parameters_to_remove: vec!["token".to_owned()],
+        })
+    })
+    .await;
+    let (world, _backend) =
+        world(auth.address, BackendProtocol::H2c, vec![guarded(over_grpc(only(&[])))]).await;
+    for via in Via::ALL {
+        let request = "POST /p?token=s&x=%20&user=eve\nhost: any.test\nauthorization: Basic x\nx_user: eve\n\
+                       x-user: eve\nx-gone: 1\nx-groups: client\nx-present: client\n\nbody";
+        let reply = world.send(via, request).await;
+        assert_eq!(reply.status, 200, "{via:?} {reply:?}");
+        assert!(reply.body.starts_with("POST /p?x=%20&user=a+b\n"), "{via:?} {reply:?}");
+        for (name, values) in [
+            ("x-user", vec!["ann"]),
+            ("x-groups", vec!["client", "own"]),
+            ("x-absent", vec!["added"]),
+            ("x-present", vec!["replaced"]),
+            ("x-none", vec![]),
+            ("host", vec!["any.test"]),
+            ("authorization", vec![]),
+            ("x-gone", vec![]),
+            ("x_user", vec![]),
+            ("content-length", vec!["4"]),
+        ] {
+            assert_eq!(seen(&reply, name), values, "{via:?} {name}");
+        }
+        assert_eq!(reply.headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
+        assert!(reply.body.ends_with("\nbody"));
+    }
+}
+
+#[tokio::test]
+async fn an_ext_authz_service_denies_in_its_own_words() {
+    let auth = GrpcAuthService::start(|asked| {
+        let path =
+            asked.attributes.as_ref().unwrap().request.as_ref().unwrap().http.as_ref().unwrap().path.clone();
+        match &*path {
+            "/page" => denied(
+                401,
+                DeniedHttpResponse {
+                    headers: vec![
+                        field("www-authenticate", "Bearer"),
+                        field("set-cookie", "a=1"),
+                        field("set-cookie", "b=2"),
+                        field("content-length", "1"),
+                        field("connection", "x"),
+                    ],
+                    body: "sign in".to_owned(),
+                    ..DeniedHttpResponse::default()
+                },
+            ),
+            "/plain" => denied(0, DeniedHttpResponse::default()),
+            "/nothing" => GrpcAnswer::Message(CheckResponse {
+                status: Some(support::auth::RpcStatus { code: 16, message: String::new() }),
+                ..CheckResponse::default()
+            }),
+            _ => {
+                denied(200, DeniedHttpResponse { body: "from the service".to_owned(), ..Default::default() })
+            }
+        }
+    })
+    .await;
+    let (world, backend) =
+        world(auth.address, BackendProtocol::H2c, vec![guarded(over_grpc(only(&[])))]).await;
+    for via in Via::ALL {
+        let reply = world.send(via, "GET /page").await;
+        assert_eq!((reply.status.as_u16(), &*reply.body), (401, "sign in"), "{via:?}");
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+        assert_eq!(reply.headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
+        let head = world.send(via, "HEAD /page").await;
+        assert_eq!((head.status.as_u16(), &*head.body), (401, ""), "{via:?}");
+        for path in ["/plain", "/nothing"] {
+            assert_eq!(world.send(via, &format!("GET {path}")).await.status, 403, "{via:?} {path}");
+        }
+        let reply = world.send(via, "GET /answered").await;
+        assert_eq!((reply.status.as_u16(), &*reply.body), (200, "from the service"), "{via:?}");
+    }
+    assert_eq!((backend.requests(), outcomes(&world).await), (0, [0, 20, 0]));
+}
+
+#[tokio::test]
+async fn an_ext_authz_answer_that_says_nothing_lets_nothing_pass() {
+    let raw = |bytes: &'static [u8], status| GrpcAnswer::Raw(Bytes::from_static(bytes), status);
+    let large = GrpcAnswer::Raw(Bytes::from(vec![0; 65 << 10]), Some("0"));
+    for (name, said) in [
+        ("an empty message", raw(&[0, 0, 0, 0, 0], Some("0"))),
+        ("no message", raw(&[], Some("0"))),
+        ("half a message", raw(&[0, 0, 0, 0, 2, 10], Some("0"))),
+        ("two messages", raw(&[0, 0, 0, 0, 2, 10, 0, 0, 0, 0, 0, 2, 10, 0], Some("0"))),
+        ("no protobuf", raw(&[0, 0, 0, 0, 2, 0xff, 0xff], Some("0"))),
+        ("compressed", raw(&[1, 0, 0, 0, 2, 10, 0], Some("0"))),
+        ("a gRPC error", raw(&[0, 0, 0, 0, 2, 10, 0], Some("14"))),
+        ("no gRPC status", raw(&[0, 0, 0, 0, 2, 10, 0], None)),
+        ("too much", large),
+        (
+            "a name that is none",
+            allowed(OkHttpResponse { headers: vec![field("x y", "1")], ..Default::default() }),
+        ),
+        (
+            "a value that is none",
+            allowed(OkHttpResponse { headers: vec![field("x", "1\r\ny: 2")], ..Default::default() }),
+        ),
+        (
+            "another path",
+            allowed(OkHttpResponse { headers: vec![field(":path", "/admin")], ..Default::default() }),
+        ),
+        ("a status that is none", denied(99, DeniedHttpResponse::default())),
+        ("a status that is no answer", denied(101, DeniedHttpResponse::default())),
+    ] {
+        let auth = GrpcAuthService::start(move |_| said.clone()).await;
+        let (world, backend) =
+            world(auth.address, BackendProtocol::H2c, vec![guarded(over_grpc(only(&[])))]).await;
+        let reply = world.send(Via::Http1, "GET /").await;
+        assert_eq!((reply.status.as_u16(), backend.requests()), (503, 0), "{name}: {reply:?}");
+        assert_eq!(outcomes(&world).await, [0, 0, 1], "{name}");
+    }
+    // What the tests above have in common is not what keeps them out.
+    let auth = GrpcAuthService::start(move |_| raw(&[0, 0, 0, 0, 2, 10, 0], Some("0"))).await;
+    let (world, backend) =
+        world(auth.address, BackendProtocol::H2c, vec![guarded(over_grpc(only(&[])))]).await;
+    assert_eq!((world.send(Via::Http1, "GET /").await.status.as_u16(), backend.requests()), (200, 1));
+}
+
+// === of listeners ===
+
+#[tokio::test]
+async fn a_listeners_service_is_asked_before_a_route_is_looked_for() {
+    let auth = HttpAuthService::start(|request| {
+        let user = request.headers().get("authorization").map(|user| user.to_str().unwrap().to_owned());
+        match user.as_deref() {
+            Some(user) => answer(200, &[("x-user", user), ("x-forwarded-user", user)], ""),
+            None => answer(401, &[], "who are you?"),
+        }
+    })
+    .await;
+    let rules = vec![
+        rule().prefix("/app"),
+        rule().prefix("/app").header("x-user", "admin").filter(Filter::RequestHeaders(edit(
+            &[("x-rule", "admin")],
+            &[],
+            &[],
+        ))),
+        guarded(over_http(|http| http.response = only(&["x-again"]))).prefix("/twice"),
+    ];
+    let (mut world, backend) = world(auth.address, BackendProtocol::Http1, rules).await;
+    let of_listener = over_http(|http| http.response = only(&["x-user", "x-forwarded-user"]));
+    world.filters = vec![ListenerFilter::ExternalAuth(of_listener.clone())];
+    world.apply().await;
+    for via in Via::ALL {
+        let reply = world.send(via, "GET /app\nx-user: admin").await;
+        assert_eq!((reply.status.as_u16(), &*reply.body), (401, "who are you?"), "{via:?}");
+        // Also of what no route takes.
+        assert_eq!(world.send(via, "GET /none").await.status, 401, "{via:?}");
+        assert_eq!(world.send(via, "GET /none\nauthorization: ann").await.status, 404, "{via:?}");
+        for (user, rule) in [("ann", vec![]), ("admin", vec!["admin"])] {
+            // The client's other claims do not take the service's word along.
+            let forged = "x-user: admin\nx_user: admin\nx-forwarded-user: admin\nx-forwarded-for: 6.6.6.6";
+            let reply = world.send(via, &format!("GET /app\nauthorization: {user}\n{forged}")).await;
+            assert_eq!(seen(&reply, "x-rule"), rule, "{via:?} {user}");
+            assert_eq!((seen(&reply, "x-user"), seen(&reply, "x-forwarded-user")), (vec![user], vec![user]));
+            assert_eq!(seen(&reply, "x-forwarded-for"), ["127.0.0.1"], "{via:?} {reply:?}");
+        }
+        auth.asked();
+        let reply = world.send(via, "POST /twice\nauthorization: ann\n\nbody").await;
+        assert_eq!(
+            (reply.status.as_u16(), auth.asked().len(), seen(&reply, "x-user")),
+            (200, 2, vec!["ann"])
+        );
+    }
+    assert_eq!(backend.requests(), 12);
+    // Refused at the edge: no service is asked.
+    assert_eq!(world.send(Via::Http1, "GET /%00").await.status, 400);
+    assert!(auth.asked().is_empty());
+    let reason = "no such Service".into();
+    let fail = ListenerFilter::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason });
+    world.filters = vec![ListenerFilter::ExternalAuth(of_listener), fail];
+    world.apply().await;
+    for via in Via::ALL {
+        assert_eq!(world.send(via, "GET /app\nauthorization: ann").await.status, 500, "{via:?}");
+        assert_eq!(world.send(via, "GET /app").await.status, 401, "{via:?}: the first one's answer");
+    }
+}
