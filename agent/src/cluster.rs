@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use portcullis_control::applier::{Provisioning, State};
 use portcullis_control::events::Announcer;
 use portcullis_control::infra::Generator;
+use portcullis_control::key_ring::KeyRingWatch;
 use portcullis_control::kube::{Client, api_server_addresses, connect_watched, follow_api_server};
 use portcullis_control::lease::{Elector, Timing};
 use portcullis_control::mesh::{Mesh, MeshState};
@@ -21,7 +22,7 @@ use portcullis_control::succession::Succession;
 use portcullis_gateway::AgentRole;
 use portcullis_gateway::infra::{Agents, Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
-use portcullis_model::{AddressRange, ObjectName};
+use portcullis_model::{AddressRange, KeyRing, ObjectName};
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -103,6 +104,8 @@ pub(crate) struct Cluster {
     pub api_server: BTreeSet<IpAddr>,
     pub statuses: Arc<StatusQueue>,
     pub membership: Membership,
+    /// The keys that all agents have.
+    pub keys: watch::Receiver<Option<Arc<KeyRing>>>,
     pub writers: Writers,
 }
 
@@ -126,6 +129,8 @@ pub(crate) struct Membership {
 #[derive(Default)]
 pub(crate) struct Writers {
     tasks: JoinSet<()>,
+    /// Those that only read once this agent does not lead any more.
+    followers: JoinSet<()>,
     announcer: Option<Announcer>,
     election: Option<(tokio::task::JoinHandle<()>, oneshot::Sender<()>)>,
     succession: Option<Succession>,
@@ -195,14 +200,23 @@ impl Cluster {
             another_serves: another_serves(tenure.clone()),
         };
         let source = KubeSource::new(client.clone(), queue.clone(), options);
+        // A pod of one Gateway has no right to the agents' keys.
+        let mut keys = watch::Sender::default().subscribe();
         let (membership, writers) = match args.gateway {
             Some(_) => (Membership::reader(&queue), Writers::default()),
-            None => start_writers(args, client, &namespace, &queue, tenure),
+            None => {
+                let (membership, mut writers) =
+                    start_writers(args, client.clone(), &namespace, &queue, tenure);
+                let watched = KeyRingWatch::new(client, &namespace, membership.leading.clone());
+                keys = watched.ring();
+                writers.followers.spawn(watched.run());
+                (membership, writers)
+            }
         };
         let api_server = api_server_addresses(kubeconfig).await;
         let followed = follow_api_server(args.kubeconfig.clone(), api_server.clone());
         let source = Reaching::new(source, contact, followed, drain_timeout);
-        Ok(Self { source, api_server, statuses: queue, membership, writers })
+        Ok(Self { source, api_server, statuses: queue, membership, keys, writers })
     }
 }
 
@@ -256,7 +270,13 @@ fn start_writers(
     });
     (
         membership,
-        Writers { tasks, announcer: Some(announcer), election: Some((election, resign)), succession },
+        Writers {
+            tasks,
+            followers: JoinSet::new(),
+            announcer: Some(announcer),
+            election: Some((election, resign)),
+            succession,
+        },
     )
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
 use portcullis_inspect::{EarlyAnswer, NodeStatus, Reading};
-use portcullis_model::{FrontendKey, Snapshot, SpeaksFirst, Unserved};
+use portcullis_model::{FrontendKey, KeyRing, Snapshot, SpeaksFirst, Unserved};
 use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
     reachable_addresses,
@@ -221,6 +221,24 @@ impl Plane {
         self.node.stop_serving();
         // Should that one end before this one has drained, the next must find them free.
         self.node.release_locks();
+    }
+
+    /// Has the cores use the keys that all agents have, as long as the set exists.
+    pub(crate) fn follow_keys(&self, mut keys: watch::Receiver<Option<Arc<KeyRing>>>) -> JoinSet<()> {
+        let plane = self.clone();
+        let mut following = JoinSet::new();
+        following.spawn(async move {
+            loop {
+                let ring = keys.borrow_and_update().clone();
+                if let Some(ring) = ring {
+                    plane.proxy.use_keys(ring).await;
+                }
+                if keys.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        following
     }
 
     pub(crate) async fn stats(&self) -> Stats {

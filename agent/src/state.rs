@@ -1,6 +1,7 @@
 //! The files that an agent keeps on its node's disk.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,7 +13,8 @@ use portcullis_node::network_namespace;
 #[derive(Args)]
 pub(crate) struct StateDir {
     /// Directory of what an agent leaves to the next: in a cluster the last good configuration and
-    /// the statuses, without keys; and the socket at which one takes over from the other
+    /// the statuses, without keys; without a cluster the keys of sessions; and the socket at which
+    /// one takes over from the other
     #[arg(long, value_name = "DIR", default_value = "/var/lib/portcullis", env = "PORTCULLIS_STATE_DIR")]
     state_dir: PathBuf,
 }
@@ -24,6 +26,11 @@ impl StateDir {
 
     pub(crate) fn statuses(&self) -> PathBuf {
         self.state_dir.join("status")
+    }
+
+    /// Of the keys of agents that are in no cluster.
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.state_dir.join("keys")
     }
 
     /// Of the sockets at which agents hand over.
@@ -41,6 +48,12 @@ impl StateDir {
         let statuses = statuses.unwrap_or(&own);
         if remove_statuses(statuses).with_context(|| format!("cannot remove {}", statuses.display()))? {
             removed.push(format!("statuses in {}", statuses.display()));
+        }
+        let keys = self.keys();
+        match fs::remove_file(&keys) {
+            Ok(()) => removed.push(keys.display().to_string()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", keys.display())),
         }
         // Agents of other network namespaces may have theirs beside it.
         if let Ok(namespace) = network_namespace() {

@@ -9,6 +9,7 @@
 pub mod applier;
 pub mod events;
 pub mod infra;
+pub mod key_ring;
 pub mod kube;
 pub mod lease;
 pub mod mesh;

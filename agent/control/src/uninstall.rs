@@ -1,7 +1,9 @@
 //! Removes what agents write to the API server, for when there are no agents any more: what was
-//! generated for Gateways, the Mesh resource and the Lease. Whatever was not made by us stays.
+//! generated for Gateways, the Mesh resource, the Lease and the agents' keys. Whatever was not made
+//! by us stays.
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, ListParams, Preconditions};
 use kube::core::DynamicObject;
@@ -10,6 +12,7 @@ use portcullis_gateway::infra::{self, GeneratedKind, Operation};
 use portcullis_gateway::mesh::MeshSettings;
 
 use crate::infra::{read, resource};
+use crate::key_ring::KEYS;
 use crate::kube::delete::{delete, exactly};
 use crate::kube::{FIELD_MANAGER, code};
 
@@ -34,6 +37,10 @@ pub async fn uninstall(client: &Client, installation: &Installation) -> kube::Re
     let leases: Api<Lease> = Api::namespaced(client.clone(), &installation.namespace);
     if delete(&leases, &installation.lease, Preconditions::default()).await? {
         removed.push(format!("Lease {}/{}", installation.namespace, installation.lease));
+    }
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &installation.namespace);
+    if delete(&secrets, KEYS, Preconditions::default()).await? {
+        removed.push(format!("Secret {}/{KEYS}", installation.namespace));
     }
     Ok(removed)
 }
@@ -115,7 +122,7 @@ mod tests {
             uninstall(&client, &installation).await.unwrap()
         });
         let mut deleted = Vec::new();
-        while deleted.last().is_none_or(|path: &String| !path.contains("/leases/")) {
+        while deleted.last().is_none_or(|path: &String| !path.contains("/secrets/")) {
             let asked = server.asked().await;
             match (&*asked.method, asked.path.contains("/xmeshes/")) {
                 ("GET", true) => asked.answer(200, mesh.clone()),
@@ -132,8 +139,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_mesh_that_an_operator_made_stays() {
-        assert_eq!(deleted(FIELD_MANAGER).await.len(), 2, "the XMesh and the Lease");
-        let [lease] = &deleted("kubectl-create").await[..] else { panic!("more than the Lease") };
-        assert!(lease.contains("/leases/l"), "{lease}");
+        assert_eq!(deleted(FIELD_MANAGER).await.len(), 3, "the XMesh, the Lease and the keys");
+        let [lease, keys] = &deleted("kubectl-create").await[..] else {
+            panic!("more than the Lease and the keys")
+        };
+        assert!(lease.contains("/leases/l") && keys.contains("/secrets/portcullis-keys"), "{lease} {keys}");
     }
 }

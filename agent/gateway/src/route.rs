@@ -19,6 +19,7 @@ mod reference;
 mod resolve;
 mod retry;
 mod service_reference;
+mod session;
 mod stream;
 mod table;
 mod tcp;
@@ -29,7 +30,9 @@ use std::sync::Arc;
 
 use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{GATEWAY_GROUP, Kind, Object, ObjectKey};
-use portcullis_model::{HostPattern, ObjectName, Retry, RouteMatch, RouteOrigin, RuleId, Timeouts};
+use portcullis_model::{
+    HostPattern, ObjectName, Retry, RouteMatch, RouteOrigin, RuleId, SessionPersistence, Timeouts,
+};
 
 use crate::Fault;
 use crate::default_scope::DefaultScope;
@@ -90,6 +93,7 @@ pub struct ParsedRule {
     pub delegation: Option<Delegation>,
     pub timeouts: Timeouts,
     pub retry: Option<Box<Retry>>,
+    pub session: Option<Box<SessionPersistence>>,
     /// Faults that make the rule invalid; its traffic is answered with an error.
     pub faults: Vec<Fault>,
 }

@@ -9,8 +9,8 @@ use http::StatusCode;
 use portcullis_model::{
     Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Encryption, Entry, Filter,
     FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch,
-    RouteTable, Rule, ServerNames, Serves, SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch,
-    WeightedBackend,
+    RouteTable, Rule, ServerNames, Serves, SessionPersistence, SlowClients, Snapshot, Timeouts,
+    TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -253,6 +253,9 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
     if let Some(retry) = &rule.retry {
         value.insert("retry".to_owned(), dump_retry(retry));
     }
+    if let Some(session) = &rule.session {
+        value.insert("session".to_owned(), dump_session(session));
+    }
     let (name, action) = match &rule.action {
         Action::Forward(split) => ("forward", split.backends().iter().map(dump_http_backend).collect()),
         Action::Redirect(redirect) => ("redirect", json!(redirect)),
@@ -268,6 +271,17 @@ fn dump_timeouts(timeouts: &Timeouts) -> Value {
         json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)});
     if timeouts.slow_clients == SlowClients::Keep {
         value["slowClients"] = "keep".into();
+    }
+    value
+}
+
+fn dump_session(session: &SessionPersistence) -> Value {
+    let mut value = json!({"carrier": session.carrier});
+    if let Some(timeout) = session.absolute_timeout {
+        value["absoluteTimeout"] = json!(format!("{timeout:?}"));
+    }
+    if !session.drained.is_empty() {
+        value["drained"] = session.drained.iter().map(dump_http_backend).collect();
     }
     value
 }

@@ -275,6 +275,9 @@ impl Answer<'_> {
         if let Some(retry) = &rule.retry {
             self.line("retry", &text::retry_text(retry));
         }
+        if let Some(session) = &rule.session {
+            self.line("session", &text::session_text(session));
+        }
         let total = split.total();
         for backend in split.backends() {
             let target = match &backend.target {

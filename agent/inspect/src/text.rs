@@ -2,7 +2,7 @@
 
 use portcullis_model::{
     Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Retry,
-    RouteMatch, Rule, Split, ValueMatch, Weighted,
+    RouteMatch, Rule, SessionCarrier, SessionPersistence, Split, ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -38,6 +38,20 @@ pub(crate) fn action_text(rule: &Rule) -> String {
 }
 
 /// `up to 2 more attempts, after 25ms at least, for 500 or 503 or a connection that fails`
+/// `by cookie s, for 5m: first of all to the endpoint that answered before`
+pub(crate) fn session_text(session: &SessionPersistence) -> String {
+    let carrier = match &session.carrier {
+        SessionCarrier::Cookie(cookie) => format!("cookie {}", cookie.name),
+        SessionCarrier::Header(name) => format!("header {name}"),
+    };
+    let limit = session.absolute_timeout.map(|limit| format!(", for {limit:?}")).unwrap_or_default();
+    let drained = session.drained.iter().filter_map(|backend| match &backend.target {
+        BackendTarget::Known(name) => Some(format!("; {name} has weight 0 and keeps its sessions")),
+        BackendTarget::Invalid(_) => None,
+    });
+    format!("by {carrier}{limit}: to the endpoint that answered first{}", drained.collect::<String>())
+}
+
 pub(crate) fn retry_text(retry: &Retry) -> String {
     let codes: String = retry.codes.iter().map(|code| format!("{} or ", code.as_str())).collect();
     match retry.attempts {

@@ -18,6 +18,7 @@ mod frontend;
 mod gateway;
 mod health_check;
 mod hostname;
+mod key_ring;
 mod l4;
 mod listener;
 mod name;
@@ -28,6 +29,7 @@ mod request;
 mod route;
 mod scheme;
 mod select;
+mod session;
 mod shard;
 mod snapshot;
 mod table;
@@ -47,6 +49,7 @@ pub use frontend::{FrontendKey, L4Protocol, PortKey};
 pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use health_check::HealthCheck;
 pub use hostname::{HostMap, HostPattern, HostnameError};
+pub use key_ring::{KeyRing, RingKey};
 pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
 pub use listener::{Listener, ListenerFilter, ListenerId, Serves, TlsTermination};
 pub use name::ObjectName;
@@ -55,11 +58,12 @@ pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use request::RequestHead;
 pub use route::{
-    Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SlowClients, Split, Timeouts,
-    ValueMatch, Weighted, WeightedBackend,
+    Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
+    SlowClients, Split, Timeouts, ValueMatch, Weighted, WeightedBackend,
 };
 pub use scheme::Scheme;
 pub use select::Selected;
+pub use session::{CookieLifetime, SessionCarrier, SessionCookie};
 pub use shard::ShardMap;
 pub use snapshot::Snapshot;
 pub use table::{Entry, Found, PathTable, RouteTable};

@@ -9,7 +9,7 @@ use http::{HeaderName, Method, StatusCode};
 use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
-use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead};
+use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead, SessionCarrier};
 
 /// One alternative of a rule's `matches`; all parts must hold.
 #[derive(Clone, Debug)]
@@ -46,6 +46,24 @@ pub struct Rule {
     pub timeouts: Timeouts,
     /// Boxed: few rules have retries. `None`: the rule does not say.
     pub retry: Option<Box<Retry>>,
+    /// Boxed: few rules have sessions.
+    pub session: Option<Box<SessionPersistence>>,
+}
+
+/// Session persistence (GEP-1619): a client's further requests go to the endpoint that answered its
+/// first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionPersistence {
+    /// The rule, by name: "route rules referencing the same service MUST NOT share persistent
+    /// sessions".
+    pub scope: Box<str>,
+    pub carrier: SessionCarrier,
+    /// The time after which a session is over, however much it is used. `None`: as long as its
+    /// endpoint is there.
+    pub absolute_timeout: Option<Duration>,
+    /// Backends with weight 0. They take no new sessions; those they have stay, "even if the weight
+    /// is set to 0".
+    pub drained: Vec<WeightedBackend>,
 }
 
 /// Origin of a rule, for logs, metrics and `explain`.

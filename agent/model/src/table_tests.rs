@@ -98,8 +98,14 @@ fn entry(matches: RouteMatch, created: i64, name: usize, index: usize) -> Entry 
     let precedence = Precedence::of(&matches, &origin, index, 0);
     let id = RuleId { kind: "HTTPRoute", route, index, name: None, parent: None };
     let action = Action::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "test".into() });
-    let rule =
-        Rule { id: Arc::new(id), filters: Vec::new(), action, timeouts: Timeouts::default(), retry: None };
+    let rule = Rule {
+        id: Arc::new(id),
+        filters: Vec::new(),
+        action,
+        timeouts: Timeouts::default(),
+        retry: None,
+        session: None,
+    };
     Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
 }
 

@@ -159,6 +159,7 @@ fn entry(index: usize, backend: &BackendName) -> Entry {
         action: Action::Forward(split),
         timeouts: Timeouts::default(),
         retry: None,
+        session: None,
     };
     Entry {
         precedence: Precedence::of(&matches, &origin, 0, 0),

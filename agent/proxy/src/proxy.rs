@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use portcullis_model::{Snapshot, SpeaksFirst, Unserved};
+use portcullis_model::{KeyRing, Snapshot, SpeaksFirst, Unserved};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +17,7 @@ use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::{CoreSockets, Sockets};
 use crate::core::stats::Stats;
 use crate::core::task::or_abort;
+use crate::http::session::own_ring;
 use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Shared};
 
@@ -74,7 +75,7 @@ impl Proxy {
     /// When threads cannot be had.
     pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new().map_err(StartError::Tls)?;
-        let shared = Shared::default();
+        let shared = Shared::with_keys(own_ring());
         let budgets = shared.budgets.clone();
         let agent = AgentId::random();
         let settings = Arc::new(settings);
@@ -150,6 +151,11 @@ impl Proxy {
             unserved.extend(of_core);
         }
         unserved
+    }
+
+    /// Has sessions continue what others began that have these keys.
+    pub async fn use_keys(&self, keys: Arc<KeyRing>) {
+        self.command(|done| Command::UseKeys(keys.clone(), done)).await;
     }
 
     pub async fn stats(&self) -> Stats {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use portcullis_model::{FrontendKey, Snapshot, Unserved};
+use portcullis_model::{FrontendKey, KeyRing, Snapshot, Unserved};
 use rustix::net::SocketFlags;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
@@ -41,6 +41,7 @@ use crate::http::forward::Forwarder;
 use crate::http::headers::Via;
 use crate::http::router::Router;
 use crate::http::service::Service;
+use crate::http::session::Sessions;
 use crate::l4::forward::StreamForwarder;
 use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
@@ -52,6 +53,8 @@ use crate::upstream::pool::Pools;
 pub(crate) enum Command {
     Listen(Sockets, SyncSender<io::Result<()>>),
     Apply(Arc<Snapshot>, oneshot::Sender<Unserved>),
+    /// The keys that all agents have.
+    UseKeys(Arc<KeyRing>, oneshot::Sender<()>),
     Stats(oneshot::Sender<Stats>),
     /// The sockets of frontends, once more.
     Share(oneshot::Sender<io::Result<Sockets>>),
@@ -65,6 +68,8 @@ pub(crate) struct Shared {
     connections: SharedCounts,
     pub(crate) budgets: SharedBudgets,
     sessions: SessionCount,
+    /// As long as there are none that all agents have.
+    keys: Arc<KeyRing>,
     hops: Hops,
 }
 
@@ -82,6 +87,7 @@ struct Core {
     /// The tasks of connections and tunnels.
     tasks: TaskTracker,
     server: Rc<Server>,
+    sessions: Rc<Sessions>,
 }
 
 /// The parts that every connection passes.
@@ -141,6 +147,10 @@ pub(crate) async fn run(
                 let _ = done.send(());
             }
             Command::Apply(snapshot, done) => drop(done.send(core.apply(snapshot, &mut acceptors))),
+            Command::UseKeys(keys, done) => {
+                core.sessions.use_keys(keys);
+                let _ = done.send(());
+            }
             Command::Stats(reply) => drop(reply.send(core.read())),
             Command::Drain(done) => {
                 core.serve_waiting(&acceptors);
@@ -154,6 +164,14 @@ pub(crate) async fn run(
     }
 }
 
+// === impl Shared ===
+
+impl Shared {
+    pub(crate) fn with_keys(keys: Arc<KeyRing>) -> Self {
+        Self { keys, ..Self::default() }
+    }
+}
+
 // === impl Core ===
 
 impl Core {
@@ -164,7 +182,7 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, budgets, sessions, hops } = shared;
+        let Shared { connections, budgets, sessions, keys, hops } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -205,6 +223,7 @@ impl Core {
             counters: counters.clone(),
             turns,
         };
+        let http_sessions = Rc::new(Sessions::new(pools.clone(), keys));
         let router = Router {
             listeners: listeners.clone(),
             counters: counters.clone(),
@@ -212,6 +231,7 @@ impl Core {
             trusted_hops: settings.trusted_hops,
             via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
+            sessions: http_sessions.clone(),
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
@@ -237,6 +257,7 @@ impl Core {
             udp,
             tasks,
             server,
+            sessions: http_sessions,
         }
     }
 

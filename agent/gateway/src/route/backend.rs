@@ -125,7 +125,7 @@ pub fn backend<'s>(
 
 /// "Supports "ClientIP" and "None"" (ServiceSpec). For how long, `sessionAffinityConfig`, has no
 /// meaning here: no memory of clients is kept that could expire.
-fn affinity(service: &Service) -> Affinity {
+pub(super) fn affinity(service: &Service) -> Affinity {
     let stated = service.spec.as_ref().and_then(|spec| spec.session_affinity.as_deref());
     if stated == Some("ClientIP") { Affinity::ClientAddress } else { Affinity::None }
 }

@@ -15,10 +15,10 @@ use portcullis_model::{BackendProtocol, PathMatch, RouteMatch, RuleId, Timeouts}
 
 use super::draft::{Draft, DraftMatch, unless_empty};
 use super::filter::RuleFilters;
-use super::kind::{RouteKind, SESSIONS_IGNORED, Traffic};
+use super::kind::{RouteKind, Traffic};
 use super::matches::{alternatives, check_length, headers, unknown_type};
 use super::reference::{Delegation, ParsedBackendRef};
-use super::{ParsedRule, pattern};
+use super::{ParsedRule, pattern, session};
 use crate::Fault;
 use crate::protocol::Protocol;
 
@@ -62,11 +62,8 @@ impl RouteKind for GrpcRoute {
         let allowed = rule.allowed_routes.as_ref();
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         let timeouts = Timeouts::default();
-        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry: None, faults }
-    }
-
-    fn ignored_fields(rule: &GrpcRouteRule) -> Vec<&'static str> {
-        rule.session_persistence.iter().map(|_| SESSIONS_IGNORED).collect()
+        let session = session::of(rule.session_persistence.as_ref(), &id, &mut faults);
+        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry: None, session, faults }
     }
 
     fn default_gateways(&self) -> Option<&str> {

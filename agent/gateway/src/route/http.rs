@@ -12,9 +12,9 @@ use portcullis_model::{BackendProtocol, RuleId, SlowClients, Timeouts};
 
 use super::draft::{Draft, DraftMatch, Inherited, unless_empty};
 use super::filter::RuleFilters;
-use super::kind::{RouteKind, SESSIONS_IGNORED, Traffic};
+use super::kind::{RouteKind, Traffic};
 use super::reference::{Delegation, ParsedBackendRef};
-use super::{ParsedRule, duration, matches, retry};
+use super::{ParsedRule, duration, matches, retry, session};
 use crate::Fault;
 use crate::protocol::Protocol;
 
@@ -75,13 +75,14 @@ impl RouteKind for HttpRoute {
                 None
             }
         });
-        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry, faults }
+        let session = session::of(rule.session_persistence.as_ref(), &id, &mut faults);
+        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry, session, faults }
     }
 
     fn ignored_fields(rule: &HttpRouteRule) -> Vec<&'static str> {
         let has = |name| rule.filters.iter().flatten().any(|filter| filter.r#type == name);
         let mirrors = (has("RequestRedirect") && has("RequestMirror")).then_some(MIRRORS_IGNORED);
-        mirrors.into_iter().chain(rule.session_persistence.iter().map(|_| SESSIONS_IGNORED)).collect()
+        mirrors.into_iter().collect()
     }
 
     fn default_gateways(&self) -> Option<&str> {

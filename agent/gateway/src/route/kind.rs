@@ -23,9 +23,6 @@ use crate::Fault;
 use crate::default_scope::DefaultScope;
 use crate::protocol::Protocol;
 
-/// The same field of rules of several kinds.
-pub(super) const SESSIONS_IGNORED: &str = "sessionPersistence: it is not supported yet";
-
 /// The traffic that routes of a kind are about.
 #[derive(Clone, Copy)]
 pub(crate) enum Traffic {

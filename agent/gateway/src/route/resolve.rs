@@ -7,8 +7,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target, Mirror,
-    ObjectName, RouteMatch, Rule, Split, WeightedBackend,
+    Action, Affinity, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target,
+    Mirror, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::backend::port_name;
@@ -128,13 +128,19 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         if let Some(Delegation::Listed(children)) = &rule.delegation {
             children.iter().for_each(|child| self.mirrors(rule, &child.mirrors, &mut Vec::new()));
         }
-        let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
+        let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference));
+        let backends: Vec<_> = backends.collect();
+        let session = rule.session.clone().filter(|_| rule.faults.is_empty() && filters.is_ok());
+        let session = session.map(|mut session| {
+            session.drained = backends.iter().filter(|backend| backend.weight == 0).cloned().collect();
+            session
+        });
         let (filters, action) = match filters {
             Ok(filters) => (filters, self.action(rule, backends)),
             Err(failure) => (rule.filters.filters.clone(), Action::Fail(failure)),
         };
         let (timeouts, retry) = (rule.timeouts, rule.retry.clone());
-        let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry };
+        let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry, session };
         ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
     }
 
@@ -197,6 +203,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             Some(fault) => Err(fault.as_ref().clone()),
             None => self.target(reference.referred(), self.kind),
         };
+        let found = found.and_then(|target| self.sole_persistence(rule, target));
         let target = self.usable(rule, found);
         let filters = self.filters(rule, &reference.filters);
         let (target, filters) = match (target, filters) {
@@ -240,6 +247,22 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
                     self.resolved.backends.insert(used);
                 }
                 Err(fault) => self.faults.push(fault.within("requestMirror").within(&rule.label())),
+            }
+        }
+    }
+
+    /// "In these cases where both Kubernetes service session affinity and Gateway API session
+    /// persistence are both enabled, the route MUST be rejected" (GEP-1619).
+    fn sole_persistence(&self, rule: &ParsedRule, target: Target) -> Result<Target, Fault> {
+        let service = self.resolver.service(&target.used.service).filter(|_| rule.session.is_some());
+        match service.map(super::backend::affinity) {
+            None | Some(Affinity::None) => Ok(target),
+            Some(Affinity::ClientAddress) => {
+                let message = format!(
+                    "sessionPersistence and sessionAffinity of Service {} exclude each other: remove one of them",
+                    target.used.service
+                );
+                Err(Fault::unresolved(Reason::UnsupportedValue, message))
             }
         }
     }

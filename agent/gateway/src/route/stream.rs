@@ -31,6 +31,7 @@ pub(super) fn parse_rule(rule: &StreamRouteRule, id: Arc<RuleId>) -> ParsedRule 
         delegation: None,
         timeouts: Timeouts::default(),
         retry: None,
+        session: None,
         faults,
     }
 }

@@ -6,6 +6,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
@@ -20,6 +21,7 @@ use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
 use crate::http::plan::{ForwardPlan, HostToSend};
+use crate::http::session::{SessionPlan, Sessions};
 use crate::http::{headers, loops};
 use crate::log::record::Destination;
 
@@ -62,6 +64,7 @@ pub(crate) struct Unrouted<'s> {
     target: Target<'static>,
     scheme: Scheme,
     port: u16,
+    sessions: Option<Rc<Sessions>>,
 }
 
 /// An answer of the gateway's own.
@@ -164,6 +167,8 @@ pub(crate) struct Arrival<'r> {
     pub tls: Option<&'r Arc<Listener>>,
     /// Of the Gateway, in requests that it sends on.
     pub pseudonym: &'r HeaderValue,
+    /// `None` in tests: rules have no sessions then.
+    pub sessions: Option<&'r Rc<Sessions>>,
 }
 
 impl Arrival<'_> {
@@ -204,9 +209,9 @@ pub(crate) fn decide<'s>(
     }
     let (scheme, number) = (arrival.scheme(), port.key.number);
     let decision = if listener.filters.is_empty() {
-        route(listener, routes, &target, (scheme, number), head)
+        route(listener, routes, &target, (scheme, number), arrival.sessions, head)
     } else {
-        filtered(listener, routes, &target, (scheme, number), head)
+        filtered(listener, routes, &target, (scheme, number), arrival.sessions, head)
     };
     (decision, Some(listener))
 }
@@ -217,6 +222,7 @@ fn route<'s>(
     routes: &'s RouteTable,
     target: &Target<'_>,
     (scheme, port): (Scheme, u16),
+    sessions: Option<&Rc<Sessions>>,
     head: &impl Head,
 ) -> Decision<'s> {
     let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
@@ -231,7 +237,10 @@ fn route<'s>(
         );
         return Reason::NoRoute.into();
     };
+    let session = sessions.and_then(|sessions| sessions.plan(found.rule, head.fields()));
+    let (session, home) = session.unzip();
     match &found.rule.action {
+        _ if let Some((backend, name)) = home.flatten() => plan(&request, found, backend, name, session),
         Action::Redirect(redirect) => {
             let own = OwnAnswer::Redirect {
                 rule: found.rule,
@@ -249,7 +258,7 @@ fn route<'s>(
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
                 BackendTarget::Invalid(failure) => failed(found.rule, failure, head),
-                BackendTarget::Known(name) => plan(&request, found, backend, name),
+                BackendTarget::Known(name) => plan(&request, found, backend, name, session),
             }
         }
     }
@@ -260,6 +269,7 @@ fn filtered<'s>(
     routes: &'s RouteTable,
     target: &Target<'_>,
     (scheme, port): (Scheme, u16),
+    sessions: Option<&Rc<Sessions>>,
     head: &impl Head,
 ) -> Decision<'s> {
     let steps = listener.filters.iter().map(|filter| match filter {
@@ -271,7 +281,7 @@ fn filtered<'s>(
         path: target.path.clone().into_owned().into(),
         fields: target.fields,
     };
-    let unrouted = Unrouted { listener, routes, target: owned, scheme, port };
+    let unrouted = Unrouted { listener, routes, target: owned, scheme, port, sessions: sessions.cloned() };
     let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
     request.guarded(steps.collect(), Next::Route(unrouted))
 }
@@ -285,7 +295,8 @@ impl<'s> Unrouted<'s> {
     /// Looks for the route. "Implementations MUST evaluate route matching exactly once after the
     /// last ListenerFilter has run": the listener stays the same.
     pub(crate) fn route(self, head: &impl Head) -> Decision<'s> {
-        route(self.listener, self.routes, &self.target, (self.scheme, self.port), head)
+        let at = (self.scheme, self.port);
+        route(self.listener, self.routes, &self.target, at, self.sessions.as_ref(), head)
     }
 }
 
@@ -369,6 +380,7 @@ fn plan<'s>(
     found: Found<'s>,
     backend: &'s WeightedBackend,
     name: &'s BackendName,
+    session: Option<SessionPlan<'s>>,
 ) -> Decision<'s> {
     let mut is_guarded = false;
     let mut path = match &request.target.path {
@@ -403,8 +415,20 @@ fn plan<'s>(
     let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
     let (rule, fields) = (&**found.rule, request.target.fields);
     let (granted, begun) = (Vec::new(), None);
-    let plan =
-        ForwardPlan { rule, backend, name, authority, path, host, fields, cross_origin, granted, begun };
+    let session = session.map(Box::new);
+    let plan = ForwardPlan {
+        rule,
+        backend,
+        name,
+        authority,
+        path,
+        host,
+        fields,
+        cross_origin,
+        session,
+        granted,
+        begun,
+    };
     if is_guarded {
         let steps = steps(rule.filters.iter().chain(&backend.filters));
         return request.guarded(steps, Next::Forward(plan));

@@ -1,7 +1,7 @@
 //! Forwarding by way of the HTTP library: the request to a backend, time-outs, the response back.
 //! The backend, and what both look like, have been decided before.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::{StatusCode, Version, header};
@@ -19,7 +19,7 @@ use crate::http::upgrade::{self, Over};
 use crate::http::websocket;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::mirror::Mirrors;
-use crate::upstream::pool::Pools;
+use crate::upstream::pool::{Pools, Preference};
 use crate::upstream::request::{Outgoing, Upload};
 use crate::upstream::retry;
 
@@ -71,6 +71,8 @@ impl Forwarder {
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         // The peer of a proxy that is believed is the proxy, for all of its clients.
         let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
+        let session = plan.session.as_ref().and_then(|session| session.endpoint());
+        let preference = Preference { client: address, session };
         let pools = self.pools.serving(passage.listener);
         // A tunnel is no matter of requests.
         if switch.is_none() {
@@ -80,15 +82,15 @@ impl Forwarder {
         // of them.
         let sent = match (&plan.rule.retry, deadline) {
             (None, None) => {
-                attempt::send(&pools, plan.name, address, outgoing).await.map(|answered| (answered, None))
+                attempt::send(&pools, plan.name, preference, outgoing).await.map(|answered| (answered, None))
             }
             (None, Some(deadline)) => {
-                let sending = timeout_at(deadline, attempt::send(&pools, plan.name, address, outgoing));
+                let sending = timeout_at(deadline, attempt::send(&pools, plan.name, preference, outgoing));
                 let sent = Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout));
                 sent.map(|answered| (answered, Some(deadline)))
             }
             (Some(retry), deadline) => {
-                Box::pin(self.send_repeatedly(&pools, plan, retry, deadline, address, outgoing)).await
+                Box::pin(self.send_repeatedly(&pools, plan, retry, deadline, preference, outgoing)).await
             }
         };
         match sent {
@@ -117,11 +119,11 @@ impl Forwarder {
         plan: &ForwardPlan<'_>,
         retry: &Retry,
         deadline: Option<Instant>,
-        address: Option<IpAddr>,
+        preference: Preference,
         outgoing: Box<Outgoing>,
     ) -> Result<retry::Answered, AttemptError> {
         let limit = plan.rule.timeouts.backend_request;
-        let sending = retry::send(pools, plan.name, address, outgoing, retry, limit);
+        let sending = retry::send(pools, plan.name, preference, outgoing, retry, limit);
         let sent = match deadline {
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or(Err(AttemptError::Timeout)),
@@ -166,6 +168,9 @@ impl Forwarder {
             plan.edit_response(&mut parts.headers, None);
             Content::upstream(incoming, deadline)
         };
+        if let Some(session) = &plan.session {
+            session.edit(&mut parts.headers, plan.name.as_str(), endpoint, client.scheme());
+        }
         Ok((http::Response::from_parts(parts, content), endpoint))
     }
 }

@@ -17,6 +17,7 @@ use crate::http::cors::CrossOrigin;
 use crate::http::grpc::{self, Call};
 use crate::http::headers::{self, Forwarded};
 use crate::http::loops;
+use crate::http::session::SessionPlan;
 use crate::log::record::Destination;
 
 /// A request on its way to a backend.
@@ -37,6 +38,7 @@ pub(crate) struct ForwardPlan<'s> {
     pub granted: Vec<Vec<Change>>,
     /// The time at which the first of them was asked.
     pub begun: Option<Instant>,
+    pub session: Option<Box<SessionPlan<'s>>>,
 }
 
 /// The `Host` that the backend gets.

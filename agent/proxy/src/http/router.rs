@@ -22,6 +22,7 @@ use crate::http::grpc::Call;
 use crate::http::headers::{self, Via};
 use crate::http::plan::Passage;
 use crate::http::request_id;
+use crate::http::session::Sessions;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
 
@@ -33,6 +34,7 @@ pub(crate) struct Router {
     pub trusted_hops: usize,
     pub via: Option<Via>,
     pub looped: LogLimit,
+    pub sessions: Rc<Sessions>,
 }
 
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
@@ -76,7 +78,12 @@ impl Router {
             Some((Box::new(LoggedRequest::new(log, head, id, chain)), &port.gateway.name))
         });
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
-        let arrival = Arrival { limits: client.limits(), tls, pseudonym: client.pseudonym() };
+        let arrival = Arrival {
+            limits: client.limits(),
+            tls,
+            pseudonym: client.pseudonym(),
+            sessions: Some(&self.sessions),
+        };
         let (decision, listener) = decide::decide(arrival, port, head);
         let listener = listener.map(|listener| self.listeners.get(listener));
         let admitted = listener.as_ref().map_or(Ok(()), |listener| client.admit(listener));

@@ -2,7 +2,7 @@
 //! try again.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -12,7 +12,7 @@ use portcullis_model::BackendName;
 use crate::core::reason::Reason;
 use crate::upstream::endpoint::{Connection, Freshness, ResponseBody, SendFailure, UpstreamError};
 use crate::upstream::http1::{HeadError, Http1Error};
-use crate::upstream::pool::Pools;
+use crate::upstream::pool::{Pools, Preference};
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 use crate::upstream::tls::is_tls_failure;
 
@@ -49,7 +49,7 @@ pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
 pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
-    client: Option<IpAddr>,
+    preference: Preference,
     mut outgoing: Box<Outgoing>,
 ) -> Result<UpstreamResponse, AttemptError> {
     let fault = outgoing.upload.fault();
@@ -58,7 +58,7 @@ pub(crate) async fn send(
         if attempt > 0 {
             pools.counters.retries.increment();
         }
-        let endpoint = pools.pick(name, client, avoid).filter(|it| Some(it.address) != avoid);
+        let endpoint = pools.pick(name, preference, avoid).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         let connection = match endpoint.connection(&pools.counters, freshness, &outgoing.parts).await {
             Ok(connection) => connection,

@@ -120,7 +120,7 @@ impl Slot {
 
     async fn exchange(&self, pools: &Pools, client: Option<IpAddr>, copy: Box<Outgoing>) -> Mirrored {
         let windows = copy.windows.clone();
-        match attempt::send(pools, &self.name, client, copy).await {
+        match attempt::send(pools, &self.name, client.into(), copy).await {
             Ok(response) => {
                 if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     discard(response.into_body(), &windows, RESPONSE).await;

@@ -41,6 +41,14 @@ pub(crate) struct Pools {
     of_gateways: RefCell<HashMap<ObjectName, Rc<Self>, RandomState>>,
 }
 
+/// The endpoint that a request had best go to, as far as it says so itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Preference {
+    pub client: Option<IpAddr>,
+    /// The endpoint that has the session of the request.
+    pub session: Option<SocketAddr>,
+}
+
 /// The endpoints of one backend.
 struct Pool {
     backend: Arc<Backend>,
@@ -49,6 +57,14 @@ struct Pool {
     certificate: Option<Certificate>,
     generation: Cell<u64>,
     endpoints: Vec<Rc<Endpoint>>,
+}
+
+// === impl Preference ===
+
+impl From<Option<IpAddr>> for Preference {
+    fn from(client: Option<IpAddr>) -> Self {
+        Self { client, session: None }
+    }
 }
 
 // === impl Pools ===
@@ -95,15 +111,22 @@ impl Pools {
     /// The endpoint for the next request: of two at random, the one with fewer requests in flight;
     /// of all, if the last attempt failed or those two lately did. `None` if the backend has no
     /// endpoint; the one to avoid is taken if there is no other. Where a client keeps its endpoint
-    /// it is the first in the client's own order that is not to be avoided.
+    /// it is the first in the client's own order that is not to be avoided. A session has its own
+    /// before all of this.
     pub(crate) fn pick(
         &self,
         name: &BackendName,
-        client: Option<IpAddr>,
+        preference: impl Into<Preference>,
         avoid: Option<SocketAddr>,
     ) -> Option<Rc<Endpoint>> {
         let pool = self.current(name)?;
         let endpoints = pool.endpoints.as_slice();
+        let Preference { client, session } = preference.into();
+        if let Some(address) = session.filter(|address| Some(*address) != avoid)
+            && let Some(endpoint) = endpoints.iter().find(|it| it.address == address)
+        {
+            return Some(endpoint.clone());
+        }
         if let (Affinity::ClientAddress, Some(client)) = (pool.backend.affinity, client) {
             return preferred(endpoints, client, avoid).cloned();
         }
@@ -119,6 +142,13 @@ impl Pools {
         let doubtful = avoid.is_some() || chosen.failed_lately();
         let chosen = if doubtful { least(endpoints, avoid)? } else { chosen };
         Some(chosen.clone())
+    }
+
+    /// True if the backend has the endpoint, and it refused no connection lately.
+    pub(crate) fn takes(&self, name: &BackendName, endpoint: SocketAddr) -> bool {
+        let pool = self.current(name);
+        let found = pool.as_ref().and_then(|pool| pool.endpoints.iter().find(|it| it.address == endpoint));
+        found.is_some_and(|it| !it.failed_lately())
     }
 
     /// The pool of a backend as the current snapshot has it; endpoints that stay keep their

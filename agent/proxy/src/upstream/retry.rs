@@ -2,7 +2,7 @@
 //! whether the request can be sent again, and how long to wait before. The re-sending that a kept
 //! connection makes necessary that turns out to be closed is no retry.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::{Endpoint, Freshness, Processed, SendFailure};
-use crate::upstream::pool::Pools;
+use crate::upstream::pool::{Pools, Preference};
 use crate::upstream::request::whole::WholeBody;
 use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
 
@@ -47,7 +47,7 @@ struct Missed {
 pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
-    client: Option<IpAddr>,
+    preference: Preference,
     mut outgoing: Box<Outgoing>,
     retry: &Retry,
     limit: Option<Duration>,
@@ -56,7 +56,7 @@ pub(crate) async fn send(
     let mut last = None;
     for tried in 0_u32.. {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let Some(endpoint) = pools.pick(name, client, last) else { return Err(AttemptError::NoEndpoint) };
+        let Some(endpoint) = pools.pick(name, preference, last) else { return Err(AttemptError::NoEndpoint) };
         last = Some(endpoint.address);
         let sending = request.attempt(pools, &endpoint, outgoing);
         let attempted = match deadline {

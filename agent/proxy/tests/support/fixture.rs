@@ -146,6 +146,7 @@ fn entry(index: usize, route: RouteSpec) -> Entry {
         action: route.action,
         timeouts: route.timeouts,
         retry: None,
+        session: None,
     };
     Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
 }

@@ -8,7 +8,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
     PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Retry, Rewrite, RouteMatch,
-    RouteOrigin, RouteTable, Rule, RuleId, SlowClients, Split, Timeouts, ValueMatch, WeightedBackend,
+    RouteOrigin, RouteTable, Rule, RuleId, SessionPersistence, SlowClients, Split, Timeouts, ValueMatch,
+    WeightedBackend,
 };
 
 #[derive(Clone)]
@@ -19,6 +20,7 @@ pub struct RuleSpec {
     pub action: Action,
     pub timeouts: Timeouts,
     pub retry: Option<Retry>,
+    pub session: Option<SessionPersistence>,
 }
 
 /// A rule for everything, to the backend `echo`.
@@ -30,6 +32,7 @@ pub fn rule() -> RuleSpec {
         action: Action::Forward(split(vec![(1, known("echo"), Vec::new())])),
         timeouts: Timeouts::default(),
         retry: None,
+        session: None,
     }
 }
 
@@ -76,6 +79,23 @@ impl RuleSpec {
 
     pub fn to(self, name: &str) -> Self {
         Self { action: Action::Forward(split(vec![(1, known(name), Vec::new())])), ..self }
+    }
+
+    /// To several backends, by weight; those with weight 0 keep their sessions.
+    pub fn split(mut self, backends: &[(&str, u32)]) -> Self {
+        let all = backends.iter().map(|(name, weight)| (*weight, known(name), Vec::new()));
+        let (taking, drained): (Vec<_>, Vec<_>) = all.partition(|(weight, ..)| *weight > 0);
+        if let Some(session) = &mut self.session {
+            let drained = drained.into_iter();
+            session.drained = drained
+                .map(|(weight, target, filters)| WeightedBackend { weight, target, filters })
+                .collect();
+        }
+        Self { action: Action::Forward(split(taking)), ..self }
+    }
+
+    pub fn session(self, session: SessionPersistence) -> Self {
+        Self { session: Some(session), ..self }
     }
 
     pub fn backend_filter(self, filter: Filter) -> Self {
@@ -160,6 +180,7 @@ fn entry(spec: &RuleSpec, index: usize) -> Entry {
         action: spec.action.clone(),
         timeouts: spec.timeouts,
         retry: spec.retry.clone().map(Box::new),
+        session: spec.session.clone().map(Box::new),
     };
     Entry {
         precedence: Precedence::of(&spec.matches, &origin, index, 0),

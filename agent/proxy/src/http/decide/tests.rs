@@ -19,7 +19,14 @@ fn rule(name: &'static str, matches: RouteMatch, filters: Vec<Filter>, action: A
     let origin = RouteOrigin { created: 0, name: route.clone() };
     let id = RuleId { kind: "HTTPRoute", route, index: 0, name: None, parent: None };
     let precedence = Precedence::of(&matches, &origin, 0, 0);
-    let rule = Arc::new(Rule { id: id.into(), filters, action, timeouts: Timeouts::default(), retry: None });
+    let rule = Arc::new(Rule {
+        id: id.into(),
+        filters,
+        action,
+        timeouts: Timeouts::default(),
+        retry: None,
+        session: None,
+    });
     Entry { precedence, matches: Arc::new(matches), rule }
 }
 
@@ -59,7 +66,7 @@ fn serving(entries: Vec<Entry>) -> Port {
 fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let limits = Limits::default();
     let pseudonym = HeaderValue::from_static("portcullis-1");
-    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym };
+    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None };
     let (decision, listener) = decide(arrival, Some(port), head);
     let decision = match decision {
         Decision::Forward(plan) => {
