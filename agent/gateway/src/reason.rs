@@ -91,6 +91,9 @@ names! {
         // Listeners
         HostnameConflict,
         InvalidCertificateRef,
+        /// Named in GEP-5224, like the next.
+        InvalidListenerFilter,
+        InvalidListenerFilterRef,
         InvalidRouteKinds,
         ListenerConflict,
         OverlappingHostnames,

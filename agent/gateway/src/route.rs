@@ -48,7 +48,7 @@ pub use table::table_entries;
 pub(crate) use draft::{Draft, DraftMatch, Inherited};
 pub(crate) use kind::{carried_by, drafts, failure, is_about_streams, parse_draft, print_draft};
 pub(crate) use pattern::compiling_once;
-pub(crate) use resolve::not_permitted;
+pub(crate) use resolve::{ResolvedFilters, not_permitted, resolve_filters};
 pub(crate) use service_reference::Referred;
 
 /// A route as far as it can be understood without looking at any other object.

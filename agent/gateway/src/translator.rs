@@ -17,6 +17,7 @@ mod gateways;
 mod generated;
 mod health_checks;
 mod hierarchy;
+mod listener_filters;
 mod listeners;
 mod needs;
 mod owners;
@@ -54,6 +55,7 @@ use gateways::Gateways;
 use generated::Generated;
 use health_checks::HealthChecks;
 use hierarchy::Hierarchy;
+use listener_filters::ListenerFilters;
 use listeners::Listeners;
 use needs::Needs;
 use owners::Owners;
@@ -121,6 +123,7 @@ struct Stages {
     gateways: Gateways,
     admissions: Admissions,
     policies: Policies,
+    filters: ListenerFilters,
     defaults: DefaultGateways,
     parsed: ParsedRoutes,
     routes: Routes,
@@ -158,6 +161,7 @@ impl Translator {
             gateways,
             admissions,
             policies,
+            filters,
             defaults,
             parsed,
             routes,
@@ -193,6 +197,7 @@ impl Translator {
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
         let parents = Parents { listeners, hierarchy, gateways, objects, policies };
+        let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
@@ -207,21 +212,23 @@ impl Translator {
             families,
             parents,
             listeners: reattached,
-            services,
+            mut services,
             policies: referred,
         } = routed;
+        services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
         let turned = conflicts.update(&reattached, routes);
         let sharing = shared_names.update(&reattached, &turned, routes, conflicts);
 
         // What is served: tables into listeners, these into ports, and ports on addresses.
         let sources = tables::Sources { listeners, routes, conflicts };
         let rebuilt = tables.update(reattached, &turned, &judged, sources);
-        let sources = ports::Sources { listeners, hierarchy, gateways, admissions, tables };
+        let sources = ports::Sources { listeners, hierarchy, gateways, admissions, filters, tables };
         let changes = ports::Changes {
             listeners: &judged,
             hierarchy: &attached,
             gateways: &merged,
             admissions: &admitted,
+            filters: &refiltered,
             tables: &rebuilt,
         };
         let opened = ports.update(changes, sources);
@@ -253,6 +260,7 @@ impl Translator {
             gateways: &merged,
             admissions: &admitted,
             defaults: &redefaulted,
+            filters: &refiltered,
             routes: statuses,
             policies: &referred,
             targeted: &targeted,
@@ -344,6 +352,7 @@ impl Stages {
             gateways,
             admissions,
             policies,
+            filters,
             defaults,
             parsed,
             routes,
@@ -363,6 +372,7 @@ impl Stages {
             gateways,
             admissions,
             policies,
+            filters,
             defaults,
             parsed,
             routes,

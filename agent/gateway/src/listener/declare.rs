@@ -13,8 +13,12 @@ use super::certificate::CertificateError;
 use crate::options::is_foreign;
 use crate::protocol::Protocol;
 use crate::route::carried_by;
+use crate::route::external_auth::ParsedAuth;
 use crate::selector::NamespaceRule;
 use crate::{ConditionType, Fault, Granted, Grants, Reason};
+
+/// By the CRD, of `filters.requests`.
+const MOST_FILTERS: usize = 16;
 
 /// The object that defines listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +50,8 @@ pub(crate) struct Listener {
     /// The fault that no certificate is left of those that it refers to. It keeps its port and
     /// hostname: what is wrong with a Secret must not hand them to another tenant.
     pub(crate) no_certificate: Option<Fault>,
+    /// The filters that requests pass before a route is looked for.
+    pub(crate) filters: Vec<ParsedAuth>,
     /// Keys of `tls.options` that are another implementation's.
     pub(crate) foreign_options: Vec<String>,
 }
@@ -162,7 +168,8 @@ impl Declared {
         let References { found, lost, secrets, foreign, .. } = references;
         self.secrets.extend(secrets);
         self.foreign.extend(foreign);
-        self.listeners.push(Listener::new(spec, found.into(), lost));
+        let namespace = &self.key.name.namespace;
+        self.listeners.push(Listener::new(spec, namespace, found.into(), lost));
     }
 }
 
@@ -193,14 +200,21 @@ impl ParentKey {
 // === impl Listener ===
 
 impl Listener {
-    fn new(spec: &ListenerSpec, certificates: Arc<[Certificate]>, mut unresolved: Vec<Fault>) -> Self {
+    fn new(
+        spec: &ListenerSpec,
+        namespace: &Arc<str>,
+        certificates: Arc<[Certificate]>,
+        mut unresolved: Vec<Fault>,
+    ) -> Self {
         let protocol = Protocol::of(spec);
         let (kinds, unknown_kinds) = kinds(spec, protocol);
         let no_certificate = certificates.is_empty().then(|| unresolved.first().cloned()).flatten();
         let no_certificate = no_certificate.map(|fault| fault.under(ConditionType::Accepted));
         unresolved.extend(unknown_kinds);
         let hostname = hostname(spec, protocol);
+        let filters = filters(spec, protocol, namespace);
         let faults = shape_faults(spec, protocol).into_iter().chain(hostname.clone().err());
+        let faults = faults.chain(filters.clone().err());
         let refusal = Fault::summary(faults);
         Self {
             name: spec.name.as_str().into(),
@@ -216,6 +230,7 @@ impl Listener {
             unresolved,
             refusal,
             no_certificate,
+            filters: filters.unwrap_or_default(),
             foreign_options: options(spec).filter(|key| is_foreign(key)).map(str::to_owned).collect(),
         }
     }
@@ -255,8 +270,6 @@ fn shape_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
 
 fn protocol_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
     let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
-    let filtered =
-        spec.filters.as_ref().and_then(|filters| filters.requests.as_ref()).is_some_and(|f| !f.is_empty());
     if protocol == Protocol::Unknown {
         let message =
             format!("protocol {} is not supported; use HTTP, HTTPS, TLS, TCP or UDP", spec.protocol);
@@ -280,11 +293,37 @@ fn protocol_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
             unknown.join(", ")
         ));
     }
-    // Serving without a filter that was asked for could let in what it was to keep out.
-    if filtered {
-        messages.push("filters on listeners are not supported yet: remove them".to_owned());
-    }
     messages.into_iter().map(Fault::unsupported).collect()
+}
+
+/// The filters of requests (GEP-5224). Serving without one that was asked for could let in what it
+/// was to keep out: "If a filter is unsupported by the implementation, the listener MUST be
+/// rejected".
+fn filters(spec: &ListenerSpec, protocol: Protocol, namespace: &Arc<str>) -> Result<Vec<ParsedAuth>, Fault> {
+    let written = spec.filters.as_ref().and_then(|filters| filters.requests.as_deref()).unwrap_or_default();
+    if !written.is_empty() && !matches!(protocol, Protocol::Http | Protocol::Https) {
+        return Err(Fault::unsupported("filters are for protocols HTTP and HTTPS: remove them"));
+    }
+    if written.len() > MOST_FILTERS {
+        let message =
+            format!("filters.requests has {} entries; at most {MOST_FILTERS} are allowed", written.len());
+        return Err(Fault::unsupported(message));
+    }
+    let mut parsed = Vec::with_capacity(written.len());
+    for (at, filter) in written.iter().enumerate() {
+        let filter = match (filter.r#type.as_str(), &filter.external_auth) {
+            ("ExternalAuth", Some(auth)) => ParsedAuth::parse(auth, at, namespace)
+                .map_err(|fault| fault.because(Reason::InvalidListenerFilter).within("externalAuth")),
+            ("ExternalAuth", None) => {
+                Err(Fault::not_accepted(Reason::InvalidListenerFilter, "externalAuth is missing"))
+            }
+            (other, _) => Err(Fault::unsupported(format!(
+                "filters of type {other} are not supported on listeners, ExternalAuth is: remove the filter"
+            ))),
+        };
+        parsed.push(filter.map_err(|fault| fault.within(&format!("filters.requests[{at}]")))?);
+    }
+    Ok(parsed)
 }
 
 /// The keys of `tls.options`.

@@ -8,10 +8,11 @@ use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
     Action, Affinity, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target,
-    Mirror, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
+    ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::backend::port_name;
+use super::external_auth::ParsedAuth;
 use super::filter::{ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::service_reference::Referred;
@@ -95,6 +96,56 @@ pub fn resolve(route: &ParsedRoute, resolver: &(impl Resolver + ?Sized)) -> Reso
     resolution.resolved.fault = Fault::summary(resolution.faults);
     resolution.resolved.decrypted_fault = Fault::summary(resolution.decrypted_faults);
     resolution.resolved
+}
+
+/// The filters of a listener, with what they refer to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ResolvedFilters {
+    pub(crate) filters: Arc<[ListenerFilter]>,
+    /// The fault that `ResolvedRefs=False` reports.
+    pub(crate) fault: Option<Fault>,
+    pub(crate) backends: BTreeSet<BackendUse>,
+    /// As of a route.
+    pub(crate) services: BTreeSet<ObjectName>,
+}
+
+/// Resolves the filters of a listener of an object of this kind. One that leads nowhere fails all
+/// requests.
+pub(crate) fn resolve_filters(
+    kind: Kind,
+    parsed: &[ParsedAuth],
+    resolver: &(impl Resolver + ?Sized),
+) -> ResolvedFilters {
+    let mut resolution = Resolution {
+        kind,
+        resolver,
+        faults: Vec::new(),
+        decrypted_faults: Vec::new(),
+        resolved: ResolvedRoute::default(),
+    };
+    let mut filters = Vec::with_capacity(parsed.len());
+    let mut faults = Vec::new();
+    for (at, auth) in parsed.iter().enumerate() {
+        let found = resolution.target(auth.service.referred(), auth.speaks_as());
+        filters.push(match found.and_then(Target::for_requests) {
+            Ok(used) => {
+                let filter = ListenerFilter::ExternalAuth(auth.resolved(used.name()));
+                resolution.resolved.backends.insert(used);
+                filter
+            }
+            Err(fault) => {
+                let failure = resolution.failure(&fault.message);
+                let reason = match fault.reason {
+                    Reason::RefNotPermitted => Reason::RefNotPermitted,
+                    _ => Reason::InvalidListenerFilterRef,
+                };
+                faults.push(fault.because(reason).within(&format!("filters.requests[{at}]: externalAuth")));
+                ListenerFilter::Fail(failure)
+            }
+        });
+    }
+    let ResolvedRoute { backends, services, .. } = resolution.resolved;
+    ResolvedFilters { filters: filters.into(), fault: Fault::summary(faults), backends, services }
 }
 
 struct Resolution<'r, R: ?Sized> {

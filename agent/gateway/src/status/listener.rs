@@ -13,6 +13,8 @@ use crate::{ConditionType, Fault, Reason};
 pub(crate) struct ListenerView<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) acceptance: &'a Acceptance,
+    /// The fault of a filter's reference.
+    pub(crate) filter_fault: Option<Fault>,
     pub(crate) attached_routes: usize,
     /// The fault for which the listener is not served although it is accepted.
     pub(crate) hindrance: Option<Fault>,
@@ -76,7 +78,8 @@ impl ListenerView<'_> {
 
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
-        let unresolved = Fault::summary(self.listener.unresolved.iter().cloned());
+        let unresolved = self.listener.unresolved.iter().chain(&self.filter_fault);
+        let unresolved = Fault::summary(unresolved.cloned());
         let good = self.remarks();
         conditions.check_or(ConditionType::Accepted, self.acceptance.refusal(), good);
         conditions.check(ConditionType::Programmed, self.unprogrammed().as_ref());

@@ -11,6 +11,7 @@ use portcullis_model::{
 use super::admissions::{Admissions, ChangedAdmissions};
 use super::gateways::{ChangedGateways, Gateways};
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
+use super::listener_filters::{ChangedFilters, ListenerFilters};
 use super::listeners::{ChangedListeners, Listeners};
 use super::tables::{ChangedTables, Tables};
 use crate::listener::ListenerKey;
@@ -51,6 +52,7 @@ pub(super) struct Sources<'s> {
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
     pub(super) admissions: &'s Admissions,
+    pub(super) filters: &'s ListenerFilters,
     pub(super) tables: &'s Tables,
 }
 
@@ -61,6 +63,7 @@ pub(super) struct Changes<'c> {
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) admissions: &'c ChangedAdmissions,
+    pub(super) filters: &'c ChangedFilters,
     pub(super) tables: &'c ChangedTables,
 }
 
@@ -86,7 +89,7 @@ impl Ports {
         let listeners = changed.listeners.listeners.union(&changed.tables.listeners);
         let mut listeners: BTreeSet<_> = listeners.cloned().collect();
         let parents = changed.hierarchy.moved.union(&changed.gateways.acceptances);
-        for parent in parents.chain(&changed.admissions.parents) {
+        for parent in parents.chain(&changed.admissions.parents).chain(&changed.filters.parents) {
             listeners.extend(sources.listeners.keys_of(parent));
         }
         for listener in listeners {
@@ -198,7 +201,7 @@ impl Sources<'_> {
             Protocol::Unknown => return None,
         };
         let admission = self.admissions.of(key).clone();
-        let filters = Arc::default();
+        let filters = self.filters.of(key).clone();
         let model = Listener { id, hostname: listener.hostname.clone(), serves, admission, filters };
         Some(Served { port: listener.port, listener: Arc::new(model) })
     }

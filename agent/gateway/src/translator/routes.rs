@@ -256,6 +256,16 @@ impl Routes {
         }
     }
 
+    /// Counts backends of others than routes. Returns the Services of which another port came into
+    /// use, or went out of use.
+    pub(super) fn count_backends(&mut self, used: &[BackendUse], unused: &[BackendUse]) -> Vec<ObjectName> {
+        let uses = &mut self.backend_uses;
+        let new = used.iter().filter(|used| uses.add(used)).map(|used| used.service.clone());
+        let mut services: Vec<_> = new.collect();
+        services.extend(unused.iter().filter(|used| uses.remove(used)).map(|used| used.service.clone()));
+        services
+    }
+
     fn update_references(
         &mut self,
         key: &ObjectKey,

@@ -9,6 +9,7 @@ use super::default_gateways::ChangedDefaults;
 use super::frontends::ChangedFrontends;
 use super::gateways::ChangedGateways;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
+use super::listener_filters::ChangedFilters;
 use super::listeners::{ChangedListeners, changed_classes};
 use super::policies::ChangedPolicies;
 use super::published::Published;
@@ -41,6 +42,7 @@ pub(super) struct Changes<'c> {
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) admissions: &'c ChangedAdmissions,
+    pub(super) filters: &'c ChangedFilters,
     pub(super) defaults: &'c ChangedDefaults,
     pub(super) routes: BTreeSet<ObjectKey>,
     /// Policies on what changed routes refer to.
@@ -142,7 +144,7 @@ impl Changes<'_> {
         let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
         let parents = parents.chain(&self.hierarchy.candidates);
         let parents = parents.chain(&self.gateways.acceptances).chain(&self.gateways.overlaps);
-        let parents = parents.chain(&self.admissions.parents);
+        let parents = parents.chain(&self.admissions.parents).chain(&self.filters.parents);
         let attached = self.parents.iter();
         let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));

@@ -18,6 +18,7 @@ use super::default_gateways::DefaultGateways;
 use super::frontends::Frontends;
 use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::Hierarchy;
+use super::listener_filters::ListenerFilters;
 use super::listeners::Listeners;
 use super::parsed::ParsedRoutes;
 use super::policies::Policies;
@@ -40,6 +41,7 @@ pub(super) struct View<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) admissions: &'s Admissions,
     pub(super) policies: &'s Policies,
+    pub(super) filters: &'s ListenerFilters,
     pub(super) defaults: &'s DefaultGateways,
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,

@@ -173,9 +173,11 @@ impl<'s> View<'s> {
         for (listener, acceptance) in declared.listeners.iter().zip(self.gateways.acceptances(key)) {
             let overlaps = self.gateways.overlapping(key).contains(&listener.name);
             let takes = self.gateways.taking(key).contains(&listener.name);
+            let filter_fault = self.filters.fault(&(key.clone(), listener.name.clone())).cloned();
             views.push(ListenerView {
                 listener,
                 acceptance,
+                filter_fault,
                 attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
                 hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
                 unserved: gateway.map(|(name, _)| self.unserved(name, key, listener)).unwrap_or_default(),
