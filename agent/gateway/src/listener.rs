@@ -14,4 +14,4 @@ pub use declare::ParentKey;
 pub(crate) use attach::{RouteAttachment, admits, attach, hostnames_at, parent_key};
 pub(crate) use declare::{Certificates, ClientCertificate, Declared, Held, Listener, ListenerKey};
 pub(crate) use hosts::{Hosts, NamespacedHosts};
-pub(crate) use merge::{Acceptance, Merge};
+pub(crate) use merge::{Acceptance, Merge, Refusal};

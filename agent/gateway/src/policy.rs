@@ -10,17 +10,25 @@
 
 pub(crate) mod authorities;
 pub(crate) mod backend_tls;
+pub(crate) mod frontend_tls;
 pub(crate) mod listener;
 
 use portcullis_api::types::gateways::{Gateway, GatewayTlsFrontend};
-use portcullis_api::types::shared::FrontendTlsValidation;
+use portcullis_api::types::shared::{FrontendTls, FrontendTlsValidation};
 
 /// The policies of one listener, the parent's before the child's own. Each of them has to be
 /// satisfied: a child can ask for more than its parent, never for less.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policies<'o> {
     /// The ways in which clients have to authenticate.
-    pub frontend_validation: Vec<&'o FrontendTlsValidation>,
+    pub frontend_validation: Vec<FrontendValidation<'o>>,
+}
+
+/// `tls.frontend` of a Gateway, for one port.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FrontendValidation<'o> {
+    pub gateway: &'o Gateway,
+    pub validation: &'o FrontendTlsValidation,
 }
 
 impl<'o> Policies<'o> {
@@ -28,9 +36,10 @@ impl<'o> Policies<'o> {
     /// `None` if the listeners are the parent's own or a ListenerSet's, which has no policy fields.
     pub fn of(parent: &'o Gateway, definer: Option<&'o Gateway>, port: u16) -> Self {
         let gateways = std::iter::once(parent).chain(definer);
-        Self {
-            frontend_validation: gateways.filter_map(|gateway| frontend_validation(gateway, port)).collect(),
-        }
+        let of_port = |gateway: &'o Gateway| {
+            frontend_validation(gateway, port).map(|validation| FrontendValidation { gateway, validation })
+        };
+        Self { frontend_validation: gateways.filter_map(of_port).collect() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -45,7 +54,7 @@ fn frontend_validation(gateway: &Gateway, port: u16) -> Option<&FrontendTlsValid
     of_port.unwrap_or(&frontend.default).validation.as_ref()
 }
 
-fn per_port(frontend: &GatewayTlsFrontend, port: u16) -> Option<&portcullis_api::types::shared::FrontendTls> {
+fn per_port(frontend: &GatewayTlsFrontend, port: u16) -> Option<&FrontendTls> {
     let ports = frontend.per_port.as_deref().unwrap_or_default();
     ports.iter().find(|entry| entry.port == i32::from(port)).map(|entry| &entry.tls)
 }
@@ -69,7 +78,7 @@ mod tests {
 
     fn authorities(policies: &Policies<'_>) -> Vec<String> {
         let validations = policies.frontend_validation.iter();
-        validations.map(|validation| validation.ca_certificate_refs[0].name.clone()).collect()
+        validations.map(|it| it.validation.ca_certificate_refs[0].name.clone()).collect()
     }
 
     #[test]

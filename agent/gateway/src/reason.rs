@@ -56,6 +56,8 @@ names! {
         SupportedVersion,
         /// Gateways that routes are attached to without naming them (GEP-3793).
         DefaultGateway,
+        /// Gateways whose clients need no valid certificate though they are asked for one.
+        InsecureFrontendValidationMode,
         /// Gateways, ListenerSets and listeners that are held to ListenerPolicies (GEP-713).
         ListenerPolicyAffected in "portcullis.dev",
     }
@@ -78,6 +80,7 @@ names! {
         // Gateway
         AddressNotAssigned,
         AddressNotUsable,
+        ConfigurationChanged,
         /// GEP-3793 has the condition, and no reason for it.
         DefaultGateway,
         InvalidClientCertificateRef,
@@ -90,6 +93,7 @@ names! {
         ParentNotProgrammed,
         // Listeners
         HostnameConflict,
+        InvalidCACertificateKind,
         InvalidCertificateRef,
         /// Named in GEP-5224, like the next.
         InvalidListenerFilter,
@@ -171,7 +175,9 @@ impl ConditionType {
             | Self::DefaultGateway
             | Self::SupportedVersion => Polarity::Positive,
             Self::Conflicted | Self::NotSupported | Self::PartiallyInvalid => Polarity::Negative,
-            Self::OverlappingTLSConfig | Self::ListenerPolicyAffected => Polarity::Neutral,
+            Self::InsecureFrontendValidationMode
+            | Self::OverlappingTLSConfig
+            | Self::ListenerPolicyAffected => Polarity::Neutral,
         }
     }
 
@@ -182,6 +188,7 @@ impl ConditionType {
             Self::Programmed => Reason::Programmed,
             Self::ResolvedRefs => Reason::ResolvedRefs,
             Self::Conflicted | Self::OverlappingTLSConfig => Reason::NoConflicts,
+            Self::InsecureFrontendValidationMode => Reason::ConfigurationChanged,
             Self::Attached => Reason::Attached,
             Self::DefaultGateway => Reason::DefaultGateway,
             Self::NotSupported => Reason::Supported,
@@ -200,6 +207,7 @@ impl ConditionType {
             Self::Attached => "Everything is attached.",
             Self::DefaultGateway => "Gateway has default scope All",
             Self::NotSupported => "Everything is supported.",
+            Self::InsecureFrontendValidationMode => "Clients need valid certificates.",
             Self::SupportedVersion => "The installed CRDs are of a release that is supported.",
             Self::ListenerPolicyAffected => "No policy applies.",
         }

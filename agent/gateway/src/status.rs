@@ -20,7 +20,8 @@ use crate::{Fault, Reason};
 
 pub(crate) use class::class_status;
 pub(crate) use gateway::{
-    ChildView, DefaultGateway, GatewayView, child_status, classless_status, gateway_status,
+    ChildView, DefaultGateway, FrontendValidationMode, GatewayView, child_status, classless_status,
+    gateway_status,
 };
 pub(crate) use listener::{ListenerView, Names, Overlap};
 pub(crate) use listener_policy::{TargetVerdict, listener_policy_status};

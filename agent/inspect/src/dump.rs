@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis_model::{
-    Action, AddressRange, Admission, BackendName, BackendTarget, ClientList, Encryption, Entry, Filter,
-    FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry, RouteMatch,
-    RouteTable, Rule, ServerNames, Serves, SessionPersistence, SlowClients, Snapshot, Timeouts,
+    Action, AddressRange, Admission, BackendName, BackendTarget, ClientCertificates, ClientList, Encryption,
+    Entry, Filter, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry,
+    RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence, SlowClients, Snapshot, Timeouts,
     TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
@@ -181,7 +181,17 @@ fn dump_admission(admission: &Admission) -> Map<String, Value> {
 
 fn dump_tls(tls: &TlsTermination) -> Map<String, Value> {
     let names: Vec<_> = tls.certificates.iter().map(|certificate| certificate.names.join(", ")).collect();
-    object([("certificates", json!(names))])
+    let mut value = object([("certificates", json!(names))]);
+    let clients = match &tls.clients {
+        ClientCertificates::NotAsked => return value,
+        ClientCertificates::Any => json!("Any"),
+        // Their number in each set: names of authorities are long, and keys are longer.
+        ClientCertificates::Required(sets) => {
+            json!({ "authorities": sets.iter().map(|set| set.len()).collect::<Vec<_>>() })
+        }
+    };
+    value.insert("clientCertificates".to_owned(), clients);
+    value
 }
 
 /// Nothing, if there are none.

@@ -51,7 +51,7 @@ pub use health_check::HealthCheck;
 pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use key_ring::{KeyRing, RingKey};
 pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
-pub use listener::{Listener, ListenerFilter, ListenerId, Serves, TlsTermination};
+pub use listener::{ClientCertificates, Listener, ListenerFilter, ListenerId, Serves, TlsTermination};
 pub use name::ObjectName;
 pub use parent_kind::ParentKind;
 pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rustls::pki_types::TrustAnchor;
 use serde::Serialize;
 
 use crate::{
@@ -60,6 +61,19 @@ pub struct TlsTermination {
     /// In the order of `certificateRefs`; the longest matching name wins, then the first. Never
     /// empty.
     pub certificates: Arc<[Certificate]>,
+    pub clients: ClientCertificates,
+}
+
+/// The certificates that clients are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClientCertificates {
+    #[default]
+    NotAsked,
+    /// Clients may show one that nobody vouches for, or none (`AllowInsecureFallback`).
+    Any,
+    /// Clients need one that an authority of each of these sets vouches for: a Gateway's, and those
+    /// of the Gateway that it is attached to. No set, and none of them, is empty.
+    Required(Box<[Arc<[TrustAnchor<'static>]>]>),
 }
 
 /// A filter of a listener, through which requests pass before a route is looked for (GEP-5224).

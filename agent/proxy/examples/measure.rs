@@ -105,7 +105,7 @@ fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot 
     let table = Arc::new(table);
     let certificate =
         Certificate { fingerprint: [0; 32], names: Arc::new([]), not_after: i64::MAX, key: certified_key() };
-    let tls = TlsTermination { certificates: [certificate].into() };
+    let tls = TlsTermination { certificates: [certificate].into(), ..TlsTermination::default() };
     let backend = Backend {
         name: name.clone(),
         protocol: BackendProtocol::Http1,

@@ -3,6 +3,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod budget;
+pub(crate) mod client_certificates;
 pub(crate) mod clients;
 pub(crate) mod connection;
 pub(crate) mod connection_limit;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
-use portcullis_model::Certificate;
+use portcullis_model::{Certificate, TlsTermination};
 use portcullis_proxy::HandshakeFailure;
 use rustls::SignatureScheme;
 use socket2::SockRef;
@@ -129,7 +129,7 @@ async fn without_a_server_name_the_listener_for_any_host_serves() {
 async fn with_certificates(certificates: &[Certificate]) -> Gateway {
     let gateway = Gateway::start();
     let mut listener = ListenerSpec::new("wild", "*.example.com", true, Vec::new()).build();
-    let tls = portcullis_model::TlsTermination { certificates: certificates.to_vec().into() };
+    let tls = TlsTermination { certificates: certificates.to_vec().into(), ..TlsTermination::default() };
     listener.serves = portcullis_model::Serves::Https { tls, routes: std::sync::Arc::default() };
     gateway.proxy.apply(std::sync::Arc::new(snapshot(gateway.address, [listener], &[]))).await;
     gateway

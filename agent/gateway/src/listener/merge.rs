@@ -23,7 +23,8 @@ pub(crate) enum Acceptance {
     Accepted,
     /// Whatever the other listeners are. It reserves nothing.
     Refused(Fault),
-    /// Nothing but a certificate is missing. It keeps its port and hostname from all others.
+    /// Nothing but a certificate is missing, its own or that of an authority of its clients'. It
+    /// keeps its port and hostname from all others.
     NoCertificate(Fault),
     /// By `ProtocolConflict`, `HostnameConflict`, or `ListenerConflict` for both. `refusal` is the
     /// same fault as `Accepted` reports it.
@@ -31,6 +32,14 @@ pub(crate) enum Acceptance {
         conflict: Fault,
         refusal: Fault,
     },
+}
+
+/// The fault that a listener has whatever the others are.
+pub(crate) enum Refusal {
+    /// It is not supported, or not allowed.
+    OfListener(Fault),
+    /// Its clients cannot be verified.
+    OfClients(Fault),
 }
 
 /// Ports that the children of one namespace may open at a Gateway: as many as a Gateway itself may
@@ -81,11 +90,12 @@ impl Merge {
         &mut self,
         namespace: &str,
         listeners: &[Listener],
-        refuse: impl Fn(&Listener) -> Option<Fault>,
+        refuse: impl Fn(&Listener) -> Option<Refusal>,
     ) -> Vec<Acceptance> {
         let mut opened = self.opened.get(namespace).cloned().unwrap_or_default();
         let judge = |listener| {
-            let refusal = refuse(listener).or_else(|| self.port_too_many(namespace, listener, &mut opened));
+            let refusal = refuse(listener)
+                .or_else(|| self.port_too_many(namespace, listener, &mut opened).map(Refusal::OfListener));
             self.against_taken(listener, refusal)
         };
         let mut acceptances: Vec<_> = listeners.iter().map(judge).collect();
@@ -130,12 +140,13 @@ impl Merge {
 
     /// A conflict is reported before other reasons for refusal: the owner has to solve it in any
     /// case.
-    fn against_taken(&self, listener: &Listener, refusal: Option<Fault>) -> Acceptance {
+    fn against_taken(&self, listener: &Listener, refusal: Option<Refusal>) -> Acceptance {
         let conflict = self.ports.get(&listener.port).and_then(|taken| taken.conflict(listener));
         match (conflict, refusal, &listener.no_certificate) {
             (Some(conflicted), _, _) => conflicted,
-            (None, Some(fault), _) => Acceptance::Refused(fault),
-            (None, None, Some(fault)) => Acceptance::NoCertificate(fault.clone()),
+            (None, Some(Refusal::OfListener(fault)), _) => Acceptance::Refused(fault),
+            (None, _, Some(fault)) => Acceptance::NoCertificate(fault.clone()),
+            (None, Some(Refusal::OfClients(fault)), None) => Acceptance::NoCertificate(fault),
             (None, None, None) => Acceptance::Accepted,
         }
     }

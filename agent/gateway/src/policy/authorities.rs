@@ -2,9 +2,6 @@
 //! wrong is found here, and reported to the owners of what refers to it; the data plane gets trust
 //! anchors only. Nothing here knows who is to be verified by them.
 
-use std::sync::Arc;
-
-use portcullis_api::types::shared::LocalObjectReference;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 use rustls::RootCertStore;
@@ -15,20 +12,18 @@ use crate::{Fault, Reason};
 
 const ENTRY: &str = "ca.crt";
 
-/// The object that a reference names, which is of the referrer's own namespace.
+/// The object that a reference names.
 ///
 /// # Errors
 /// When it is of a kind that holds no certificates of authorities.
-pub(crate) fn holder(namespace: &Arc<str>, reference: &LocalObjectReference) -> Result<ObjectKey, Fault> {
-    let LocalObjectReference { group, kind, name } = reference;
+pub(crate) fn holder(group: &str, kind: &str, holder: ObjectName) -> Result<ObjectKey, Fault> {
     match Kind::of(group, kind) {
-        Some(kind @ (Kind::ConfigMap | Kind::Secret)) => {
-            Ok(ObjectKey { kind, name: ObjectName::new(namespace.clone(), name.as_str()) })
-        }
+        Some(kind @ (Kind::ConfigMap | Kind::Secret)) => Ok(ObjectKey { kind, name: holder }),
         _ => {
             let message = format!(
-                "caCertificateRefs: {name} is of kind {kind:?} in group {group:?}; only ConfigMap and Secret of group \"\" \
-                 are supported"
+                "caCertificateRefs: {} is of kind {kind:?} in group {group:?}; only ConfigMap and Secret of group \"\" \
+                 are supported",
+                holder.name
             );
             Err(Fault::unresolved(Reason::InvalidKind, message))
         }
@@ -82,9 +77,7 @@ mod tests {
         let field = if kind == "Secret" { "stringData" } else { "data" };
         let manifest = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "ca", "namespace": "shop"}, field: data});
         objects.apply(Change::Set(Object::from_json(manifest).unwrap().unwrap()));
-        let reference =
-            LocalObjectReference { kind: kind.to_owned(), name: "ca".to_owned(), ..Default::default() };
-        let holder = holder(&"shop".into(), &reference).unwrap();
+        let holder = holder("", kind, ObjectName::new("shop", "ca")).unwrap();
         read(&holder, &objects).map(|anchors| anchors.len()).map_err(|fault| fault.message)
     }
 
@@ -129,12 +122,8 @@ mod tests {
         for (group, kind) in
             [("", "Service"), ("example.com", "ConfigMap"), ("certificates.k8s.io", "ClusterTrustBundle")]
         {
-            let reference = LocalObjectReference {
-                group: group.to_owned(),
-                kind: kind.to_owned(),
-                name: "ca".to_owned(),
-            };
-            assert_eq!(holder(&"shop".into(), &reference).unwrap_err().reason, Reason::InvalidKind);
+            let fault = holder(group, kind, ObjectName::new("shop", "ca")).unwrap_err();
+            assert_eq!(fault.reason, Reason::InvalidKind);
         }
         let missing = ObjectKey { kind: Kind::Secret, name: ObjectName::new("shop", "ca") };
         let fault = read(&missing, &Objects::default()).unwrap_err();

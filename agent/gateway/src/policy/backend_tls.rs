@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::types::backendtlspolicies::{BackendTlsPolicy, BackendTlsValidation, SubjectAltName};
+use portcullis_api::types::shared::LocalObjectReference;
 use portcullis_api::{Kind, ObjectKey, Objects, created, generation};
 use portcullis_model::{Authorities, BackendTls, Encryption, ObjectName, PeerIdentity};
 use rustls_pki_types::DnsName;
@@ -129,7 +130,9 @@ impl Declared {
         let BackendTlsValidation { ca_certificate_refs, .. } = &policy.spec.validation;
         let (mut holders, mut anchors, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
         for reference in ca_certificate_refs.iter().flatten() {
-            let read = authorities::holder(&name.namespace, reference).and_then(|holder| {
+            let LocalObjectReference { group, kind, name: holder } = reference;
+            let holder = ObjectName::new(name.namespace.clone(), holder.as_str());
+            let read = authorities::holder(group, kind, holder).and_then(|holder| {
                 holders.insert(holder.clone());
                 authorities::read(&holder, objects)
             });

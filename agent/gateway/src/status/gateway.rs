@@ -9,7 +9,7 @@ use super::{ListenerView, provisioned};
 use crate::conditions::Conditions;
 use crate::listener::ClientCertificate;
 use crate::parent::Addresses;
-use crate::{ConditionType, Fault, Reason, condition};
+use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
 pub(crate) struct GatewayView<'a> {
     pub(crate) generation: i64,
@@ -18,6 +18,7 @@ pub(crate) struct GatewayView<'a> {
     pub(crate) refusal: Option<&'a Fault>,
     pub(crate) own: OwnListeners<'a>,
     pub(crate) client_certificate: &'a ClientCertificate,
+    pub(crate) frontend_validation: FrontendValidationMode,
     pub(crate) default: DefaultGateway,
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
@@ -47,11 +48,20 @@ pub(crate) struct ChildView<'a> {
     pub(crate) parent: Option<&'a Addresses>,
     pub(crate) own: OwnListeners<'a>,
     pub(crate) client_certificate: &'a ClientCertificate,
+    pub(crate) frontend_validation: FrontendValidationMode,
     pub(crate) default: DefaultGateway,
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
     /// The ListenerPolicies that apply to all listeners.
     pub(crate) affected: Option<String>,
+}
+
+/// `tls.frontend` of all ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrontendValidationMode {
+    Secure,
+    /// On some port clients are let in whose certificates are not valid.
+    Insecure,
 }
 
 /// The answer to `defaultScope` (GEP-3793).
@@ -84,6 +94,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     resolve(&mut conditions, view.client_certificate);
+    insecurity(&mut conditions, view.frontend_validation);
     by_default(&mut conditions, &view.default);
     conditions.affected(view.affected.as_deref());
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
@@ -112,6 +123,7 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     resolve(&mut conditions, view.client_certificate);
+    insecurity(&mut conditions, view.frontend_validation);
     by_default(&mut conditions, &view.default);
     conditions.affected(view.affected.as_deref());
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
@@ -183,6 +195,17 @@ fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate) 
         ClientCertificate::None => {}
         ClientCertificate::Resolved(_) => conditions.check(ConditionType::ResolvedRefs, None),
         ClientCertificate::Unresolved(fault, _) => conditions.check(ConditionType::ResolvedRefs, Some(fault)),
+    }
+}
+
+/// "This condition is removed as soon as FrontendValidationModeType is changed back to
+/// `AllowValidOnly`."
+fn insecurity(conditions: &mut Conditions, mode: FrontendValidationMode) {
+    if mode == FrontendValidationMode::Insecure {
+        let message =
+            "tls.frontend has mode AllowInsecureFallback: clients without a valid certificate are let in";
+        let (r#type, reason) = (ConditionType::InsecureFrontendValidationMode, Reason::ConfigurationChanged);
+        conditions.push(r#type, ConditionStatus::True, reason, message);
     }
 }
 

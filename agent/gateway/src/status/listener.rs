@@ -7,12 +7,15 @@ use portcullis_api::types::shared::{ListenerStatus, RouteGroupKind};
 
 use crate::conditions::Conditions;
 use crate::listener::{Acceptance, Listener};
+use crate::policy::frontend_tls::Clients;
 use crate::{ConditionType, Fault, Reason};
 
 /// A listener with what became of it.
 pub(crate) struct ListenerView<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) acceptance: &'a Acceptance,
+    /// `None` if clients are not asked for certificates.
+    pub(crate) clients: Option<&'a Clients>,
     /// The fault of a filter's reference.
     pub(crate) filter_fault: Option<Fault>,
     pub(crate) attached_routes: usize,
@@ -78,7 +81,8 @@ impl ListenerView<'_> {
 
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
-        let unresolved = self.listener.unresolved.iter().chain(&self.filter_fault);
+        let of_clients = self.clients.iter().flat_map(|clients| &clients.unresolved);
+        let unresolved = self.listener.unresolved.iter().chain(of_clients).chain(&self.filter_fault);
         let unresolved = Fault::summary(unresolved.cloned());
         let good = self.remarks();
         conditions.check_or(ConditionType::Accepted, self.acceptance.refusal(), good);

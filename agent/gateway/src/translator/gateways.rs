@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_api::types::gateways::{Gateway, GatewayStatusAddresses};
-use portcullis_api::{Kind, Objects};
+use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, ParentKind, PortKey};
 
 use super::changes::ChangedObjects;
@@ -17,9 +17,12 @@ use super::relation::Relation;
 use crate::claims::Claims;
 use crate::feedback::Observations;
 use crate::infra::{self, AssignedAddresses, Parameters};
-use crate::listener::{Acceptance, Declared, Hosts, Listener, Merge, NamespacedHosts, ParentKey};
+use crate::listener::{
+    Acceptance, Declared, Hosts, Listener, ListenerKey, Merge, NamespacedHosts, ParentKey, Refusal,
+};
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
+use crate::policy::frontend_tls::{self, Clients};
 use crate::protocol::Protocol;
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::special_address::is_special;
@@ -65,6 +68,8 @@ pub(super) struct Summary {
 struct MergedListeners {
     /// One per listener.
     acceptances: Vec<Acceptance>,
+    /// Of listeners whose clients are asked for certificates.
+    clients: BTreeMap<Arc<str>, Clients>,
     /// Listeners with names that another listener of the port has, too.
     overlapping: Vec<Arc<str>>,
     /// Listeners that take names out of an earlier one's of another namespace.
@@ -83,7 +88,8 @@ pub(super) struct ChangedGateways {
     pub(super) limits: BTreeSet<ObjectName>,
     /// The objects to whose listeners routes may have other claims.
     pub(super) claims: BTreeSet<ParentKey>,
-    /// The objects some of whose listeners are accepted, refused or in conflict now and were not.
+    /// The objects some of whose listeners are accepted, refused or in conflict now and were not, or
+    /// whose clients are asked for other certificates.
     pub(super) acceptances: BTreeSet<ParentKey>,
     /// The objects with other overlaps, or other names taken from others.
     pub(super) overlaps: BTreeSet<ParentKey>,
@@ -127,6 +133,11 @@ impl Gateways {
 
     pub(super) fn acceptances(&self, parent: &ParentKey) -> &[Acceptance] {
         self.listeners.get(parent).map(|it| it.acceptances.as_slice()).unwrap_or_default()
+    }
+
+    /// `None` if clients are not asked for certificates.
+    pub(super) fn clients(&self, (parent, name): &ListenerKey) -> Option<&Clients> {
+        self.listeners.get(parent)?.clients.get(name)
     }
 
     pub(super) fn overlapping(&self, parent: &ParentKey) -> &[Arc<str>] {
@@ -278,9 +289,19 @@ impl Gateways {
             definer.metadata.name != gateway.metadata.name
                 || definer.metadata.namespace != gateway.metadata.namespace
         });
-        let acceptances = merge.add(&key.name.namespace, &declared.listeners, |listener| {
-            let refusal = listener.refusal.clone().or_else(|| unsupported_policy(gateway, definer, listener));
-            refusal.or_else(|| outside_of(share, key, listener, &declared.listeners, sources.objects))
+        let reader = &*key.name.namespace;
+        let clients = declared.listeners.iter().map(|listener| {
+            let policies = Policies::of(gateway, definer, listener.port.number);
+            match listener.protocol.ends_tls() {
+                true => (listener.name.clone(), Clients::of(&policies, reader, sources.objects)),
+                false => (listener.name.clone(), Clients::default()),
+            }
+        });
+        let clients: BTreeMap<_, _> = clients.filter(|(_, clients)| *clients != Clients::default()).collect();
+        let acceptances = merge.add(reader, &declared.listeners, |listener| {
+            let outside = || outside_of(share, key, listener, &declared.listeners, sources.objects);
+            let refusal = listener.refusal.clone().or_else(outside).map(Refusal::OfListener);
+            refusal.or_else(|| clients.get(&listener.name)?.refusal.clone().map(Refusal::OfClients))
         });
         let invalid = declared.listeners.iter().zip(&acceptances).filter(|(_, it)| !it.is_accepted());
         let invalid = invalid.map(|(listener, _)| &listener.name).chain(&declared.duplicates);
@@ -290,8 +311,8 @@ impl Gateways {
             invalid: invalid.cloned().collect(),
         };
         let known = self.listeners.entry(key.clone()).or_default();
-        if known.acceptances != acceptances {
-            known.acceptances = acceptances;
+        if (&known.acceptances, &known.clients) != (&acceptances, &clients) {
+            (known.acceptances, known.clients) = (acceptances, clients);
             changed.acceptances.insert(key.clone());
         }
         judged
@@ -417,7 +438,25 @@ fn affected(
         let referring = gateways.filter(|(_, gateway)| infra::refers(gateway, parameters));
         affected.extend(referring.map(|(name, _)| name.clone()));
     }
+    affected.extend(validating(changed, sources));
     affected
+}
+
+/// The Gateways that have listeners whose clients are verified by what changed. Few do that, and
+/// what they refer to changes rarely, so there is no list.
+fn validating(changed: &ChangedObjects, sources: Sources<'_>) -> Vec<ObjectName> {
+    let granting = changed.granting_namespaces();
+    let concerns = |holder: &ObjectKey| {
+        granting.contains(&holder.name.namespace) || changed.of(holder.kind).any(|name| *name == holder.name)
+    };
+    let may_concern = [Kind::ConfigMap, Kind::Secret].into_iter().any(|kind| changed.any_of(kind));
+    if !may_concern && granting.is_empty() {
+        return Vec::new();
+    }
+    let gateways = sources.objects.gateways.iter();
+    let concerned = gateways.filter(|(_, gateway)| frontend_tls::holders(gateway).any(|it| concerns(&it)));
+    let keys = concerned.map(|(name, _)| ParentKey { kind: ParentKind::Gateway, name: name.clone() });
+    keys.filter_map(|key| sources.hierarchy.gateway_of(&key).cloned()).collect()
 }
 
 /// The listeners of an object that have their port and hostname for themselves.
@@ -505,13 +544,4 @@ fn outside_of(
         .or_else(too_many)
         .or_else(too_many_in_all)
         .map(|reason| Fault::not_accepted(Reason::NotAllowed, reason))
-}
-
-/// A listener that could not enforce a policy must not be served without it.
-fn unsupported_policy(gateway: &Gateway, definer: Option<&Gateway>, listener: &Listener) -> Option<Fault> {
-    let applies =
-        listener.protocol.ends_tls() && !Policies::of(gateway, definer, listener.port.number).is_empty();
-    let message =
-        "client certificate validation (spec.tls.frontend) applies to the listener, but is not supported yet";
-    applies.then(|| Fault::unsupported(message))
 }

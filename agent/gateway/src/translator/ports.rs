@@ -187,7 +187,11 @@ impl Sources<'_> {
             name: name.clone(),
         };
         let tables = self.tables;
-        let tls = || TlsTermination { certificates: listener.certificates.clone() };
+        let clients = || self.gateways.clients(key).map(|clients| clients.certificates.clone());
+        let tls = || TlsTermination {
+            certificates: listener.certificates.clone(),
+            clients: clients().unwrap_or_default(),
+        };
         let serves = match listener.protocol {
             _ if !acceptance.is_accepted() => Serves::NoCertificate,
             Protocol::Http => Serves::Http(tables.of(key).clone()),

@@ -334,7 +334,12 @@ fn hello_failure(error: io::Error) -> HandshakeFailure {
 
 fn protocol_failure(error: io::Error) -> HandshakeFailure {
     tracing::debug!(%error, "TLS handshake failed");
-    HandshakeFailure::Protocol
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
+            HandshakeFailure::ClientCertificate
+        }
+        _ => HandshakeFailure::Protocol,
+    }
 }
 
 async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Negotiated> {

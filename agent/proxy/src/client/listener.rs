@@ -2,7 +2,7 @@
 //! listener first sees traffic; what must outlive a changed listener (counters, TLS sessions) hangs
 //! on the listener's identity.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Access, ClientRanges, Listener, ListenerId, Port, Serves, TlsTermination};
+use portcullis_model::{
+    Access, ClientCertificates, ClientRanges, Listener, ListenerId, Port, Serves, TlsTermination,
+};
 use rustls::ServerConfig;
 
 use crate::client::budget::{Bucket, Charged, SharedBudgets};
@@ -66,12 +68,20 @@ pub(crate) enum Refusal {
 #[derive(Default)]
 struct SharedState {
     /// By the latest snapshot; `None` if it has no such listener.
-    served: Cell<Option<Discriminant<Serves>>>,
+    served: RefCell<Option<Served>>,
     counters: ListenerCounters,
     handshakes: Rc<HandshakeQueue>,
     /// For the warning that clients are kept out, by reason.
     keeping_out: [LogLimit; 3],
     tls: RefCell<Option<(TlsTermination, Protocols, Arc<ServerConfig>)>>,
+}
+
+/// The part of a listener's service that its connections were made by.
+#[derive(PartialEq)]
+struct Served {
+    kind: Discriminant<Serves>,
+    /// Connections of clients that have shown none are not for a listener that asks for them.
+    clients: ClientCertificates,
 }
 
 // === impl ListenerState ===
@@ -81,7 +91,7 @@ impl ListenerState {
     /// connections in the same way: requests of HTTPS are nothing that TLS passed on has an answer
     /// to.
     pub(crate) fn is_served(&self) -> bool {
-        self.shared.served.get() == Some(discriminant(&self.listener.serves))
+        self.shared.served.borrow().as_ref().is_some_and(|served| *served == Served::by(&self.listener))
     }
 
     pub(crate) fn counters(&self) -> &ListenerCounters {
@@ -162,7 +172,7 @@ impl Listeners {
         let key = Arc::as_ptr(listener) as usize;
         let state = listeners.entry(key).or_insert_with(|| {
             let shared = self.shared.borrow_mut().entry(listener.id.clone()).or_default().clone();
-            shared.served.set(Some(discriminant(&listener.serves)));
+            shared.served.replace(Some(Served::by(listener)));
             let budgets = listener.admission.budgets.iter();
             let buckets = budgets.map(|budget| self.budgets.bucket(budget)).collect();
             Rc::new(ListenerState { listener: listener.clone(), buckets, shared })
@@ -227,22 +237,31 @@ impl Listeners {
         self.refusals.borrow_mut().clear();
         self.terms.borrow_mut().clear();
         let mut shared = self.shared.borrow_mut();
-        shared.values().for_each(|shared| shared.served.set(None));
+        shared.values().for_each(|shared| drop(shared.served.take()));
         let mut live = HashSet::with_hasher(RandomState::default());
         let listeners = ports.flat_map(|port| port.listeners.iter());
         for listener in listeners.filter(|listener| listener.serves != Serves::NoCertificate) {
             live.insert(Arc::as_ptr(listener) as usize);
             if let Some(shared) = shared.get(&listener.id) {
-                shared.served.set(Some(discriminant(&listener.serves)));
+                shared.served.replace(Some(Served::by(listener)));
             }
         }
-        shared.retain(|_, shared| shared.served.get().is_some());
+        shared.retain(|_, shared| shared.served.borrow().is_some());
         self.listeners.borrow_mut().retain(|identity, _| live.contains(identity));
     }
 
     pub(crate) fn read_into(&self, stats: &mut Stats) {
         let shared = self.shared.borrow();
         stats.listeners.extend(shared.iter().map(|(id, shared)| (id.clone(), shared.counters.read())));
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    fn by(listener: &Listener) -> Self {
+        let clients = listener.serves.tls().map(|tls| tls.clients.clone());
+        Self { kind: discriminant(&listener.serves), clients: clients.unwrap_or_default() }
     }
 }
 

@@ -10,6 +10,7 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, Resol
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 
+use crate::client::client_certificates;
 use crate::core::crypto::provider;
 
 /// TLS 1.3 tickets a handshake hands out. Each costs CPU, and every resumption earns a new one.
@@ -60,16 +61,25 @@ impl TlsFactory {
             .with_protocol_versions(&versions)
             .expect("aws-lc-rs supports TLS 1.2 and 1.3");
         let choice = Arc::new(CertificateChoice(termination.certificates.clone()));
-        let mut config = builder.with_no_client_auth().with_cert_resolver(choice);
+        let clients = client_certificates::verifier(&termination.clients, &self.provider);
+        let builder = match &clients {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
+        };
+        let mut config = builder.with_cert_resolver(choice);
         config.ignore_client_order = true;
         config.alpn_protocols = match protocols {
             Protocols::Http => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Protocols::Any => Vec::new(),
         };
-        config.ticketer = self.tickets.clone();
         // Sessions live in tickets only, which cost no memory and are good on every core.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = TICKETS;
+        // Who resumes a session is not asked for a certificate again: it may have been got at another
+        // listener, or from an authority that is trusted no longer.
+        config.send_tls13_tickets = if clients.is_none() { TICKETS } else { 0 };
+        if clients.is_none() {
+            config.ticketer = self.tickets.clone();
+        }
         Arc::new(config)
     }
 }

@@ -18,6 +18,8 @@ pub enum HandshakeFailure {
     NoCertificate,
     /// The client hello could not be read, or the client refused us.
     Protocol,
+    /// The client showed no certificate, or one that the listener's authorities do not vouch for.
+    ClientCertificate,
     Timeout,
     /// The listener's terms keep the client out; see [`NotAdmitted`].
     NotAdmitted,
@@ -245,10 +247,11 @@ impl GatewayStats {
 // === impl HandshakeFailure ===
 
 impl HandshakeFailure {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::UnknownName,
         Self::NoCertificate,
         Self::Protocol,
+        Self::ClientCertificate,
         Self::Timeout,
         Self::NotAdmitted,
         Self::Reset,
@@ -260,6 +263,7 @@ impl HandshakeFailure {
             Self::UnknownName => "unknown-name",
             Self::NoCertificate => "no-certificate",
             Self::Protocol => "protocol",
+            Self::ClientCertificate => "client-certificate",
             Self::Timeout => "timeout",
             Self::NotAdmitted => "not-admitted",
             Self::Reset => "reset",

@@ -182,3 +182,34 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.clone()
     }
 }
+
+/// A certificate and its key, as clients show it.
+pub type Identity = (CertificateDer<'static>, rustls_pki_types::PrivateKeyDer<'static>);
+
+/// The first bytes of the answer to a request over TLS 1.2 or 1.3, of a client that shows this
+/// certificate if it is asked for one: clients of TLS 1.3 learn of a refusal only then.
+pub async fn asked_for_certificate(
+    to: SocketAddr,
+    name: &'static str,
+    version: &'static rustls::SupportedProtocolVersion,
+    identity: Option<&Identity>,
+) -> std::io::Result<String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(schemes)));
+    let config = match identity {
+        Some((certificate, key)) => {
+            config.with_client_auth_cert(vec![certificate.clone()], key.clone_key()).unwrap()
+        }
+        None => config.with_no_client_auth(),
+    };
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = TcpStream::connect(to).await?;
+    let mut stream = connector.connect(ServerName::try_from(name).unwrap(), stream).await?;
+    let request = format!("GET / HTTP/1.1\r\nhost: {name}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await?;
+    Ok(String::from_utf8_lossy(&status).into_owned())
+}

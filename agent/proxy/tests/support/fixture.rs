@@ -157,7 +157,7 @@ pub fn pattern(host: &str) -> HostPattern {
 
 pub fn termination(host: &str) -> TlsTermination {
     let name = if host == "*" { "any.example.com" } else { host };
-    TlsTermination { certificates: vec![certificate(&[name])].into() }
+    TlsTermination { certificates: vec![certificate(&[name])].into(), ..TlsTermination::default() }
 }
 
 pub fn certificate(names: &[&str]) -> Certificate {

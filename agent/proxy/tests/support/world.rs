@@ -168,9 +168,10 @@ fn listener(spec: &ListenerSpec) -> Listener {
     let routes = Arc::new(route_table(&spec.rules));
     let serves = match &spec.certificates {
         None => Serves::Http(routes),
-        Some(certificates) => {
-            Serves::Https { tls: TlsTermination { certificates: certificates.clone().into() }, routes }
-        }
+        Some(certificates) => Serves::Https {
+            tls: TlsTermination { certificates: certificates.clone().into(), ..TlsTermination::default() },
+            routes,
+        },
     };
     // Names are one listener's each.
     let name = match &spec.certificates {

@@ -11,9 +11,10 @@ use portcullis_model::{FrontendKey, ListenerId, ObjectName, ParentKind, PortKey}
 use super::View;
 use crate::listener::{Declared, Listener, ListenerKey, ParentKey};
 use crate::parent::{Addresses, AllowedChildren};
+use crate::policy::frontend_tls::is_insecure;
 use crate::status::{
-    ChildView, DefaultGateway, GatewayView, ListenerView, Names, Overlap, SetView, Status, child_status,
-    class_status, gateway_status, set_status,
+    ChildView, DefaultGateway, FrontendValidationMode, GatewayView, ListenerView, Names, Overlap, SetView,
+    Status, child_status, class_status, gateway_status, set_status,
 };
 use crate::translator::default_gateways::MOST;
 use crate::translator::frontends::{Lost, Withheld, asks_for_host_ports};
@@ -47,6 +48,7 @@ impl<'s> View<'s> {
             parent: addresses.as_ref(),
             own: self.listener_views(&key, declared),
             client_certificate: &declared.client_certificate,
+            frontend_validation: self.frontend_validation(name),
             default: self.default_gateway(name),
             ignored: self.ignored_fields(name),
             affected: self.affecting_parent(&key),
@@ -76,6 +78,7 @@ impl<'s> View<'s> {
             unserved: unserved.collect(),
             own,
             client_certificate: &declared.client_certificate,
+            frontend_validation: self.frontend_validation(name),
             default: self.default_gateway(name),
             ignored: self.ignored_fields(name),
             unprovisioned: self.observations.unprovisioned(name),
@@ -98,6 +101,13 @@ impl<'s> View<'s> {
         let is_on_nodes = asks_for_host_ports(self.settings, merged) && self.ports.of(name).any(is_given);
         let nodes = if is_on_nodes { self.observations.node_addresses() } else { &[] };
         merged.addresses.clone().and_at(nodes)
+    }
+
+    fn frontend_validation(self, gateway: &ObjectName) -> FrontendValidationMode {
+        match self.objects.gateways.get(gateway) {
+            Some(gateway) if is_insecure(gateway) => FrontendValidationMode::Insecure,
+            _ => FrontendValidationMode::Secure,
+        }
     }
 
     fn default_gateway(self, gateway: &ObjectName) -> DefaultGateway {
@@ -177,6 +187,7 @@ impl<'s> View<'s> {
             views.push(ListenerView {
                 listener,
                 acceptance,
+                clients: self.gateways.clients(&(key.clone(), listener.name.clone())),
                 filter_fault,
                 attached_routes: self.attached_routes(&(key.clone(), listener.name.clone())),
                 hindrance: gateway.and_then(|(name, merged)| self.hindrance(name, merged, listener.port)),
