@@ -144,7 +144,9 @@ fn gateway(args: &Args) -> Result<Gateway> {
 fn crds(args: &Args) -> Result<PathBuf> {
     let version = args.suite_version.clone().map_or_else(portcullis_test_cluster::suite_version, Ok)?;
     command::run(&mut workspace::xtask(&["codegen", "--bundle", &version]))?;
-    Ok(workspace::root().join("target/crds").join(version))
+    let made = workspace::root().join("target/crds").join(version);
+    // Those of the release that we are of are in the repository.
+    Ok(if made.is_dir() { made } else { workspace::root().join("deploy/crds") })
 }
 
 impl Gateway {
