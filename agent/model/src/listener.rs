@@ -69,7 +69,7 @@ pub struct TlsTermination {
 pub enum ClientCertificates {
     #[default]
     NotAsked,
-    /// Clients may show one that nobody vouches for, or none (`AllowInsecureFallback`).
+    /// Clients may show one that no authority vouches for, or none (`AllowInsecureFallback`).
     Any,
     /// Clients need one that an authority of each of these sets vouches for: a Gateway's, and those
     /// of the Gateway that it is attached to. No set, and none of them, is empty.

@@ -88,8 +88,8 @@ pub(super) struct ChangedGateways {
     pub(super) limits: BTreeSet<ObjectName>,
     /// The objects to whose listeners routes may have other claims.
     pub(super) claims: BTreeSet<ParentKey>,
-    /// The objects some of whose listeners are accepted, refused or in conflict now and were not, or
-    /// whose clients are asked for other certificates.
+    /// The objects some of whose listeners are accepted, refused or in conflict now and were not,
+    /// or whose clients are asked for other certificates.
     pub(super) acceptances: BTreeSet<ParentKey>,
     /// The objects with other overlaps, or other names taken from others.
     pub(super) overlaps: BTreeSet<ParentKey>,

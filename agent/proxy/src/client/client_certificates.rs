@@ -28,7 +28,7 @@ pub(crate) fn verifier(
     }
 }
 
-/// `None` for a set without authorities: nobody vouches for anybody.
+/// `None` for a set without authorities, which vouches for no client.
 fn of_one(
     set: &[TrustAnchor<'static>],
     provider: &Arc<CryptoProvider>,

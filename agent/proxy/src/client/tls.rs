@@ -74,8 +74,8 @@ impl TlsFactory {
         };
         // Sessions live in tickets only, which cost no memory and are good on every core.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        // Who resumes a session is not asked for a certificate again: it may have been got at another
-        // listener, or from an authority that is trusted no longer.
+        // A client that resumes a session is not asked for a certificate again: the session may be
+        // another listener's, or its authority be trusted no longer.
         config.send_tls13_tickets = if clients.is_none() { TICKETS } else { 0 };
         if clients.is_none() {
             config.ticketer = self.tickets.clone();
