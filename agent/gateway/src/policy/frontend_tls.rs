@@ -67,7 +67,7 @@ impl Clients {
 
 /// True if a Gateway lets clients in whose certificates are not valid, on some port.
 pub(crate) fn is_insecure(gateway: &Gateway) -> bool {
-    let mut modes = validations(gateway).map(|validation| mode(validation));
+    let mut modes = validations(gateway).map(mode);
     modes.any(|mode| matches!(mode, Ok(Mode::AllowInsecureFallback)))
 }
 
