@@ -576,6 +576,7 @@ mod tests {
                 own_answers: vec![("no_route", 4)],
                 auth: vec![("denied", 6)],
                 handshake_failures: vec![("timeout", 5)],
+                mirrored: vec![("behind", 8)],
                 ..Traffic::default()
             },
             verdicts: vec![("steered", 9)],
@@ -619,6 +620,7 @@ mod tests {
             "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
             "http_server_external_auth_total{outcome=\"denied\"} 6".to_owned(),
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
+            "http_client_mirrored_requests_total{outcome=\"behind\"} 8".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
             "portcullis_l4_frontends{mechanism=\"kernel\",reason=\"\"} 2".to_owned(),
             "portcullis_l4_frontends{mechanism=\"userspace\",reason=\"off\"} 1".to_owned(),
