@@ -22,11 +22,6 @@ pub(super) struct Reason {
 
 pub(super) const REASONS: &[Reason] = &[
     Reason {
-        name: "client certificates",
-        why: "`spec.tls.frontend` is not supported yet; its listeners are refused, because they would let all clients in",
-        explains: |_, fault| fault.message.starts_with("client certificate validation"),
-    },
-    Reason {
         name: "other backends",
         why: "a backend of the kind ServiceImport is another API's; only Services are supported",
         explains: |_, fault| fault.reason == "InvalidKind" && fault.message.contains("ServiceImport"),
@@ -69,6 +64,10 @@ const ASKED_FOR: &[(&str, &[&str])] = &[
         &["InvalidBackendTLSPolicy", "InvalidCACertificateRef", "NoValidCACertificate"],
     ),
     ("backendtlspolicy-invalid-kind", &["InvalidBackendTLSPolicy", "InvalidKind", "NoValidCACertificate"]),
+    (
+        "gateway-invalid-default-frontend-client-certificate-validation",
+        &["InvalidCACertificateRef", "NoValidCACertificate"],
+    ),
     ("gateway-invalid-listeners-unsupported-protocol", &["UnsupportedProtocol"]),
     ("gateway-invalid-parameters-ref", &["InvalidParameters"]),
     ("gateway-invalid-route-kind", &["InvalidRouteKinds"]),
@@ -79,6 +78,10 @@ const ASKED_FOR: &[(&str, &[&str])] = &[
     (
         "gateway-with-attached-routes",
         &["BackendNotFound", "InvalidCertificateRef", "NoMatchingListenerHostname"],
+    ),
+    (
+        "gateway-with-invalid-clientcertificate-validation",
+        &["InvalidCACertificateKind", "InvalidCACertificateRef", "NoValidCACertificate", "RefNotPermitted"],
     ),
     ("httproute-disallowed-kind", &["NotAllowedByListeners"]),
     ("httproute-hostname-intersection", &["NoMatchingListenerHostname"]),
