@@ -25,6 +25,7 @@ mod policies;
 mod ports;
 mod published;
 mod relation;
+mod route_filters;
 mod routes;
 mod shared_names;
 mod snapshot;
@@ -60,6 +61,7 @@ use owners::Owners;
 use parsed::ParsedRoutes;
 use policies::Policies;
 use ports::Ports;
+use route_filters::RouteFilters;
 use routes::{ChangedRoutes, Routes};
 use shared_names::SharedNames;
 use snapshot::NextSnapshot;
@@ -122,6 +124,7 @@ struct Stages {
     admissions: Admissions,
     policies: Policies,
     defaults: DefaultGateways,
+    filters: RouteFilters,
     parsed: ParsedRoutes,
     routes: Routes,
     conflicts: KindConflicts,
@@ -159,6 +162,7 @@ impl Translator {
             admissions,
             policies,
             defaults,
+            filters,
             parsed,
             routes,
             conflicts,
@@ -192,10 +196,12 @@ impl Translator {
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
-        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
+        let refiltered = filters.update(&changed, objects);
+        let parents = Parents { listeners, hierarchy, gateways, objects, policies, filters };
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
+        affected.extend(routes.filtered(&refiltered));
         let redefaulted = defaults.update(&judged, listeners, objects);
         if !redefaulted.gateways.is_empty() {
             affected.extend(parsed.defaulted().cloned());
@@ -256,6 +262,7 @@ impl Translator {
             routes: statuses,
             policies: &referred,
             targeted: &targeted,
+            filters: &refiltered,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -345,6 +352,7 @@ impl Stages {
             admissions,
             policies,
             defaults,
+            filters,
             parsed,
             routes,
             conflicts,
@@ -364,6 +372,7 @@ impl Stages {
             admissions,
             policies,
             defaults,
+            filters,
             parsed,
             routes,
             conflicts,

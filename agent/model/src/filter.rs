@@ -2,11 +2,12 @@
 //! plane applies them as they are.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
-use crate::{BackendName, Cors, Scheme};
+use crate::{BackendName, Cors, HeaderTemplates, PathSubstitution, Scheme};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Filter {
@@ -16,6 +17,10 @@ pub enum Filter {
     /// Boxed: it is large, and few rules have one.
     Cors(Box<Cors>),
     Mirror(Mirror),
+    /// Follows all rewrites.
+    Substitution(Arc<PathSubstitution>),
+    RequestTemplates(Arc<HeaderTemplates>),
+    ResponseTemplates(Arc<HeaderTemplates>),
 }
 
 /// Applied in the order remove, set, add.
@@ -80,7 +85,13 @@ impl Filter {
     pub fn cors(&self) -> Option<&Cors> {
         match self {
             Self::Cors(cors) => Some(cors),
-            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) | Self::Mirror(_) => None,
+            Self::RequestHeaders(_)
+            | Self::ResponseHeaders(_)
+            | Self::Rewrite(_)
+            | Self::Mirror(_)
+            | Self::Substitution(_)
+            | Self::RequestTemplates(_)
+            | Self::ResponseTemplates(_) => None,
         }
     }
 
@@ -88,7 +99,13 @@ impl Filter {
     pub fn mirror(&self) -> Option<&BackendName> {
         match self {
             Self::Mirror(mirror) => Some(&mirror.backend),
-            Self::RequestHeaders(_) | Self::ResponseHeaders(_) | Self::Rewrite(_) | Self::Cors(_) => None,
+            Self::RequestHeaders(_)
+            | Self::ResponseHeaders(_)
+            | Self::Rewrite(_)
+            | Self::Cors(_)
+            | Self::Substitution(_)
+            | Self::RequestTemplates(_)
+            | Self::ResponseTemplates(_) => None,
         }
     }
 }
@@ -150,7 +167,7 @@ fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S:
     serializer.collect_seq(names.iter().map(HeaderName::as_str))
 }
 
-fn value<S: Serializer>(value: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn value<S: Serializer>(value: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {
     value.as_ref().map(text).serialize(serializer)
 }
 

@@ -25,6 +25,7 @@ mod port;
 mod precedence;
 mod request;
 mod route;
+mod route_filter;
 mod scheme;
 mod select;
 mod shard;
@@ -55,6 +56,10 @@ pub use request::RequestHead;
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SlowClients, Split, Timeouts,
     ValueMatch, Weighted, WeightedBackend,
+};
+pub use route_filter::{
+    DirectResponse, HeaderTemplates, PathPart, PathSubstitution, Substituted, Template, TemplatePart,
+    Variable,
 };
 pub use scheme::Scheme;
 pub use select::Selected;

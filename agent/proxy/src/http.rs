@@ -20,5 +20,6 @@ pub(crate) mod plan;
 pub(crate) mod request_id;
 pub(crate) mod router;
 pub(crate) mod service;
+pub(crate) mod templates;
 pub(crate) mod upgrade;
 pub(crate) mod websocket;

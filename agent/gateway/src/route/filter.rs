@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
+use portcullis_api::Kind;
 use portcullis_api::types::shared::{
     BackendObjectReference, Cors as WrittenCors, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter,
     PathModifier, RequestMirror, RequestRedirect, UrlRewrite,
 };
 use portcullis_model::{
-    AllowedNames, AllowedOrigins, Cors, Credentials, Filter, HeaderEdit, HostPattern, OriginPattern,
-    PathRewrite, Redirect, Rewrite, Scheme, Share,
+    AllowedNames, AllowedOrigins, Cors, Credentials, Filter, HeaderEdit, HostPattern, ObjectName,
+    OriginPattern, PathRewrite, Redirect, Rewrite, RuleId, Scheme, Share,
 };
 
 use super::matches::{check_length, unknown_type};
@@ -25,6 +26,8 @@ pub struct RuleFilters {
     pub redirect: Option<Box<Redirect>>,
     /// Those of RequestMirror, in order.
     pub mirrors: Vec<ParsedMirror>,
+    /// The RouteFilters among them, in order.
+    pub extensions: Vec<ExtensionRef>,
 }
 
 /// A backend for copies of requests.
@@ -34,6 +37,17 @@ pub struct ParsedMirror {
     pub owner: Arc<str>,
     pub to: BackendObjectReference,
     pub share: Share,
+}
+
+/// A reference to a RouteFilter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtensionRef {
+    pub name: ObjectName,
+    /// Its place in the list that was written.
+    pub index: usize,
+    /// The number of filters before it that are none such.
+    pub behind: usize,
+    pub is_behind_redirect: bool,
 }
 
 /// These frame messages or belong to one connection; a route that changed them could smuggle
@@ -54,13 +68,13 @@ const LONGEST_PATH: usize = 1024;
 // === impl RuleFilters ===
 
 impl RuleFilters {
-    /// Of a route in `namespace`.
-    pub(crate) fn parse(filters: &[HttpRouteFilter], namespace: &Arc<str>, faults: &mut Vec<Fault>) -> Self {
+    /// Those of a rule, or of one of its backends.
+    pub(crate) fn parse(filters: &[HttpRouteFilter], rule: &RuleId, faults: &mut Vec<Fault>) -> Self {
         faults.extend(repeated(filters));
         faults.extend(redirect_and_rewrite(filters));
         let mut compiled = Self::default();
         for (at, filter) in filters.iter().enumerate() {
-            if let Err(fault) = compiled.add(filter, namespace) {
+            if let Err(fault) = compiled.add(at, filter, rule) {
                 faults.push(fault.within(&format!("filters[{at}]")));
             }
         }
@@ -83,7 +97,7 @@ impl RuleFilters {
         self.filters.iter().any(|filter| matches!(filter, Filter::Cors(_)))
     }
 
-    fn add(&mut self, filter: &HttpRouteFilter, namespace: &Arc<str>) -> Result<(), Fault> {
+    fn add(&mut self, index: usize, filter: &HttpRouteFilter, rule: &RuleId) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
                 let edit =
@@ -112,7 +126,12 @@ impl RuleFilters {
             }
             "RequestMirror" => {
                 let filter = present(filter.request_mirror.as_ref(), "requestMirror")?;
-                self.mirrors.push(mirror(filter, namespace)?);
+                self.mirrors.push(mirror(filter, &rule.route.namespace)?);
+            }
+            "ExtensionRef" => {
+                let name = route_filter(filter, rule)?;
+                let (behind, is_behind_redirect) = (self.filters.len(), self.redirect.is_some());
+                self.extensions.push(ExtensionRef { name, index, behind, is_behind_redirect });
             }
             _ => return Err(not_served(filter)),
         }
@@ -125,18 +144,57 @@ fn not_served(filter: &HttpRouteFilter) -> Fault {
         known @ "ExternalAuth" => {
             Fault::unsupported(format!("filters of type {known} are not supported yet: remove the filter"))
         }
-        "ExtensionRef" => {
-            let named = filter.extension_ref.as_ref().map_or_else(
-                || "nothing".to_owned(),
-                |to| format!("{} {} of group {:?}", to.kind, to.name, to.group),
-            );
-            let message = format!("extensionRef names {named}, which is no filter this controller knows");
-            Fault::unresolved(Reason::InvalidKind, message)
-        }
         other => unknown_type(
             other,
-            "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite or CORS",
+            "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite, \
+             CORS or ExtensionRef",
         ),
+    }
+}
+
+/// Separates namespace and name of a filter that was carried into another namespace. No name of an
+/// object has it, so no route can write such a reference.
+const CARRIED: char = '/';
+
+/// The filter of a child route as it is written in a rule of the parent's namespace.
+pub(crate) fn carried_extension(namespace: &str, name: &str) -> String {
+    format!("{namespace}{CARRIED}{name}")
+}
+
+/// The filter that a reference in a rule of delegation was carried from; `None` for one of the
+/// rule's own namespace.
+pub(crate) fn carried_from(name: &str) -> Option<ObjectName> {
+    let (namespace, name) = name.split_once(CARRIED)?;
+    Some(ObjectName::new(namespace, name))
+}
+
+/// The RouteFilter that a rule's filter names. It is local to the namespace of the object that has
+/// the rule: of a combined one, that is the parent route's.
+fn route_filter(filter: &HttpRouteFilter, rule: &RuleId) -> Result<ObjectName, Fault> {
+    let Some(to) = &filter.extension_ref else {
+        return Err(Fault::unresolved(Reason::InvalidKind, "extensionRef is missing"));
+    };
+    if Kind::of(&to.group, &to.kind) != Some(Kind::RouteFilter) {
+        let message = format!(
+            "extensionRef names {} {} of group {:?}, which is no filter this controller knows: refer to a {} of \
+             group {}",
+            to.kind,
+            to.name,
+            to.group,
+            Kind::RouteFilter,
+            Kind::RouteFilter.group()
+        );
+        return Err(Fault::unresolved(Reason::InvalidKind, message));
+    }
+    match (carried_from(&to.name), &rule.parent) {
+        (Some(name), Some(_)) => Ok(name),
+        (Some(_), None) => {
+            Err(Fault::unsupported(format!("extensionRef: {:?} is no name of an object", to.name)))
+        }
+        (None, parent) => {
+            let object = parent.as_ref().map_or(&rule.route, |parent| &parent.route);
+            Ok(ObjectName::new(object.namespace.clone(), to.name.as_str()))
+        }
     }
 }
 
@@ -159,7 +217,7 @@ fn redirect_and_rewrite(filters: &[HttpRouteFilter]) -> Option<Fault> {
         .then(|| Fault::incompatible("a rule may have a RequestRedirect or a URLRewrite filter, not both"))
 }
 
-fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
+pub(super) fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
     payload.ok_or_else(|| Fault::unsupported(format!("{field} is missing")))
 }
 
@@ -207,7 +265,7 @@ fn header_names(names: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
     Ok(compiled)
 }
 
-fn header_name(name: &str) -> Result<HeaderName, Fault> {
+pub(super) fn header_name(name: &str) -> Result<HeaderName, Fault> {
     let parsed = HeaderName::from_bytes(name.as_bytes());
     let name = parsed.map_err(|_| Fault::unsupported(format!("{name:?} is no header name")))?;
     if FRAMING_HEADERS.contains(&name.as_str()) {
@@ -218,7 +276,7 @@ fn header_name(name: &str) -> Result<HeaderName, Fault> {
     Ok(name)
 }
 
-fn header_value(value: &str) -> Result<HeaderValue, Fault> {
+pub(super) fn header_value(value: &str) -> Result<HeaderValue, Fault> {
     HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_| Fault::unsupported("the value has a control character"))
 }

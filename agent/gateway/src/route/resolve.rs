@@ -7,12 +7,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target, Mirror, ObjectName,
-    RouteMatch, Rule, Split, WeightedBackend,
+    Action, BackendTarget, DirectResponse, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target, Mirror,
+    ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
 use super::backend::port_name;
-use super::filter::{ParsedMirror, RuleFilters};
+use super::extension::Extension;
+use super::filter::{ExtensionRef, ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
 use crate::policy::backend_tls::{self, TlsPolicy};
@@ -28,7 +29,12 @@ pub trait Resolver {
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
     /// The policy by which the port of that name is spoken to in TLS, if there is one.
     fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_>;
+    /// The RouteFilter, or the fault that its status reports; `None` if there is none of the name.
+    fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>>;
 }
+
+/// Of a rule, and of each of its backends: every one looks at the whole path of each request.
+const MOST_SUBSTITUTIONS: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedRoute {
@@ -45,6 +51,8 @@ pub struct ResolvedRoute {
     /// Every Service referred to, found or not: when one of them changes, the route has to be
     /// resolved again.
     pub services: BTreeSet<ObjectName>,
+    /// The same of RouteFilters.
+    pub route_filters: BTreeSet<ObjectName>,
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +112,14 @@ struct Resolution<'r, R: ?Sized> {
     resolved: ResolvedRoute,
 }
 
+/// The filters of a rule or of a backendRef, with RouteFilters in their places.
+#[derive(Default)]
+struct Filters {
+    list: Vec<Filter>,
+    /// The answer, if one of them gives it before anything else does.
+    response: Option<Arc<DirectResponse>>,
+}
+
 /// A backend that may be forwarded to.
 struct Target {
     used: BackendUse,
@@ -122,19 +138,24 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn request_rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
-        let filters = self.filters(rule, &rule.filters);
         // Children's rules get them; the route that wrote them is told whether they lead anywhere.
         if let Some(Delegation::Listed(children)) = &rule.delegation {
             children.iter().for_each(|child| self.mirrors(rule, &child.mirrors, &mut Vec::new()));
         }
-        let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference)).collect();
-        let compiled = Rule {
-            id: rule.id.clone(),
-            filters,
-            action: self.action(rule, backends),
-            timeouts: rule.timeouts,
-            retry: rule.retry.clone(),
+        let filters = self.filters(rule, &rule.filters);
+        let references = rule.backend_refs.iter().enumerate();
+        let backends = references.map(|(at, reference)| self.weighted(rule, at, reference)).collect();
+        let (filters, action) = match filters {
+            Ok(Filters { list, response }) => (list, self.action(rule, response, backends)),
+            Err(fault) => {
+                let first = rule.faults.first().unwrap_or(&fault);
+                let failed = Action::Fail(self.failure(&first.message));
+                self.faults.push(fault.within(&rule.label()));
+                (Vec::new(), failed)
+            }
         };
+        let (id, retry) = (rule.id.clone(), rule.retry.clone());
+        let compiled = Rule { id, filters, action, timeouts: rule.timeouts, retry };
         ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
     }
 
@@ -178,9 +199,17 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         (known, refused)
     }
 
-    fn action(&self, rule: &ParsedRule, backends: Vec<WeightedBackend>) -> Action {
+    fn action(
+        &self,
+        rule: &ParsedRule,
+        response: Option<Arc<DirectResponse>>,
+        backends: Vec<WeightedBackend>,
+    ) -> Action {
         if let Some(fault) = rule.faults.first() {
             return Action::Fail(self.failure(&fault.message));
+        }
+        if let Some(response) = response {
+            return Action::Respond(response);
         }
         if let Some(redirect) = &rule.filters.redirect {
             return Action::Redirect(redirect.clone());
@@ -192,29 +221,50 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         Split::new(backends).map_or_else(|| Action::Fail(self.failure(reason)), Action::Forward)
     }
 
-    fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
-        let target = match self.target(reference).and_then(Target::for_requests) {
-            Ok(used) => {
+    fn weighted(&mut self, rule: &ParsedRule, at: usize, reference: &ParsedBackendRef) -> WeightedBackend {
+        let used = self.target(reference).and_then(Target::for_requests);
+        let filters = self.filters(rule, &reference.filters);
+        let filters = filters.map_err(|fault| fault.within(&format!("backendRefs[{at}]")));
+        let (target, filters) = match used.and_then(|used| filters.map(|filters| (used, filters))) {
+            Ok((_, Filters { list, response: Some(response) })) => (BackendTarget::Respond(response), list),
+            Ok((used, Filters { list, response: None })) => {
                 let name = used.name();
                 self.resolved.backends.insert(used);
-                BackendTarget::Known(name)
+                (BackendTarget::Known(name), list)
             }
             Err(fault) => {
                 let failure = self.failure(&fault.message);
                 self.faults.push(fault.within(&rule.label()));
-                BackendTarget::Invalid(failure)
+                (BackendTarget::Invalid(failure), reference.filters.filters.clone())
             }
         };
-        let filters = self.filters(rule, &reference.filters);
         WeightedBackend { weight: reference.weight, target, filters }
     }
 
-    /// A mirror that cannot be referred to "must be dropped from the Gateway" and "not configured",
-    /// which is what the status says; requests go on without it.
-    fn filters(&mut self, rule: &ParsedRule, written: &RuleFilters) -> Vec<Filter> {
-        let mut filters = written.filters.clone();
-        self.mirrors(rule, &written.mirrors, &mut filters);
-        filters
+    /// "If a reference to a custom filter type cannot be resolved, the filter MUST NOT be skipped"
+    /// (HTTPRouteFilter): the first one that cannot is a fault of them all. A mirror that cannot be
+    /// referred to "must be dropped from the Gateway" and "not configured", which is what the
+    /// status says; requests go on without it.
+    fn filters(&mut self, rule: &ParsedRule, filters: &RuleFilters) -> Result<Filters, Fault> {
+        let names = filters.extensions.iter().map(|reference| &reference.name);
+        self.resolved.route_filters.extend(names.cloned());
+        let mut completed = Filters { list: Vec::with_capacity(filters.filters.len()), response: None };
+        let mut others = filters.filters.iter();
+        for reference in &filters.extensions {
+            let missing = reference.behind.saturating_sub(filters.filters.len() - others.len());
+            completed.list.extend(others.by_ref().take(missing).cloned());
+            completed.add(reference, self.extension(reference)?);
+        }
+        let substitutions = completed.list.iter().filter(|it| matches!(it, Filter::Substitution(_)));
+        if substitutions.count() > MOST_SUBSTITUTIONS {
+            let message = format!(
+                "more than {MOST_SUBSTITUTIONS} RouteFilters of type PathRewrite: write fewer, each of which does more"
+            );
+            return Err(Fault::unresolved(Reason::LimitExceeded, message));
+        }
+        completed.list.extend(others.cloned());
+        self.mirrors(rule, &filters.mirrors, &mut completed.list);
+        Ok(completed)
     }
 
     fn mirrors(&mut self, rule: &ParsedRule, written: &[ParsedMirror], filters: &mut Vec<Filter>) {
@@ -227,6 +277,22 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
                 Err(fault) => self.faults.push(fault.within("requestMirror").within(&rule.label())),
             }
         }
+    }
+
+    fn extension(&self, reference: &ExtensionRef) -> Result<Extension, Fault> {
+        let ExtensionRef { name, index, .. } = reference;
+        let fault = match self.resolver.route_filter(name) {
+            Some(Ok(extension)) => return Ok(extension.clone()),
+            Some(Err(fault)) => Fault::unresolved(
+                Reason::Invalid,
+                format!("RouteFilter {name} is not accepted: {}", fault.message),
+            ),
+            None => Fault::unresolved(
+                Reason::BackendNotFound,
+                format!("RouteFilter {name} does not exist: create it, or remove the filter"),
+            ),
+        };
+        Err(fault.within(&format!("filters[{index}]")))
     }
 
     fn target(&mut self, reference: &ParsedBackendRef) -> Result<Target, Fault> {
@@ -270,6 +336,23 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
     fn failure(&self, reason: &str) -> Failure {
         Failure { status: kind::failure(self.kind), reason: reason.into() }
+    }
+}
+
+// === impl Filters ===
+
+impl Filters {
+    fn add(&mut self, reference: &ExtensionRef, extension: Extension) {
+        match extension {
+            Extension::Path(substitution) => self.list.push(Filter::Substitution(substitution)),
+            Extension::RequestHeaders(templates) => self.list.push(Filter::RequestTemplates(templates)),
+            Extension::ResponseHeaders(templates) => self.list.push(Filter::ResponseTemplates(templates)),
+            Extension::Response(response) => {
+                if self.response.is_none() && !reference.is_behind_redirect {
+                    self.response = Some(response);
+                }
+            }
+        }
     }
 }
 

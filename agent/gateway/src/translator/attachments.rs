@@ -12,10 +12,11 @@ use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::policies::Policies;
+use super::route_filters::RouteFilters;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
 use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{ParsedRoute, Resolver};
+use crate::route::{Extension, ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
 use crate::{Fault, Grants, Reason, infra};
@@ -51,6 +52,7 @@ pub(super) struct Parents<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) objects: &'s Objects,
     pub(super) policies: &'s Policies,
+    pub(super) filters: &'s RouteFilters,
 }
 
 // === impl Parents ===
@@ -70,6 +72,10 @@ impl Resolver for Parents<'_> {
 
     fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_> {
         self.policies.tls_to(service, port)
+    }
+
+    fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
+        self.filters.get(name)
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Changes<'c> {
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
     pub(super) targeted: &'c ChangedPolicies,
+    /// RouteFilters that are something else now.
+    pub(super) filters: &'c BTreeSet<ObjectName>,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -127,6 +129,8 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
+        let filters = self.filters.iter();
+        affected.extend(filters.map(|name| ObjectKey::new(Kind::RouteFilter, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
         affected.extend(refusing.map(|(route, _)| route.clone()));
         let slices = self.objects.of(Kind::EndpointSlice);
@@ -205,7 +209,7 @@ mod tests {
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
             "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": targets, "deny": [],
             "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
-            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
+            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}], "type": "PathRewrite"});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {
             let kinds = BTreeSet::from([Kind::GatewayClass, Kind::Gateway, Kind::HttpRoute, kind]);
             let objects = kinds.iter().map(|kind| {

@@ -8,7 +8,7 @@ mod policies;
 mod problems;
 mod routes;
 
-use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_api::{Kind, ObjectKey, Objects, generation};
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::admissions::Admissions;
@@ -22,12 +22,13 @@ use super::listeners::Listeners;
 use super::parsed::ParsedRoutes;
 use super::policies::Policies;
 use super::ports::Ports;
+use super::route_filters::RouteFilters;
 use super::routes::Routes;
 use super::shared_names::SharedNames;
 use super::tables::Tables;
 use crate::feedback::Observations;
 use crate::listener::ParentKey;
-use crate::status::{Status, classless_status};
+use crate::status::{Status, classless_status, route_filter_status};
 use crate::{Settings, infra};
 
 /// All that statuses, generated objects and needs follow from.
@@ -41,6 +42,7 @@ pub(super) struct View<'s> {
     pub(super) admissions: &'s Admissions,
     pub(super) policies: &'s Policies,
     pub(super) defaults: &'s DefaultGateways,
+    pub(super) filters: &'s RouteFilters,
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,
@@ -72,6 +74,11 @@ impl<'s> View<'s> {
             }
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
+            Kind::RouteFilter => {
+                let filter = self.objects.route_filters.get(&key.name)?;
+                let fault = self.filters.get(&key.name)?.as_ref().err();
+                Some(Status::RouteFilter(route_filter_status(generation(&filter.metadata), fault)))
+            }
             _ => None,
         }
     }

@@ -65,6 +65,7 @@ impl Reason {
             | Self::ClientAddress
             | Self::NewConnections
             | Self::Rule
+            | Self::MadePath
             | Self::NoEndpoint
             | Self::ConnectFailed
             | Self::ConnectTimeout
@@ -87,7 +88,7 @@ impl Reason {
         match self {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
             Self::Timeout => Some(GrpcCode::DeadlineExceeded),
-            Self::Loop => Some(GrpcCode::Unknown),
+            Self::Loop | Self::MadePath => Some(GrpcCode::Unknown),
             Self::Rule
             | Self::NoEndpoint
             | Self::ConnectFailed
@@ -131,8 +132,27 @@ pub(crate) enum GrpcCode {
     /// No reason to try again, other than `Unavailable`.
     Unknown = 2,
     DeadlineExceeded = 4,
+    PermissionDenied = 7,
     Unimplemented = 12,
+    Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
+}
+
+// === impl GrpcCode ===
+
+impl GrpcCode {
+    /// gRPC's own mapping (`http-grpc-status-mapping.md`).
+    pub(crate) fn of_http(status: StatusCode) -> Self {
+        match status.as_u16() {
+            400 => Self::Internal,
+            401 => Self::Unauthenticated,
+            403 => Self::PermissionDenied,
+            404 => Self::Unimplemented,
+            429 | 502 | 503 | 504 => Self::Unavailable,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 reasons! {
@@ -173,6 +193,8 @@ reasons! {
     NoRoute = NOT_FOUND "no_route" "no route matches this request",
     /// The rule or the chosen backend reference is invalid; see the route's status.
     Rule = INTERNAL_SERVER_ERROR "rule" "the route cannot serve this request",
+    /// A PathRewrite of the rule made no path of the request's.
+    MadePath = INTERNAL_SERVER_ERROR "made_path" "the route makes no path of this one",
     NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
     ConnectFailed = SERVICE_UNAVAILABLE "connect_failed" "no healthy backend",
     ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",

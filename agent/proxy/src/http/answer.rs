@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, StatusCode};
-use portcullis_model::{Filter, Rule};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use portcullis_model::{DirectResponse, Filter, Rule};
 
 use crate::core::head::Fields;
 use crate::core::reason::{GrpcCode, Reason};
+use crate::http::templates::{self, FilledTemplates};
 use crate::http::{grpc, headers};
 
 pub(crate) type Answer = http::Response<Bytes>;
@@ -29,11 +30,15 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
 /// The same for a gRPC client, which reads trailers and not the status: "Trailers-Only", a response
 /// that consists of its head.
 pub(crate) fn of_grpc(reason: Reason, code: GrpcCode, content_type: HeaderValue) -> Answer {
+    trailers_only(code, HeaderValue::from_static(reason.text().trim_end()), content_type)
+}
+
+fn trailers_only(code: GrpcCode, message: HeaderValue, content_type: HeaderValue) -> Answer {
     let mut response = Answer::new(Bytes::new());
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, content_type);
     fields.insert(grpc::STATUS, HeaderValue::from(code as u16));
-    fields.insert(grpc::MESSAGE, HeaderValue::from_static(reason.text().trim_end()));
+    fields.insert(grpc::MESSAGE, message);
     response
 }
 
@@ -48,17 +53,65 @@ pub(crate) fn grpc_type(fields: &impl Fields) -> Option<HeaderValue> {
 }
 
 /// The rule's response filters apply to its redirect, too.
-pub(crate) fn redirect(rule: &Rule, status: StatusCode, location: &str) -> Answer {
+pub(crate) fn redirect(
+    rule: &Rule,
+    status: StatusCode,
+    location: &str,
+    filled: Option<&FilledTemplates>,
+) -> Answer {
     let Ok(location) = HeaderValue::from_str(location) else {
         return of(Reason::Rule, StatusCode::INTERNAL_SERVER_ERROR);
     };
     let mut response = Answer::new(Bytes::new());
     *response.status_mut() = status;
     response.headers_mut().insert(LOCATION, location);
-    for filter in &rule.filters {
-        if let Filter::ResponseHeaders(edit) = filter {
-            headers::edit(response.headers_mut(), edit);
-        }
-    }
+    edit_all(response.headers_mut(), rule.filters.iter(), filled);
     response
+}
+
+/// The response of a RouteFilter. A gRPC client, whose content type is `grpc`, reads trailers and
+/// not the status.
+pub(crate) fn direct<'f>(
+    response: &DirectResponse,
+    filters: impl Iterator<Item = &'f Filter>,
+    filled: Option<&FilledTemplates>,
+    grpc: Option<&HeaderValue>,
+) -> Answer {
+    let mut answer = match grpc {
+        Some(content_type) => {
+            let message = grpc_message(&response.body);
+            trailers_only(GrpcCode::of_http(response.status), message, content_type.clone())
+        }
+        None => {
+            let mut answer = Answer::new(Bytes::copy_from_slice(response.body.as_bytes()));
+            *answer.status_mut() = response.status;
+            if let Some(content_type) = &response.content_type {
+                answer.headers_mut().insert(CONTENT_TYPE, headers::copy_value(content_type));
+            }
+            answer
+        }
+    };
+    edit_all(answer.headers_mut(), filters, filled);
+    answer
+}
+
+/// The first line of a text, in the encoding of `grpc-message`: "percent-encoded", but for visible
+/// ASCII and spaces.
+fn grpc_message(text: &str) -> HeaderValue {
+    const LONGEST: usize = 256;
+    let line = text.lines().next().unwrap_or_default().bytes().take(LONGEST);
+    let encoded = line.map(|byte| match byte {
+        b' '..=b'$' | b'&'..=b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    HeaderValue::from_str(&encoded.collect::<String>()).unwrap_or(HeaderValue::from_static(""))
+}
+
+fn edit_all<'f>(
+    fields: &mut HeaderMap,
+    filters: impl Iterator<Item = &'f Filter>,
+    filled: Option<&FilledTemplates>,
+) {
+    let mut filled = FilledTemplates::response_edits(filled);
+    filters.for_each(|filter| templates::edit_response(fields, filter, &mut filled));
 }

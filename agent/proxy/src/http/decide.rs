@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Cors, Failure, Filter, Found, Limits, Listener, Port, Redirect,
-    RequestHead, RouteTable, Rule, Scheme, Selected, WeightedBackend,
+    Action, BackendName, BackendTarget, Cors, DirectResponse, Failure, Filter, Found, Limits, Listener, Port,
+    Redirect, RequestHead, RouteTable, Rule, Scheme, Selected, Substituted, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head, KnownField};
@@ -19,7 +19,8 @@ use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
 use crate::http::plan::{ForwardPlan, HostToSend};
-use crate::http::{headers, loops};
+use crate::http::templates::{Connected, FilledTemplates};
+use crate::http::{headers, loops, path};
 use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
@@ -34,6 +35,15 @@ pub(crate) enum OwnAnswer<'s> {
         status: StatusCode,
         location: String,
         cross_origin: Option<Box<CrossOrigin<'s>>>,
+        filled: Option<Box<FilledTemplates>>,
+    },
+    Response {
+        rule: &'s Rule,
+        /// The one that has the filter, if it is not the rule.
+        backend: Option<&'s WeightedBackend>,
+        response: &'s DirectResponse,
+        cross_origin: Option<Box<CrossOrigin<'s>>>,
+        filled: Option<Box<FilledTemplates>>,
     },
     /// To the question whether a page may send a request that the rule takes.
     Preflight { rule: &'s Rule, cross_origin: CrossOrigin<'s>, asked: Box<Preflight> },
@@ -50,9 +60,11 @@ impl<'s> Decision<'s> {
             Self::Forward(plan) => {
                 Destination { rule: Some(&plan.rule.id), backend: Some(plan.name), endpoint: None }
             }
-            Self::Own(OwnAnswer::Redirect { rule, .. } | OwnAnswer::Preflight { rule, .. }) => {
-                Destination { rule: Some(&rule.id), ..Destination::default() }
-            }
+            Self::Own(
+                OwnAnswer::Redirect { rule, .. }
+                | OwnAnswer::Response { rule, .. }
+                | OwnAnswer::Preflight { rule, .. },
+            ) => Destination { rule: Some(&rule.id), ..Destination::default() },
             Self::Own(OwnAnswer::Failed { .. } | OwnAnswer::Reason(..)) => Destination::default(),
         }
     }
@@ -62,9 +74,11 @@ impl<'s> Decision<'s> {
     pub(crate) fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
         match self {
             Self::Forward(plan) => plan.cross_origin.as_deref(),
-            Self::Own(OwnAnswer::Redirect { cross_origin, .. } | OwnAnswer::Failed { cross_origin, .. }) => {
-                cross_origin.as_deref()
-            }
+            Self::Own(
+                OwnAnswer::Redirect { cross_origin, .. }
+                | OwnAnswer::Response { cross_origin, .. }
+                | OwnAnswer::Failed { cross_origin, .. },
+            ) => cross_origin.as_deref(),
             Self::Own(OwnAnswer::Preflight { .. } | OwnAnswer::Reason(..)) => None,
         }
     }
@@ -78,6 +92,7 @@ pub(crate) struct Arrival<'r> {
     pub tls: Option<&'r Arc<Listener>>,
     /// Of the Gateway, in requests that it sends on.
     pub pseudonym: &'r HeaderValue,
+    pub connected: Connected<'r>,
 }
 
 impl Arrival<'_> {
@@ -128,19 +143,23 @@ pub(crate) fn decide<'s>(
         );
         return (Reason::NoRoute.into(), Some(listener));
     };
-    let decision = match &found.rule.action {
-        Action::Redirect(redirect) => Decision::Own(OwnAnswer::Redirect {
-            rule: found.rule,
-            status: redirect.status,
-            location: location(redirect, &request, found.prefix, arrival.scheme(), port.key.number),
-            cross_origin: cross_origin(&found.rule.filters, head),
+    let (rule, asked) = (&**found.rule, Asked { arrival, request: &request, listener });
+    let decision = match &rule.action {
+        Action::Redirect(redirect) => asked.filled(rule, None).map_or_else(Into::into, |filled| {
+            let location = location(redirect, &request, found.prefix, arrival.scheme(), port.key.number);
+            let (status, cross_origin) = (redirect.status, cross_origin(&rule.filters, head));
+            Decision::Own(OwnAnswer::Redirect { rule, status, location, cross_origin, filled })
         }),
-        Action::Fail(failure) => failed(found.rule, failure, head),
+        Action::Respond(response) => asked.respond(rule, None, response),
+        Action::Fail(failure) => failed(rule, failure, head),
         Action::Forward(split) => {
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
-                BackendTarget::Invalid(failure) => failed(found.rule, failure, head),
-                BackendTarget::Known(name) => Decision::Forward(plan(&request, found, backend, name)),
+                BackendTarget::Invalid(failure) => failed(rule, failure, head),
+                BackendTarget::Respond(response) => asked.respond(rule, Some(backend), response),
+                BackendTarget::Known(name) => {
+                    asked.plan(found, backend, name).map_or_else(Into::into, Decision::Forward)
+                }
             }
         }
     };
@@ -197,7 +216,7 @@ fn cors(found: Found<'_>) -> Option<(&Rule, &Cors)> {
     let rule = &**found.rule;
     let of_backend = match &rule.action {
         Action::Forward(split) => split.pick(fastrand::u64(..)).filters.as_slice(),
-        Action::Redirect(_) | Action::Fail(_) => &[],
+        Action::Redirect(_) | Action::Respond(_) | Action::Fail(_) => &[],
     };
     let filter = rule.filters.iter().chain(of_backend).find_map(Filter::cors)?;
     Some((rule, filter))
@@ -208,41 +227,123 @@ fn cross_origin<'s>(filters: &'s [Filter], head: &impl Head) -> Option<Box<Cross
     Some(Box::new(CrossOrigin::of(filter, head.fields())))
 }
 
-fn plan<'s>(
-    request: &RoutedHead<'_, impl Head>,
-    found: Found<'s>,
-    backend: &'s WeightedBackend,
-    name: &'s BackendName,
-) -> ForwardPlan<'s> {
-    let mut path = match &request.target.path {
-        Cow::Borrowed(_) => None,
-        Cow::Owned(normal) => Some(normal.clone()),
-    };
-    let (mut host, mut cross_origin) = (None, None);
-    for filter in found.rule.filters.iter().chain(&backend.filters) {
-        let rewrite = match filter {
-            Filter::Rewrite(rewrite) => rewrite,
-            Filter::Cors(filter) => {
-                cross_origin = Some(Box::new(CrossOrigin::of(filter, request.head.fields())));
-                continue;
-            }
-            Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) | Filter::Mirror(_) => continue,
+/// A request, and where it came.
+struct Asked<'r, H> {
+    arrival: Arrival<'r>,
+    request: &'r RoutedHead<'r, H>,
+    listener: &'r Arc<Listener>,
+}
+
+impl<H: Head> Asked<'_, H> {
+    fn plan<'s>(
+        &self,
+        found: Found<'s>,
+        backend: &'s WeightedBackend,
+        name: &'s BackendName,
+    ) -> Result<ForwardPlan<'s>, Reason> {
+        let request = self.request;
+        let mut path = match &request.target.path {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(normal) => Some(normal.clone()),
         };
-        if let Some(change) = &rewrite.path {
-            path = Some(change.apply(&request.target.path, found.prefix).into_owned());
+        let (mut host, mut cross_origin) = (None, None);
+        let (mut substitutes, mut fills) = (false, false);
+        for filter in found.rule.filters.iter().chain(&backend.filters) {
+            let rewrite = match filter {
+                Filter::Rewrite(rewrite) => rewrite,
+                Filter::Cors(filter) => {
+                    cross_origin = Some(Box::new(CrossOrigin::of(filter, request.head.fields())));
+                    continue;
+                }
+                Filter::Substitution(_) => {
+                    substitutes = true;
+                    continue;
+                }
+                Filter::RequestTemplates(_) | Filter::ResponseTemplates(_) => {
+                    fills = true;
+                    continue;
+                }
+                Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) | Filter::Mirror(_) => continue,
+            };
+            if let Some(change) = &rewrite.path {
+                path = Some(change.apply(&request.target.path, found.prefix).into_owned());
+            }
+            host = rewrite.hostname.as_ref().or(host);
         }
-        host = rewrite.hostname.as_ref().or(host);
+        if substitutes {
+            path = self.substituted(found.rule, backend, path)?;
+        }
+        let filled = if fills { self.filled(found.rule, Some(backend))? } else { None };
+        let named = request.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
+        let field = if named.is_none() { request.head.fields().copy(&header::HOST) } else { None };
+        let host = match (host, &field) {
+            (Some(rewritten), _) => HostToSend::Rewritten(headers::copy_value(rewritten)),
+            (None, Some(_)) => HostToSend::Unchanged,
+            (None, None) => HostToSend::Authority,
+        };
+        let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
+        let (rule, fields) = (&**found.rule, request.target.fields);
+        Ok(ForwardPlan { rule, backend, name, authority, path, host, fields, cross_origin, filled })
     }
-    let named = request.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
-    let field = if named.is_none() { request.head.fields().copy(&header::HOST) } else { None };
-    let host = match (host, &field) {
-        (Some(rewritten), _) => HostToSend::Rewritten(headers::copy_value(rewritten)),
-        (None, Some(_)) => HostToSend::Unchanged,
-        (None, None) => HostToSend::Authority,
-    };
-    let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
-    let (rule, fields) = (&**found.rule, request.target.fields);
-    ForwardPlan { rule, backend, name, authority, path, host, fields, cross_origin }
+
+    /// The path after all substitutions, each of what the one before it left. What they make has to
+    /// be a path as those of clients have to be.
+    fn substituted(
+        &self,
+        rule: &Rule,
+        backend: &WeightedBackend,
+        mut path: Option<String>,
+    ) -> Result<Option<String>, Reason> {
+        let longest = self.arrival.limits.target_bytes as usize;
+        for filter in rule.filters.iter().chain(&backend.filters) {
+            let Filter::Substitution(substitution) = filter else { continue };
+            let before = path.as_deref().unwrap_or(&self.request.target.path);
+            match substitution.apply(before, longest) {
+                Substituted::Unchanged => {}
+                Substituted::TooLong => return Err(Reason::TargetTooLong),
+                Substituted::To(made) => {
+                    let normal = path::normalise_made(&made).map_err(|problem| {
+                        tracing::debug!(rule = %rule.id, made, problem = problem.name(), "the rewrite makes no path");
+                        Reason::MadePath
+                    })?;
+                    path = Some(normal.into_owned());
+                }
+            }
+        }
+        Ok(path)
+    }
+
+    /// `None` if there are no templates to be filled in.
+    fn filled(
+        &self,
+        rule: &Rule,
+        backend: Option<&WeightedBackend>,
+    ) -> Result<Option<Box<FilledTemplates>>, Reason> {
+        let filters = rule.filters.iter().chain(backend.into_iter().flat_map(|backend| &backend.filters));
+        let is_template =
+            |filter: &Filter| matches!(filter, Filter::RequestTemplates(_) | Filter::ResponseTemplates(_));
+        if !filters.clone().any(is_template) {
+            return Ok(None);
+        }
+        let Self { arrival, request, listener } = self;
+        let connection = (arrival.connected, arrival.scheme());
+        let way = (*listener, &*rule.id);
+        FilledTemplates::of(filters, (request.head, request.target), connection, way, arrival.limits)
+            .map(Some)
+    }
+
+    fn respond<'s>(
+        &self,
+        rule: &'s Rule,
+        backend: Option<&'s WeightedBackend>,
+        response: &'s DirectResponse,
+    ) -> Decision<'s> {
+        self.filled(rule, backend).map_or_else(Into::into, |filled| {
+            let of_backend = backend.and_then(|backend| cross_origin(&backend.filters, self.request.head));
+            let cross_origin = cross_origin(&rule.filters, self.request.head).or(of_backend);
+            Decision::Own(OwnAnswer::Response { rule, backend, response, cross_origin, filled })
+        })
+    }
 }
 
 /// The `Location` of a redirect.

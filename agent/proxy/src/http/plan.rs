@@ -16,6 +16,7 @@ use crate::http::cors::CrossOrigin;
 use crate::http::grpc::{self, Call};
 use crate::http::headers::{self, Forwarded};
 use crate::http::loops;
+use crate::http::templates::{self, FilledTemplates};
 
 /// A request on its way to a backend.
 pub(crate) struct ForwardPlan<'s> {
@@ -30,6 +31,8 @@ pub(crate) struct ForwardPlan<'s> {
     /// The known fields among those of the request.
     pub fields: KnownFields,
     pub cross_origin: Option<Box<CrossOrigin<'s>>>,
+    /// `None` if no filter has any.
+    pub filled: Option<Box<FilledTemplates>>,
 }
 
 /// The `Host` that the backend gets.
@@ -119,8 +122,19 @@ impl ForwardPlan<'_> {
             HostToSend::Authority => fields.insert(header::HOST, self.authority.clone()),
             HostToSend::Rewritten(host) => fields.insert(header::HOST, host.clone()),
         }
+        let mut filled = FilledTemplates::request_edits(self.filled.as_deref());
         for filter in self.rule.filters.iter().chain(&self.backend.filters) {
-            if let Filter::RequestHeaders(edit) = filter {
+            let edit = match filter {
+                Filter::RequestHeaders(edit) => Some(edit),
+                Filter::RequestTemplates(_) => filled.next(),
+                Filter::ResponseHeaders(_)
+                | Filter::ResponseTemplates(_)
+                | Filter::Rewrite(_)
+                | Filter::Cors(_)
+                | Filter::Mirror(_)
+                | Filter::Substitution(_) => None,
+            };
+            if let Some(edit) = edit {
                 headers::edit(fields, edit);
             }
         }
@@ -133,12 +147,22 @@ impl ForwardPlan<'_> {
 
     /// The names that its trailers must not have, because filters decide about them.
     pub(crate) fn edited_names(&self) -> Vec<HeaderName> {
-        let filters = self.rule.filters.iter().chain(&self.backend.filters);
-        let edits = filters.filter_map(|filter| match filter {
-            Filter::RequestHeaders(edit) => Some(edit),
-            Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Mirror(_) | Filter::Cors(_) => None,
-        });
-        edits.flat_map(headers::edited).collect()
+        let mut names = Vec::new();
+        for filter in self.rule.filters.iter().chain(&self.backend.filters) {
+            match filter {
+                Filter::RequestHeaders(edit) => names.extend(headers::edited(edit)),
+                Filter::RequestTemplates(templates) => {
+                    names.extend(templates.names().map(headers::copy_name));
+                }
+                Filter::ResponseHeaders(_)
+                | Filter::ResponseTemplates(_)
+                | Filter::Rewrite(_)
+                | Filter::Cors(_)
+                | Filter::Mirror(_)
+                | Filter::Substitution(_) => {}
+            }
+        }
+        names
     }
 
     /// The backends that get a copy of this request.
@@ -157,11 +181,11 @@ impl ForwardPlan<'_> {
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }
+        let mut filled = FilledTemplates::response_edits(self.filled.as_deref());
         for filter in self.rule.filters.iter().chain(&self.backend.filters) {
             match filter {
-                Filter::ResponseHeaders(edit) => headers::edit(fields, edit),
                 Filter::Cors(_) => self.cross_origin.iter().for_each(|it| it.edit(fields)),
-                Filter::RequestHeaders(_) | Filter::Rewrite(_) | Filter::Mirror(_) => {}
+                other => templates::edit_response(fields, other, &mut filled),
             }
         }
     }

@@ -20,8 +20,9 @@ use crate::http::answer::{self, Answer};
 use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
 use crate::http::grpc::Call;
 use crate::http::headers::{self, Via};
-use crate::http::plan::Passage;
+use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::request_id;
+use crate::http::templates::Connected;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
 
@@ -72,7 +73,14 @@ impl Router {
             Some((Box::new(LoggedRequest::new(log, head, id, chain)), &port.gateway.name))
         });
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
-        let arrival = Arrival { limits: client.limits(), tls, pseudonym: client.pseudonym() };
+        let connected = Connected {
+            peer: client.peer,
+            address: &client.address,
+            server_name: client.server_name.as_deref(),
+            trusted_hops: self.trusted_hops,
+            request_id: logged.as_ref().map(|(logged, _)| &logged.id),
+        };
+        let arrival = Arrival { limits: client.limits(), tls, pseudonym: client.pseudonym(), connected };
         let (decision, listener) = decide::decide(arrival, port, head);
         let listener = listener.map(|listener| self.listeners.get(listener));
         let admitted = listener.as_ref().map_or(Ok(()), |listener| client.admit(listener));
@@ -96,7 +104,10 @@ impl Router {
         Passage {
             trusted_hops: self.trusted_hops,
             via: self.via.as_ref().map(|via| via.received_by(request.version)),
-            request_id: request.logged.as_ref().map(|(logged, _)| &logged.id),
+            request_id: match &request.decision {
+                Decision::Forward(ForwardPlan { filled: Some(filled), .. }) => Some(&filled.request_id),
+                _ => request.logged.as_ref().map(|(logged, _)| &logged.id),
+            },
             listener: request.listener_id(),
             call: request.grpc.as_ref().map(|(_, call)| *call),
         }
@@ -122,10 +133,22 @@ impl Router {
         own: &OwnAnswer<'_>,
     ) -> (Answer, Option<Box<Record>>) {
         let (mut answer, status, reason) = match own {
-            OwnAnswer::Redirect { rule, status, location, .. } => {
-                let answer = answer::redirect(rule, *status, location);
+            OwnAnswer::Redirect { rule, status, location, filled, .. } => {
+                let answer = answer::redirect(rule, *status, location, filled.as_deref());
                 let status = answer.status();
                 (answer, status, None)
+            }
+            OwnAnswer::Response { rule, backend, response, filled, .. } => {
+                let of_backend = backend.iter().flat_map(|backend| &backend.filters);
+                let filters = rule.filters.iter().chain(of_backend);
+                let grpc = request.grpc.as_ref().map(|(content_type, _)| content_type);
+                let mut answer = answer::direct(response, filters, filled.as_deref(), grpc);
+                // What GET would have got.
+                if request.method == Method::HEAD && answer.status() != StatusCode::NO_CONTENT {
+                    let length = HeaderValue::from(answer.body().len());
+                    answer.headers_mut().insert(header::CONTENT_LENGTH, length);
+                }
+                (answer, response.status, None)
             }
             OwnAnswer::Preflight { cross_origin, asked, .. } => {
                 let answer = cross_origin.answer(asked);

@@ -53,7 +53,15 @@ fn serving(entries: Vec<Entry>) -> Port {
 fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let limits = Limits::default();
     let pseudonym = HeaderValue::from_static("portcullis-1");
-    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym };
+    let address = HeaderValue::from_static("192.0.2.1");
+    let connected = Connected {
+        peer: "192.0.2.1:4711".parse().unwrap(),
+        address: &address,
+        server_name: Some("a.com"),
+        trusted_hops: 0,
+        request_id: None,
+    };
+    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, connected };
     let (decision, listener) = decide(arrival, Some(port), head);
     let decision = match decision {
         Decision::Forward(plan) => {
@@ -72,6 +80,7 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
         Decision::Own(OwnAnswer::Failed { status, .. }) => {
             format!("{} {}", status.as_u16(), Reason::Rule.name())
         }
+        Decision::Own(OwnAnswer::Response { response, .. }) => format!("{} given", response.status.as_u16()),
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
     };
     let listener = listener.map_or("none", |listener| &*listener.id.name);
