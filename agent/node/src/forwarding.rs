@@ -76,7 +76,7 @@ pub struct L4Frontends {
 pub struct ForwardingReport {
     /// Interfaces that have both programs.
     pub interfaces: Vec<String>,
-    /// Confirmed flows, when they were last looked at.
+    /// Confirmed flows that have not ended, when they were last looked at.
     pub flows: u64,
 }
 
@@ -106,7 +106,10 @@ pub struct Forwarding {
     backends: BTreeMap<abi::FrontendKey, BTreeSet<Endpoint>>,
     /// Frontends that are not kept any more, and until when their flows may go on.
     leaving: BTreeMap<abi::FrontendKey, Instant>,
+    /// Confirmed flows, with those that have ended and whose ports rest.
     flows: u64,
+    /// Those that have not.
+    open: u64,
     problem: LastLogged,
 }
 
@@ -139,6 +142,7 @@ impl Forwarding {
             backends: BTreeMap::new(),
             leaving: BTreeMap::new(),
             flows: 0,
+            open: 0,
             problem: LastLogged::default(),
         };
         forwarding
@@ -220,7 +224,7 @@ impl Forwarding {
 
     pub fn report(&self) -> ForwardingReport {
         let interfaces = self.attached.values().map(|attachment| attachment.target.clone());
-        ForwardingReport { interfaces: interfaces.collect(), flows: self.flows }
+        ForwardingReport { interfaces: interfaces.collect(), flows: self.open }
     }
 
     /// Runs a program on an Ethernet frame that came in by an interface, and returns the frame as
@@ -321,7 +325,7 @@ impl Forwarding {
         let Some(mut forwarder) = self.forwarder.take() else { return };
         let clock = monotonic();
         let own = own_addresses();
-        let (mut ended, mut strays, mut flows) = (Vec::new(), Vec::new(), 0);
+        let (mut ended, mut strays, mut flows, mut open) = (Vec::new(), Vec::new(), 0, 0);
         let mut leaving = std::mem::take(&mut self.leaving);
         for (tuple, entry) in forwarder.flows() {
             let flow = Flow::of(&tuple, &entry);
@@ -342,10 +346,12 @@ impl Forwarding {
             let is_lost = own.as_ref().is_some_and(|own| !own.contains(&flow.node.ip));
             if is_lost || has_left || self.is_over(&forwarder, &flow, &frontend, &entry, clock) {
                 ended.push(flow);
+            } else if !entry.is_closing() {
+                open += 1;
             }
         }
         self.leaving = leaving;
-        self.flows = flows - ended.len() as u64;
+        (self.flows, self.open) = (flows - ended.len() as u64, open);
         for tuple in strays {
             let entry = forwarder.flow(&tuple);
             if entry.is_some_and(|it| is_stray(&forwarder, &Flow::of(&tuple, &it), &it, clock)) {
@@ -445,7 +451,7 @@ impl Ending {
         }
         tracing::info!(
             "nothing new is forwarded in the kernel; {} open flows of an earlier agent may go on for {} s",
-            forward::count_flows(&pins),
+            forward::count_open_flows(&pins),
             drain.as_secs()
         );
         Some(Self { pins, until: now + drain })
@@ -456,7 +462,7 @@ impl Ending {
         if now < self.until {
             return false;
         }
-        let cut = forward::count_flows(&self.pins);
+        let cut = forward::count_open_flows(&self.pins);
         match forward::remove(&self.pins) {
             Ok(()) if cut == 0 => tracing::info!("what an earlier agent forwarded in the kernel has ended"),
             Ok(()) => tracing::warn!(

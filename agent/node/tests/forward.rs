@@ -230,6 +230,21 @@ fn flows_end_when_they_are_idle_or_their_listener_has_gone() {
     });
 }
 
+/// Its port rests for a while.
+#[test]
+fn a_connection_that_has_ended_is_none_that_is_open() {
+    isolated(|pin_dir| {
+        let mut world = World::new(pin_dir, forward_world::settings());
+        let [mut ended, mut open] = FAMILIES.map(|family| world.connect(family.vip));
+        open.echo().unwrap();
+        ended.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(ended.stream.read(&mut [0]).unwrap(), 0);
+        world.forwarding.tend(Instant::now() + Duration::from_secs(60));
+        assert_eq!(world.forwarding.report().flows, 1);
+        assert_eq!(forward_world::flows(pin_dir).keys().count(), 8, "both are there");
+    });
+}
+
 /// User space keeps clients out that were let in before, of datagrams.
 #[test]
 fn datagrams_that_are_judged_leave_the_kernel_at_once() {

@@ -10,8 +10,8 @@ use portcullis_common::abi::{
     COUNTERS, FRONTENDS, FrontendKey, GROUPS, HELLOS, NAME_TABLES, NAMES, SOCKETS, VIPS,
 };
 use portcullis_common::flow::{
-    Endpoint, FLOWS, FORWARD_BACKENDS, FORWARD_IN, FORWARD_INTERFACES, FORWARD_MAPS, FORWARD_OUT,
-    FORWARD_RULES, FORWARD_SETTINGS, FRAGMENTS, Fragments, Hook, Ip, MAX_FLOWS, MAX_FRAGMENTS,
+    CLIENT_IN, Endpoint, FLOWS, FORWARD_BACKENDS, FORWARD_IN, FORWARD_INTERFACES, FORWARD_MAPS, FORWARD_OUT,
+    FORWARD_RULES, FORWARD_SETTINGS, FRAGMENTS, Flow, Fragments, Hook, Ip, MAX_FLOWS, MAX_FRAGMENTS,
     MAX_INTERFACES, MAX_NEW_FLOWS, MAX_RULES, MAX_SLOTS, NEW_FLOWS, NodeAddresses, Rule, Settings, Slot,
     Translation, Tuple,
 };
@@ -272,11 +272,15 @@ pub(crate) fn remove_rules(pins: &Pins) -> Result<(), Error> {
     keys.into_iter().try_for_each(|key| removed(rules.remove(&key)).map_err(&unusable))
 }
 
-/// Confirmed flows, as far as their map can be read.
-pub(crate) fn count_flows(pins: &Pins) -> usize {
+/// Confirmed flows that have not ended, as far as their map can be read.
+pub(crate) fn count_open_flows(pins: &Pins) -> usize {
     let Ok(map) = MapData::from_pin(pins.map(FLOWS)) else { return 0 };
     let flows: Result<HashMap<_, Raw<Tuple>, Raw<Translation>>, _> = Map::HashMap(map).try_into();
-    flows.map_or(0, |flows| flows.keys().filter(Result::is_ok).count().div_ceil(4))
+    // One of a flow's entries tells its end.
+    let is_open = |(key, entry): &(Raw<Tuple>, Raw<Translation>)| {
+        key.0 == Flow::of(&key.0, &entry.0).key(CLIENT_IN) && !entry.0.is_closing()
+    };
+    flows.map_or(0, |flows| flows.iter().filter_map(Result::ok).filter(is_open).count())
 }
 
 /// Detaches the programs, and removes their pins.
