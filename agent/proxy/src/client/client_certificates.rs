@@ -18,14 +18,14 @@ pub(crate) fn verifier(
     certificates: &ClientCertificates,
     provider: &Arc<CryptoProvider>,
 ) -> Option<Arc<dyn ClientCertVerifier>> {
-    match certificates {
-        ClientCertificates::NotAsked => None,
-        ClientCertificates::Any => Some(Arc::new(Anyone(provider.clone()))),
+    let demand = match certificates {
+        ClientCertificates::NotAsked => return None,
+        ClientCertificates::Any => Demand::Any,
         ClientCertificates::Required(sets) => {
-            let verifiers = sets.iter().map(|set| of_one(set, provider)).collect();
-            Some(Arc::new(Everyone { verifiers, provider: provider.clone() }))
+            Demand::Each(sets.iter().map(|set| of_one(set, provider)).collect())
         }
-    }
+    };
+    Some(Arc::new(Verifier { demand, provider: provider.clone() }))
 }
 
 /// `None` for a set without authorities, which vouches for no client.
@@ -38,24 +38,32 @@ fn of_one(
     builder.build().inspect_err(|error| tracing::error!(%error, "no client certificate can be verified")).ok()
 }
 
-/// Clients whose certificate an authority of every set vouches for.
+/// In any case the client has to have the key of a certificate that it shows.
 #[derive(Debug)]
-struct Everyone {
-    verifiers: Box<[Option<Arc<dyn ClientCertVerifier>>]>,
+struct Verifier {
+    demand: Demand,
     provider: Arc<CryptoProvider>,
 }
 
-/// Clients with whatever certificate, as long as they have its key, or without one.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+enum Demand {
+    /// Whatever certificate, or none.
+    Any,
+    /// One that an authority of every set vouches for.
+    Each(Box<[Option<Arc<dyn ClientCertVerifier>>]>),
+}
 
-impl ClientCertVerifier for Everyone {
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        matches!(self.demand, Demand::Each(_))
+    }
+
     /// Names one set only: a client that has a certificate of another authority is to show it where
     /// there are several.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        match &*self.verifiers {
-            [Some(only)] => only.root_hint_subjects(),
-            _ => &[],
+        match &self.demand {
+            Demand::Each(sets) if let [Some(only)] = &**sets => only.root_hint_subjects(),
+            Demand::Each(_) | Demand::Any => &[],
         }
     }
 
@@ -65,15 +73,13 @@ impl ClientCertVerifier for Everyone {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let unknown = || Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        if self.verifiers.is_empty() {
-            return Err(unknown());
+        let Demand::Each(sets) = &self.demand else { return Ok(ClientCertVerified::assertion()) };
+        let mut verified = Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        for set in sets {
+            let set = set.as_ref().ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+            verified = Ok(set.verify_client_cert(end_entity, intermediates, now)?);
         }
-        for verifier in &self.verifiers {
-            let verifier = verifier.as_ref().ok_or_else(unknown)?;
-            let _: ClientCertVerified = verifier.verify_client_cert(end_entity, intermediates, now)?;
-        }
-        Ok(ClientCertVerified::assertion())
+        verified
     }
 
     fn verify_tls12_signature(
@@ -82,7 +88,8 @@ impl ClientCertVerifier for Everyone {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        tls12_signature(&self.provider, message, certificate, signature)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -91,69 +98,11 @@ impl ClientCertVerifier for Everyone {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(&self.provider, message, certificate, signature)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
-}
-
-impl ClientCertVerifier for Anyone {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls12_signature(&self.0, message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(&self.0, message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-fn tls12_signature(
-    provider: &CryptoProvider,
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls12_signature(message, certificate, signature, &provider.signature_verification_algorithms)
-}
-
-fn tls13_signature(
-    provider: &CryptoProvider,
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls13_signature(message, certificate, signature, &provider.signature_verification_algorithms)
 }

@@ -196,8 +196,7 @@ impl<'s> ForwardPlan<'s> {
 
     /// The backends that get a copy of this request.
     pub(crate) fn mirrors(&self) -> impl Iterator<Item = &BackendName> {
-        let filters = self.rule.filters.iter().chain(&self.backend.filters);
-        filters.filter_map(|filter| match filter {
+        self.filters().filter_map(|filter| match filter {
             Filter::Mirror(mirror) if mirror.share.takes(fastrand::u32(..)) => Some(&mirror.backend),
             _ => None,
         })
