@@ -6,6 +6,7 @@ pub mod auth;
 pub mod backend;
 pub mod client;
 pub mod fixture;
+pub mod guarded;
 pub mod l4;
 pub mod origin;
 pub mod rules;
