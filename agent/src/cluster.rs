@@ -19,9 +19,9 @@ use portcullis_control::mesh::{Mesh, MeshState};
 use portcullis_control::source::{KubeSource, LastGood, Reaching, SourceOptions};
 use portcullis_control::status::{StatusQueue, StatusWriter};
 use portcullis_control::succession::Succession;
-use portcullis_gateway::AgentRole;
 use portcullis_gateway::infra::{Agents, Parameters, Pods, ServiceType};
 use portcullis_gateway::mesh::{DEFAULT_MESH_NAME, Instance, MeshSettings};
+use portcullis_gateway::{AgentPlace, AgentRole};
 use portcullis_model::{AddressRange, KeyRing, ObjectName};
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
@@ -48,6 +48,9 @@ pub(crate) struct ClusterArgs {
     /// This agent among all [default: the host's name]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_NODE_NAME")]
     node_name: Option<String>,
+    /// Zone of this agent's node [default: the Node's label topology.kubernetes.io/zone]
+    #[arg(long, value_name = "NAME", env = "PORTCULLIS_ZONE")]
+    zone: Option<String>,
     /// The DaemonSet of this agent: when it is gone or leaves the node out, the agent takes
     /// everything with it [default: leave it for the next agent]
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_DAEMON_SET")]
@@ -171,6 +174,14 @@ impl ClusterArgs {
         match &self.secrets_dir {
             Some(directory) => configuration.with_secrets(directory),
             None => configuration,
+        }
+    }
+
+    /// The zone is the Node's own to say, unless it is given.
+    pub(crate) fn place(&self) -> AgentPlace {
+        AgentPlace {
+            node: self.node_name.as_deref().map(Into::into),
+            zone: self.zone.as_deref().map(Into::into),
         }
     }
 

@@ -6,8 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use portcullis_model::{
-    self as model, Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, ListenerId, Port,
-    PortListeners, Snapshot,
+    Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, ListenerId, Port, PortListeners, Snapshot,
 };
 use portcullis_node::{Affinity, ForwardTable, L4Frontends, NotForwarding};
 
@@ -152,8 +151,9 @@ fn allows<'l>(port: &Port, listener: &'l Listener) -> Result<&'l L4Rule, Why> {
     listener.serves.only_rule().map(AsRef::as_ref).ok_or(Why::NoBackend)
 }
 
-/// The endpoints of the address's family, with their weights. If one of the rule's Services wants a
-/// client's connections at one endpoint, all are given by the client's address.
+/// The endpoints of the address's family with their weights: the preferred ones where there are
+/// any. If one of the rule's Services wants a client's connections at one endpoint, all are given
+/// by the client's address.
 fn backends(
     snapshot: &Snapshot,
     rule: &L4Rule,
@@ -171,11 +171,17 @@ fn backends(
             L4Target::Refuse(reason) => return Err(Why::Refused(reason.to_string())),
         };
         let backend = snapshot.backends.get(name.as_str());
-        if backend.is_some_and(|backend| backend.affinity == model::Affinity::ClientAddress) {
+        if backend.is_some_and(|backend| backend.balancing.is_by_address()) {
             affinity = Affinity::Address;
         }
         let endpoints = backend.map_or(&[][..], |backend| &backend.endpoints);
-        let usable: Vec<_> = endpoints.iter().filter(|it| it.is_ipv4() == address.is_ipv4()).collect();
+        let of_family = |of: &[SocketAddr]| {
+            of.iter().copied().filter(|it| it.is_ipv4() == address.is_ipv4()).collect::<Vec<_>>()
+        };
+        let mut usable = of_family(backend.map_or(&[][..], |backend| backend.preferred()));
+        if usable.is_empty() {
+            usable = of_family(endpoints);
+        }
         if usable.is_empty() {
             let (name, family) = (name.to_string(), if address.is_ipv4() { "IPv4" } else { "IPv6" });
             return Err(match endpoints.is_empty() {
@@ -184,7 +190,7 @@ fn backends(
             });
         }
         let each = (u64::from(share.weight) * PARTS / usable.len() as u64).max(1);
-        usable.into_iter().for_each(|it| *weights.entry(*it).or_default() += each);
+        usable.into_iter().for_each(|it| *weights.entry(it).or_default() += each);
     }
     if weights.is_empty() {
         return Err(Why::NoBackend);
@@ -296,8 +302,8 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_model::{
-        AccessLog, Backend, BackendName, BackendProtocol, ClientRules, Encryption, Gateway, HostPattern,
-        L4Backend, L4Protocol, ObjectName, ParentKind, PortKey, Serves, Split,
+        AccessLog, Backend, BackendName, Balancing, ClientRules, Gateway, HashKey, HostPattern, L4Backend,
+        L4Protocol, ObjectName, ParentKind, PortKey, Serves, Split,
     };
 
     use super::*;
@@ -338,15 +344,10 @@ mod tests {
             ("sticky", &["10.2.0.3:80", "10.2.0.4:80"]),
         ] {
             let endpoints = endpoints.iter().map(|it| it.parse().unwrap()).collect();
-            let affinity =
-                if service == "sticky" { model::Affinity::ClientAddress } else { model::Affinity::None };
-            let backend = Backend {
-                name: name(service),
-                protocol: BackendProtocol::Http1,
-                encryption: Encryption::None,
-                affinity,
-                endpoints,
-            };
+            let mut backend = Backend::new(name(service), endpoints);
+            if service == "sticky" {
+                backend.balancing = Balancing::Hash(HashKey::ClientAddress);
+            }
             snapshot.backends.insert(name(service).0, Arc::new(backend));
         }
         (snapshot, frontend)

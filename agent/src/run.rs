@@ -308,6 +308,7 @@ fn settings(args: &RunArgs) -> Settings {
         endpoints,
         host_ports: args.host_ports.rights(args.admin_port),
         role: args.cluster.role(),
+        place: args.cluster.place(),
     }
 }
 

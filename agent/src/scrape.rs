@@ -82,6 +82,7 @@ fn traffic(stats: Stats) -> Traffic {
         upstream_connects: stats.upstream_connects,
         upstream_connect_failures: stats.upstream_connect_failures,
         upstream_retries: stats.upstream_retries,
+        chosen: stats.chosen.into_iter().map(|(place, count)| (place.name(), count)).collect(),
         mirrored: stats.mirrored.into_iter().map(|(outcome, count)| (outcome.name(), count)).collect(),
     }
 }

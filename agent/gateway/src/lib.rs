@@ -1,6 +1,7 @@
 //! Gateway API semantics, pure: Kubernetes objects in, a [`portcullis_model::Snapshot`] for the
 //! data plane and a plan of statuses out. No async, no I/O, no clock.
 
+mod agent_place;
 mod claims;
 mod conditions;
 mod default_scope;
@@ -24,6 +25,7 @@ mod special_address;
 mod status;
 mod translator;
 
+pub use agent_place::AgentPlace;
 pub use claims::Claims;
 pub use default_scope::DefaultScope;
 pub use fault::Fault;

@@ -13,6 +13,7 @@ mod grpc;
 mod header;
 mod http;
 mod kind;
+mod locality;
 mod matches;
 pub(crate) mod pattern;
 mod reference;

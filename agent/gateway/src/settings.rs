@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use portcullis_model::{AddressRange, ObjectName};
 
-use crate::infra;
+use crate::{AgentPlace, infra};
 
 /// The controller that GatewayClasses name.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
@@ -27,6 +27,7 @@ pub struct Settings {
     /// The Gateways that may be served on the nodes' own addresses, and on which ports.
     pub host_ports: infra::HostPortRights,
     pub role: AgentRole,
+    pub place: AgentPlace,
 }
 
 /// The addresses that EndpointSlices may have. An agent on a node forwards from the node's network,
@@ -63,6 +64,7 @@ impl Default for Settings {
             endpoints: EndpointRule::default(),
             host_ports: infra::HostPortRights::default(),
             role: AgentRole::default(),
+            place: AgentPlace::default(),
         }
     }
 }

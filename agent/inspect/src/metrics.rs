@@ -17,8 +17,8 @@ use prometheus_client::registry::{Registry, Unit};
 use labels::{
     AgentLabels, BudgetLabels, BudgetRefusalLabels, BytesLabels, EnforcementLabels, ErrorLabels,
     ExceededLimitLabels, GatewayLabels, InterfaceLabels, ListenerLabels, ListenerReasonLabels,
-    MechanismLabels, OutcomeLabels, ReasonLabels, RequestLabels, budget_labels, listener_labels,
-    request_labels, with_reason,
+    LocalityLabels, MechanismLabels, OutcomeLabels, ReasonLabels, RequestLabels, budget_labels,
+    listener_labels, request_labels, with_reason,
 };
 
 /// All that a scrape shows.
@@ -75,6 +75,8 @@ pub struct Traffic {
     pub upstream_retries: u64,
     /// Copies of requests for mirrors, by outcome.
     pub mirrored: Vec<(&'static str, u64)>,
+    /// Choices of endpoints, by their distance.
+    pub chosen: Vec<(&'static str, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -452,6 +454,12 @@ fn upstream(registry: &mut Registry, traffic: &Traffic) {
     let help = "Copies of requests for mirrors, by what became of them";
     registry.register("http_client_mirrored_requests", help, mirrored);
     counter(registry, "http_client_retries", "Requests sent again to a backend", retries);
+    let chosen = Family::<LocalityLabels, Counter>::default();
+    for (locality, count) in &traffic.chosen {
+        chosen.get_or_create(&LocalityLabels { locality }).inc_by(*count);
+    }
+    let help = "Endpoints chosen for requests, connections and sessions of UDP, by where they are";
+    registry.register("portcullis_endpoints_chosen", help, chosen);
 }
 
 fn configuration(registry: &mut Registry, configuration: &Configuration) {
@@ -577,6 +585,7 @@ mod tests {
                 auth: vec![("denied", 6)],
                 handshake_failures: vec![("timeout", 5)],
                 mirrored: vec![("behind", 8)],
+                chosen: vec![("node", 7)],
                 ..Traffic::default()
             },
             verdicts: vec![("steered", 9)],
@@ -621,6 +630,7 @@ mod tests {
             "http_server_external_auth_total{outcome=\"denied\"} 6".to_owned(),
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
             "http_client_mirrored_requests_total{outcome=\"behind\"} 8".to_owned(),
+            "portcullis_endpoints_chosen_total{locality=\"node\"} 7".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
             "portcullis_l4_frontends{mechanism=\"kernel\",reason=\"\"} 2".to_owned(),
             "portcullis_l4_frontends{mechanism=\"userspace\",reason=\"off\"} 1".to_owned(),

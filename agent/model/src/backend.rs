@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::pki_types::TrustAnchor;
 use serde::{Serialize, Serializer};
 
-use crate::{L4Protocol, PortKey};
+use crate::{Balancing, L4Protocol, Locality, PortKey};
 
 /// `namespace/service:port`, with `/udp` for ports over UDP. Rules name their backends; the data
 /// plane looks endpoints and connection pools up by name, so that an endpoint that comes or goes
@@ -68,33 +68,41 @@ pub enum Authorities {
     Given(Arc<[TrustAnchor<'static>]>),
 }
 
-/// Clients whose requests, connections or datagrams the same endpoint has, as long as it is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub enum Affinity {
-    /// Each is given an endpoint by itself.
-    #[default]
-    None,
-    /// All of one address.
-    ClientAddress,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
     pub name: BackendName,
     /// The protocol of requests. What is passed on as it is speaks for itself.
     pub protocol: BackendProtocol,
     pub encryption: Encryption,
-    #[serde(skip_serializing_if = "Affinity::is_none")]
-    pub affinity: Affinity,
-    /// Ready endpoints, ordered. Empty: requests are answered 503, connections refused.
+    #[serde(skip_serializing_if = "Balancing::is_default")]
+    pub balancing: Balancing,
+    /// `None`: nothing is known of where endpoints are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Arc<Locality>>,
+    /// Ready endpoints, the preferred ones first, then by address. Empty: requests are answered
+    /// 503, connections refused.
     pub endpoints: Vec<SocketAddr>,
 }
 
-// === impl Affinity ===
+// === impl Backend ===
 
-impl Affinity {
-    pub fn is_none(&self) -> bool {
-        *self == Self::None
+impl Backend {
+    /// Plain HTTP/1.1 to these endpoints, and nothing asked for.
+    pub fn new(name: BackendName, endpoints: Vec<SocketAddr>) -> Self {
+        Self {
+            name,
+            protocol: BackendProtocol::default(),
+            encryption: Encryption::default(),
+            balancing: Balancing::default(),
+            locality: None,
+            endpoints,
+        }
+    }
+
+    /// The endpoints that are chosen from as long as one of them is available.
+    pub fn preferred(&self) -> &[SocketAddr] {
+        let first = self.locality.as_ref().and_then(|locality| locality.preferred.first());
+        first.and_then(|first| self.endpoints.get(..*first)).unwrap_or(&self.endpoints)
     }
 }
 

@@ -9,6 +9,7 @@
 mod address_range;
 mod admission;
 mod backend;
+mod balancing;
 mod certificate;
 mod client_ranges;
 mod cors;
@@ -37,9 +38,8 @@ mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
-pub use backend::{
-    Affinity, Authorities, Backend, BackendName, BackendProtocol, BackendTls, Encryption, PeerIdentity,
-};
+pub use backend::{Authorities, Backend, BackendName, BackendProtocol, BackendTls, Encryption, PeerIdentity};
+pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;
 pub use client_ranges::{Access, ClientList, ClientRanges};
 pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};

@@ -29,10 +29,10 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use portcullis_model::{
-    Action, Affinity, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Encryption, Entry,
-    FrontendKey, Gateway, HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable,
-    Port, PortKey, PortListeners, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves,
-    Snapshot, Split, Timeouts, TlsTermination, WeightedBackend,
+    Action, Backend, BackendName, BackendTarget, Certificate, Entry, FrontendKey, Gateway, HostPattern,
+    Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortKey, PortListeners,
+    Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split, Timeouts,
+    TlsTermination, WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings};
 use rustls::ServerConfig;
@@ -106,13 +106,7 @@ fn snapshot(address: SocketAddr, origin: SocketAddr, routes: usize) -> Snapshot 
     let certificate =
         Certificate { fingerprint: [0; 32], names: Arc::new([]), not_after: i64::MAX, key: certified_key() };
     let tls = TlsTermination { certificates: [certificate].into(), ..TlsTermination::default() };
-    let backend = Backend {
-        name: name.clone(),
-        protocol: BackendProtocol::Http1,
-        encryption: Encryption::None,
-        affinity: Affinity::None,
-        endpoints: vec![origin],
-    };
+    let backend = Backend::new(name.clone(), vec![origin]);
     let frontends = [
         frontend(address, Serves::Http(table.clone())),
         frontend(tls_address(address), Serves::Https { tls, routes: table }),

@@ -1,6 +1,7 @@
 //! Backends: their endpoints, the connections to them, and the attempts at getting a response.
 
 pub(crate) mod attempt;
+pub(crate) mod balance;
 pub(crate) mod dedicated;
 pub(crate) mod dial;
 pub(crate) mod discard;

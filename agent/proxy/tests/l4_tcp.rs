@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_model::{
-    AccessLog, Affinity, Backend, L4Action, L4Rule, LogFormat, Port, PortListeners, Serves,
+    AccessLog, Backend, Balancing, HashKey, L4Action, L4Rule, LogFormat, Port, PortListeners, Serves,
 };
 use portcullis_proxy::{Ending, ExceededLimit, Forwarded, L4, LogOutput, Proxy, Settings, SocketMode};
 use socket2::SockRef;
@@ -561,7 +561,8 @@ async fn a_client_keeps_its_endpoint() {
         let backends = [("app/one:1", endpoints)];
         let mut snapshot = snapshot(gateway.address, [listener("tcp", "*", serves)], &backends);
         let backend = (**snapshot.backends.get("app/one:1").unwrap()).clone();
-        let backend = Backend { affinity: Affinity::ClientAddress, ..backend };
+        let balancing = Balancing::Hash(HashKey::ClientAddress);
+        let backend = Backend { balancing, ..backend };
         snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend));
         assert!(gateway.proxy.apply(Arc::new(snapshot)).await.is_empty());
     };

@@ -106,6 +106,11 @@ fn container(
         variable("LOG_FORMAT", &pods.log_format),
         variable("DRAIN_TIMEOUT", &pods.drain_seconds.to_string()),
         variable("ADMIN_SOCKET", &format!("{RUN}/admin.sock")),
+        // Endpoints on its node, and in the zone of that, are the nearest.
+        json!({
+            "name": "PORTCULLIS_NODE_NAME",
+            "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}},
+        }),
     ];
     let lists =
         [("ENDPOINT_NAMESPACES", &pods.endpoint_namespaces), ("LOAD_BALANCER_ADDRESSES", &load_balancers)];

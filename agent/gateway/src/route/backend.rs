@@ -1,17 +1,17 @@
 //! From a Service port and its EndpointSlices to a [`Backend`].
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use portcullis_api::Kind;
 use portcullis_model::{
-    Affinity, Backend, BackendName, BackendProtocol, Encryption, L4Protocol, ObjectName, PortKey,
+    Backend, BackendName, BackendProtocol, Balancing, Encryption, HashKey, L4Protocol, ObjectName, PortKey,
 };
 
 use super::kind::{Traffic, traffic};
-use crate::{Fault, Reason};
+use super::locality;
+use crate::{AgentPlace, Fault, Reason};
 
 /// A Service port as rules use it. The same port may be used in two protocols: GRPCRoutes speak
 /// HTTP/2 to a port that says nothing about its protocol, HTTPRoutes speak HTTP/1.1.
@@ -108,6 +108,7 @@ pub fn backend<'s>(
     service: Option<&Service>,
     encryption: Encryption,
     slices: impl IntoIterator<Item = &'s EndpointSlice>,
+    place: &AgentPlace,
     may_use: impl FnMut(&EndpointSlice, &Endpoint, IpAddr) -> bool,
 ) -> Backend {
     let port = service.and_then(|service| service_port(service, used.port));
@@ -118,16 +119,19 @@ pub fn backend<'s>(
         (ProtocolSource::Service, Encryption::None | Encryption::Unavailable) => BackendProtocol::Http1,
     };
     let endpoints = port.map(|port| endpoints(port, slices, may_use)).unwrap_or_default();
-    let affinity = service.map(affinity).unwrap_or_default();
+    let (endpoints, locality) = locality::ordered(endpoints, service, place);
+    let balancing = match service.is_some_and(has_affinity) {
+        true => Balancing::Hash(HashKey::ClientAddress),
+        false => Balancing::default(),
+    };
     let protocol = stated.unwrap_or(inferred);
-    Backend { name: used.name(), protocol, encryption, affinity, endpoints }
+    Backend { protocol, encryption, balancing, locality, ..Backend::new(used.name(), endpoints) }
 }
 
 /// "Supports "ClientIP" and "None"" (ServiceSpec). For how long, `sessionAffinityConfig`, has no
 /// meaning here: no memory of clients is kept that could expire.
-pub(super) fn affinity(service: &Service) -> Affinity {
-    let stated = service.spec.as_ref().and_then(|spec| spec.session_affinity.as_deref());
-    if stated == Some("ClientIP") { Affinity::ClientAddress } else { Affinity::None }
+pub(super) fn has_affinity(service: &Service) -> bool {
+    service.spec.as_ref().is_some_and(|spec| spec.session_affinity.as_deref() == Some("ClientIP"))
 }
 
 /// The port, or else one that has only its number.
@@ -179,21 +183,20 @@ fn endpoints<'s>(
     port: &ServicePort,
     slices: impl IntoIterator<Item = &'s EndpointSlice>,
     mut may_use: impl FnMut(&EndpointSlice, &Endpoint, IpAddr) -> bool,
-) -> Vec<SocketAddr> {
-    let mut ready = BTreeSet::new();
-    let mut leaving = BTreeSet::new();
+) -> Vec<(SocketAddr, &'s Endpoint)> {
+    let mut ready = Vec::new();
+    let mut leaving = Vec::new();
     for (slice, endpoint, number) in slices.into_iter().flat_map(|slice| ported(slice, port)) {
         let addresses = endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok());
         let usable: Vec<_> = addresses.filter(|address| may_use(slice, endpoint, *address)).collect();
-        let sockets = usable.into_iter().map(|address| SocketAddr::new(address, number));
+        let sockets = usable.into_iter().map(|address| (SocketAddr::new(address, number), endpoint));
         match Readiness::of(endpoint) {
             Readiness::Ready => ready.extend(sockets),
             Readiness::Leaving => leaving.extend(sockets),
             Readiness::Not => {}
         }
     }
-    let chosen = if ready.is_empty() { leaving } else { ready };
-    chosen.into_iter().collect()
+    if ready.is_empty() { leaving } else { ready }
 }
 
 /// The slice's endpoints with the number that the Service port has there: slices name ports, and

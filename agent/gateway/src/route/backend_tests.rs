@@ -26,7 +26,7 @@ fn used() -> BackendUse {
 
 fn addresses(slices: &[EndpointSlice]) -> Vec<String> {
     let service = service(json!({"name": "web", "port": 80}));
-    backend(&used(), Some(&service), Encryption::None, slices, |_, _, _| true)
+    backend(&used(), Some(&service), Encryption::None, slices, &AgentPlace::default(), |_, _, _| true)
         .endpoints
         .iter()
         .map(ToString::to_string)
@@ -84,7 +84,8 @@ fn protocols_follow_the_service_then_the_route_kind() {
     let of = |kind: Kind, port: Value| used_by(kind, port, &Encryption::None);
     let protocol = |kind: Kind, port: Value| {
         let used = of(kind, port.clone()).unwrap();
-        backend(&used, Some(&service(port)), Encryption::None, [], |_, _, _| true).protocol
+        backend(&used, Some(&service(port)), Encryption::None, [], &AgentPlace::default(), |_, _, _| true)
+            .protocol
     };
     assert_eq!(protocol(Kind::HttpRoute, json!({"port": 80})), BackendProtocol::Http1);
     assert_eq!(protocol(Kind::GrpcRoute, json!({"port": 80})), BackendProtocol::H2c);
@@ -109,7 +110,7 @@ fn inside_tls_the_backend_chooses_unless_the_service_or_the_kind_of_route_does()
     let protocol = |kind: Kind, app_protocol: Option<&str>| {
         let port = json!({"port": 80, "appProtocol": app_protocol});
         let used = used_by(kind, port.clone(), &tls()).unwrap();
-        let backend = backend(&used, Some(&service(port)), tls(), [], |_, _, _| true);
+        let backend = backend(&used, Some(&service(port)), tls(), [], &AgentPlace::default(), |_, _, _| true);
         assert_eq!(backend.encryption, tls());
         backend.protocol
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, Affinity, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target,
+    Action, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target,
     ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
 };
 
@@ -306,9 +306,9 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     /// persistence are both enabled, the route MUST be rejected" (GEP-1619).
     fn sole_persistence(&self, rule: &ParsedRule, target: Target) -> Result<Target, Fault> {
         let service = self.resolver.service(&target.used.service).filter(|_| rule.session.is_some());
-        match service.map(super::backend::affinity) {
-            None | Some(Affinity::None) => Ok(target),
-            Some(Affinity::ClientAddress) => {
+        match service.is_some_and(super::backend::has_affinity) {
+            false => Ok(target),
+            true => {
                 let message = format!(
                     "sessionPersistence and sessionAffinity of Service {} exclude each other: remove one of them",
                     target.used.service

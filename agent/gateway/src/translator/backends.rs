@@ -19,10 +19,13 @@ use super::relation::Relation;
 use super::snapshot::NextSnapshot;
 use crate::route::{BackendUse, ProtocolSource, backend};
 use crate::special_address::is_special;
-use crate::{AgentRole, EndpointRule, Settings};
+use crate::{AgentPlace, AgentRole, EndpointRule, Settings};
 
 /// Endpoints of a Service that one message names; others are counted.
 const IN_ONE_MESSAGE: usize = 8;
+
+/// The label of a Node that says in which zone it is.
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 const PERHAPS_A_NODES: &str =
     "perhaps a node's (the agents cannot read Nodes: give them the rights of the chart's ClusterRole)";
@@ -39,6 +42,8 @@ pub(super) struct Backends {
     /// By backend, the pods that its endpoints with addresses of nodes name, one for each address:
     /// they are read, and prove them or not.
     pods: BTreeMap<BackendUse, BTreeMap<IpAddr, ObjectName>>,
+    /// The agent's node, and the zone that its Node names.
+    place: AgentPlace,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +100,9 @@ impl Backends {
         services.extend(self.with_other_owners(&changes, sources, next.get()));
         services.extend(self.proved_by(changed));
         services.extend(changes.policies.services.iter().cloned());
-        if changes.policies.all {
+        let before = std::mem::replace(&mut self.place, sources.place());
+        let has_moved = self.place != before;
+        if changes.policies.all || has_moved {
             services.extend(self.live.iter().map(|used| used.service.clone()));
         }
         let mut now_changed = ChangedBackends::default();
@@ -223,7 +230,7 @@ impl Backends {
         let slices = slices.filter_map(|name| objects.endpoint_slices.get(name)).map(|slice| &**slice);
         let port = service.and_then(|service| used.port_name(service));
         let encryption = sources.policies.encryption(&used.service, port);
-        backend(used, service, encryption, slices, |slice, endpoint, address| {
+        backend(used, service, encryption, slices, &self.place, |slice, endpoint, address| {
             let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
             // Pods of Gateways have no right to read others: nothing is proved to them.
             if sources.may_be_proved(&address)
@@ -256,6 +263,18 @@ impl Backends {
 // === impl Sources ===
 
 impl Sources<'_> {
+    fn place(self) -> AgentPlace {
+        let mut place = self.settings.place.clone();
+        if place.zone.is_none()
+            && let Some(node) = &place.node
+        {
+            let node = self.objects.nodes.get(&ObjectName::new("", node.clone()));
+            let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE));
+            place.zone = zone.filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into());
+        }
+        place
+    }
+
     fn may_be_proved(self, address: &IpAddr) -> bool {
         self.is_nodes(address) || self.owners.of(address) == Some(Owner::Bridge)
     }

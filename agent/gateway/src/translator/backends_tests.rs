@@ -1,5 +1,5 @@
 use portcullis_api::{Change, Object, Objects};
-use portcullis_model::Affinity;
+use portcullis_model::{Balancing, HashKey};
 use serde_json::{Value, json};
 
 use super::*;
@@ -131,12 +131,39 @@ fn no_endpoint_is_a_backend_while_nodes_cannot_be_read() {
 #[test]
 fn a_service_says_whether_its_clients_keep_their_endpoint() {
     let (mut translator, outcome) = translated(&["10.244.0.8"]);
-    let affinity = |snapshot: &Snapshot| snapshot.backends.get("edge/shop:80").unwrap().affinity;
-    assert_eq!(affinity(&outcome.snapshot), Affinity::None);
-    for (said, expected) in [("ClientIP", Affinity::ClientAddress), ("None", Affinity::None)] {
+    let balancing = |snapshot: &Snapshot| snapshot.backends.get("edge/shop:80").unwrap().balancing.clone();
+    assert_eq!(balancing(&outcome.snapshot), Balancing::LeastRequest);
+    let by_address = Balancing::Hash(HashKey::ClientAddress);
+    for (said, expected) in [("ClientIP", by_address), ("None", Balancing::LeastRequest)] {
         let mut shop = service("shop", "10.96.0.9");
         shop["spec"]["sessionAffinity"] = said.into();
         let outcome = translator.apply(vec![Change::Set(object(shop))]);
-        assert_eq!(affinity(&outcome.snapshot), expected);
+        assert_eq!(balancing(&outcome.snapshot), expected);
     }
+}
+
+/// Of its node an agent knows the name; the zone is the Node's to say, now or later.
+#[test]
+fn endpoints_in_the_zone_of_the_agents_node_come_first() {
+    let place = AgentPlace { node: Some("one".into()), zone: None };
+    let mut translator = Translator::new(Settings { place, ..Settings::default() });
+    let mut near = service("shop", "10.96.0.9");
+    near["spec"]["trafficDistribution"] = "PreferClose".into();
+    let placed = |address: &str, zone: &str| json!({"addresses": [address], "zone": zone});
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "shop",
+        "namespace": "edge", "labels": {"kubernetes.io/service-name": "shop"}}, "addressType": "IPv4",
+        "endpoints": [placed("10.244.0.8", "a"), placed("10.244.1.8", "b")], "ports": [{"port": 8080}]});
+    let own = [gateway("web", Value::Null), near, slice].map(object);
+    let changes = objects(&[]).into_iter().chain(own).map(Change::Set).collect();
+    let first = |outcome: Outcome| {
+        let backend = outcome.snapshot.backends.get("edge/shop:80").unwrap().clone();
+        (backend.preferred().len(), backend.preferred()[0].to_string())
+    };
+    assert_eq!(first(translator.apply(changes)), (2, "10.244.0.8:8080".to_owned()));
+    let labelled = |zone: &str| {
+        let metadata = json!({"name": "one", "labels": {ZONE: zone}});
+        Change::Set(object(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})))
+    };
+    assert_eq!(first(translator.apply(vec![labelled("b")])), (1, "10.244.1.8:8080".to_owned()));
+    assert_eq!(first(translator.apply(vec![labelled("a")])), (1, "10.244.0.8:8080".to_owned()));
 }

@@ -9,6 +9,11 @@ pub(super) struct GatewayLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct LocalityLabels {
+    pub(super) locality: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OutcomeLabels {
     pub(super) outcome: &'static str,
 }

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use portcullis_model::{BudgetOwner, ListenerId, ObjectName};
+use portcullis_model::{BudgetOwner, Distance, ListenerId, ObjectName};
 
 use crate::core::ending::Ending;
 use crate::core::reason::Reason;
@@ -105,6 +105,8 @@ pub struct Stats {
     pub upstream_retries: u64,
     /// Those that never happened are missing.
     pub mirrored: BTreeMap<Mirrored, u64>,
+    /// Choices of endpoints whose distance is known, by that.
+    pub chosen: BTreeMap<Distance, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,6 +162,7 @@ pub(crate) struct CoreCounters {
     pub connect_failures: Counter,
     pub retries: Counter,
     mirrored: [Counter; Mirrored::ALL.len()],
+    chosen: [Counter; Distance::ALL.len()],
     handshake_failures: [Counter; HandshakeFailure::ALL.len()],
     answers: AnswerCounters,
     auth: [Counter; AuthOutcome::ALL.len()],
@@ -228,6 +231,9 @@ impl Stats {
         self.upstream_retries += other.upstream_retries;
         for (outcome, count) in other.mirrored {
             *self.mirrored.entry(outcome).or_default() += count;
+        }
+        for (place, count) in other.chosen {
+            *self.chosen.entry(place).or_default() += count;
         }
     }
 }
@@ -388,6 +394,10 @@ impl CoreCounters {
         self.mirrored[outcome as usize].increment();
     }
 
+    pub(crate) fn chosen(&self, place: Distance) {
+        self.chosen[place as usize].increment();
+    }
+
     pub(crate) fn read(&self) -> Stats {
         let mirrored = Mirrored::ALL.iter().map(|outcome| (*outcome, self.mirrored[*outcome as usize].get()));
         let failures =
@@ -410,6 +420,7 @@ impl CoreCounters {
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),
             mirrored: mirrored.filter(|(_, count)| *count > 0).collect(),
+            chosen: Distance::ALL.map(|place| (place, self.chosen[place as usize].get())).into(),
         }
     }
 }

@@ -18,8 +18,9 @@ use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::upgrade::{self, Over};
 use crate::http::websocket;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
+use crate::upstream::balance::Preference;
 use crate::upstream::mirror::Mirrors;
-use crate::upstream::pool::{Pools, Preference};
+use crate::upstream::pool::Pools;
 use crate::upstream::request::{Outgoing, Upload};
 use crate::upstream::retry;
 

@@ -39,6 +39,7 @@ use crate::l4::udp::table::{Expired, Expiry, SessionTable};
 use crate::log::access_log::AccessLog;
 use crate::log::flow::{Flow, Totals};
 use crate::log::record::Destination;
+use crate::upstream::balance::Asked;
 use crate::upstream::endpoint::{Endpoint, InFlight};
 use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::pool::Pools;
@@ -413,7 +414,8 @@ impl Frontend {
     ) -> Result<(Rc<Endpoint>, UdpSocket), Ending> {
         let mut ending = Ending::NoEndpoint;
         for attempt in 0..ATTEMPTS {
-            let endpoint = self.context.pools.pick(backend, Some(client), avoid);
+            let asked = Asked { preference: Some(client).into(), headers: None, avoid };
+            let endpoint = self.context.pools.pick(backend, asked);
             let endpoint = endpoint.filter(|it| attempt == 0 || Some(it.address) != avoid);
             let Some(endpoint) = endpoint else { break };
             match connected(endpoint.address) {

@@ -10,9 +10,10 @@ use http::{HeaderName, HeaderValue, Uri, Version, header};
 use portcullis_model::BackendName;
 
 use crate::core::reason::Reason;
+use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::endpoint::{Connection, Freshness, ResponseBody, SendFailure, UpstreamError};
 use crate::upstream::http1::{HeadError, Http1Error};
-use crate::upstream::pool::{Pools, Preference};
+use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 use crate::upstream::tls::is_tls_failure;
 
@@ -45,7 +46,7 @@ pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
 
 /// Tries again where that is safe: no connection could be made; or a kept connection turned out to
 /// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
-/// 9.2.2). The client's address decides where its backend wants that.
+/// 9.2.2). The client's address and fields decide where its backend wants that.
 pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
@@ -58,7 +59,8 @@ pub(crate) async fn send(
         if attempt > 0 {
             pools.counters.retries.increment();
         }
-        let endpoint = pools.pick(name, preference, avoid).filter(|it| Some(it.address) != avoid);
+        let asked = Asked { preference, headers: Some(&outgoing.parts.headers), avoid };
+        let endpoint = pools.pick(name, asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         let connection = match endpoint.connection(&pools.counters, freshness, &outgoing.parts).await {
             Ok(connection) => connection,

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use portcullis_model::BackendName;
 
 use crate::core::ending::Ending;
+use crate::upstream::balance::Asked;
 use crate::upstream::endpoint::{Channel, Dedicated};
 use crate::upstream::hops::{Hops, Passed};
 use crate::upstream::pool::Pools;
@@ -32,7 +33,8 @@ pub(crate) async fn connect(
 ) -> Result<Dedicated, DialError> {
     let (mut avoid, mut failure) = (None, DialError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
-        let endpoint = pools.pick(name, Some(client), avoid).filter(|it| Some(it.address) != avoid);
+        let asked = Asked { preference: Some(client).into(), headers: None, avoid };
+        let endpoint = pools.pick(name, asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         if attempt > 0 {
             pools.counters.retries.increment();

@@ -3,6 +3,7 @@
 //! the peer takes fewer requests at once than come.
 
 use std::cell::{Cell, RefCell};
+use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foldhash::quality::FixedState;
 use http::request::Parts;
 use http::uri::Scheme;
 use http::{Response, header};
@@ -40,6 +42,7 @@ const PROBES: u32 = 3;
 
 pub(crate) struct Endpoint {
     pub address: SocketAddr,
+    fingerprint: u64,
     protocol: BackendProtocol,
     security: Security,
     settings: Upstream,
@@ -157,6 +160,7 @@ impl Endpoint {
     ) -> Rc<Self> {
         Rc::new(Self {
             address,
+            fingerprint: FixedState::default().hash_one(address),
             protocol,
             security,
             settings: settings.clone(),
@@ -184,7 +188,18 @@ impl Endpoint {
         self.failed.set(Some(clock::now()));
     }
 
-    pub(crate) fn failed_lately(&self) -> bool {
+    /// True if there is no reason to ask another one instead. This is the one place where it is
+    /// said.
+    pub(crate) fn is_available(&self) -> bool {
+        !self.failed_lately()
+    }
+
+    /// A hash of the address.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn failed_lately(&self) -> bool {
         self.failed.get().is_some_and(|since| clock::now() - since < clock::ticks(AVOID_AFTER_FAILURE))
     }
 

@@ -1,23 +1,21 @@
-//! The endpoints of backends, per core, as the current snapshot has them, and the choice of the one
-//! that takes the next request.
+//! The endpoints of backends, per core, as the current snapshot has them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::hash::BuildHasher;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use foldhash::quality::FixedState;
-use portcullis_model::{Affinity, Backend, BackendName, Certificate, ListenerId, ObjectName, ParentKind};
+use portcullis_model::{Backend, BackendName, Certificate, ListenerId, ObjectName, ParentKind};
 use rustls::crypto::CryptoProvider;
 
 use crate::core::crypto::provider;
 use crate::core::settings::Upstream;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
+use crate::upstream::balance::{self, Asked, Turns};
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::request::Room;
 use crate::upstream::tls::Security;
@@ -41,14 +39,6 @@ pub(crate) struct Pools {
     of_gateways: RefCell<HashMap<ObjectName, Rc<Self>, RandomState>>,
 }
 
-/// The endpoint that a request had best go to, as far as it says so itself.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Preference {
-    pub client: Option<IpAddr>,
-    /// The endpoint that has the session of the request.
-    pub session: Option<SocketAddr>,
-}
-
 /// The endpoints of one backend.
 struct Pool {
     backend: Arc<Backend>,
@@ -57,14 +47,7 @@ struct Pool {
     certificate: Option<Certificate>,
     generation: Cell<u64>,
     endpoints: Vec<Rc<Endpoint>>,
-}
-
-// === impl Preference ===
-
-impl From<Option<IpAddr>> for Preference {
-    fn from(client: Option<IpAddr>) -> Self {
-        Self { client, session: None }
-    }
+    turns: Turns,
 }
 
 // === impl Pools ===
@@ -108,47 +91,23 @@ impl Pools {
         }
     }
 
-    /// The endpoint for the next request: of two at random, the one with fewer requests in flight;
-    /// of all, if the last attempt failed or those two lately did. `None` if the backend has no
-    /// endpoint; the one to avoid is taken if there is no other. Where a client keeps its endpoint
-    /// it is the first in the client's own order that is not to be avoided. A session has its own
-    /// before all of this.
-    pub(crate) fn pick(
-        &self,
-        name: &BackendName,
-        preference: impl Into<Preference>,
-        avoid: Option<SocketAddr>,
-    ) -> Option<Rc<Endpoint>> {
+    /// The endpoint for the next request; `None` if the backend has no endpoint.
+    pub(crate) fn pick(&self, name: &BackendName, asked: Asked<'_>) -> Option<Rc<Endpoint>> {
         let pool = self.current(name)?;
-        let endpoints = pool.endpoints.as_slice();
-        let Preference { client, session } = preference.into();
-        if let Some(address) = session.filter(|address| Some(*address) != avoid)
-            && let Some(endpoint) = endpoints.iter().find(|it| it.address == address)
+        let chosen = balance::choose(&pool.backend, &pool.endpoints, &pool.turns, &asked)?;
+        if let Some(locality) = &pool.backend.locality
+            && let Some(place) = locality.places.get(chosen)
         {
-            return Some(endpoint.clone());
+            self.counters.chosen(*place);
         }
-        if let (Affinity::ClientAddress, Some(client)) = (pool.backend.affinity, client) {
-            return preferred(endpoints, client, avoid).cloned();
-        }
-        let chosen = match endpoints {
-            [] => return None,
-            [only] => only,
-            [..] => {
-                let one = fastrand::usize(..endpoints.len());
-                let other = (one + fastrand::usize(1..endpoints.len())) % endpoints.len();
-                least([&endpoints[one], &endpoints[other]], avoid)?
-            }
-        };
-        let doubtful = avoid.is_some() || chosen.failed_lately();
-        let chosen = if doubtful { least(endpoints, avoid)? } else { chosen };
-        Some(chosen.clone())
+        pool.endpoints.get(chosen).cloned()
     }
 
-    /// True if the backend has the endpoint, and it refused no connection lately.
+    /// True if the backend has the endpoint, and it is available.
     pub(crate) fn takes(&self, name: &BackendName, endpoint: SocketAddr) -> bool {
         let pool = self.current(name);
         let found = pool.as_ref().and_then(|pool| pool.endpoints.iter().find(|it| it.address == endpoint));
-        found.is_some_and(|it| !it.failed_lately())
+        found.is_some_and(|it| it.is_available())
     }
 
     /// The pool of a backend as the current snapshot has it; endpoints that stay keep their
@@ -202,7 +161,8 @@ impl Pools {
         });
         let endpoints = endpoints.collect();
         let (backend, certificate) = (backend.clone(), certificate.cloned());
-        let pool = Rc::new(Pool { backend, security, certificate, generation: generation.into(), endpoints });
+        let (generation, turns) = (generation.into(), Turns::new());
+        let pool = Rc::new(Pool { backend, security, certificate, generation, endpoints, turns });
         self.backends.borrow_mut().insert(name.clone(), pool.clone());
         pool
     }
@@ -216,19 +176,4 @@ impl Pools {
         of_gateways.retain(|gateway, _| current.snapshot.client_certificates.contains_key(gateway));
         of_gateways.values().for_each(|pools| pools.sweep());
     }
-}
-
-/// The order of endpoints is each client's own (rendezvous hashing): one that comes or goes moves
-/// no other client. It is the same for all cores, agents and nodes.
-fn preferred(endpoints: &[Rc<Endpoint>], client: IpAddr, avoid: Option<SocketAddr>) -> Option<&Rc<Endpoint>> {
-    let order = |it: &Endpoint| FixedState::default().hash_one((client.to_canonical(), it.address));
-    endpoints.iter().min_by_key(|it| (Some(it.address) == avoid, it.failed_lately(), order(it)))
-}
-
-/// The endpoint most likely to answer soon.
-fn least<'e>(
-    endpoints: impl IntoIterator<Item = &'e Rc<Endpoint>>,
-    avoid: Option<SocketAddr>,
-) -> Option<&'e Rc<Endpoint>> {
-    endpoints.into_iter().min_by_key(|it| (Some(it.address) == avoid, it.failed_lately(), it.in_flight()))
 }

@@ -11,9 +11,10 @@ use portcullis_model::{BackendName, Retry};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
+use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::{Endpoint, Freshness, Processed, SendFailure};
-use crate::upstream::pool::{Pools, Preference};
+use crate::upstream::pool::Pools;
 use crate::upstream::request::whole::WholeBody;
 use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
 
@@ -56,7 +57,8 @@ pub(crate) async fn send(
     let mut last = None;
     for tried in 0_u32.. {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let Some(endpoint) = pools.pick(name, preference, last) else { return Err(AttemptError::NoEndpoint) };
+        let asked = Asked { preference, headers: Some(&outgoing.parts.headers), avoid: last };
+        let Some(endpoint) = pools.pick(name, asked) else { return Err(AttemptError::NoEndpoint) };
         last = Some(endpoint.address);
         let sending = request.attempt(pools, &endpoint, outgoing);
         let attempted = match deadline {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use portcullis_model as model;
 use portcullis_model::{
-    Action, Affinity, Backend, BackendName, BackendProtocol, BackendTarget, Certificate, Encryption, Entry,
-    Filter, FrontendKey, HostPattern, Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable,
-    Port, PortListeners, Precedence, RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot,
-    Split, Timeouts, TlsTermination, WeightedBackend,
+    Action, Backend, BackendName, BackendTarget, Certificate, Entry, Filter, FrontendKey, HostPattern,
+    Listener, ListenerId, ObjectName, ParentKind, PathMatch, PathTable, Port, PortListeners, Precedence,
+    RouteMatch, RouteOrigin, RouteTable, Rule, RuleId, Serves, Snapshot, Split, Timeouts, TlsTermination,
+    WeightedBackend,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -62,14 +62,7 @@ pub fn snapshot(
     let port = Arc::new(Port::new(gateway, frontend.port_key(), listeners));
     let backends = backends.iter().map(|(name, endpoints)| {
         let name = BackendName((*name).into());
-        let backend = Backend {
-            name: name.clone(),
-            protocol: BackendProtocol::Http1,
-            encryption: Encryption::None,
-            affinity: Affinity::None,
-            endpoints: endpoints.to_vec(),
-        };
-        (name.0, Arc::new(backend))
+        (name.0.clone(), Arc::new(Backend::new(name, endpoints.to_vec())))
     });
     let frontends = [(frontend, port)].into();
     Snapshot { generation: 1, frontends, backends: backends.collect(), ..Snapshot::default() }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Affinity, Backend, BackendName, BackendProtocol, Encryption, L4Action, L4Backend, L4Rule, L4Target,
-    Listener, ListenerId, ObjectName, ParentKind, RuleId, ServerNames, Serves, ShardMap, Split,
+    Backend, BackendName, L4Action, L4Backend, L4Rule, L4Target, Listener, ListenerId, ObjectName,
+    ParentKind, RuleId, ServerNames, Serves, ShardMap, Split,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,17 +43,8 @@ pub fn names(rules: &[(&str, &str)]) -> Arc<ServerNames> {
 /// Endpoints by the name of their backend.
 pub fn backends(backends: &[(&str, &[SocketAddr])]) -> ShardMap<Arc<Backend>> {
     let backends = backends.iter().map(|(name, endpoints)| {
-        let (name, protocol) = (BackendName((*name).into()), BackendProtocol::default());
-        (
-            name.0.clone(),
-            Arc::new(Backend {
-                name,
-                protocol,
-                encryption: Encryption::None,
-                affinity: Affinity::None,
-                endpoints: endpoints.to_vec(),
-            }),
-        )
+        let name = BackendName((*name).into());
+        (name.0.clone(), Arc::new(Backend::new(name, endpoints.to_vec())))
     });
     backends.collect()
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Affinity, Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits,
-    Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves,
-    Snapshot, TlsTermination, Unserved,
+    Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits, Listener,
+    ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot,
+    TlsTermination, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -90,13 +90,7 @@ impl World {
     ) {
         let name = backend_name(name);
         self.backends.retain(|other| other.name != name);
-        self.backends.push(Backend {
-            name,
-            protocol,
-            encryption,
-            affinity: Affinity::None,
-            endpoints: endpoints.to_vec(),
-        });
+        self.backends.push(Backend { protocol, encryption, ..Backend::new(name, endpoints.to_vec()) });
     }
 
     /// One echo backend `echo`, and the same rules on a listener for any host, with and without
