@@ -5,11 +5,11 @@ mod class;
 pub(crate) mod dump;
 mod gateway;
 mod listener;
-mod listener_policy;
 mod listener_set;
 mod policy;
 mod route;
 pub(crate) mod summary;
+mod targeted;
 
 use portcullis_api::types::gateways::GatewayStatus;
 use portcullis_api::types::listenersets::ListenerSetStatus;
@@ -24,10 +24,10 @@ pub(crate) use gateway::{
     gateway_status,
 };
 pub(crate) use listener::{ListenerView, Names, Overlap};
-pub(crate) use listener_policy::{TargetVerdict, listener_policy_status};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use policy::{PolicyVerdict, policy_status};
 pub(crate) use route::{ParentVerdict, route_status};
+pub(crate) use targeted::{Effect, TargetVerdict, targeted_status};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Status {

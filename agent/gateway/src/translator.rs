@@ -17,6 +17,7 @@ mod gateways;
 mod generated;
 mod health_checks;
 mod hierarchy;
+mod in_force;
 mod listener_filters;
 mod listeners;
 mod needs;

@@ -185,6 +185,16 @@ impl ClientCertificate {
 }
 
 impl ParentKey {
+    /// `None` for an object that defines no listeners.
+    pub(crate) fn of(object: &ObjectKey) -> Option<Self> {
+        let kind = match object.kind {
+            Kind::Gateway => ParentKind::Gateway,
+            Kind::ListenerSet => ParentKind::ListenerSet,
+            _ => return None,
+        };
+        Some(Self { kind, name: object.name.clone() })
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         match self.kind {
             ParentKind::Gateway => Kind::Gateway,

@@ -4,13 +4,13 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
+use portcullis_api::Kind;
 use portcullis_api::types::listenerpolicies::{ListenerPolicy, ListenerPolicyConnections};
-use portcullis_api::types::shared::PolicyTargetReference;
-use portcullis_api::{GATEWAY_GROUP, Kind, created, generation};
-use portcullis_model::{AddressRange, Budget, BudgetOwner, ClientList, ObjectName, ParentKind};
+use portcullis_model::{AddressRange, Budget, BudgetOwner, ClientList, ObjectName};
 
+use super::declared::Target;
+use crate::listener::ParentKey;
 use crate::{Fault, Reason};
 
 /// The most that a list has. The schema says so, too; the kernel's maps have room for all lists
@@ -19,28 +19,8 @@ const MOST_RANGES: usize = 128;
 /// New connections a second, and at once.
 const MOST_CONNECTIONS: i32 = 1_000_000;
 
-/// An object that defines listeners, or one of these.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Target {
-    pub(crate) kind: ParentKind,
-    pub(crate) name: ObjectName,
-    /// The name of a listener; `None` for all of them.
-    pub(crate) section: Option<Arc<str>>,
-}
-
-/// A policy as it was read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Declared {
-    pub(crate) generation: i64,
-    /// Older ones take precedence.
-    pub(crate) created: i64,
-    pub(crate) targets: Box<[Target]>,
-    /// The faults of `targetRefs` that are none.
-    pub(crate) misnamed: Vec<Fault>,
-    pub(crate) terms: Terms,
-    /// The fault for which no client is let in.
-    pub(crate) fault: Option<Fault>,
-}
+/// A ListenerPolicy as it was read.
+pub(crate) type Declared = super::declared::Declared<Terms>;
 
 /// The say of one policy.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,47 +35,10 @@ struct Rate {
     burst: NonZeroU32,
 }
 
-// === impl Declared ===
-
-impl Declared {
-    pub(crate) fn of(name: &ObjectName, policy: &ListenerPolicy) -> Self {
-        let (mut targets, mut misnamed) = (Vec::new(), Vec::new());
-        for reference in &policy.spec.target_refs {
-            match target(&name.namespace, reference) {
-                Ok(target) if targets.contains(&target) => {}
-                Ok(target) => targets.push(target),
-                Err(fault) => misnamed.push(fault),
-            }
-        }
-        let read = Terms::of(policy);
-        let fault = read.as_ref().err().cloned();
-        Self {
-            generation: generation(&policy.metadata),
-            created: created(&policy.metadata),
-            targets: targets.into(),
-            misnamed,
-            terms: read.unwrap_or_else(|_| Terms::closed()),
-            fault,
-        }
-    }
-}
-
-fn target(namespace: &Arc<str>, reference: &PolicyTargetReference) -> Result<Target, Fault> {
-    let PolicyTargetReference { group, kind, name, section_name } = reference;
-    let kind = match Kind::of(group, kind) {
-        Some(Kind::Gateway) => ParentKind::Gateway,
-        Some(Kind::ListenerSet) => ParentKind::ListenerSet,
-        _ => {
-            let message = format!(
-                "targetRefs: {kind:?} of group {group:?} is no target: name a Gateway or a ListenerSet of group \
-                 {GATEWAY_GROUP}"
-            );
-            return Err(Fault::not_accepted(Reason::TargetNotFound, message));
-        }
-    };
-    let name = ObjectName::new(namespace.clone(), name.as_str());
-    let section = section_name.as_deref().filter(|section| !section.is_empty()).map(Arc::from);
-    Ok(Target { kind, name, section })
+pub(crate) fn declared(name: &ObjectName, policy: &ListenerPolicy) -> Declared {
+    let kinds = [Kind::Gateway, Kind::ListenerSet];
+    let references = &policy.spec.target_refs;
+    Declared::new(&policy.metadata, name, references, &kinds, Terms::of(policy), Terms::closed)
 }
 
 // === impl Terms ===
@@ -131,8 +74,8 @@ impl Terms {
 
     pub(crate) fn budget(&self, target: &Target) -> Option<Budget> {
         let Rate { per_second, burst } = self.rate?;
-        let Target { kind, name, section } = target.clone();
-        let owner = BudgetOwner { kind, name, listener: section };
+        let ParentKey { kind, name } = ParentKey::of(&target.object)?;
+        let owner = BudgetOwner { kind, name, listener: target.section.clone() };
         Some(Budget { owner, per_second, burst })
     }
 }
@@ -152,7 +95,7 @@ impl Rate {
 
 /// Clients that reach an IPv6 socket by IPv4 are seen under their IPv4 addresses: a range of the
 /// mapped ones would be without effect.
-fn ranges(field: &str, texts: &[String]) -> Result<Vec<AddressRange>, String> {
+pub(super) fn ranges(field: &str, texts: &[String]) -> Result<Vec<AddressRange>, String> {
     if texts.len() > MOST_RANGES {
         return Err(format!("{field} has {} entries, {MOST_RANGES} is the most", texts.len()));
     }
@@ -170,6 +113,7 @@ fn ranges(field: &str, texts: &[String]) -> Result<Vec<AddressRange>, String> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::{GATEWAY_GROUP, ObjectKey};
     use serde_json::json;
 
     use super::*;
@@ -177,7 +121,7 @@ mod tests {
     fn declared(spec: serde_json::Value) -> Declared {
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "ListenerPolicy",
             "metadata": {"name": "p"}, "spec": spec});
-        Declared::of(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap())
+        super::declared(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap())
     }
 
     #[test]
@@ -195,8 +139,8 @@ mod tests {
         assert_eq!(
             *declared.targets,
             [
-                Target { kind: ParentKind::Gateway, name: name.clone(), section: None },
-                Target { kind: ParentKind::ListenerSet, name, section: Some("https".into()) },
+                Target::whole(ObjectKey::new(Kind::Gateway, name.clone())),
+                Target { object: ObjectKey::new(Kind::ListenerSet, name), section: Some("https".into()) },
             ]
         );
         assert_eq!(declared.misnamed.len(), 2);
@@ -227,8 +171,7 @@ mod tests {
 
     #[test]
     fn the_burst_is_what_comes_in_a_second_unless_it_is_said() {
-        let target =
-            Target { kind: ParentKind::Gateway, name: ObjectName::new("shop", "web"), section: None };
+        let target = Target::whole(ObjectKey::new(Kind::Gateway, ObjectName::new("shop", "web")));
         let budget = |connections: serde_json::Value| {
             let declared = declared(json!({"targetRefs": [], "connections": connections}));
             let budget = declared.terms.budget(&target).unwrap();

@@ -12,16 +12,16 @@ use portcullis_model::{Admission, ClientRules, ObjectName, ParentKind};
 use super::changes::ChangedObjects;
 use super::gateways::ChangedGateways;
 use super::hierarchy::{ChangedHierarchy, Hierarchy};
+use super::in_force::InForce;
 use super::listeners::ChangedListeners;
 use crate::feedback::Observations;
 use crate::listener::{ListenerKey, ParentKey};
-use crate::policy::listener::{Declared, Target, Terms};
+use crate::policy::declared::Target;
+use crate::policy::listener::{Terms, declared};
 
 #[derive(Debug, Default)]
 pub(super) struct Admissions {
-    policies: BTreeMap<ObjectName, Declared>,
-    /// By target, its policies in order of precedence.
-    by_target: BTreeMap<Target, BTreeSet<(i64, ObjectName)>>,
+    policies: InForce<Terms>,
     /// The terms for all listeners of an object, if there are any.
     of_parents: BTreeMap<ParentKey, Arc<Admission>>,
     /// The terms for listeners that are targets themselves.
@@ -57,13 +57,8 @@ impl Admissions {
         own.unwrap_or(&self.none)
     }
 
-    pub(super) fn policy(&self, name: &ObjectName) -> Option<&Declared> {
-        self.policies.get(name)
-    }
-
-    /// The policy that is in force for a target: the oldest, then the first by name.
-    pub(super) fn in_force(&self, target: &Target) -> Option<&ObjectName> {
-        self.by_target.get(target)?.first().map(|(_, policy)| policy)
+    pub(super) fn policies(&self) -> &InForce<Terms> {
+        &self.policies
     }
 
     /// True if no client is let in anywhere, because there may be policies that cannot be read.
@@ -82,11 +77,12 @@ impl Admissions {
         let mut now_changed = ChangedAdmissions::default();
         for name in changes.objects.of(Kind::ListenerPolicy) {
             let policy = objects.listener_policies.get(name);
-            self.replace(name, policy.map(|policy| Declared::of(name, policy)), &mut targeted);
+            self.policies.replace(name, policy.map(|policy| declared(name, policy)), &mut targeted);
             now_changed.policies.insert(name.clone());
         }
+        let mut targeted: BTreeSet<_> = targeted.iter().filter_map(ParentKey::of).collect();
         for parent in targeted.iter().chain(changes.parents(hierarchy).iter()) {
-            now_changed.policies.extend(self.policies_on(parent).cloned());
+            now_changed.policies.extend(self.policies.policies_on(&parent.object()).cloned());
         }
 
         let are_unread = observations.is_unread(Kind::ListenerPolicy);
@@ -105,41 +101,6 @@ impl Admissions {
         now_changed
     }
 
-    fn replace(&mut self, name: &ObjectName, now: Option<Declared>, targeted: &mut BTreeSet<ParentKey>) {
-        if let Some(before) = self.policies.remove(name) {
-            for target in &before.targets {
-                if let Some(policies) = self.by_target.get_mut(target) {
-                    policies.remove(&(before.created, name.clone()));
-                    if policies.is_empty() {
-                        self.by_target.remove(target);
-                    }
-                }
-            }
-            targeted.extend(before.targets.iter().map(parent_of));
-        }
-        if let Some(now) = now {
-            for target in &now.targets {
-                let policies = self.by_target.entry(target.clone()).or_default();
-                policies.insert((now.created, name.clone()));
-                targeted.insert(parent_of(target));
-            }
-            self.policies.insert(name.clone(), now);
-        }
-    }
-
-    /// The targets that an object is, and those that its listeners are.
-    fn targets_at(&self, parent: &ParentKey) -> impl Iterator<Item = &Target> {
-        let first = whole(parent);
-        let targets = self.by_target.range(first..).map(|(target, _)| target);
-        targets.take_while(move |target| (target.kind, &target.name) == (parent.kind, &parent.name))
-    }
-
-    /// The policies on an object, or on listeners of it.
-    pub(super) fn policies_on(&self, parent: &ParentKey) -> impl Iterator<Item = &ObjectName> {
-        let targets = self.targets_at(parent).filter_map(|target| self.by_target.get(target));
-        targets.flatten().map(|(_, policy)| policy)
-    }
-
     fn compose(&mut self, parent: &ParentKey, hierarchy: &Hierarchy) {
         let gateway = hierarchy.gateway_of(parent).cloned();
         let gateway = gateway.map(|name| ParentKey { kind: ParentKind::Gateway, name });
@@ -151,12 +112,13 @@ impl Admissions {
 
         let before = self.of_listeners.range((parent.clone(), Arc::from(""))..);
         let before = before.map(|(listener, _)| listener).take_while(|(holder, _)| holder == parent);
-        let targets = self.targets_at(parent).filter_map(|target| target.section.clone());
+        let object = parent.object();
+        let targets = self.policies.targets_at(&object).filter_map(|target| target.section.clone());
         let now = targets.map(|section| (parent.clone(), section));
         let listeners: BTreeSet<ListenerKey> = before.cloned().chain(now).collect();
         for listener in listeners {
             let own = Target { section: Some(listener.1.clone()), ..whole(parent) };
-            let is_target = gateway.is_some() && self.by_target.contains_key(&own);
+            let is_target = gateway.is_some() && self.policies.on(&own).is_some();
             let levels: Vec<_> = std::iter::once(own).chain(levels.iter().cloned()).collect();
             let now = if is_target { self.terms(&levels) } else { None };
             put(&mut self.of_listeners, &listener, now, None);
@@ -166,7 +128,7 @@ impl Admissions {
     /// The terms of all levels, from the listener's own on; `None` if there are none.
     fn terms(&self, levels: &[Target]) -> Option<Admission> {
         let unread = Terms::closed();
-        let of_level = |target| self.policies.get(self.in_force(target)?).map(|it| (target, &it.terms));
+        let of_level = |target| self.policies.terms(target).map(|(_, terms)| (target, terms));
         let terms: Vec<_> = levels.iter().filter_map(of_level).collect();
         let budgets = terms.iter().filter_map(|(target, terms)| terms.budget(target)).collect::<Vec<_>>();
         let lists = terms.iter().filter_map(|(_, terms)| terms.clients());
@@ -179,12 +141,7 @@ impl Admissions {
 
 /// The object as a target.
 pub(super) fn whole(parent: &ParentKey) -> Target {
-    Target { kind: parent.kind, name: parent.name.clone(), section: None }
-}
-
-/// The object that a target is, or is part of.
-pub(super) fn parent_of(target: &Target) -> ParentKey {
-    ParentKey { kind: target.kind, name: target.name.clone() }
+    Target::whole(parent.object())
 }
 
 /// Keeps what is there if it is the same, and shares what `other` is if that is.

@@ -174,15 +174,10 @@ fn members(gateway: &ObjectName, hierarchy: &Hierarchy) -> impl Iterator<Item = 
 /// The ListenerPolicies on an object with listeners, and on the Gateway that has those: they say
 /// whether some of them are programmed.
 fn policies_on(key: &ObjectKey, view: View<'_>) -> Vec<ObjectKey> {
-    let kind = match key.kind {
-        Kind::Gateway => ParentKind::Gateway,
-        Kind::ListenerSet => ParentKind::ListenerSet,
-        _ => return Vec::new(),
-    };
-    let parent = ParentKey { kind, name: key.name.clone() };
-    let above = view.hierarchy.gateway_of(&parent);
-    let above = above.map(|name| ParentKey { kind: ParentKind::Gateway, name: name.clone() });
-    let policies = above.iter().chain([&parent]).flat_map(|holder| view.admissions.policies_on(holder));
+    let Some(parent) = ParentKey::of(key) else { return Vec::new() };
+    let above = view.hierarchy.gateway_of(&parent).map(gateway_key);
+    let policies = view.admissions.policies();
+    let policies = above.iter().chain([key]).flat_map(|holder| policies.policies_on(holder));
     policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())).collect()
 }
 

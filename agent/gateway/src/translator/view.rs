@@ -2,11 +2,12 @@
 //! follow from it. Here stands what an object's status should say, and what no status can say; it
 //! does not know what was published before.
 
-mod admissions;
+mod listener_policies;
 mod parents;
 mod policies;
 mod problems;
 mod routes;
+mod targets;
 
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, ParentKind};

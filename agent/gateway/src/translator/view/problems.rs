@@ -22,7 +22,10 @@ impl<'s> View<'s> {
                 missing.chain(self.duplicates(&set)).collect()
             }
             Kind::EndpointSlice => self.slice_problems(&key.name),
-            Kind::ListenerPolicy => self.listener_policy_problems(&key.name),
+            Kind::ListenerPolicy => {
+                let policy = self.admissions.policies().get(&key.name);
+                policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
+            }
             kind if kind.is_route() => self.route_problems(key),
             _ => Vec::new(),
         }

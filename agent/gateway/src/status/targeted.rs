@@ -1,35 +1,34 @@
-//! Status of ListenerPolicies: one entry per target (GEP-713). No more can be in `targetRefs` than
-//! in `status.ancestors`.
+//! Status of own policies: one entry per target (GEP-713). No more can be in `targetRefs` than in
+//! `status.ancestors`.
 
 use portcullis_api::types::shared::{ParentReference, PolicyAncestorStatus, PolicyStatus};
 
 use crate::conditions::Conditions;
-use crate::listener::ParentKey;
-use crate::policy::listener::Target;
+use crate::policy::declared::Target;
 use crate::{ConditionType, Fault, Reason};
 
 /// A target with what became of the policy there.
 pub(crate) struct TargetVerdict<'t> {
     pub(crate) target: &'t Target,
     pub(crate) refusal: Option<Fault>,
-    /// True if a listener that the target covers is programmed.
-    pub(crate) is_served: bool,
+    pub(crate) effect: Effect,
 }
 
-/// The places at which the data plane enforces a policy. What kernel programs refuse earlier, they
-/// refuse by the same terms; which do is different on each node, and `portcullis status` there
-/// tells.
-const ENFORCED: &str = "enforced by every agent, in user space at the latest: clients and connections at accept, else after the \
-    ClientHello or at the request, datagrams as they come; kernel programs of a node may refuse them earlier";
+/// What is enforced of a policy that is accepted at a target.
+pub(crate) enum Effect {
+    /// All of it, with the places where.
+    Enforced(&'static str),
+    /// Nothing that it covers is served, so that there is nothing to enforce.
+    Nothing(Fault),
+}
 
-pub(crate) fn listener_policy_status(
+pub(crate) fn targeted_status(
     generation: i64,
     verdicts: &[TargetVerdict<'_>],
     controller_name: &str,
 ) -> PolicyStatus {
     let ancestors = verdicts.iter().map(|verdict| {
-        let Target { kind, name, section } = verdict.target.clone();
-        let object = ParentKey { kind, name }.object();
+        let Target { object, section } = verdict.target;
         PolicyAncestorStatus {
             ancestor_ref: ParentReference {
                 group: Some(object.kind.group().to_owned()),
@@ -46,6 +45,17 @@ pub(crate) fn listener_policy_status(
     PolicyStatus { ancestors: ancestors.collect() }
 }
 
+// === impl Effect ===
+
+impl Effect {
+    /// `covered` names what there is none of.
+    pub(crate) fn nothing(covered: &str) -> Self {
+        let message =
+            format!("no {covered} is programmed, so that there is nothing to enforce: see their conditions");
+        Self::Nothing(Fault::not_programmed(Reason::NoListener, message))
+    }
+}
+
 // === impl TargetVerdict ===
 
 impl TargetVerdict<'_> {
@@ -53,10 +63,10 @@ impl TargetVerdict<'_> {
         let mut conditions = Conditions::new(generation);
         conditions.check(ConditionType::Accepted, self.refusal.as_ref());
         if self.refusal.is_none() {
-            let message = "no listener of the target is programmed, so that there is nothing to enforce: see their conditions";
-            let fault = Fault::not_programmed(Reason::NoListener, message);
-            let fault = (!self.is_served).then_some(fault);
-            conditions.check_or(ConditionType::Programmed, fault.as_ref(), ENFORCED);
+            match &self.effect {
+                Effect::Enforced(places) => conditions.check_or(ConditionType::Programmed, None, *places),
+                Effect::Nothing(fault) => conditions.bad(ConditionType::Programmed, fault),
+            }
         }
         conditions
     }

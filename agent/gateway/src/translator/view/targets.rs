@@ -1,0 +1,129 @@
+//! Targets of own policies, as they are to this controller: what every kind of policy says of them
+//! in its status, and as problems.
+
+use portcullis_api::{Kind, ObjectKey};
+use portcullis_model::{ObjectName, ParentKind};
+
+use super::View;
+use crate::listener::ParentKey;
+use crate::policy::declared::{Declared, Target};
+use crate::status::{Effect, Status, TargetVerdict, targeted_status};
+use crate::translator::hierarchy::Attachment;
+use crate::translator::in_force::InForce;
+use crate::{Fault, Reason};
+
+/// The relation of a target to this controller.
+pub(super) enum Found {
+    /// Another controller's, or one of an object that is.
+    Foreign,
+    Missing(Fault),
+    Ours,
+}
+
+impl View<'_> {
+    /// The status of a policy of `kind`; `None` if all its targets are other controllers'.
+    pub(super) fn targeted_status<T>(
+        self,
+        kind: Kind,
+        name: &ObjectName,
+        policies: &InForce<T>,
+        effect: impl Fn(&Target) -> Effect,
+    ) -> Option<Status> {
+        let policy = policies.get(name)?;
+        let verdicts = policy.targets.iter().filter_map(|target| {
+            let refusal = match self.find(target) {
+                Found::Foreign => return None,
+                Found::Missing(fault) => Some(fault),
+                Found::Ours => superseded(kind, name, policies.on(target)).or_else(|| policy.fault.clone()),
+            };
+            Some(TargetVerdict { target, refusal, effect: effect(target) })
+        });
+        let verdicts: Vec<_> = verdicts.collect();
+        let status = targeted_status(policy.generation, &verdicts, &self.settings.controller_name);
+        (!verdicts.is_empty()).then_some(Status::Policy(status))
+    }
+
+    /// Targets that no entry of the status can be about.
+    pub(super) fn targets_left_out<T>(self, policy: &Declared<T>) -> Vec<String> {
+        let misnamed = policy.misnamed.iter().map(|fault| fault.message.clone());
+        let foreign = policy.targets.iter().filter(|target| matches!(self.find(target), Found::Foreign));
+        let foreign = foreign.map(|target| {
+            let object = &target.object;
+            format!("targetRefs: the policy is without effect on {object}, which is not this controller's")
+        });
+        misnamed.chain(foreign).collect()
+    }
+
+    fn find(self, target: &Target) -> Found {
+        let object = &target.object;
+        if self.objects.get(object).is_none() {
+            return missing(format!("targetRefs: there is no {object}"));
+        }
+        match ParentKey::of(object) {
+            Some(parent) => self.find_parent(&parent, target),
+            None => self.find_other(object, target),
+        }
+    }
+
+    fn find_parent(self, parent: &ParentKey, target: &Target) -> Found {
+        let attachment = self.hierarchy.get(parent).map(|node| &node.attachment);
+        let is_foreign_set =
+            parent.kind == ParentKind::ListenerSet && attachment == Some(&Attachment::Foreign);
+        let Some(declared) = self.listeners.get(parent).filter(|_| !is_foreign_set) else {
+            return Found::Foreign;
+        };
+        let names: Vec<_> = declared.listeners.iter().map(|listener| &*listener.name).collect();
+        find_section(target, "listener", &names)
+    }
+
+    /// A Service's sections are its ports.
+    fn find_other(self, object: &ObjectKey, target: &Target) -> Found {
+        let service = self.objects.services.get(&object.name).filter(|_| object.kind == Kind::Service);
+        let ports = service.iter().filter_map(|service| service.spec.as_ref());
+        let ports = ports.flat_map(|spec| spec.ports.iter().flatten());
+        let names: Vec<_> = ports.filter_map(|port| port.name.as_deref()).collect();
+        find_section(target, "port", &names)
+    }
+
+    /// True if a listener that the target covers is programmed.
+    pub(super) fn is_any_served(self, target: &Target) -> bool {
+        let Some(parent) = &ParentKey::of(&target.object) else { return false };
+        let section = &target.section;
+        let Some((gateway, merged)) = self.gateway_of(parent) else { return false };
+        let is_root = parent.kind == ParentKind::Gateway && parent.name == *gateway;
+        let children = self.hierarchy.children(gateway).filter(|_| is_root && section.is_none());
+        std::iter::once(parent).chain(children).any(|holder| {
+            let declared = self.listeners.get(holder).into_iter().flat_map(|it| &it.listeners);
+            let mut judged = declared.zip(self.gateways.acceptances(holder));
+            judged.any(|(listener, acceptance)| {
+                section.as_ref().is_none_or(|section| listener.name == *section)
+                    && acceptance.is_accepted()
+                    && self.hindrance(gateway, merged, listener.port).is_none()
+                    && self.unserved(gateway, holder, listener).is_empty()
+            })
+        })
+    }
+}
+
+fn missing(message: String) -> Found {
+    Found::Missing(Fault::not_accepted(Reason::TargetNotFound, message))
+}
+
+fn find_section(target: &Target, what: &str, names: &[&str]) -> Found {
+    let Some(section) = target.section.as_deref() else { return Found::Ours };
+    if names.contains(&section) {
+        return Found::Ours;
+    }
+    let there = if names.is_empty() { "it has none".to_owned() } else { names.join(", ") };
+    missing(format!("targetRefs: {} has no {what} {section}; there are: {there}", target.object))
+}
+
+/// The fault of a policy on a target that an older one is in force for.
+fn superseded(kind: Kind, name: &ObjectName, in_force: Option<&ObjectName>) -> Option<Fault> {
+    let in_force = in_force.filter(|in_force| *in_force != name)?;
+    let message = format!(
+        "{kind} {in_force} is in force for the same target (the oldest is, then the first by name); this one is without \
+         effect on it: merge them, or choose another target"
+    );
+    Some(Fault::not_accepted(Reason::Conflicted, message))
+}
