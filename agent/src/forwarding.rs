@@ -330,6 +330,7 @@ mod tests {
             serves: Serves::Tcp(Arc::new(rule)),
             admission: Arc::default(),
             filters: Arc::default(),
+            policy: None,
         };
         let frontend = FrontendKey::tcp(at.parse().unwrap());
         let listeners = PortListeners::of(Arc::new(listener));

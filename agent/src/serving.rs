@@ -300,7 +300,14 @@ mod tests {
             name: name.into(),
         };
         let hostname = HostPattern::parse(name).unwrap();
-        Arc::new(Listener { id, hostname, serves, admission: Arc::new(admission), filters: Arc::default() })
+        Arc::new(Listener {
+            id,
+            hostname,
+            serves,
+            admission: Arc::new(admission),
+            filters: Arc::default(),
+            policy: None,
+        })
     }
 
     fn served(key: PortKey, listeners: Vec<Arc<Listener>>) -> Served {

@@ -30,6 +30,7 @@ use crate::types::listenersets::ListenerSet;
 use crate::types::referencegrants::ReferenceGrant;
 use crate::types::tcproutes::TcpRoute;
 use crate::types::tlsroutes::TlsRoute;
+use crate::types::trafficpolicies::TrafficPolicy;
 use crate::types::udproutes::UdpRoute;
 
 use kind::Row;
@@ -274,6 +275,9 @@ kinds! { $
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     ListenerPolicy(ListenerPolicy) in listener_policies:
         "ListenerPolicy" "listenerpolicies" of OWN_GROUP ["v1alpha1"],
+        Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    TrafficPolicy(TrafficPolicy) in traffic_policies:
+        "TrafficPolicy" "trafficpolicies" of OWN_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     ReferenceGrant(ReferenceGrant) in reference_grants:
         "ReferenceGrant" "referencegrants" of GATEWAY_GROUP ["v1", "v1beta1", "v1alpha2"],

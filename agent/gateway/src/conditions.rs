@@ -10,6 +10,13 @@ pub(crate) struct Conditions {
     pub(crate) list: Vec<Condition>,
 }
 
+/// The policies of one kind that apply to an object, as its owner may read it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Affected {
+    pub(crate) r#type: ConditionType,
+    pub(crate) policies: String,
+}
+
 /// Says a fault that is none of the whole, where the condition that it is of reports none.
 pub(crate) fn make_partial(conditions: &mut [Condition], fault: &Fault) {
     let (r#type, good) = (fault.condition.as_str(), fault.condition.good_reason().as_str());
@@ -63,10 +70,9 @@ impl Conditions {
     }
 
     /// Says that policies apply, if they do.
-    pub(crate) fn affected(&mut self, by: Option<&str>) {
-        if let Some(by) = by {
-            let r#type = ConditionType::ListenerPolicyAffected;
-            self.push(r#type, ConditionStatus::True, Reason::PolicyAffected, by);
+    pub(crate) fn affected(&mut self, by: &[Affected]) {
+        for Affected { r#type, policies } in by {
+            self.push(*r#type, ConditionStatus::True, Reason::PolicyAffected, policies.as_str());
         }
     }
 

@@ -1,5 +1,5 @@
 use portcullis_api::{Change, Kind, Object, ObjectKey};
-use portcullis_model::{FrontendKey, ParentKind};
+use portcullis_model::{FrontendKey, ParentKind, PolicyState};
 use serde_json::{Value, json};
 
 use super::*;
@@ -92,6 +92,26 @@ fn a_policy_is_programmed_where_a_listener_of_its_target_is() {
     for namespace in ["infra", "shop"] {
         assert_eq!(turned[&key(namespace)], before[&key(namespace)]);
     }
+}
+
+/// There may be one about any listener.
+#[test]
+fn traffic_policies_that_cannot_be_read_let_no_request_pass() {
+    let (mut translator, _) = translator(&[80]);
+    let closed = |translator: &Translator| -> Vec<bool> {
+        let ports = translator.snapshot().frontends.values();
+        let levels = |policy: &portcullis_model::TrafficPolicy| {
+            policy.levels.iter().any(|level| level.protection.state == PolicyState::Closed)
+        };
+        let listeners = ports.flat_map(|port| port.listeners.iter().cloned().collect::<Vec<_>>());
+        listeners.map(|listener| listener.policy.as_deref().is_some_and(levels)).collect()
+    };
+    let turned = changed(&mut translator, Feedback::Unread([Kind::TrafficPolicy].into()));
+    assert_eq!(closed(&translator), [true, true]);
+    let said = programmed(&turned[&gateway()].to_json()["listeners"][0]);
+    assert!(said.starts_with("False Pending: the agents cannot read TrafficPolicies"), "{said}");
+    changed(&mut translator, Feedback::Unread(BTreeSet::new()));
+    assert_eq!(closed(&translator), [false, false]);
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub(crate) mod backend_tls;
 pub(crate) mod declared;
 pub(crate) mod frontend_tls;
 pub(crate) mod listener;
+mod rate_limit;
+pub(crate) mod traffic;
 
 use portcullis_api::types::gateways::{Gateway, GatewayTlsFrontend};
 use portcullis_api::types::shared::{FrontendTls, FrontendTlsValidation};

@@ -60,6 +60,8 @@ names! {
         InsecureFrontendValidationMode,
         /// Gateways, ListenerSets and listeners that are held to ListenerPolicies (GEP-713).
         ListenerPolicyAffected in "portcullis.dev",
+        /// The same for TrafficPolicies; routes, too.
+        TrafficPolicyAffected in "portcullis.dev",
     }
 }
 
@@ -177,7 +179,8 @@ impl ConditionType {
             Self::Conflicted | Self::NotSupported | Self::PartiallyInvalid => Polarity::Negative,
             Self::InsecureFrontendValidationMode
             | Self::OverlappingTLSConfig
-            | Self::ListenerPolicyAffected => Polarity::Neutral,
+            | Self::ListenerPolicyAffected
+            | Self::TrafficPolicyAffected => Polarity::Neutral,
         }
     }
 
@@ -193,7 +196,7 @@ impl ConditionType {
             Self::DefaultGateway => Reason::DefaultGateway,
             Self::NotSupported => Reason::Supported,
             Self::SupportedVersion => Reason::SupportedVersion,
-            Self::ListenerPolicyAffected => Reason::PolicyAffected,
+            Self::ListenerPolicyAffected | Self::TrafficPolicyAffected => Reason::PolicyAffected,
         }
     }
 
@@ -209,7 +212,7 @@ impl ConditionType {
             Self::NotSupported => "Everything is supported.",
             Self::InsecureFrontendValidationMode => "Clients need valid certificates.",
             Self::SupportedVersion => "The installed CRDs are of a release that is supported.",
-            Self::ListenerPolicyAffected => "No policy applies.",
+            Self::ListenerPolicyAffected | Self::TrafficPolicyAffected => "No policy applies.",
         }
     }
 

@@ -85,6 +85,8 @@ pub struct ParsedRoute {
 #[derive(Clone, Debug)]
 pub struct ParsedRule {
     pub id: Arc<RuleId>,
+    /// Rules of other child routes that were joined with this one (GEP-1058).
+    pub joined: Vec<Arc<RuleId>>,
     /// The alternatives that are valid. Of an invalid rule they own their traffic still, and fail
     /// it. None of a rule for connections or datagrams.
     pub matches: Vec<Arc<RouteMatch>>,

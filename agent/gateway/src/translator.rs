@@ -32,6 +32,7 @@ mod shared_names;
 mod snapshot;
 mod statuses;
 mod tables;
+mod traffic_policies;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,7 @@ use shared_names::SharedNames;
 use snapshot::NextSnapshot;
 use statuses::Statuses;
 use tables::Tables;
+use traffic_policies::TrafficPolicies;
 use view::View;
 
 pub use needs::ChangedNeeds;
@@ -123,6 +125,7 @@ struct Stages {
     owners: Owners,
     gateways: Gateways,
     admissions: Admissions,
+    traffic: TrafficPolicies,
     policies: Policies,
     filters: ListenerFilters,
     defaults: DefaultGateways,
@@ -161,6 +164,7 @@ impl Translator {
             owners,
             gateways,
             admissions,
+            traffic,
             policies,
             filters,
             defaults,
@@ -193,15 +197,17 @@ impl Translator {
             gateways: &merged,
         };
         let admitted = admissions.update(changes, hierarchy, objects, observations);
+        let protected = traffic.update(&changed, hierarchy, objects, observations);
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
-        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
+        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
+        affected.extend(routes.retargeted(&protected.routes));
         let redefaulted = defaults.update(&judged, listeners, objects);
         if !redefaulted.gateways.is_empty() {
             affected.extend(parsed.defaulted().cloned());
@@ -223,12 +229,13 @@ impl Translator {
         // What is served: tables into listeners, these into ports, and ports on addresses.
         let sources = tables::Sources { listeners, routes, conflicts };
         let rebuilt = tables.update(reattached, &turned, &judged, sources);
-        let sources = ports::Sources { listeners, hierarchy, gateways, admissions, filters, tables };
+        let sources = ports::Sources { listeners, hierarchy, gateways, admissions, traffic, filters, tables };
         let changes = ports::Changes {
             listeners: &judged,
             hierarchy: &attached,
             gateways: &merged,
             admissions: &admitted,
+            traffic: &protected,
             filters: &refiltered,
             tables: &rebuilt,
         };
@@ -260,6 +267,7 @@ impl Translator {
             hierarchy: &attached,
             gateways: &merged,
             admissions: &admitted,
+            traffic: &protected,
             defaults: &redefaulted,
             filters: &refiltered,
             routes: statuses,
@@ -352,6 +360,7 @@ impl Stages {
             hierarchy,
             gateways,
             admissions,
+            traffic,
             policies,
             filters,
             defaults,
@@ -372,6 +381,7 @@ impl Stages {
             hierarchy,
             gateways,
             admissions,
+            traffic,
             policies,
             filters,
             defaults,

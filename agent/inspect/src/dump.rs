@@ -15,7 +15,7 @@ use portcullis_model::{
 use serde_json::{Map, Value, json};
 
 use crate::served::ServedListener;
-use crate::text::budget_text;
+use crate::text::{budget_text, policy_texts};
 
 /// The snapshot as YAML, without keys.
 pub fn dump(snapshot: &Snapshot) -> String {
@@ -158,6 +158,9 @@ fn dump_listener(listener: &Listener) -> Value {
     if !listener.filters.is_empty() {
         value.insert("filters".to_owned(), json!(listener.filters));
     }
+    if let Some(policy) = &listener.policy {
+        value.insert("policies".to_owned(), json!(policy_texts(policy)));
+    }
     Value::Object(value)
 }
 
@@ -265,6 +268,9 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
     }
     if let Some(session) = &rule.session {
         value.insert("session".to_owned(), dump_session(session));
+    }
+    if let Some(policy) = &rule.policy {
+        value.insert("policies".to_owned(), json!(policy_texts(policy)));
     }
     let (name, action) = match &rule.action {
         Action::Forward(split) => ("forward", split.backends().iter().map(dump_http_backend).collect()),

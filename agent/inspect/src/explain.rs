@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use portcullis_model::{
     Action, Admission, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead,
-    RouteTable, Rule, Selected, Serves, Snapshot,
+    RouteTable, Rule, Selected, Serves, Snapshot, TrafficPolicy,
 };
 
 use crate::served::ServedListener;
@@ -244,6 +244,7 @@ impl Answer<'_> {
         for budget in budgets {
             self.line("budget", &format!("{}; more are refused", text::budget_text(budget)));
         }
+        self.policies(listener.policy.as_deref());
         if !listener.filters.is_empty() {
             let filters = serde_json::to_string(&listener.filters);
             let filters = filters.unwrap_or_else(|error| format!("cannot be shown: {error}"));
@@ -264,7 +265,14 @@ impl Answer<'_> {
         self.others(&candidates)
     }
 
+    fn policies(&mut self, policy: Option<&TrafficPolicy>) {
+        for text in policy.into_iter().flat_map(text::policy_texts) {
+            self.line("policy", &text);
+        }
+    }
+
     fn action(&mut self, rule: &Rule) {
+        self.policies(rule.policy.as_deref());
         if !rule.filters.is_empty() {
             let filters = serde_json::to_string(&rule.filters);
             self.line("filters", &filters.unwrap_or_else(|error| format!("cannot be shown: {error}")));

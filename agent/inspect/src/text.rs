@@ -1,8 +1,9 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Retry,
-    RouteMatch, Rule, SessionCarrier, SessionPersistence, Split, ValueMatch, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Level,
+    PolicyState, Protection, Retry, RouteMatch, Rule, SessionCarrier, SessionPersistence, Split,
+    TrafficPolicy, ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -99,6 +100,21 @@ pub(crate) fn clients_of_level(level: &ClientList) -> String {
     };
     let texts = [list("of", &level.allow), list("none of", &level.deny)];
     texts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// A line for each level.
+pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
+    let text = |level: &Level| {
+        let Protection { state, clients, most_body_bytes, rate_limits, .. } = &*level.protection;
+        let closed = (*state == PolicyState::Closed)
+            .then(|| "not valid, no request passes: see its status".to_owned());
+        let clients = clients.as_ref().map(|clients| format!("clients {}", clients_text(clients)));
+        let bodies = most_body_bytes.map(|most| format!("bodies up to {most} bytes"));
+        let limits = rate_limits.iter().map(ToString::to_string);
+        let texts: Vec<_> = [closed, clients, bodies].into_iter().flatten().chain(limits).collect();
+        format!("{level}: {}", texts.join("; "))
+    };
+    policy.levels.iter().map(text).collect()
 }
 
 fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {

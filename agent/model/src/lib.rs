@@ -26,6 +26,7 @@ mod name;
 mod parent_kind;
 mod port;
 mod precedence;
+mod rate_limit;
 mod request;
 mod route;
 mod scheme;
@@ -34,6 +35,7 @@ mod session;
 mod shard;
 mod snapshot;
 mod table;
+mod traffic_policy;
 mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
@@ -56,6 +58,7 @@ pub use name::ObjectName;
 pub use parent_kind::ParentKind;
 pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
+pub use rate_limit::{Period, RateKey, RateLimit};
 pub use request::RequestHead;
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
@@ -67,4 +70,5 @@ pub use session::{CookieLifetime, SessionCarrier, SessionCookie};
 pub use shard::ShardMap;
 pub use snapshot::Snapshot;
 pub use table::{Entry, Found, PathTable, RouteTable};
+pub use traffic_policy::{Level, PolicyState, Protection, TrafficPolicy};
 pub use unserved::Unserved;

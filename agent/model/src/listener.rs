@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     Admission, Certificate, ExternalAuth, Failure, HostPattern, L4Rule, ObjectName, ParentKind, RouteTable,
-    ServerNames,
+    ServerNames, TrafficPolicy,
 };
 
 /// Names are unique only within the object that defines the listener, so all four parts are needed.
@@ -32,6 +32,8 @@ pub struct Listener {
     pub admission: Arc<Admission>,
     /// Requests pass these, in order, before a route is looked for.
     pub filters: Arc<[ListenerFilter]>,
+    /// Requests have to meet it before they pass the filters.
+    pub policy: Option<Arc<TrafficPolicy>>,
 }
 
 /// The service that a listener gives to the traffic it takes.
@@ -110,6 +112,7 @@ impl PartialEq for Listener {
             && self.hostname == other.hostname
             && self.admission == other.admission
             && self.filters == other.filters
+            && self.policy == other.policy
     }
 }
 

@@ -216,7 +216,7 @@ mod tests {
             ListenerId { parent: gateway.clone(), gateway, kind: ParentKind::Gateway, name: hostname.into() };
         let hostname = HostPattern::parse(hostname).unwrap_or(HostPattern::Any);
         let admission = Arc::new(Admission { clients: clients.map(Arc::new), ..Admission::default() });
-        Arc::new(Listener { id, hostname, serves, admission, filters: Arc::default() })
+        Arc::new(Listener { id, hostname, serves, admission, filters: Arc::default(), policy: None })
     }
 
     fn https(hostname: &str) -> Arc<Listener> {

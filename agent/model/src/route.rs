@@ -9,7 +9,7 @@ use http::{HeaderName, Method, StatusCode};
 use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
-use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead, SessionCarrier};
+use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead, SessionCarrier, TrafficPolicy};
 
 /// One alternative of a rule's `matches`; all parts must hold.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub struct Rule {
     pub retry: Option<Box<Retry>>,
     /// Boxed: few rules have sessions.
     pub session: Option<Box<SessionPersistence>>,
+    /// Holds beside that of the listener.
+    pub policy: Option<Arc<TrafficPolicy>>,
 }
 
 /// Session persistence (GEP-1619): a client's further requests go to the endpoint that answered its

@@ -105,6 +105,7 @@ fn entry(matches: RouteMatch, created: i64, name: usize, index: usize) -> Entry 
         timeouts: Timeouts::default(),
         retry: None,
         session: None,
+        policy: None,
     };
     Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
 }

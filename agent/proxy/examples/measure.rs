@@ -133,6 +133,7 @@ fn frontend(address: SocketAddr, serves: Serves) -> (FrontendKey, Arc<Port>) {
         serves,
         admission: Arc::default(),
         filters: Arc::default(),
+        policy: None,
     }));
     let frontend = FrontendKey::tcp(address);
     let gateway = Arc::new(Gateway::new(gateway));
@@ -154,6 +155,7 @@ fn entry(index: usize, backend: &BackendName) -> Entry {
         timeouts: Timeouts::default(),
         retry: None,
         session: None,
+        policy: None,
     };
     Entry {
         precedence: Precedence::of(&matches, &origin, 0, 0),

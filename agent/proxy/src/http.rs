@@ -19,6 +19,8 @@ pub(crate) mod headers;
 pub(crate) mod loops;
 pub(crate) mod path;
 pub(crate) mod plan;
+pub(crate) mod policy;
+pub(crate) mod rate_limit;
 pub(crate) mod request_id;
 pub(crate) mod router;
 pub(crate) mod service;

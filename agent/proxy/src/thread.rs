@@ -39,6 +39,7 @@ use crate::http::auth::Authorizer;
 use crate::http::connection;
 use crate::http::forward::Forwarder;
 use crate::http::headers::Via;
+use crate::http::rate_limit::{RateLimits, SharedRateLimits};
 use crate::http::router::Router;
 use crate::http::service::Service;
 use crate::http::session::Sessions;
@@ -67,6 +68,7 @@ pub(crate) enum Command {
 pub(crate) struct Shared {
     connections: SharedCounts,
     pub(crate) budgets: SharedBudgets,
+    rate_limits: SharedRateLimits,
     sessions: SessionCount,
     /// As long as there are none that all agents have.
     keys: Arc<KeyRing>,
@@ -182,7 +184,7 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, budgets, sessions, keys, hops } = shared;
+        let Shared { connections, budgets, rate_limits, sessions, keys, hops } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -232,6 +234,7 @@ impl Core {
             via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
             sessions: http_sessions.clone(),
+            rate_limits: Rc::new(RateLimits::new(rate_limits)),
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);

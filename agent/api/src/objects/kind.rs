@@ -230,7 +230,8 @@ mod tests {
                 "TCPRoute",
                 "UDPRoute",
                 "BackendTLSPolicy",
-                "ListenerPolicy"
+                "ListenerPolicy",
+                "TrafficPolicy"
             ]
         );
     }

@@ -14,5 +14,6 @@ pub mod referencegrants;
 pub mod shared;
 pub mod tcproutes;
 pub mod tlsroutes;
+pub mod trafficpolicies;
 pub mod udproutes;
 pub mod xmeshes;

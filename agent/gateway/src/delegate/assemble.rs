@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use portcullis_model::{HostPattern, RuleId};
+use portcullis_model::HostPattern;
 
 use super::Ephemeral;
 use crate::route::{Draft, ParsedRoute, ParsedRule};
@@ -21,15 +21,13 @@ pub(super) struct Item {
     pub(super) rule: ParsedRule,
     /// The weight of the reference that named the child.
     pub(super) share: Option<u32>,
-    /// Rules that were joined with this one.
-    pub(super) further: Vec<Arc<RuleId>>,
 }
 
 // === impl Item ===
 
 impl Item {
     pub(super) fn new(hostnames: &Arc<[HostPattern]>, draft: Draft, rule: ParsedRule) -> Self {
-        Self { hostnames: hostnames.clone(), draft, rule, share: None, further: Vec::new() }
+        Self { hostnames: hostnames.clone(), draft, rule, share: None }
     }
 
     pub(super) fn compiled(&self) -> usize {

@@ -169,7 +169,7 @@ fn shadowed(items: &[Arc<Item>]) -> BTreeSet<&ObjectName> {
             taken.extend(&*item.hostnames);
             takes |= taken.len() > known;
         }
-        let sources = std::iter::once(&item.rule.id).chain(&item.further);
+        let sources = std::iter::once(&item.rule.id).chain(&item.rule.joined);
         for source in sources.filter(|source| source.parent.is_some()) {
             bound.insert(&*source.route);
             if takes {

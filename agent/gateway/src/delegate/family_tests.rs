@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use http::Method;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::{Change, Object, Objects};
-use portcullis_model::{Action, BackendTarget, Entry, PathTable, RequestHead, RouteTable};
+use portcullis_model::{
+    Action, BackendTarget, Entry, PathTable, RequestHead, RouteTable, RuleId, TrafficPolicy,
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -55,6 +57,9 @@ impl Resolver for World {
         Some(&self.service)
     }
     fn served_gateway(&self, _: &Service) -> Option<ObjectName> {
+        None
+    }
+    fn traffic_policy(&self, _: &RuleId, _: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
         None
     }
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {

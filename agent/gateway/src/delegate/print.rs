@@ -147,7 +147,7 @@ impl Ephemeral {
         let kind = self.route.key.kind;
         let mut lines = String::new();
         for (at, item) in self.items.iter().enumerate() {
-            let further: String = item.further.iter().map(|id| format!(" + {id}")).collect();
+            let further: String = item.rule.joined.iter().map(|id| format!(" + {id}")).collect();
             lines += &format!("rules[{at}]: {}{further}\n", item.rule.id);
             for (place, to) in item.refused(kind, grants) {
                 let service = ObjectName::new(to.namespace.clone(), to.name.clone());

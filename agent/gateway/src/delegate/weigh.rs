@@ -61,7 +61,7 @@ fn join(group: Vec<Arc<Item>>) -> Option<Arc<Item>> {
     let mut members = group.into_iter();
     let mut joined = Item::clone(&*members.next()?);
     for member in members {
-        joined.further.push(member.rule.id.clone());
+        joined.rule.joined.push(member.rule.id.clone());
         joined.draft.backend_refs.extend(member.draft.backend_refs.iter().cloned());
         joined.rule.backend_refs.extend(member.rule.backend_refs.iter().cloned());
     }

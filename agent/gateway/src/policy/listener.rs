@@ -7,10 +7,9 @@ use std::num::NonZeroU32;
 
 use portcullis_api::Kind;
 use portcullis_api::types::listenerpolicies::{ListenerPolicy, ListenerPolicyConnections};
-use portcullis_model::{AddressRange, Budget, BudgetOwner, ClientList, ObjectName};
+use portcullis_model::{AddressRange, Budget, BudgetOwner, ClientList, ObjectName, ParentKind};
 
 use super::declared::Target;
-use crate::listener::ParentKey;
 use crate::{Fault, Reason};
 
 /// The most that a list has. The schema says so, too; the kernel's maps have room for all lists
@@ -74,8 +73,13 @@ impl Terms {
 
     pub(crate) fn budget(&self, target: &Target) -> Option<Budget> {
         let Rate { per_second, burst } = self.rate?;
-        let ParentKey { kind, name } = ParentKey::of(&target.object)?;
-        let owner = BudgetOwner { kind, name, listener: target.section.clone() };
+        let kind = match target.object.kind {
+            Kind::Gateway => ParentKind::Gateway,
+            Kind::ListenerSet => ParentKind::ListenerSet,
+            _ => return None,
+        };
+        let (name, listener) = (target.object.name.clone(), target.section.clone());
+        let owner = BudgetOwner { kind, name, listener };
         Some(Budget { owner, per_second, burst })
     }
 }

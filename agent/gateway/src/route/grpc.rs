@@ -63,7 +63,19 @@ impl RouteKind for GrpcRoute {
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         let timeouts = Timeouts::default();
         let session = session::of(rule.session_persistence.as_ref(), &id, &mut faults);
-        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry: None, session, faults }
+        let joined = Vec::new();
+        ParsedRule {
+            id,
+            joined,
+            matches,
+            filters,
+            backend_refs,
+            delegation,
+            timeouts,
+            retry: None,
+            session,
+            faults,
+        }
     }
 
     fn default_gateways(&self) -> Option<&str> {

@@ -76,7 +76,19 @@ impl RouteKind for HttpRoute {
             }
         });
         let session = session::of(rule.session_persistence.as_ref(), &id, &mut faults);
-        ParsedRule { id, matches, filters, backend_refs, delegation, timeouts, retry, session, faults }
+        let joined = Vec::new();
+        ParsedRule {
+            id,
+            joined,
+            matches,
+            filters,
+            backend_refs,
+            delegation,
+            timeouts,
+            retry,
+            session,
+            faults,
+        }
     }
 
     fn ignored_fields(rule: &HttpRouteRule) -> Vec<&'static str> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
     Action, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target,
-    ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, Split, WeightedBackend,
+    ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId, Split, TrafficPolicy, WeightedBackend,
 };
 
 use super::backend::port_name;
@@ -30,6 +30,8 @@ pub trait Resolver {
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
     /// The policy by which the port of that name is spoken to in TLS, if there is one.
     fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_>;
+    /// The policy of a rule, with those of the `joined` ones that have become one with it.
+    fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>>;
 }
 
 #[derive(Clone, Debug, Default)]
@@ -191,7 +193,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             Err(failure) => (rule.filters.filters.clone(), Action::Fail(failure)),
         };
         let (timeouts, retry) = (rule.timeouts, rule.retry.clone());
-        let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry, session };
+        let policy = self.resolver.traffic_policy(&rule.id, &rule.joined);
+        let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry, session, policy };
         ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
     }
 

@@ -25,6 +25,7 @@ pub(super) fn parse_rule(rule: &StreamRouteRule, id: Arc<RuleId>) -> ParsedRule 
     let backend_refs = ParsedBackendRef::parse_all(&references, &id.route.namespace, &mut faults);
     ParsedRule {
         id,
+        joined: Vec::new(),
         matches: Vec::new(),
         filters: RuleFilters::default(),
         backend_refs,

@@ -6,7 +6,7 @@ use portcullis_api::types::gateways::{Gateway, GatewayStatus, GatewayStatusAddre
 
 use super::listener::{not_served, unserved};
 use super::{ListenerView, provisioned};
-use crate::conditions::Conditions;
+use crate::conditions::{Affected, Conditions};
 use crate::listener::ClientCertificate;
 use crate::parent::Addresses;
 use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
@@ -33,7 +33,7 @@ pub(crate) struct GatewayView<'a> {
     pub(crate) attached_sets: usize,
     pub(crate) attached_gateways: Option<usize>,
     /// The ListenerPolicies that apply to all listeners.
-    pub(crate) affected: Option<String>,
+    pub(crate) affected: Vec<Affected>,
 }
 
 pub(crate) struct ChildView<'a> {
@@ -53,7 +53,7 @@ pub(crate) struct ChildView<'a> {
     /// Fields of its spec that are without effect.
     pub(crate) ignored: Vec<String>,
     /// The ListenerPolicies that apply to all listeners.
-    pub(crate) affected: Option<String>,
+    pub(crate) affected: Vec<Affected>,
 }
 
 /// `tls.frontend` of all ports.
@@ -96,7 +96,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
     resolve(&mut conditions, view.client_certificate);
     insecurity(&mut conditions, view.frontend_validation);
     by_default(&mut conditions, &view.default);
-    conditions.affected(view.affected.as_deref());
+    conditions.affected(&view.affected);
     let addresses = if view.refusal.is_none() { view.addresses.status() } else { Vec::new() };
     GatewayStatus {
         addresses: Some(addresses),
@@ -125,7 +125,7 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     resolve(&mut conditions, view.client_certificate);
     insecurity(&mut conditions, view.frontend_validation);
     by_default(&mut conditions, &view.default);
-    conditions.affected(view.affected.as_deref());
+    conditions.affected(&view.affected);
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
     GatewayStatus {
         addresses: Some(addresses),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use portcullis_api::Kind;
 use portcullis_api::types::shared::{ListenerStatus, RouteGroupKind};
 
-use crate::conditions::Conditions;
+use crate::conditions::{Affected, Conditions};
 use crate::listener::{Acceptance, Listener};
 use crate::policy::frontend_tls::Clients;
 use crate::{ConditionType, Fault, Reason};
@@ -26,7 +26,7 @@ pub(crate) struct ListenerView<'a> {
     pub(crate) overlap: Overlap,
     pub(crate) names: Names,
     /// The ListenerPolicy of which it is the target.
-    pub(crate) affected: Option<String>,
+    pub(crate) affected: Vec<Affected>,
 }
 
 /// The names of a listener's hostname, compared with those of earlier listeners of the port.
@@ -93,7 +93,7 @@ impl ListenerView<'_> {
         if self.overlap == Overlap::Some {
             conditions.bad(ConditionType::OverlappingTLSConfig, &overlapping(self.listener));
         }
-        conditions.affected(self.affected.as_deref());
+        conditions.affected(&self.affected);
         conditions
     }
 

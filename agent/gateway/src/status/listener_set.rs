@@ -4,7 +4,7 @@ use portcullis_api::types::listenersets::ListenerSetStatus;
 
 use super::listener::unserved;
 use super::{ListenerView, provisioned};
-use crate::conditions::Conditions;
+use crate::conditions::{Affected, Conditions};
 use crate::{ConditionType, Fault, Reason};
 
 pub(crate) struct SetView<'a> {
@@ -18,7 +18,7 @@ pub(crate) struct SetView<'a> {
     pub(crate) parent_unprovisioned: Option<Fault>,
     pub(crate) listeners: Vec<ListenerView<'a>>,
     /// The ListenerPolicies that apply to all listeners.
-    pub(crate) affected: Option<String>,
+    pub(crate) affected: Vec<Affected>,
 }
 
 /// "Accepted and Programmed conditions, when surfacing details about listeners, MUST only summarize
@@ -31,7 +31,7 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Accepted, refusal.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
-    conditions.affected(view.affected.as_deref());
+    conditions.affected(&view.affected);
     let listeners = view.listeners.iter().map(|listener| listener.status(view.generation)).collect();
     let listeners = view.refusal.is_none().then_some(listeners);
     ListenerSetStatus { conditions: Some(conditions.list), listeners }

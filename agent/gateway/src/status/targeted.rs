@@ -14,7 +14,7 @@ pub(crate) struct TargetVerdict<'t> {
     pub(crate) effect: Effect,
 }
 
-/// What is enforced of a policy that is accepted at a target.
+/// The effect of a policy that is accepted at a target.
 pub(crate) enum Effect {
     /// All of it, with the places where.
     Enforced(&'static str),
@@ -52,6 +52,11 @@ impl Effect {
     pub(crate) fn nothing(covered: &str) -> Self {
         let message =
             format!("no {covered} is programmed, so that there is nothing to enforce: see their conditions");
+        Self::Nothing(Fault::not_programmed(Reason::NoListener, message))
+    }
+
+    pub(crate) fn unattached() -> Self {
+        let message = "no parent accepts the route, so that there is nothing to enforce: see its conditions";
         Self::Nothing(Fault::not_programmed(Reason::NoListener, message))
     }
 }

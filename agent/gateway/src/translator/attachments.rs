@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::{Kind, ObjectKey, Objects};
-use portcullis_model::{HostPattern, ObjectName};
+use portcullis_model::{HostPattern, ObjectName, RuleId, TrafficPolicy};
 
 use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::policies::Policies;
+use super::traffic_policies::TrafficPolicies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
 use crate::policy::backend_tls::TlsPolicy;
@@ -50,6 +51,7 @@ pub(super) struct Parents<'s> {
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
     pub(super) objects: &'s Objects,
+    pub(super) traffic: &'s TrafficPolicies,
     pub(super) policies: &'s Policies,
 }
 
@@ -70,6 +72,10 @@ impl Resolver for Parents<'_> {
 
     fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_> {
         self.policies.tls_to(service, port)
+    }
+
+    fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
+        self.traffic.of_rule(id, joined)
     }
 }
 

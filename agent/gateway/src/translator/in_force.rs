@@ -24,6 +24,10 @@ impl<T> Default for InForce<T> {
 }
 
 impl<T> InForce<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.declared.is_empty()
+    }
+
     /// A policy, in force or not.
     pub(super) fn get(&self, policy: &ObjectName) -> Option<&Declared<T>> {
         self.declared.get(policy)

@@ -14,6 +14,7 @@ use super::hierarchy::{ChangedHierarchy, Hierarchy};
 use super::listener_filters::{ChangedFilters, ListenerFilters};
 use super::listeners::{ChangedListeners, Listeners};
 use super::tables::{ChangedTables, Tables};
+use super::traffic_policies::{ChangedTraffic, TrafficPolicies};
 use crate::listener::ListenerKey;
 use crate::protocol::Protocol;
 
@@ -52,6 +53,7 @@ pub(super) struct Sources<'s> {
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
     pub(super) admissions: &'s Admissions,
+    pub(super) traffic: &'s TrafficPolicies,
     pub(super) filters: &'s ListenerFilters,
     pub(super) tables: &'s Tables,
 }
@@ -63,6 +65,7 @@ pub(super) struct Changes<'c> {
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) admissions: &'c ChangedAdmissions,
+    pub(super) traffic: &'c ChangedTraffic,
     pub(super) filters: &'c ChangedFilters,
     pub(super) tables: &'c ChangedTables,
 }
@@ -89,7 +92,8 @@ impl Ports {
         let listeners = changed.listeners.listeners.union(&changed.tables.listeners);
         let mut listeners: BTreeSet<_> = listeners.cloned().collect();
         let parents = changed.hierarchy.moved.union(&changed.gateways.acceptances);
-        for parent in parents.chain(&changed.admissions.parents).chain(&changed.filters.parents) {
+        let parents = parents.chain(&changed.admissions.parents).chain(&changed.traffic.parents);
+        for parent in parents.chain(&changed.filters.parents) {
             listeners.extend(sources.listeners.keys_of(parent));
         }
         for listener in listeners {
@@ -206,7 +210,8 @@ impl Sources<'_> {
         };
         let admission = self.admissions.of(key).clone();
         let filters = self.filters.of(key).clone();
-        let model = Listener { id, hostname: listener.hostname.clone(), serves, admission, filters };
+        let (hostname, policy) = (listener.hostname.clone(), self.traffic.of_listener(key, gateway));
+        let model = Listener { id, hostname, serves, admission, filters, policy };
         Some(Served { port: listener.port, listener: Arc::new(model) })
     }
 }
@@ -234,6 +239,7 @@ mod tests {
             serves,
             admission: Arc::default(),
             filters: Arc::default(),
+            policy: None,
         })
     }
 

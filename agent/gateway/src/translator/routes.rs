@@ -153,6 +153,12 @@ impl Routes {
         parents.iter().flat_map(|parent| self.by_parent.of(parent))
     }
 
+    /// Those of `routes` that are there; what stands in for them is to be resolved again.
+    pub(super) fn retargeted(&mut self, routes: &BTreeSet<ObjectKey>) -> impl Iterator<Item = ObjectKey> {
+        self.references += u64::from(!routes.is_empty());
+        routes.iter().filter(|route| self.states.contains_key(*route)).cloned()
+    }
+
     /// The routes that refer to Services with other policies.
     pub(super) fn targeted(&mut self, policies: &ChangedPolicies) -> BTreeSet<ObjectKey> {
         self.references += policies.services.len() as u64 + u64::from(policies.all);

@@ -13,6 +13,7 @@ use super::listener_filters::ChangedFilters;
 use super::listeners::{ChangedListeners, changed_classes};
 use super::policies::ChangedPolicies;
 use super::published::Published;
+use super::traffic_policies::ChangedTraffic;
 use super::view::View;
 use crate::listener::ParentKey;
 use crate::status::Status;
@@ -42,6 +43,7 @@ pub(super) struct Changes<'c> {
     pub(super) hierarchy: &'c ChangedHierarchy,
     pub(super) gateways: &'c ChangedGateways,
     pub(super) admissions: &'c ChangedAdmissions,
+    pub(super) traffic: &'c ChangedTraffic,
     pub(super) filters: &'c ChangedFilters,
     pub(super) defaults: &'c ChangedDefaults,
     pub(super) routes: BTreeSet<ObjectKey>,
@@ -129,14 +131,16 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
+        let policies = self.traffic.policies.iter();
+        affected.extend(policies.map(|name| ObjectKey::new(Kind::TrafficPolicy, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
         affected.extend(refusing.map(|(route, _)| route.clone()));
         let slices = self.objects.of(Kind::EndpointSlice);
         affected.extend(slices.map(|name| ObjectKey::new(Kind::EndpointSlice, name.clone())));
         affected.extend(self.sharing.iter().chain(self.oldest).cloned());
-        for route in &self.conflicts.routes {
+        for route in self.conflicts.routes.iter().chain(&self.traffic.routes) {
             affected.insert(route.clone());
-            // Its children are served where it is, and nowhere else.
+            // Its children are served where it is, and nowhere else; and held to its policies.
             let family = view.routes.get(route).and_then(|state| state.family.as_ref());
             let children = family.into_iter().flat_map(|bound| &bound.family.children);
             affected.extend(children.map(|report| report.child.clone()));
@@ -144,7 +148,8 @@ impl Changes<'_> {
         let parents = self.listeners.parents.iter().chain(&self.hierarchy.moved);
         let parents = parents.chain(&self.hierarchy.candidates);
         let parents = parents.chain(&self.gateways.acceptances).chain(&self.gateways.overlaps);
-        let parents = parents.chain(&self.admissions.parents).chain(&self.filters.parents);
+        let parents =
+            parents.chain(&self.admissions.parents).chain(&self.traffic.parents).chain(&self.filters.parents);
         let attached = self.parents.iter();
         let attached = attached.chain(self.conflicts.listeners.keys().map(|(parent, _)| parent));
         affected.extend(parents.chain(attached).map(ParentKey::object));
@@ -171,14 +176,19 @@ fn members(gateway: &ObjectName, hierarchy: &Hierarchy) -> impl Iterator<Item = 
     std::iter::once(gateway_key(gateway)).chain(hierarchy.children(gateway).map(ParentKey::object))
 }
 
-/// The ListenerPolicies on an object with listeners, and on the Gateway that has those: they say
-/// whether some of them are programmed.
+/// The policies on an object with listeners, and on the Gateway that has those: they say whether
+/// some of them are programmed. Those on a route say whether it is accepted.
 fn policies_on(key: &ObjectKey, view: View<'_>) -> Vec<ObjectKey> {
-    let Some(parent) = ParentKey::of(key) else { return Vec::new() };
-    let above = view.hierarchy.gateway_of(&parent).map(gateway_key);
-    let policies = view.admissions.policies();
-    let policies = above.iter().chain([key]).flat_map(|holder| policies.policies_on(holder));
-    policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())).collect()
+    let parent = ParentKey::of(key);
+    let above = parent.as_ref().and_then(|parent| view.hierarchy.gateway_of(parent)).map(gateway_key);
+    let mut policies = Vec::new();
+    for holder in above.iter().chain([key]) {
+        let admitting = view.admissions.policies().policies_on(holder);
+        policies.extend(admitting.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
+        let protecting = view.traffic.policies().policies_on(holder);
+        policies.extend(protecting.map(|name| ObjectKey::new(Kind::TrafficPolicy, name.clone())));
+    }
+    policies
 }
 
 fn gateway_key(name: &ObjectName) -> ObjectKey {

@@ -8,6 +8,7 @@ mod policies;
 mod problems;
 mod routes;
 mod targets;
+mod traffic_policies;
 
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, ParentKind};
@@ -27,6 +28,7 @@ use super::ports::Ports;
 use super::routes::Routes;
 use super::shared_names::SharedNames;
 use super::tables::Tables;
+use super::traffic_policies::TrafficPolicies;
 use crate::feedback::Observations;
 use crate::listener::ParentKey;
 use crate::status::{Status, classless_status};
@@ -41,6 +43,7 @@ pub(super) struct View<'s> {
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) gateways: &'s Gateways,
     pub(super) admissions: &'s Admissions,
+    pub(super) traffic: &'s TrafficPolicies,
     pub(super) policies: &'s Policies,
     pub(super) filters: &'s ListenerFilters,
     pub(super) defaults: &'s DefaultGateways,
@@ -75,6 +78,7 @@ impl<'s> View<'s> {
             }
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
+            Kind::TrafficPolicy => self.traffic_policy_status(&key.name),
             _ => None,
         }
     }

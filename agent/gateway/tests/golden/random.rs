@@ -40,7 +40,9 @@ pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
             4 => vec![Feedback::KeptCertificates(kept_certificates(&mut dice))],
             5 => vec![Feedback::ApiServer(api_server(&mut dice))],
-            6 => vec![Feedback::Unread([Kind::BackendTlsPolicy, Kind::ListenerPolicy, Kind::Node].into())],
+            6 => vec![Feedback::Unread(
+                [Kind::BackendTlsPolicy, Kind::ListenerPolicy, Kind::TrafficPolicy, Kind::Node].into(),
+            )],
             7 => vec![Feedback::Unread(BTreeSet::new())],
             8 => vec![Feedback::OwnAddresses(own_addresses(&mut dice))],
             9 => vec![Feedback::NodeAddresses(own_addresses(&mut dice).into_iter().collect())],
@@ -156,7 +158,7 @@ impl Dice {
 }
 
 /// The number of sides of [`object`]'s dice.
-pub(crate) const KINDS: u8 = 16;
+pub(crate) const KINDS: u8 = 17;
 
 pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
     let namespace = dice.pick(&NAMESPACES);
@@ -170,6 +172,7 @@ pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
         11 | 12 => generated_service(namespace, dice),
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
         14 => listener_policy(namespace, dice),
+        15 => traffic_policy(namespace, dice),
         _ => dice.pick(&[node as fn(&mut Dice) -> Value, definition])(dice),
     };
     support::object(without_nulls(manifest))
@@ -400,6 +403,26 @@ fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
     let content = json!({"spec": {"targetRefs": targets, "connections": connections, "deny": deny}});
     manifest("portcullis.dev/v1alpha1", "ListenerPolicy", namespace, name, dice, content)
+}
+
+fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
+    let (namespace, name) = dice.pick(&[(namespace, "p"), (namespace, "q"), (MOST_CHANGED.0, "p")]);
+    let target = |dice: &mut Dice| {
+        let (kind, name, section) = dice.pick(&[
+            ("Gateway", "one", "l0"),
+            ("ListenerSet", "s", "l1"),
+            ("HTTPRoute", "r", "r0"),
+            ("HTTPRoute", "q", "r1"),
+            ("GRPCRoute", "q", "r0"),
+        ]);
+        json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": name,
+            "sectionName": dice.maybe(|_| json!(section))})
+    };
+    let targets: Vec<_> = (0..=dice.roll(3)).map(|_| target(dice)).collect();
+    let most = dice.maybe(|dice| json!(dice.roll(3)));
+    let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
+    let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny}});
+    manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 
 fn labels(namespace: &str, dice: &mut Dice) -> Value {

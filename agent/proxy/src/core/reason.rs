@@ -64,6 +64,8 @@ impl Reason {
             Self::Options
             | Self::ClientAddress
             | Self::NewConnections
+            | Self::PolicyInvalid
+            | Self::RateLimited
             | Self::Rule
             | Self::AuthDenied
             | Self::AuthFailed
@@ -92,6 +94,8 @@ impl Reason {
             Self::Loop => Some(GrpcCode::Unknown),
             Self::AuthDenied => Some(GrpcCode::PermissionDenied),
             Self::Rule
+            | Self::PolicyInvalid
+            | Self::RateLimited
             | Self::AuthFailed
             | Self::NoEndpoint
             | Self::ConnectFailed
@@ -169,7 +173,7 @@ reasons! {
     NoListener = NOT_FOUND "no_listener" "no route matches this request",
     /// The host belongs to another listener than the one this connection was opened for.
     Misdirected = MISDIRECTED_REQUEST "misdirected" "this host is served on another connection",
-    /// The listener lets in no clients of this address.
+    /// The listener lets in no clients of this address, or a policy permits none.
     ClientAddress = FORBIDDEN "client_address" "clients of this address are not let in",
     /// A budget of new connections of the listener is used up, and this is the first request to it
     /// on its connection.
@@ -177,6 +181,10 @@ reasons! {
     /// The request has passed this Gateway before, or too many of ours.
     Loop = LOOP_DETECTED "loop" "this request came here before",
     NoRoute = NOT_FOUND "no_route" "no route matches this request",
+    /// A TrafficPolicy of the listener or the rule cannot be followed; see the policy's status.
+    PolicyInvalid = INTERNAL_SERVER_ERROR "policy_invalid" "this request cannot be judged",
+    /// A rate limit of a TrafficPolicy leaves no request to the client for now.
+    RateLimited = TOO_MANY_REQUESTS "rate_limited" "too many requests",
     /// The rule or the chosen backend reference is invalid; see the route's status.
     Rule = INTERNAL_SERVER_ERROR "rule" "the route cannot serve this request",
     /// An external auth service does not let the request pass. Its own answer, if it can be passed

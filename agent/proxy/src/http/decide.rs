@@ -21,6 +21,8 @@ use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
 use crate::http::plan::{ForwardPlan, HostToSend};
+use crate::http::policy::{self, Judge, Refused, Sender};
+use crate::http::rate_limit::{Exhausted, RateLimits};
 use crate::http::session::{SessionPlan, Sessions};
 use crate::http::{headers, loops};
 use crate::log::record::Destination;
@@ -64,6 +66,8 @@ pub(crate) struct Unrouted<'s> {
     target: Target<'static>,
     scheme: Scheme,
     port: u16,
+    sender: Sender,
+    limits: Rc<RateLimits>,
     sessions: Option<Rc<Sessions>>,
 }
 
@@ -81,6 +85,8 @@ pub(crate) enum OwnAnswer<'s> {
     Failed { status: StatusCode, cross_origin: Option<Box<CrossOrigin<'s>>> },
     /// The status is the reason's but for rules that have one of their own.
     Reason(Reason, StatusCode),
+    /// A rate limit is used up.
+    Exhausted(Exhausted),
 }
 
 impl<'s> Decision<'s> {
@@ -119,7 +125,7 @@ impl<'s> OwnAnswer<'s> {
             Self::Redirect { rule, .. } | Self::Preflight { rule, .. } => {
                 Destination { rule: Some(&rule.id), ..Destination::default() }
             }
-            Self::Failed { .. } | Self::Reason(..) => Destination::default(),
+            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) => Destination::default(),
         }
     }
 
@@ -128,7 +134,7 @@ impl<'s> OwnAnswer<'s> {
             Self::Redirect { cross_origin, .. } | Self::Failed { cross_origin, .. } => {
                 cross_origin.as_deref()
             }
-            Self::Preflight { .. } | Self::Reason(..) => None,
+            Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) => None,
         }
     }
 }
@@ -169,6 +175,7 @@ pub(crate) struct Arrival<'r> {
     pub pseudonym: &'r HeaderValue,
     /// `None` in tests: rules have no sessions then.
     pub sessions: Option<&'r Rc<Sessions>>,
+    pub judge: Judge<'r>,
 }
 
 impl Arrival<'_> {
@@ -180,6 +187,15 @@ impl Arrival<'_> {
 impl From<Reason> for OwnAnswer<'_> {
     fn from(reason: Reason) -> Self {
         Self::Reason(reason, reason.status())
+    }
+}
+
+impl From<Refused> for Decision<'_> {
+    fn from(refused: Refused) -> Self {
+        Self::Own(match refused {
+            Refused::By(reason) => reason.into(),
+            Refused::Exhausted(exhausted) => OwnAnswer::Exhausted(exhausted),
+        })
     }
 }
 
@@ -207,11 +223,16 @@ pub(crate) fn decide<'s>(
     if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
         return (Reason::Loop.into(), Some(listener));
     }
-    let (scheme, number) = (arrival.scheme(), port.key.number);
+    if let Some(policy) = &listener.policy
+        && let Err(refused) = policy::admit(policy, arrival.judge, head.fields())
+    {
+        return (refused.into(), Some(listener));
+    }
+    let from = (arrival.scheme(), port.key.number, arrival.judge);
     let decision = if listener.filters.is_empty() {
-        route(listener, routes, &target, (scheme, number), arrival.sessions, head)
+        route(listener, routes, &target, from, arrival.sessions, head)
     } else {
-        filtered(listener, routes, &target, (scheme, number), arrival.sessions, head)
+        filtered(listener, routes, &target, from, arrival.sessions, head)
     };
     (decision, Some(listener))
 }
@@ -221,13 +242,13 @@ fn route<'s>(
     listener: &Listener,
     routes: &'s RouteTable,
     target: &Target<'_>,
-    (scheme, port): (Scheme, u16),
+    (scheme, port, judge): (Scheme, u16, Judge<'_>),
     sessions: Option<&Rc<Sessions>>,
     head: &impl Head,
 ) -> Decision<'s> {
     let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
     if let Some(asked) = Preflight::of(head)
-        && let Some(decision) = preflight(routes, &request, asked)
+        && let Some(decision) = preflight(routes, &request, asked, judge)
     {
         return decision;
     }
@@ -237,6 +258,11 @@ fn route<'s>(
         );
         return Reason::NoRoute.into();
     };
+    if let Some(policy) = &found.rule.policy
+        && let Err(refused) = policy::admit(policy, judge, head.fields())
+    {
+        return refused.into();
+    }
     let session = sessions.and_then(|sessions| sessions.plan(found.rule, head.fields()));
     let (session, home) = session.unzip();
     match &found.rule.action {
@@ -268,7 +294,7 @@ fn filtered<'s>(
     listener: &'s Arc<Listener>,
     routes: &'s RouteTable,
     target: &Target<'_>,
-    (scheme, port): (Scheme, u16),
+    (scheme, port, judge): (Scheme, u16, Judge<'_>),
     sessions: Option<&Rc<Sessions>>,
     head: &impl Head,
 ) -> Decision<'s> {
@@ -281,7 +307,10 @@ fn filtered<'s>(
         path: target.path.clone().into_owned().into(),
         fields: target.fields,
     };
-    let unrouted = Unrouted { listener, routes, target: owned, scheme, port, sessions: sessions.cloned() };
+    // Filters may change the fields that list it.
+    let (sender, limits) = (judge.sender.resolved(head.fields()), judge.limits.clone());
+    let sessions = sessions.cloned();
+    let unrouted = Unrouted { listener, routes, target: owned, scheme, port, sender, limits, sessions };
     let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
     request.guarded(steps.collect(), Next::Route(unrouted))
 }
@@ -295,8 +324,9 @@ impl<'s> Unrouted<'s> {
     /// Looks for the route. "Implementations MUST evaluate route matching exactly once after the
     /// last ListenerFilter has run": the listener stays the same.
     pub(crate) fn route(self, head: &impl Head) -> Decision<'s> {
-        let at = (self.scheme, self.port);
-        route(self.listener, self.routes, &self.target, at, self.sessions.as_ref(), head)
+        let judge = Judge { sender: self.sender, limits: &self.limits };
+        let from = (self.scheme, self.port, judge);
+        route(self.listener, self.routes, &self.target, from, self.sessions.as_ref(), head)
     }
 }
 
@@ -348,10 +378,16 @@ fn preflight<'s>(
     routes: &'s RouteTable,
     request: &RoutedHead<'_, impl Head>,
     asked: Preflight,
+    judge: Judge<'_>,
 ) -> Option<Decision<'s>> {
     let (head, target) = (request.head, request.target);
     let announced = RoutedHead { head, method: &asked.method, target, query: OnceCell::new() };
     let (rule, filter) = routes.find(&announced).and_then(cors).or_else(|| cors(routes.find(request)?))?;
+    if let Some(policy) = &rule.policy
+        && let Err(refused) = policy::admit(policy, judge, head.fields())
+    {
+        return Some(refused.into());
+    }
     if let Action::Fail(failure) = &rule.action {
         return Some(failed(rule, failure, head));
     }

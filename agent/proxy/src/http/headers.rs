@@ -184,6 +184,13 @@ pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderV
     HeaderValue::from_bytes(&chain.join(&b", "[..])).ok()
 }
 
+/// The client as the first of the trusted proxies lists it; `None` if nothing is listed.
+pub(crate) fn listed_client(fields: &impl Fields, trusted_hops: usize) -> Option<Vec<u8>> {
+    let listed = fields.get_all(&X_FORWARDED_FOR).collect::<Vec<_>>().join(&b',');
+    let addresses = listed.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
+    addresses.take(trusted_hops).last().map(<[u8]>::to_vec)
+}
+
 /// Applies a header filter.
 pub(crate) fn edit(fields: &mut impl FieldsMut, edit: &HeaderEdit) {
     for name in &edit.remove {

@@ -21,6 +21,8 @@ use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
 use crate::http::grpc::Call;
 use crate::http::headers::{self, Via};
 use crate::http::plan::Passage;
+use crate::http::policy::{Judge, Sender};
+use crate::http::rate_limit::RateLimits;
 use crate::http::request_id;
 use crate::http::session::Sessions;
 use crate::log::access_log::AccessLog;
@@ -35,6 +37,7 @@ pub(crate) struct Router {
     pub via: Option<Via>,
     pub looped: LogLimit,
     pub sessions: Rc<Sessions>,
+    pub rate_limits: Rc<RateLimits>,
 }
 
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
@@ -60,6 +63,14 @@ impl Routed<'_> {
         self.method == Method::HEAD
     }
 
+    /// The length that policies leave to the request's body, as far as its rule is known.
+    pub(crate) fn most_body_bytes(&self) -> Option<u64> {
+        let of_listener = self.listener.as_ref().and_then(|state| state.listener.policy.as_ref());
+        let of_rule = self.decision.rule().and_then(|rule| rule.policy.as_ref());
+        let policies = of_listener.into_iter().chain(of_rule);
+        policies.filter_map(|policy| policy.most_body_bytes).min()
+    }
+
     fn listener_id(&self) -> Option<&ListenerId> {
         self.listener.as_ref().map(|listener_state| &listener_state.listener.id)
     }
@@ -83,6 +94,7 @@ impl Router {
             tls,
             pseudonym: client.pseudonym(),
             sessions: Some(&self.sessions),
+            judge: Judge { sender: Sender::new(client.peer, self.trusted_hops), limits: &self.rate_limits },
         };
         let (decision, listener) = decide::decide(arrival, port, head);
         let listener = listener.map(|listener| self.listeners.get(listener));
@@ -160,6 +172,12 @@ impl Router {
             // Failures count as such even where gRPC has them wrapped in a 200.
             OwnAnswer::Reason(reason, status) => {
                 (self.explain(client, request, *reason, *status), *status, Some(*reason))
+            }
+            OwnAnswer::Exhausted(exhausted) => {
+                let reason = Reason::RateLimited;
+                let mut answer = self.explain(client, request, reason, reason.status());
+                exhausted.tell(answer.headers_mut());
+                (answer, reason.status(), Some(reason))
             }
         };
         if let Some(cross_origin) = request.decision.cross_origin() {

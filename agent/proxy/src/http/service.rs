@@ -73,11 +73,15 @@ impl Service {
         {
             client.watch_upload(&upload);
         }
+        limit_body(&mut request, &mut outgoing);
         let mut changes = Vec::new();
         while let Decision::Guarded(_) = request.decision {
             // Boxed: few requests are guarded, and the future of every one would have room for it.
             match Box::pin(self.pass(client, &mut request, &mut outgoing)).await {
-                Ok(of_response) => changes.extend(of_response),
+                Ok(of_response) => {
+                    changes.extend(of_response);
+                    limit_body(&mut request, &mut outgoing);
+                }
                 Err(refusal) => {
                     let mut response = self.refuse(client, &request, exchange, refusal);
                     if is_connect && response.status().is_success() {
@@ -173,6 +177,15 @@ impl Service {
         let mut response = answer.map(|text| Body::new(text.into(), exchange, record));
         finish(client, &mut response);
         response
+    }
+}
+
+/// Holds the body to what policies leave to it.
+fn limit_body(request: &mut Routed<'_>, outgoing: &mut Outgoing) {
+    if let Some(most) = request.most_body_bytes()
+        && outgoing.upload.limit(most).is_err()
+    {
+        request.decision = Reason::BodyTooLarge.into();
     }
 }
 

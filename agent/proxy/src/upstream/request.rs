@@ -172,6 +172,26 @@ impl Upload {
         }
     }
 
+    /// Lowers the limit of the body.
+    ///
+    /// # Errors
+    /// When it is here already, and longer.
+    pub(crate) fn limit(&mut self, most: u64) -> Result<(), UploadError> {
+        match self {
+            Self::Empty | Self::Copied(_) => Ok(()),
+            Self::Whole(body) if body.bytes().len() as u64 > most => Err(UploadError::TooLarge),
+            Self::Whole(_) => Ok(()),
+            Self::Client(upload) => {
+                upload.limit(most);
+                Ok(())
+            }
+            Self::Kept(reading) => {
+                reading.with_source(|upload| upload.limit(most));
+                Ok(())
+            }
+        }
+    }
+
     /// True if the declared length of the body exceeds the limit.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {

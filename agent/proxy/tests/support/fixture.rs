@@ -93,6 +93,7 @@ impl ListenerSpec {
             serves,
             admission: Arc::default(),
             filters: Arc::default(),
+            policy: None,
         }
     }
 }
@@ -140,6 +141,7 @@ fn entry(index: usize, route: RouteSpec) -> Entry {
         timeouts: route.timeouts,
         retry: None,
         session: None,
+        policy: None,
     };
     Entry { precedence, matches: Arc::new(matches), rule: Arc::new(rule) }
 }

@@ -57,7 +57,14 @@ pub fn listener(name: &str, hostname: &str, serves: Serves) -> Listener {
         parent: gateway,
         name: name.into(),
     };
-    Listener { id, hostname: pattern(hostname), serves, admission: Arc::default(), filters: Arc::default() }
+    Listener {
+        id,
+        hostname: pattern(hostname),
+        serves,
+        admission: Arc::default(),
+        filters: Arc::default(),
+        policy: None,
+    }
 }
 
 pub fn tcp(backend: &str) -> Listener {

@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
     PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Retry, Rewrite, RouteMatch,
-    RouteOrigin, RouteTable, Rule, RuleId, SessionPersistence, SlowClients, Split, Timeouts, ValueMatch,
-    WeightedBackend,
+    RouteOrigin, RouteTable, Rule, RuleId, SessionPersistence, SlowClients, Split, Timeouts, TrafficPolicy,
+    ValueMatch, WeightedBackend,
 };
 
 #[derive(Clone)]
@@ -21,6 +21,7 @@ pub struct RuleSpec {
     pub timeouts: Timeouts,
     pub retry: Option<Retry>,
     pub session: Option<SessionPersistence>,
+    pub policy: Option<Arc<TrafficPolicy>>,
 }
 
 /// A rule for everything, to the backend `echo`.
@@ -33,6 +34,7 @@ pub fn rule() -> RuleSpec {
         timeouts: Timeouts::default(),
         retry: None,
         session: None,
+        policy: None,
     }
 }
 
@@ -96,6 +98,10 @@ impl RuleSpec {
 
     pub fn session(self, session: SessionPersistence) -> Self {
         Self { session: Some(session), ..self }
+    }
+
+    pub fn policy(self, policy: Option<Arc<TrafficPolicy>>) -> Self {
+        Self { policy, ..self }
     }
 
     pub fn backend_filter(self, filter: Filter) -> Self {
@@ -181,6 +187,7 @@ fn entry(spec: &RuleSpec, index: usize) -> Entry {
         timeouts: spec.timeouts,
         retry: spec.retry.clone().map(Box::new),
         session: spec.session.clone().map(Box::new),
+        policy: spec.policy.clone(),
     };
     Entry {
         precedence: Precedence::of(&spec.matches, &origin, index, 0),

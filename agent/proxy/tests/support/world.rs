@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use portcullis_model::{
     Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits, Listener,
     ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot,
-    TlsTermination, Unserved,
+    TlsTermination, TrafficPolicy, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -31,6 +31,8 @@ pub struct World {
     pub client_certificates: BTreeMap<ObjectName, Certificate>,
     /// Of all listeners.
     pub filters: Vec<ListenerFilter>,
+    /// Of every listener.
+    pub policy: Option<Arc<TrafficPolicy>>,
     generation: u64,
 }
 
@@ -64,6 +66,7 @@ impl World {
             gateways,
             client_certificates: BTreeMap::new(),
             filters: Vec::new(),
+            policy: None,
             generation: 0,
         }
     }
@@ -124,7 +127,7 @@ impl World {
         let ports = [(self.plain, plain, false, 80), (self.tls, tls, true, 443)];
         for (address, gateway, tls, number) in ports {
             let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
-            if let Some(listeners) = listeners(specs, &self.filters) {
+            if let Some(listeners) = listeners(specs, &self.filters, self.policy.as_ref()) {
                 let gateway = Arc::new(gateway.clone());
                 let port = Port::new(gateway, PortKey::tcp(number), listeners);
                 snapshot.frontends.insert(FrontendKey::tcp(address), Arc::new(port));
@@ -149,8 +152,9 @@ impl World {
 fn listeners<'s>(
     specs: impl Iterator<Item = &'s ListenerSpec>,
     filters: &[ListenerFilter],
+    policy: Option<&Arc<TrafficPolicy>>,
 ) -> Option<PortListeners> {
-    let filtered = |spec| Listener { filters: filters.into(), ..listener(spec) };
+    let filtered = |spec| Listener { filters: filters.into(), policy: policy.cloned(), ..listener(spec) };
     let mut listeners = specs.map(|spec| Arc::new(filtered(spec)));
     let mut port = PortListeners::of(listeners.next()?);
     listeners.for_each(|listener| port.add(listener).unwrap());
@@ -179,6 +183,7 @@ fn listener(spec: &ListenerSpec) -> Listener {
         serves,
         admission: Arc::default(),
         filters: Arc::default(),
+        policy: None,
     }
 }
 

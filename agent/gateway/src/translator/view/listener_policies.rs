@@ -4,6 +4,8 @@ use portcullis_api::Kind;
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::View;
+use crate::ConditionType;
+use crate::conditions::Affected;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::declared::Target;
 use crate::status::{Effect, Status};
@@ -27,7 +29,24 @@ impl View<'_> {
     }
 
     /// The policies that hold for all listeners of an object, as its owner may read it.
-    pub(super) fn affecting_parent(self, parent: &ParentKey) -> Option<String> {
+    pub(super) fn affecting_parent(self, parent: &ParentKey) -> Vec<Affected> {
+        let by_kind = [
+            (ConditionType::ListenerPolicyAffected, self.admitting_to_parent(parent)),
+            (ConditionType::TrafficPolicyAffected, self.traffic_of_parent(parent)),
+        ];
+        affected(by_kind)
+    }
+
+    /// The policies of a listener itself.
+    pub(super) fn affecting_listener(self, listener: &ListenerKey) -> Vec<Affected> {
+        let by_kind = [
+            (ConditionType::ListenerPolicyAffected, self.admitting_to_listener(listener)),
+            (ConditionType::TrafficPolicyAffected, self.traffic_of_listener(listener)),
+        ];
+        affected(by_kind)
+    }
+
+    fn admitting_to_parent(self, parent: &ParentKey) -> Option<String> {
         let gateway = self.hierarchy.gateway_of(parent)?;
         let gateway = ParentKey { kind: ParentKind::Gateway, name: gateway.clone() };
         let above = (gateway != *parent).then_some(&gateway);
@@ -42,10 +61,14 @@ impl View<'_> {
         (!policies.is_empty()).then(|| format!("for all listeners: {}", policies.join(", ")))
     }
 
-    /// The policy of a listener itself.
-    pub(super) fn affecting_listener(self, (parent, name): &ListenerKey) -> Option<String> {
+    fn admitting_to_listener(self, (parent, name): &ListenerKey) -> Option<String> {
         self.hierarchy.gateway_of(parent)?;
         let target = Target { section: Some(name.clone()), ..whole(parent) };
         self.admissions.policies().on(&target).map(|policy| format!("ListenerPolicy {policy}"))
     }
+}
+
+fn affected(by_kind: [(ConditionType, Option<String>); 2]) -> Vec<Affected> {
+    let present = by_kind.into_iter().filter_map(|(r#type, policies)| Some((r#type, policies?)));
+    present.map(|(r#type, policies)| Affected { r#type, policies }).collect()
 }

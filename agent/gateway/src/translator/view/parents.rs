@@ -164,7 +164,7 @@ impl<'s> View<'s> {
             parent_refusal: None,
             parent_unprovisioned: None,
             listeners: Vec::new(),
-            affected: None,
+            affected: Vec::new(),
         })))
     }
 
@@ -244,6 +244,11 @@ impl<'s> View<'s> {
         }
         if gateway.addresses.usable.is_empty() {
             return Some(Fault::not_programmed(Reason::Pending, "the Gateway has no address"));
+        }
+        if self.traffic.are_unread() {
+            let message = "the agents cannot read TrafficPolicies, and one may be about the listener, so that no request \
+                passes: give the agents the rights of the chart's ClusterRole";
+            return Some(Fault::not_programmed(Reason::Pending, message));
         }
         if self.admissions.are_unread() {
             let message = "the agents cannot read ListenerPolicies, and one may be about the listener; no client is let in: \

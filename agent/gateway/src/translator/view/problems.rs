@@ -26,6 +26,10 @@ impl<'s> View<'s> {
                 let policy = self.admissions.policies().get(&key.name);
                 policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
             }
+            Kind::TrafficPolicy => {
+                let policy = self.traffic.policies().get(&key.name);
+                policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
+            }
             kind if kind.is_route() => self.route_problems(key),
             _ => Vec::new(),
         }

@@ -16,7 +16,7 @@ use crate::status::{ParentVerdict, route_status};
 use crate::translator::attachments::Parents;
 use crate::translator::parsed::{parent_route, parents_of};
 use crate::translator::routes::RouteState;
-use crate::{ConditionType, Fault, Reason};
+use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
 
 /// By the CRD, of a route's status.
 const MOST_PARENTS: usize = 32;
@@ -30,8 +30,8 @@ enum Named {
 
 impl<'s> View<'s> {
     fn parents(self) -> Parents<'s> {
-        let View { listeners, hierarchy, gateways, objects, policies, .. } = self;
-        Parents { listeners, hierarchy, gateways, objects, policies }
+        let View { listeners, hierarchy, gateways, objects, traffic, policies, .. } = self;
+        Parents { listeners, hierarchy, gateways, objects, traffic, policies }
     }
 
     /// The verdicts on a route, conflicts with other kinds included.
@@ -89,6 +89,14 @@ impl<'s> View<'s> {
         }
         status.parents.extend(self.parentless_entries(state));
         status.parents.extend(self.child_entries(key, state));
+        if let Some(policies) = self.traffic_of_route(key) {
+            let (r#type, reason) = (ConditionType::TrafficPolicyAffected, Reason::PolicyAffected);
+            for entry in &mut status.parents {
+                let generation = state.parsed.generation;
+                let says = condition(r#type, ConditionStatus::True, reason, policies.as_str(), generation);
+                entry.conditions.push(says);
+            }
+        }
         if state.parsed.parent_routes().next().is_some() {
             // Another order would tell strangers which parents there are.
             status.parents.sort_by_key(|entry| state.parsed.position_of(&entry.parent_ref));

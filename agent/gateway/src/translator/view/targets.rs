@@ -61,6 +61,7 @@ impl View<'_> {
         }
         match ParentKey::of(object) {
             Some(parent) => self.find_parent(&parent, target),
+            None if object.kind.is_route() => self.find_route(object, target),
             None => self.find_other(object, target),
         }
     }
@@ -74,6 +75,15 @@ impl View<'_> {
         };
         let names: Vec<_> = declared.listeners.iter().map(|listener| &*listener.name).collect();
         find_section(target, "listener", &names)
+    }
+
+    /// A route's sections are its rules.
+    fn find_route(self, object: &ObjectKey, target: &Target) -> Found {
+        let Some(state) = self.routes.get(object).filter(|_| self.is_route_of_ours(object)) else {
+            return Found::Foreign;
+        };
+        let names: Vec<_> = state.parsed.rules.iter().filter_map(|rule| rule.id.name.as_deref()).collect();
+        find_section(target, "rule", &names)
     }
 
     /// A Service's sections are its ports.

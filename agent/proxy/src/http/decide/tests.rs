@@ -11,6 +11,7 @@ use portcullis_model::{
 
 use super::*;
 use crate::core::head::plain::{PlainHead, get};
+use crate::http::rate_limit::SharedRateLimits;
 
 const HOST: (&str, &str) = ("host", "a.com:8080");
 
@@ -26,6 +27,7 @@ fn rule(name: &'static str, matches: RouteMatch, filters: Vec<Filter>, action: A
         timeouts: Timeouts::default(),
         retry: None,
         session: None,
+        policy: None,
     });
     Entry { precedence, matches: Arc::new(matches), rule }
 }
@@ -48,6 +50,7 @@ fn listener(name: &str, serves: Serves) -> Arc<Listener> {
         serves,
         admission: Arc::default(),
         filters: Arc::default(),
+        policy: None,
     })
 }
 
@@ -66,7 +69,9 @@ fn serving(entries: Vec<Entry>) -> Port {
 fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let limits = Limits::default();
     let pseudonym = HeaderValue::from_static("portcullis-1");
-    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None };
+    let rates = Rc::new(RateLimits::new(SharedRateLimits::default()));
+    let judge = Judge { sender: Sender::Known(None), limits: &rates };
+    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None, judge };
     let (decision, listener) = decide(arrival, Some(port), head);
     let decision = match decision {
         Decision::Forward(plan) => {
@@ -87,6 +92,7 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
         }
         Decision::Guarded(guarded) => format!("guarded by {} filters", guarded.steps.len()),
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
+        Decision::Own(OwnAnswer::Exhausted(exhausted)) => format!("429 {exhausted:?}"),
     };
     let listener = listener.map_or("none", |listener| &*listener.id.name);
     format!("{listener}: {decision}")

@@ -102,6 +102,11 @@ impl ClientUpload {
         }
     }
 
+    /// Lowers the limit of what is yet to come.
+    pub(super) fn limit(&mut self, most: u64) {
+        self.left = self.left.min(most);
+    }
+
     /// True if the declared length of the body exceeds the limit.
     pub(super) fn is_too_large(&self) -> bool {
         self.incoming.size_hint().lower() > self.left

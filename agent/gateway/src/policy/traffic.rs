@@ -1,0 +1,112 @@
+//! TrafficPolicy: what requests have to meet at the listeners of a Gateway or a ListenerSet, or at
+//! the rules of a route. A policy that cannot be followed protects all the same: no request passes.
+//! Nothing here knows whether its targets exist.
+
+use std::sync::Arc;
+
+use portcullis_api::Kind;
+use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicySpec};
+use portcullis_model::{ClientList, ClientRules, Level, ObjectName, PolicyState, Protection};
+
+use super::declared::Target;
+use super::listener::ranges;
+use super::rate_limit;
+use crate::{Fault, Reason};
+
+/// A TrafficPolicy as it was read.
+pub(crate) type Declared = super::declared::Declared<Terms>;
+
+/// The say of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Terms {
+    /// Adds up with that of other levels.
+    pub(crate) protection: Arc<Protection>,
+}
+
+/// The kinds that it may be about.
+pub(crate) const TARGETABLE: [Kind; 4] = [Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute];
+
+pub(crate) fn declared(name: &ObjectName, policy: &TrafficPolicy) -> Declared {
+    let references = &policy.spec.target_refs;
+    let terms = Terms::of(name, &policy.spec);
+    Declared::new(&policy.metadata, name, references, &TARGETABLE, terms, || Terms::closed(name))
+}
+
+// === impl Terms ===
+
+impl Terms {
+    fn of(name: &ObjectName, spec: &TrafficPolicySpec) -> Result<Self, Fault> {
+        let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
+        let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
+        let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
+        let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
+        let faults =
+            [allow.clone().err(), deny.clone().err(), most_body_bytes.clone().err(), limits.clone().err()];
+        let texts: Vec<_> = faults.into_iter().flatten().collect();
+        let (Ok(allow), Ok(deny), Ok(most_body_bytes), Ok(rate_limits)) =
+            (allow, deny, most_body_bytes, limits)
+        else {
+            let message = format!(
+                "{}; until that is right, no request passes at what the policy is about",
+                texts.join("; ")
+            );
+            return Err(Fault::not_accepted(Reason::Invalid, message));
+        };
+        let is_any = allow.is_empty() && deny.is_empty();
+        let clients = (!is_any).then(|| ClientRules::new(vec![ClientList { allow, deny }]));
+        let protection = Protection { clients, most_body_bytes, rate_limits, ..Protection::by(name.clone()) };
+        Ok(Self { protection: Arc::new(protection) })
+    }
+
+    /// No request passes.
+    pub(crate) fn closed(name: &ObjectName) -> Self {
+        let protection = Protection { state: PolicyState::Closed, ..Protection::by(name.clone()) };
+        Self { protection: Arc::new(protection) }
+    }
+
+    pub(crate) fn at(&self, target: &Target) -> Level {
+        let section = match (&target.section, target.object.kind) {
+            (None, _) => String::new(),
+            (Some(section), Kind::Gateway | Kind::ListenerSet) => format!(" listener {section}"),
+            (Some(section), _) => format!(" rule {section}"),
+        };
+        let target = format!("{}{section}", target.object).into();
+        Level { target, protection: self.protection.clone() }
+    }
+}
+
+fn body_bytes(bytes: i64) -> Result<u64, String> {
+    let positive = u64::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+    positive.ok_or_else(|| format!("maxRequestBody is {bytes}: write 1 or more bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn declared(spec: serde_json::Value) -> Declared {
+        let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
+            "metadata": {"name": "p"}, "spec": spec});
+        super::declared(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap())
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_meant_lets_no_request_pass() {
+        for (spec, told) in [
+            (json!({"allow": ["10.0.0.0/33"]}), "allow: \"10.0.0.0/33\": write a range of addresses"),
+            (json!({"deny": ["::ffff:10.0.0.1"]}), "write an IPv4 address as such"),
+            (json!({"maxRequestBody": 0}), "maxRequestBody is 0: write 1 or more bytes"),
+            (json!({"maxRequestBody": -1, "allow": ["x"]}), "allow: \"x\""),
+            (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
+        ] {
+            let mut spec = spec;
+            spec["targetRefs"] = json!([]);
+            let declared = declared(spec);
+            let message = declared.fault.unwrap().message;
+            assert!(message.contains(told) && message.contains("no request passes"), "{message}");
+            assert_eq!(declared.terms.protection.state, PolicyState::Closed);
+        }
+    }
+}

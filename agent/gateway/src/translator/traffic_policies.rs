@@ -1,0 +1,132 @@
+//! Stage: the terms of TrafficPolicies for requests, by listener and by rule. Each level protects,
+//! the widest first: Gateway, the object that defines a listener, listener; then parent route, its
+//! rule, route, rule. Of several policies on one target the oldest is in force.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
+use portcullis_model::{Level, ObjectName, ParentKind, RuleId, TrafficPolicy};
+
+use super::changes::ChangedObjects;
+use super::hierarchy::Hierarchy;
+use super::in_force::InForce;
+use crate::feedback::Observations;
+use crate::listener::{ListenerKey, ParentKey};
+use crate::policy::declared::Target;
+use crate::policy::traffic::{TARGETABLE, Terms, declared};
+
+#[derive(Debug, Default)]
+pub(super) struct TrafficPolicies {
+    policies: InForce<Terms>,
+    /// True if there may be policies that cannot be read.
+    are_unread: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ChangedTraffic {
+    /// The objects with listeners that policies apply to, or did.
+    pub(super) parents: BTreeSet<ParentKey>,
+    /// The routes that policies target, or did.
+    pub(super) routes: BTreeSet<ObjectKey>,
+    /// Policies of which something else is to be said: they changed, their targets did, or others
+    /// on these.
+    pub(super) policies: BTreeSet<ObjectName>,
+}
+
+// === impl TrafficPolicies ===
+
+impl TrafficPolicies {
+    pub(super) fn policies(&self) -> &InForce<Terms> {
+        &self.policies
+    }
+
+    /// True if no request passes anywhere, because there may be policies that cannot be read.
+    pub(super) fn are_unread(&self) -> bool {
+        self.are_unread
+    }
+
+    pub(super) fn update(
+        &mut self,
+        changed: &ChangedObjects,
+        hierarchy: &Hierarchy,
+        objects: &Objects,
+        observations: &Observations,
+    ) -> ChangedTraffic {
+        let mut now_changed = ChangedTraffic::default();
+        let mut targeted = BTreeSet::new();
+        for name in changed.of(Kind::TrafficPolicy) {
+            let policy = objects.traffic_policies.get(name);
+            self.policies.replace(name, policy.map(|policy| declared(name, policy)), &mut targeted);
+            now_changed.policies.insert(name.clone());
+        }
+        let mut others = BTreeSet::new();
+        for kind in TARGETABLE {
+            others.extend(changed.of(kind).map(|name| ObjectKey { kind, name: name.clone() }));
+        }
+        for object in targeted.union(&others).filter(|_| !self.policies.is_empty()) {
+            now_changed.policies.extend(self.policies.policies_on(object).cloned());
+        }
+        now_changed.parents = targeted.iter().filter_map(ParentKey::of).collect();
+        now_changed.routes = targeted.into_iter().filter(|object| object.kind.is_route()).collect();
+        let are_unread = observations.is_unread(Kind::TrafficPolicy);
+        if std::mem::replace(&mut self.are_unread, are_unread) != are_unread {
+            now_changed.parents.extend(hierarchy.keys().cloned());
+        }
+        let gateways = now_changed.parents.iter().filter(|parent| parent.kind == ParentKind::Gateway);
+        let below: Vec<_> = gateways.flat_map(|parent| hierarchy.children(&parent.name)).cloned().collect();
+        now_changed.parents.extend(below);
+        now_changed
+    }
+
+    /// The policy of a listener: its own level and those above it.
+    pub(super) fn of_listener(
+        &self,
+        (holder, name): &ListenerKey,
+        gateway: &ObjectName,
+    ) -> Option<Arc<TrafficPolicy>> {
+        let object = holder.object();
+        let gateway = ObjectKey { kind: Kind::Gateway, name: gateway.clone() };
+        let section = Target { object: object.clone(), section: Some(name.clone()) };
+        let above = (gateway != object).then(|| Target::whole(gateway));
+        let mut levels: Vec<_> =
+            above.into_iter().chain([Target::whole(object), section]).filter_map(|it| self.at(&it)).collect();
+        if self.are_unread {
+            let unknown = Terms::closed(&ObjectName::new("", "unknown"));
+            levels.push(unknown.at(&Target::whole(holder.object())));
+        }
+        TrafficPolicy::of(levels)
+    }
+
+    /// The policy of a rule: its own level and those above it. `joined` are others that have become
+    /// one with it.
+    pub(super) fn of_rule(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
+        if self.policies.is_empty() {
+            return None;
+        }
+        let mut targets = Vec::new();
+        for id in std::iter::once(id).chain(joined.iter().map(|id| &**id)) {
+            for id in id.parent.as_deref().into_iter().chain([id]) {
+                for target in targets_of(id) {
+                    if !targets.contains(&target) {
+                        targets.push(target);
+                    }
+                }
+            }
+        }
+        TrafficPolicy::of(targets.iter().filter_map(|target| self.at(target)).collect())
+    }
+
+    fn at(&self, target: &Target) -> Option<Level> {
+        let (_, terms) = self.policies.terms(target)?;
+        Some(terms.at(target))
+    }
+}
+
+/// A rule's route, and the rule itself, if it has a name.
+fn targets_of(id: &RuleId) -> Vec<Target> {
+    let Some(kind) = Kind::of(GATEWAY_GROUP, id.kind) else { return Vec::new() };
+    let whole = Target::whole(ObjectKey { kind, name: ObjectName::clone(&id.route) });
+    let named = id.name.clone().map(|name| Target { section: Some(name), ..whole.clone() });
+    std::iter::once(whole).chain(named).collect()
+}

@@ -1,0 +1,108 @@
+//! Statuses of TrafficPolicies, and what the statuses of their targets say of them.
+
+use portcullis_api::{Kind, ObjectKey};
+use portcullis_model::ObjectName;
+
+use super::View;
+use crate::listener::{ListenerKey, ParentKey};
+use crate::policy::declared::Target;
+use crate::status::{Effect, Status};
+use crate::translator::parsed::parents_of;
+use crate::translator::routes::RouteState;
+
+const ENFORCED: &str = "enforced by every agent, at each request";
+
+impl View<'_> {
+    /// `None` if all targets are other controllers'.
+    pub(super) fn traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
+        self.targeted_status(Kind::TrafficPolicy, name, self.traffic.policies(), |target| {
+            let is_route = target.object.kind.is_route();
+            if is_route && self.is_served_route(&target.object) || self.is_any_served(target) {
+                Effect::Enforced(ENFORCED)
+            } else if is_route {
+                Effect::unattached()
+            } else {
+                Effect::nothing("listener of the target")
+            }
+        })
+    }
+
+    /// True if a parent of ours accepts the route, or takes it as its child.
+    fn is_served_route(self, key: &ObjectKey) -> bool {
+        let Some(state) = self.routes.get(key) else { return false };
+        state.verdicts.iter().any(|verdict| verdict.refusal.is_none())
+            || self.families_of(key, state).any(|parent| {
+                let family = self.routes.family(&parent);
+                family.is_some_and(|family| family.report(key).is_some_and(|report| report.is_bound()))
+            })
+    }
+
+    /// True if the route is attached to a parent of ours, or wants to be; by itself or as a child.
+    pub(super) fn is_route_of_ours(self, key: &ObjectKey) -> bool {
+        let Some(state) = self.routes.get(key) else { return false };
+        let mut parents = self.families_of(key, state);
+        !state.verdicts.is_empty()
+            || parents.any(|parent| self.routes.get(&parent).is_some_and(|it| !it.verdicts.is_empty()))
+    }
+
+    /// The routes that have it as a child, or may have.
+    fn families_of(self, key: &ObjectKey, state: &RouteState) -> impl Iterator<Item = ObjectKey> {
+        let mut parents = parents_of(&state.parsed);
+        parents.extend(self.parsed.listers(key).cloned());
+        parents.into_iter()
+    }
+
+    /// The TrafficPolicies that hold for all listeners of an object, as its owner may read it.
+    pub(super) fn traffic_of_parent(self, parent: &ParentKey) -> Option<String> {
+        let gateway = self.hierarchy.gateway_of(parent)?;
+        let gateway = ObjectKey { kind: Kind::Gateway, name: gateway.clone() };
+        let object = parent.object();
+        let above = (gateway != object).then(|| gateway.clone());
+        let policies = above.into_iter().chain([object]).filter_map(|holder| {
+            let policy = self.traffic.policies().on(&Target::whole(holder))?;
+            Some(match policy.namespace == parent.name.namespace {
+                true => format!("TrafficPolicy {policy}"),
+                false => "a TrafficPolicy of the Gateway attached to".to_owned(),
+            })
+        });
+        let policies: Vec<_> = policies.collect();
+        (!policies.is_empty()).then(|| format!("for all listeners: {}", policies.join(", ")))
+    }
+
+    /// The TrafficPolicy of a listener itself.
+    pub(super) fn traffic_of_listener(self, (parent, name): &ListenerKey) -> Option<String> {
+        self.hierarchy.gateway_of(parent)?;
+        let target = Target { section: Some(name.clone()), ..Target::whole(parent.object()) };
+        self.traffic.policies().on(&target).map(|policy| format!("TrafficPolicy {policy}"))
+    }
+
+    /// The TrafficPolicies on a route and its rules, and those that it gets by its parent routes,
+    /// as its owner may read it.
+    pub(super) fn traffic_of_route(self, key: &ObjectKey) -> Option<String> {
+        let state = self.routes.get(key)?;
+        let policies = self.traffic.policies();
+        let on = |object: &ObjectKey| {
+            let targets = policies.targets_at(object);
+            targets.filter_map(|it| Some((policies.on(it)?.clone(), it.section.clone()))).collect::<Vec<_>>()
+        };
+        let mut texts = Vec::new();
+        for parent in self.families_of(key, state) {
+            let is_bound = self
+                .routes
+                .family(&parent)
+                .is_some_and(|family| family.report(key).is_some_and(|report| report.is_bound()));
+            if is_bound && !on(&parent).is_empty() {
+                texts.push("what the parent route has".to_owned());
+            }
+        }
+        texts.dedup();
+        let is_there =
+            |name: &str| state.parsed.rules.iter().any(|rule| rule.id.name.as_deref() == Some(name));
+        let own = on(key).into_iter().filter(|(_, section)| section.as_deref().is_none_or(is_there));
+        texts.extend(own.map(|(policy, section)| match section {
+            None => format!("TrafficPolicy {policy}"),
+            Some(rule) => format!("TrafficPolicy {policy} for rule {rule}"),
+        }));
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+}

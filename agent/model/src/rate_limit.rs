@@ -1,0 +1,65 @@
+//! Limits of requests, as policies state them.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use http::HeaderName;
+
+/// So many requests a period, for each key that they have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RateLimit {
+    pub requests: NonZeroU32,
+    pub period: Period,
+    /// As many may come at once.
+    pub burst: NonZeroU32,
+    pub key: RateKey,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    Second,
+    Minute,
+    Hour,
+}
+
+/// The part of a request that has a bucket of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RateKey {
+    /// All requests have the same one.
+    All,
+    /// Of IPv6, the network of 64 bits: any client has as many addresses.
+    ClientAddress,
+    /// All values of a field. Requests without it have one bucket.
+    Header(HeaderName),
+}
+
+// === impl Period ===
+
+impl Period {
+    pub const fn seconds(self) -> u32 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3600,
+        }
+    }
+}
+
+// === impl RateLimit ===
+
+/// `100 requests a minute, 20 at once, by client address`
+impl fmt::Display for RateLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = match self.period {
+            Period::Second => "second",
+            Period::Minute => "minute",
+            Period::Hour => "hour",
+        };
+        write!(f, "{} requests a {period}, {} at once", self.requests, self.burst)?;
+        match &self.key {
+            RateKey::All => Ok(()),
+            RateKey::ClientAddress => f.write_str(", by client address"),
+            RateKey::Header(name) => write!(f, ", by {name}"),
+        }
+    }
+}

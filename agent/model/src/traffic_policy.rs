@@ -1,0 +1,78 @@
+//! TrafficPolicies as they are in force for the requests of a listener, or of a rule. What protects
+//! holds on every level; no level takes back what another one asks for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{ClientRules, ObjectName, RateLimit};
+
+/// The policies of a listener (its own, those of the object that defines it, and of the Gateway
+/// that it is merged into), or of a rule (its own, its route's, and those of the parent route).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrafficPolicy {
+    /// Those that protect, the widest first. Never empty.
+    pub levels: Box<[Level]>,
+    /// The length of a request's body: the smallest of all levels.
+    pub most_body_bytes: Option<u64>,
+    /// True if a level has rate limits.
+    pub is_limiting: bool,
+}
+
+/// A policy in force for a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// `Gateway infra/web listener https`, `HTTPRoute shop/cart rule checkout`.
+    pub target: Arc<str>,
+    pub protection: Arc<Protection>,
+}
+
+/// The part of a policy that protects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protection {
+    pub policy: ObjectName,
+    pub state: PolicyState,
+    /// The clients whose requests pass; `None` for all.
+    pub clients: Option<ClientRules>,
+    /// The length of a request's body.
+    pub most_body_bytes: Option<u64>,
+    /// A request takes from each of them.
+    pub rate_limits: Box<[RateLimit]>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyState {
+    #[default]
+    Valid,
+    /// It cannot be followed as it is written: no request passes.
+    Closed,
+}
+
+// === impl TrafficPolicy ===
+
+impl TrafficPolicy {
+    /// `None` if there are no levels.
+    pub fn of(levels: Vec<Level>) -> Option<Arc<Self>> {
+        let most_body_bytes = levels.iter().filter_map(|level| level.protection.most_body_bytes).min();
+        let is_limiting = levels.iter().any(|level| !level.protection.rate_limits.is_empty());
+        (!levels.is_empty()).then(|| Arc::new(Self { levels: levels.into(), most_body_bytes, is_limiting }))
+    }
+}
+
+// === impl Protection ===
+
+impl Protection {
+    /// One that asks for nothing.
+    pub fn by(policy: ObjectName) -> Self {
+        let state = PolicyState::Valid;
+        Self { policy, state, clients: None, most_body_bytes: None, rate_limits: Box::default() }
+    }
+}
+
+// === impl Level ===
+
+/// `TrafficPolicy shop/limits on HTTPRoute shop/cart`
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TrafficPolicy {} on {}", self.protection.policy, self.target)
+    }
+}

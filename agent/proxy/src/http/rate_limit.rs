@@ -1,0 +1,363 @@
+//! Rate limits: token buckets that all cores share, one for each key of a limit. What has been
+//! taken hangs on the policy, its target and the limit, not on the configuration that they are part
+//! of. A bucket is one number, the moment at which it will be full again, and a request moves it.
+//!
+//! A key has a slot as long as its bucket is not full, which is all that there is to remember: no
+//! other key can have it taken away. Where more keys are in use than there are slots, those that
+//! come later share buckets, so that they get less, never more.
+
+use std::array;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use http::header::{HeaderName, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue};
+use portcullis_model::{Level, ObjectName, RateKey, RateLimit, TrafficPolicy};
+
+/// Limits from which on those are looked for that no policy needs.
+const MANY: usize = 64;
+/// Policies that a core keeps the limits of before it looks for those that are gone.
+const MANY_POLICIES: usize = 256;
+
+/// Slots next to each other, in one of which the bucket of a key is: a cache line.
+const WAYS: usize = 8;
+/// Sets of slots that are made at once, when one of them is needed.
+const SETS_OF_A_BLOCK: usize = 64;
+const BLOCKS: usize = 128;
+
+/// Times are in sixteenths of a microsecond, and leave twelve bits to tell keys of one set apart.
+const SECOND: u64 = 16_000_000;
+const TIME: u64 = (1 << 52) - 1;
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The buckets of all cores. The lock is for finding one, once per core and policy.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedRateLimits {
+    start: Instant,
+    limiters: Arc<Mutex<Limiters>>,
+}
+
+#[derive(Debug)]
+struct Limiters {
+    by_identity: HashMap<Identity, Arc<Limiter>>,
+    /// Their number at which those that are full and unused go.
+    most: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    target: Arc<str>,
+    policy: ObjectName,
+    limit: RateLimit,
+}
+
+/// The limits of policies as one core finds them: by the address of the model's policy, which is
+/// kept alive, so it is not reused.
+pub(crate) struct RateLimits {
+    shared: SharedRateLimits,
+    by_policy: RefCell<HashMap<usize, OfPolicy>>,
+}
+
+type OfPolicy = (Arc<TrafficPolicy>, Rc<[Arc<Limiter>]>);
+
+#[derive(Debug)]
+struct Limiter {
+    limit: RateLimit,
+    /// The time in which a token comes.
+    interval: u64,
+    /// The time in which an empty bucket fills.
+    depth: u64,
+    buckets: Buckets,
+}
+
+#[derive(Debug)]
+enum Buckets {
+    One(AtomicU64),
+    ByKey { hasher: RandomState, blocks: Box<[Block]> },
+}
+
+type Set = [AtomicU64; WAYS];
+type Block = OnceLock<Box<[Set; SETS_OF_A_BLOCK]>>;
+
+/// A limit that leaves no request to a key for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted {
+    pub requests: u32,
+    pub period_seconds: u32,
+    /// Until the next one.
+    pub wait_seconds: u64,
+}
+
+// === impl Exhausted ===
+
+impl Exhausted {
+    /// `Retry-After`, and the fields of draft-ietf-httpapi-ratelimit-headers.
+    pub(crate) fn tell(&self, fields: &mut HeaderMap) {
+        let Self { requests, period_seconds, wait_seconds } = self;
+        let told = [
+            (RETRY_AFTER, wait_seconds.to_string()),
+            (RATE_LIMIT_POLICY, format!("\"limit\";q={requests};w={period_seconds}")),
+            (RATE_LIMIT, format!("\"limit\";r=0;t={wait_seconds}")),
+        ];
+        for (name, value) in told {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                fields.insert(name, value);
+            }
+        }
+    }
+}
+
+// === impl SharedRateLimits ===
+
+impl Default for SharedRateLimits {
+    fn default() -> Self {
+        let limiters = Limiters { by_identity: HashMap::new(), most: MANY };
+        Self { start: Instant::now(), limiters: Arc::new(Mutex::new(limiters)) }
+    }
+}
+
+impl SharedRateLimits {
+    /// Past 0, which is the time of a bucket that was never used.
+    fn now(&self) -> u64 {
+        let nanoseconds = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX / 4);
+        (nanoseconds / 125 * 2 + 1) & TIME
+    }
+
+    fn limiter(&self, level: &Level, limit: &RateLimit) -> Arc<Limiter> {
+        let (target, policy) = (level.target.clone(), level.protection.policy.clone());
+        let identity = Identity { target, policy, limit: limit.clone() };
+        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = limiters.by_identity.get(&identity) {
+            return known.clone();
+        }
+        if limiters.by_identity.len() >= limiters.most {
+            let now = self.now();
+            limiters.by_identity.retain(|_, it| Arc::strong_count(it) > 1 || it.is_in_use(now));
+            limiters.most = MANY.max(2 * limiters.by_identity.len());
+        }
+        limiters.by_identity.entry(identity).or_insert_with(|| Arc::new(Limiter::new(limit))).clone()
+    }
+}
+
+// === impl RateLimits ===
+
+impl RateLimits {
+    pub(crate) fn new(shared: SharedRateLimits) -> Self {
+        Self { shared, by_policy: RefCell::default() }
+    }
+
+    /// Takes a request from each limit, the narrowest level's first: what that refuses costs the
+    /// others nothing. `key` is the text that a limit tells requests apart by.
+    pub(crate) fn take(
+        &self,
+        policy: &Arc<TrafficPolicy>,
+        key: impl Fn(&RateKey) -> Vec<u8>,
+    ) -> Result<(), Exhausted> {
+        let now = self.shared.now();
+        self.of(policy).iter().try_for_each(|limiter| limiter.take(now, &key))
+    }
+
+    fn of(&self, policy: &Arc<TrafficPolicy>) -> Rc<[Arc<Limiter>]> {
+        let mut by_policy = self.by_policy.borrow_mut();
+        if let Some((_, limiters)) = by_policy.get(&Arc::as_ptr(policy).addr()) {
+            return limiters.clone();
+        }
+        if by_policy.len() >= MANY_POLICIES {
+            by_policy.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
+        }
+        let levels = policy.levels.iter().rev();
+        let limits = levels.flat_map(|level| level.protection.rate_limits.iter().map(move |it| (level, it)));
+        let limiters: Rc<[_]> = limits.map(|(level, limit)| self.shared.limiter(level, limit)).collect();
+        by_policy.insert(Arc::as_ptr(policy).addr(), (policy.clone(), limiters.clone()));
+        limiters
+    }
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    fn new(limit: &RateLimit) -> Self {
+        // Rounded up: more than the rate is never let in.
+        let interval = (u64::from(limit.period.seconds()) * SECOND).div_ceil(u64::from(limit.requests.get()));
+        let buckets = match limit.key {
+            RateKey::All => Buckets::One(AtomicU64::default()),
+            RateKey::ClientAddress | RateKey::Header(_) => Buckets::ByKey {
+                hasher: RandomState::new(),
+                blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
+            },
+        };
+        Self { interval, depth: interval * u64::from(limit.burst.get()), buckets, limit: limit.clone() }
+    }
+
+    fn take(&self, now: u64, key: impl Fn(&RateKey) -> Vec<u8>) -> Result<(), Exhausted> {
+        let taken = match &self.buckets {
+            Buckets::One(bucket) => self.move_bucket(bucket, 0, now),
+            Buckets::ByKey { hasher, blocks } => {
+                self.take_by(hasher.hash_one(key(&self.limit.key)), blocks, now)
+            }
+        };
+        taken.map_err(|wait| Exhausted {
+            requests: self.limit.requests.get(),
+            period_seconds: self.limit.period.seconds(),
+            wait_seconds: wait.div_ceil(SECOND).max(1),
+        })
+    }
+
+    fn take_by(&self, hash: u64, blocks: &[Block], now: u64) -> Result<(), u64> {
+        let at = (hash & TIME) as usize % (BLOCKS * SETS_OF_A_BLOCK);
+        let block = blocks[at / SETS_OF_A_BLOCK].get_or_init(|| Box::new(array::from_fn(|_| Set::default())));
+        let set = &block[at % SETS_OF_A_BLOCK];
+        let tag = hash & !TIME;
+        loop {
+            let mut free = None;
+            for slot in set {
+                let held = slot.load(Relaxed);
+                if held & TIME <= now {
+                    free = free.or(Some((slot, held)));
+                } else if held & !TIME == tag {
+                    return self.move_bucket(slot, tag, now);
+                }
+            }
+            let Some((slot, held)) = free else {
+                return self.move_bucket(&set[(hash >> 20) as usize % WAYS], tag, now);
+            };
+            // Another core may have taken it, for this very key: then it is there to be found.
+            if slot.compare_exchange(held, tag | (now + self.interval), Relaxed, Relaxed).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes a token, or says how long it takes until there is one.
+    fn move_bucket(&self, bucket: &AtomicU64, tag: u64, now: u64) -> Result<(), u64> {
+        let mut held = bucket.load(Relaxed);
+        loop {
+            let full_at = held & TIME;
+            let next = full_at.max(now) + self.interval;
+            if next > now + self.depth {
+                return Err(next - now - self.depth);
+            }
+            // The key that has it keeps it.
+            let tag = if full_at > now { held & !TIME } else { tag };
+            match bucket.compare_exchange_weak(held, tag | next, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => held = other,
+            }
+        }
+    }
+
+    /// True if a bucket is not full.
+    fn is_in_use(&self, now: u64) -> bool {
+        let is_used = |bucket: &AtomicU64| bucket.load(Relaxed) & TIME > now;
+        match &self.buckets {
+            Buckets::One(bucket) => is_used(bucket),
+            Buckets::ByKey { blocks, .. } => {
+                let sets = blocks.iter().filter_map(OnceLock::get).flat_map(|block| block.iter());
+                sets.flatten().any(is_used)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::thread;
+
+    use portcullis_model::Period;
+
+    use super::*;
+
+    fn limiter(requests: u32, period: Period, burst: u32, key: RateKey) -> Limiter {
+        let [requests, burst] = [requests, burst].map(|it| NonZeroU32::new(it).unwrap());
+        Limiter::new(&RateLimit { requests, period, burst, key })
+    }
+
+    /// Requests of a key that pass, of so many at one moment.
+    fn passed(limiter: &Limiter, key: &str, now: u64, attempts: usize) -> usize {
+        (0..attempts).filter(|_| limiter.take(now, |_| key.as_bytes().to_vec()).is_ok()).count()
+    }
+
+    #[test]
+    fn a_burst_passes_at_once_and_then_the_rate() {
+        for key in [RateKey::All, RateKey::ClientAddress] {
+            let limiter = limiter(10, Period::Second, 25, key);
+            let begin = 7 * SECOND;
+            assert_eq!(passed(&limiter, "a", begin, 100), 25);
+            assert_eq!(passed(&limiter, "a", begin + SECOND / 10 - 1, 100), 0);
+            assert_eq!(passed(&limiter, "a", begin + SECOND / 10, 100), 1);
+            assert_eq!(passed(&limiter, "a", begin + SECOND, 100), 9);
+            assert_eq!(passed(&limiter, "a", begin + 1000 * SECOND, 100), 25);
+        }
+    }
+
+    #[test]
+    fn the_wait_is_until_a_request_passes() {
+        let limiter = limiter(6, Period::Minute, 2, RateKey::All);
+        assert_eq!(passed(&limiter, "", SECOND, 3), 2);
+        let exhausted = limiter.take(SECOND, |_| Vec::new()).unwrap_err();
+        assert_eq!(exhausted, Exhausted { requests: 6, period_seconds: 60, wait_seconds: 10 });
+        assert!(limiter.take(11 * SECOND - 1, |_| Vec::new()).is_err());
+        assert!(limiter.take(11 * SECOND, |_| Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn a_flood_of_other_keys_gives_no_key_a_fresh_bucket() {
+        let limiter = limiter(1, Period::Hour, 2, RateKey::ClientAddress);
+        assert_eq!(passed(&limiter, "attacker", SECOND, 3), 2);
+        for other in 0..200_000 {
+            passed(&limiter, &format!("other {other}"), 2 * SECOND, 1);
+        }
+        assert_eq!(passed(&limiter, "attacker", 3 * SECOND, 10), 0);
+    }
+
+    #[test]
+    fn keys_have_buckets_of_their_own() {
+        let limiter = limiter(1, Period::Hour, 3, RateKey::ClientAddress);
+        let clients = (0..100).map(|client| passed(&limiter, &client.to_string(), SECOND, 5));
+        assert_eq!(clients.filter(|passed| *passed == 3).count(), 100);
+    }
+
+    /// As many as the rate and the burst allow pass in ten seconds, though one core has most of the
+    /// traffic and the others have the rest.
+    #[test]
+    fn uneven_cores_share_a_limit() {
+        const SECONDS: u64 = 10;
+        for key in [RateKey::All, RateKey::ClientAddress] {
+            let limiter = limiter(1000, Period::Second, 50, key);
+            // All of a moment's attempts come before those of the next, on whichever core.
+            let moment = AtomicU64::new(0);
+            let step = SECOND / 500;
+            let passed: usize = thread::scope(|scope| {
+                let cores = [40, 5, 3, 1].map(|share| {
+                    let (limiter, moment) = (&limiter, &moment);
+                    scope.spawn(move || {
+                        let mut count = 0;
+                        loop {
+                            let now = moment.load(Relaxed);
+                            if now >= SECONDS * 500 {
+                                return count;
+                            }
+                            count += passed(limiter, "client", SECOND + now * step, share);
+                            if share == 40 {
+                                moment.fetch_add(1, Relaxed);
+                            }
+                        }
+                    })
+                });
+                cores.into_iter().map(|core| core.join().unwrap()).sum()
+            });
+            let (rate, burst) = (1000, 50);
+            let most = rate * SECONDS as usize * 101 / 100 + burst;
+            assert!(passed <= most, "{passed} of at most {most}");
+            assert!(passed >= rate * SECONDS as usize * 99 / 100, "{passed}");
+        }
+    }
+}
