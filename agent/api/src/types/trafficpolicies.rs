@@ -39,5 +39,6 @@ pub struct TrafficPolicyRateLimits {
 pub struct TrafficPolicyRateLimitsKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
+    #[serde(rename = "type")]
     pub r#type: String,
 }
