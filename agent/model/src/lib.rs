@@ -35,6 +35,7 @@ mod session;
 mod shard;
 mod snapshot;
 mod table;
+mod tls_options;
 mod traffic_policy;
 mod unserved;
 
@@ -70,5 +71,6 @@ pub use session::{CookieLifetime, SessionCarrier, SessionCookie};
 pub use shard::ShardMap;
 pub use snapshot::Snapshot;
 pub use table::{Entry, Found, PathTable, RouteTable};
+pub use tls_options::{IdentityField, SessionTickets, TlsOptions, TlsVersion};
 pub use traffic_policy::{Level, PolicyState, Protection, TrafficPolicy};
 pub use unserved::Unserved;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     Admission, Certificate, ExternalAuth, Failure, HostPattern, L4Rule, ObjectName, ParentKind, RouteTable,
-    ServerNames, TrafficPolicy,
+    ServerNames, TlsOptions, TrafficPolicy,
 };
 
 /// Names are unique only within the object that defines the listener, so all four parts are needed.
@@ -64,6 +64,7 @@ pub struct TlsTermination {
     /// empty.
     pub certificates: Arc<[Certificate]>,
     pub clients: ClientCertificates,
+    pub options: Arc<TlsOptions>,
 }
 
 /// The certificates that clients are asked for.

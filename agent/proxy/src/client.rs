@@ -4,6 +4,7 @@
 pub(crate) mod accept;
 pub(crate) mod budget;
 pub(crate) mod client_certificates;
+pub(crate) mod client_identity;
 pub(crate) mod clients;
 pub(crate) mod connection;
 pub(crate) mod connection_limit;
@@ -16,6 +17,7 @@ pub(crate) mod pace;
 pub(crate) mod progress;
 pub(crate) mod server_name;
 pub(crate) mod stream;
+pub(crate) mod tickets;
 pub(crate) mod tls;
 pub(crate) mod turns;
 pub(crate) mod write_buffer;

@@ -4,6 +4,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod crypto;
+pub(crate) mod derived_key;
 pub(crate) mod ending;
 pub(crate) mod head;
 pub(crate) mod log_limit;

@@ -51,8 +51,6 @@ pub enum StartError {
     Core { core: usize, problem: io::Error },
     #[error("cannot start the access log: {0}")]
     AccessLog(io::Error),
-    #[error("cannot set up TLS: {0}")]
-    Tls(rustls::Error),
 }
 
 // === impl Proxy ===
@@ -74,7 +72,7 @@ impl Proxy {
     /// # Errors
     /// When threads cannot be had.
     pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
-        let tls = TlsFactory::new().map_err(StartError::Tls)?;
+        let tls = TlsFactory::new();
         let shared = Shared::with_keys(own_ring());
         let budgets = shared.budgets.clone();
         let agent = AgentId::random();

@@ -150,6 +150,7 @@ pub(crate) async fn run(
             }
             Command::Apply(snapshot, done) => drop(done.send(core.apply(snapshot, &mut acceptors))),
             Command::UseKeys(keys, done) => {
+                core.listeners.use_keys(keys.clone());
                 core.sessions.use_keys(keys);
                 let _ = done.send(());
             }
@@ -193,7 +194,7 @@ impl Core {
         let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
-        let listeners = Rc::new(Listeners::new(tls, budgets));
+        let listeners = Rc::new(Listeners::new(tls, budgets, keys.clone()));
         let tasks = TaskTracker::new();
         let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
         let udp = Rc::new(UdpFrontends::new(Context {

@@ -10,39 +10,13 @@ use bytes::Bytes;
 use http::Request;
 use portcullis_model::{ClientCertificates, Listener, Serves, Snapshot};
 use portcullis_proxy::HandshakeFailure;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::version::{TLS12, TLS13};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor};
+use support::authority::{Authority, anchors, authority, identity};
 use support::backend::Backend;
-use support::client::{self, Identity, asked_for_certificate};
+use support::client::{self, asked_for_certificate};
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, snapshot};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority(name: &str) -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-fn anchors(authority: &Authority) -> Arc<[TrustAnchor<'static>]> {
-    let certificate = CertificateDer::from(authority.der().to_vec());
-    let mut store = rustls::RootCertStore::empty();
-    store.add(certificate).unwrap();
-    store.roots.into()
-}
-
-fn identity(authority: &Authority, edit: impl FnOnce(&mut CertificateParams)) -> Identity {
-    let mut params = CertificateParams::new(vec!["client.example".to_owned()]).unwrap();
-    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-    edit(&mut params);
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, authority).unwrap();
-    (certificate.der().clone(), PrivateKeyDer::try_from(key.serialize_der()).unwrap())
-}
 
 /// Listeners whose clients are asked for certificates, by the first label of their name.
 fn listener(name: &'static str, host: &'static str, clients: ClientCertificates) -> Listener {

@@ -15,6 +15,7 @@ use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::{Limits, ObjectName, PortListeners};
 
+use crate::client::client_identity::ClientIdentity;
 use crate::client::connection::{Charge, Version};
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
@@ -51,6 +52,8 @@ pub(crate) struct Client {
     pub local: SocketAddr,
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<Rc<ListenerState>>,
+    /// In requests that are sent on; `None` unless backends are to learn it.
+    pub identity: Option<Box<ClientIdentity>>,
     pub progress: Arc<Progress>,
     /// Of its responses, as far as they come from backends of HTTP/2.
     pub windows: Rc<Windows>,
@@ -127,7 +130,7 @@ pub(crate) struct Registered {
 impl Client {
     pub(crate) fn new(
         (peer, local): (SocketAddr, SocketAddr),
-        tls: Option<Rc<ListenerState>>,
+        (tls, identity): (Option<Rc<ListenerState>>, Option<Box<ClientIdentity>>),
         permit: ConnectionPermit,
         version: Version,
         charge: Charge,
@@ -140,6 +143,7 @@ impl Client {
             address: address.unwrap_or(HeaderValue::from_static("unknown")),
             local,
             tls,
+            identity,
             progress: Arc::new(Progress::new()),
             windows: match version {
                 Version::Http1 => Windows::http1(),

@@ -19,6 +19,7 @@ use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 use crate::client::budget::{Bucket, Charged};
+use crate::client::client_identity::ClientIdentity;
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::hello::{Hello, Refused, read_hello};
 use crate::client::listener::{ListenerState, Listeners, Refusal};
@@ -128,6 +129,8 @@ pub(crate) struct Negotiated {
     pub version: Version,
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<Rc<ListenerState>>,
+    /// `None` unless backends are to learn it.
+    pub identity: Option<Box<ClientIdentity>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,12 +276,15 @@ impl Opener {
             | Serves::NoCertificate => {
                 drop(bytes);
                 let stream = self.terminate(&state, client, answer, stream).await?;
-                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let session = stream.get_ref().1;
+                let is_http2 = session.alpn_protocol() == Some(b"h2");
+                let identity = listener.serves.tls().and_then(|tls| ClientIdentity::of(tls, session));
                 return Ok(Start::Http(Negotiated {
                     transport: Transport::Tls(Box::new(stream)),
                     replay: Vec::new(),
                     version: if is_http2 { Version::Http2 } else { Version::Http1 },
                     tls: Some(state),
+                    identity,
                 }));
             }
         };
@@ -349,7 +355,7 @@ async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Neg
     };
     let replay = first.ok()?;
     let version = if replay.starts_with(PREFACE_LINE) { Version::Http2 } else { Version::Http1 };
-    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None })
+    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None, identity: None })
 }
 
 /// Reads until it is clear whether the preface of HTTP/2 is what begins here.

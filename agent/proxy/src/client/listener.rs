@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Access, ClientCertificates, ClientRanges, Listener, ListenerId, Port, Serves, TlsTermination,
+    Access, ClientCertificates, ClientRanges, KeyRing, Listener, ListenerId, Port, Serves, TlsOptions,
+    TlsTermination,
 };
 use rustls::ServerConfig;
 
@@ -33,6 +34,8 @@ pub(crate) struct ListenerState {
 /// reused).
 pub(crate) struct Listeners {
     tls: TlsFactory,
+    /// The keys of tickets.
+    ring: RefCell<Arc<KeyRing>>,
     budgets: SharedBudgets,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
@@ -82,6 +85,8 @@ struct Served {
     kind: Discriminant<Serves>,
     /// Connections of clients that have shown none are not for a listener that asks for them.
     clients: ClientCertificates,
+    /// Nor are those that began on other terms.
+    options: Arc<TlsOptions>,
 }
 
 // === impl ListenerState ===
@@ -156,15 +161,22 @@ impl ListenerState {
 // === impl Listeners ===
 
 impl Listeners {
-    pub(crate) fn new(tls: TlsFactory, budgets: SharedBudgets) -> Self {
+    pub(crate) fn new(tls: TlsFactory, budgets: SharedBudgets, ring: Arc<KeyRing>) -> Self {
         Self {
             tls,
+            ring: RefCell::new(ring),
             budgets,
             listeners: RefCell::default(),
             shared: RefCell::default(),
             refusals: RefCell::default(),
             terms: RefCell::default(),
         }
+    }
+
+    /// Has tickets sealed with other keys. Configurations are made again when they are needed.
+    pub(crate) fn use_keys(&self, ring: Arc<KeyRing>) {
+        self.ring.replace(ring);
+        self.shared.borrow().values().for_each(|shared| drop(shared.tls.take()));
     }
 
     pub(crate) fn get(&self, listener: &Arc<Listener>) -> Rc<ListenerState> {
@@ -180,8 +192,8 @@ impl Listeners {
         state.clone()
     }
 
-    /// `None` for a listener that does not terminate TLS. Unless its certificates changed, a
-    /// listener keeps its configuration, and with it its sessions.
+    /// `None` for a listener that does not terminate TLS. Unless its terms changed, or the keys of
+    /// tickets, a listener keeps its configuration.
     pub(crate) fn server_config(&self, listener_state: &ListenerState) -> Option<Arc<ServerConfig>> {
         let termination = listener_state.listener.serves.tls()?;
         let protocols = match listener_state.listener.serves.routes() {
@@ -194,7 +206,8 @@ impl Listeners {
         {
             return Some(config.clone());
         }
-        let config = self.tls.server_config(termination, protocols);
+        let id = &listener_state.listener.id;
+        let config = self.tls.server_config(id, termination, protocols, &self.ring.borrow())?;
         *current = Some((termination.clone(), protocols, config.clone()));
         Some(config)
     }
@@ -260,8 +273,8 @@ impl Listeners {
 
 impl Served {
     fn by(listener: &Listener) -> Self {
-        let clients = listener.serves.tls().map(|tls| tls.clients.clone());
-        Self { kind: discriminant(&listener.serves), clients: clients.unwrap_or_default() }
+        let TlsTermination { clients, options, .. } = listener.serves.tls().cloned().unwrap_or_default();
+        Self { kind: discriminant(&listener.serves), clients, options }
     }
 }
 

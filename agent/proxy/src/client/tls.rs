@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use portcullis_model::{Certificate, TlsTermination};
+use portcullis_model::{
+    Certificate, KeyRing, ListenerId, SessionTickets, TlsOptions, TlsTermination, TlsVersion,
+};
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, version};
+use rustls::{CipherSuite, ServerConfig, version};
 
 use crate::client::client_certificates;
+use crate::client::tickets::Ticketer;
 use crate::core::crypto::provider;
 
 /// TLS 1.3 tickets a handshake hands out. Each costs CPU, and every resumption earns a new one.
@@ -29,11 +31,10 @@ pub(crate) enum Protocols {
     Any,
 }
 
-/// Makes configurations; all cores of a process share the key that session tickets are sealed with.
+/// Makes configurations.
 #[derive(Clone)]
 pub(crate) struct TlsFactory {
     provider: Arc<CryptoProvider>,
-    tickets: Arc<dyn ProducesTickets>,
 }
 
 /// Picks among a listener's certificates, by the client's server name and the signatures it takes.
@@ -43,23 +44,26 @@ struct CertificateChoice(Arc<[Certificate]>);
 // === impl TlsFactory ===
 
 impl TlsFactory {
-    pub(crate) fn new() -> Result<Self, rustls::Error> {
-        Ok(Self { provider: Arc::new(provider()), tickets: aws_lc_rs::Ticketer::new()? })
+    pub(crate) fn new() -> Self {
+        Self { provider: Arc::new(provider()) }
     }
 
+    /// `None` if no version of TLS is left to be spoken. `ring` has the keys of tickets.
     pub(crate) fn server_config(
         &self,
+        listener: &ListenerId,
         termination: &TlsTermination,
         protocols: Protocols,
-    ) -> Arc<ServerConfig> {
-        let versions = [&version::TLS13, &version::TLS12];
-        #[expect(
-            clippy::expect_used,
-            reason = "the provider supports both versions, whatever the configuration is"
-        )]
-        let builder = ServerConfig::builder_with_provider(self.provider.clone())
-            .with_protocol_versions(&versions)
-            .expect("aws-lc-rs supports TLS 1.2 and 1.3");
+        ring: &Arc<KeyRing>,
+    ) -> Option<Arc<ServerConfig>> {
+        let TlsOptions { minimum_version, cipher_suites, tickets, .. } = &*termination.options;
+        let versions: &[_] = match minimum_version {
+            TlsVersion::Tls12 => &[&version::TLS13, &version::TLS12],
+            TlsVersion::Tls13 => &[&version::TLS13],
+        };
+        let builder = ServerConfig::builder_with_provider(self.provider_of(cipher_suites));
+        // Translation sees to it that a version has a suite.
+        let builder = builder.with_protocol_versions(versions).ok()?;
         let choice = Arc::new(CertificateChoice(termination.certificates.clone()));
         let clients = client_certificates::verifier(&termination.clients, &self.provider);
         let builder = match &clients {
@@ -74,13 +78,24 @@ impl TlsFactory {
         };
         // Sessions live in tickets only, which cost no memory and are good on every core.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        // A client that resumes a session is not asked for a certificate again: the session may be
-        // another listener's, or its authority be trusted no longer.
-        config.send_tls13_tickets = if clients.is_none() { TICKETS } else { 0 };
-        if clients.is_none() {
-            config.ticketer = self.tickets.clone();
+        // A client that resumes a session is not asked for a certificate again, whose authority may
+        // be trusted no longer.
+        let resumes = clients.is_none() && *tickets == SessionTickets::Given;
+        config.send_tls13_tickets = if resumes { TICKETS } else { 0 };
+        if resumes {
+            config.ticketer = Arc::new(Ticketer::new(ring.clone(), listener));
         }
-        Arc::new(config)
+        Some(Arc::new(config))
+    }
+
+    /// With none but these suites, if there are any.
+    fn provider_of(&self, suites: &[CipherSuite]) -> Arc<CryptoProvider> {
+        if suites.is_empty() {
+            return self.provider.clone();
+        }
+        let mut provider = (*self.provider).clone();
+        provider.cipher_suites.retain(|suite| suites.contains(&suite.suite()));
+        Arc::new(provider)
     }
 }
 

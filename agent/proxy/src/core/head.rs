@@ -72,6 +72,8 @@ pub(crate) enum KnownField {
     /// A statement about the client, or the way that the request came; see [`origin`].
     Claim,
     CdnLoop,
+    /// A statement about the client's certificate.
+    ClientIdentity,
     Connection,
     ContentLength,
     Cookie,
@@ -219,6 +221,7 @@ impl FieldName for HeaderName {
                     Claim::Plain => KnownField::Claim,
                     Claim::RequestId => KnownField::RequestId,
                     Claim::Disguised => KnownField::DisguisedClaim,
+                    Claim::Identity => KnownField::ClientIdentity,
                 },
             },
         })

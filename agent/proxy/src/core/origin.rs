@@ -1,9 +1,13 @@
 //! Names of fields that a client cannot be believed about: where a request comes from, by which
-//! way, and under which id.
+//! way, under which id, and whose certificate the client has shown.
 
 pub(crate) const X_REAL_IP: &str = "x-real-ip";
 pub(crate) const X_REQUEST_ID: &str = "x-request-id";
 const X_FORWARDED: &[u8] = b"x-forwarded-";
+/// Names, and their beginnings, by which gateways tell backends whose certificate a client has
+/// shown: those of RFC 9440, Envoy's, Traefik's, and those of ingress-nginx and HAProxy.
+const IDENTITIES: [&str; 3] = ["client-cert", "client-cert-chain", "x-forwarded-client-cert"];
+const IDENTITY_PREFIXES: [&str; 3] = ["ssl-client-", "x-ssl-client-", "x-forwarded-tls-client-cert"];
 
 /// Fields by which trusted proxies describe a request, others by their spelling only:
 /// `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI).
@@ -14,18 +18,27 @@ pub(crate) enum Claim {
     RequestId,
     /// With underscores.
     Disguised,
+    /// The client's certificate, or what it says, in any spelling. No proxy in front is believed
+    /// about it.
+    Identity,
 }
 
 /// The kind of claim that a field is; `None` for nearly all fields.
 pub(crate) fn claim(name: &str) -> Option<Claim> {
     let name = name.as_bytes();
-    if name.first() != Some(&b'x') {
+    let first = name.first()?;
+    if !matches!(first, b'x' | b'c' | b's') {
         return None;
     }
     let begins = |claim: &[u8]| {
         name.len() >= claim.len() && name.iter().zip(claim).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
     };
     let is = |claim: &str| name.len() == claim.len() && begins(claim.as_bytes());
+    if IDENTITIES.iter().any(|identity| is(identity))
+        || IDENTITY_PREFIXES.iter().any(|prefix| begins(prefix.as_bytes()))
+    {
+        return Some(Claim::Identity);
+    }
     let claim = if is(X_REQUEST_ID) {
         Claim::RequestId
     } else if is(X_REAL_IP) || (name.len() > X_FORWARDED.len() && begins(X_FORWARDED)) {
@@ -59,6 +72,14 @@ mod tests {
             ("x-forwarded-", None),
             ("x-real-ips", None),
             ("x-request", None),
+            ("client-cert", Some(Claim::Identity)),
+            ("client_cert_chain", Some(Claim::Identity)),
+            ("client-certificate", None),
+            ("x_forwarded-client_cert", Some(Claim::Identity)),
+            ("x-forwarded-client-cert-of-another", Some(Claim::Plain)),
+            ("x-forwarded-tls-client-cert-info", Some(Claim::Identity)),
+            ("ssl-client-verify", Some(Claim::Identity)),
+            ("x_ssl_client_s_dn", Some(Claim::Identity)),
             ("accept", None),
         ] {
             assert_eq!(claim(name), expected, "{name}");

@@ -56,13 +56,14 @@ fn remove(fields: &mut impl FieldsMut, name: &HeaderName) {
     fields.remove_if(|there| is_alike(there.as_str(), name.as_str()));
 }
 
-/// True for fields that frame messages, belong to one connection, or decide where a request goes:
-/// they are not for others to change.
+/// True for fields that frame messages, belong to one connection, decide where a request goes, or
+/// say whose certificate the client has shown: they are not for others to change.
 pub(crate) fn is_own(name: &HeaderName) -> bool {
     *name == header::TRAILER
         || match name.known() {
             Some(
                 KnownField::CdnLoop
+                | KnownField::ClientIdentity
                 | KnownField::Connection
                 | KnownField::ContentLength
                 | KnownField::Expect

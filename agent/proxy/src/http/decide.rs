@@ -17,6 +17,7 @@ use portcullis_model::{
 };
 
 use crate::core::head::{Fields, Head, KnownField, KnownFields};
+use crate::core::origin::{self, Claim};
 use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
@@ -530,6 +531,10 @@ impl<H: Head> RequestHead for RoutedHead<'_, H> {
     }
 
     fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
+        // It is the client's word, which backends do not get either.
+        if origin::claim(name.as_str()) == Some(Claim::Identity) {
+            return None;
+        }
         let mut values = self.head.fields().get_all(name);
         let first = values.next()?;
         Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value].join(&b','))))

@@ -157,8 +157,10 @@ pub(crate) fn disbelieve(
     found: KnownFields,
     chain: Option<&HeaderValue>,
 ) -> KnownFields {
-    // `Forwarded` (RFC 7239) passes proxies that do not know it.
-    let dropped = [KnownField::Claim, KnownField::DisguisedClaim, KnownField::Forwarded];
+    // `Forwarded` (RFC 7239) passes proxies that do not know it, and so do fields about clients'
+    // certificates: backends may only believe them if they have them from us.
+    let dropped =
+        [KnownField::Claim, KnownField::DisguisedClaim, KnownField::Forwarded, KnownField::ClientIdentity];
     let dropped = if chain.is_none() { &dropped[..] } else { &dropped[1..] };
     if dropped.iter().any(|field| found.has(*field)) {
         fields.remove_if(|name| name.known().is_some_and(|known| dropped.contains(&known)));
@@ -263,6 +265,9 @@ mod tests {
             ("x-real-ip", "9.9.9.9"),
             ("x_real_ip", "8.8.8.8"),
             ("x-request-id", "given"),
+            ("client-cert", ":AAAA:"),
+            ("x-forwarded-client_cert", "Subject=\"CN=root\""),
+            ("ssl_client_verify", "SUCCESS"),
         ];
         let (address, host) = (HeaderValue::from_static("2.2.2.2"), HeaderValue::from_static("a.com"));
         let id = HeaderValue::from_static("made");

@@ -92,6 +92,9 @@ impl Passage<'_> {
         let address = &client.address;
         let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id: self.request_id };
         headers::forwarded(fields, known, &forwarded, self.trusted_hops);
+        if let Some(identity) = &client.identity {
+            identity.insert(fields);
+        }
         if let Some(via) = self.via {
             fields.append(header::VIA, via.clone());
         }

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::{digest, hkdf, rand};
+use aws_lc_rs::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
+use aws_lc_rs::{digest, rand};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderValue;
@@ -20,12 +20,12 @@ use portcullis_model::{
     SessionCookie, SessionPersistence, WeightedBackend,
 };
 
+use crate::core::derived_key::{KEY_ID, derive, id};
 use crate::core::head::{Fields, FieldsMut};
 use crate::upstream::pool::Pools;
 
 /// Tokens of a request that are looked at: a cookie of one name may come once per path.
 const TOKENS: usize = 4;
-const KEY_ID: usize = 4;
 const TAG: usize = 16;
 /// Version, time, backend, address, port.
 const CONTENT: usize = 1 + 8 + 8 + 16 + 2;
@@ -211,7 +211,7 @@ pub(crate) fn own_ring() -> Arc<KeyRing> {
 
 impl SessionKeys {
     fn of(ring: Arc<KeyRing>) -> Self {
-        let derived = ring.keys().iter().map(derive).collect();
+        let derived = ring.keys().iter().map(|key| derive(key, &[b"session"])).collect();
         Self { ring, derived }
     }
 
@@ -244,20 +244,6 @@ impl SessionKeys {
         };
         Session::from_bytes(content, freshness)
     }
-}
-
-/// Tells the keys of a ring apart.
-fn id(key: &RingKey) -> [u8; KEY_ID] {
-    let [.., a, b, c, d] = key.created.to_be_bytes();
-    [a, b, c, d]
-}
-
-/// AES-GCM-SIV, because agents choose nonces without knowing each other's.
-fn derive(key: &RingKey) -> Option<LessSafeKey> {
-    let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"portcullis");
-    let secret = salt.extract(&key.secret);
-    let key = secret.expand(&[b"session"], &AES_256_GCM_SIV).ok()?;
-    Some(LessSafeKey::new(UnboundKey::from(key)))
 }
 
 // === impl Session ===

@@ -85,6 +85,11 @@ pub fn resuming() -> Arc<ClientConfig> {
     Arc::new(client_config())
 }
 
+/// The same, for one version of TLS.
+pub fn resuming_by(version: &'static rustls::SupportedProtocolVersion) -> Arc<ClientConfig> {
+    Arc::new(showing(&[version], None))
+}
+
 /// One request; whether its connection resumed a session.
 pub async fn exchange_resuming(config: &Arc<ClientConfig>, to: SocketAddr, name: &'static str) -> bool {
     let stream = TcpStream::connect(to).await.unwrap();
@@ -183,8 +188,44 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// A certificate and its key, as clients show it.
-pub type Identity = (CertificateDer<'static>, rustls_pki_types::PrivateKeyDer<'static>);
+/// A certificate with those that vouch for it, and its key, as clients show it.
+pub type Identity = (Vec<CertificateDer<'static>>, rustls_pki_types::PrivateKeyDer<'static>);
+
+/// A connection of a client that shows this certificate if it is asked for one.
+pub async fn tls_showing(
+    stream: TcpStream,
+    name: &'static str,
+    alpn: &[u8],
+    identity: Option<&Identity>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut config = showing(rustls::ALL_VERSIONS, identity);
+    config.alpn_protocols = vec![alpn.to_vec()];
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(name).unwrap(), stream).await
+}
+
+/// A connection of a client that speaks one version.
+pub async fn tls_by(
+    stream: TcpStream,
+    name: &'static str,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let config = Arc::new(showing(&[version], None));
+    TlsConnector::from(config).connect(ServerName::try_from(name).unwrap(), stream).await
+}
+
+fn showing(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    identity: Option<&Identity>,
+) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(schemes)));
+    match identity {
+        Some((chain, key)) => config.with_client_auth_cert(chain.clone(), key.clone_key()).unwrap(),
+        None => config.with_no_client_auth(),
+    }
+}
 
 /// The first bytes of the answer to a request over TLS 1.2 or 1.3, of a client that shows this
 /// certificate if it is asked for one: clients of TLS 1.3 learn of a refusal only then.
@@ -194,16 +235,7 @@ pub async fn asked_for_certificate(
     version: &'static rustls::SupportedProtocolVersion,
     identity: Option<&Identity>,
 ) -> std::io::Result<String> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let schemes = provider.signature_verification_algorithms.supported_schemes();
-    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
-    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(schemes)));
-    let config = match identity {
-        Some((certificate, key)) => {
-            config.with_client_auth_cert(vec![certificate.clone()], key.clone_key()).unwrap()
-        }
-        None => config.with_no_client_auth(),
-    };
+    let config = showing(&[version], identity);
     let connector = TlsConnector::from(Arc::new(config));
     let stream = TcpStream::connect(to).await?;
     let mut stream = connector.connect(ServerName::try_from(name).unwrap(), stream).await?;

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 pub mod auth;
+pub mod authority;
 pub mod backend;
 pub mod client;
 pub mod fixture;
