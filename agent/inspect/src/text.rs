@@ -2,8 +2,8 @@
 
 use portcullis_model::{
     Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Level,
-    PolicyState, Protection, Retry, RouteMatch, Rule, SessionCarrier, SessionPersistence, Split,
-    TrafficPolicy, ValueMatch, Weighted,
+    OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule, SessionCarrier,
+    SessionPersistence, Split, TrafficPolicy, ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -115,6 +115,18 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
         format!("{level}: {}", texts.join("; "))
     };
     policy.levels.iter().map(text).collect()
+}
+
+/// `10.0.0.0/8 by PROXY protocol; others are clients themselves`
+pub(crate) fn proxies_text(proxies: &ProxyProtocol) -> String {
+    let ranges =
+        |level: &Vec<AddressRange>| level.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let levels: Vec<_> = proxies.levels.iter().map(ranges).collect();
+    let others = match proxies.others {
+        OtherPeers::Accept => "are clients themselves",
+        OtherPeers::Refuse => "are refused",
+    };
+    format!("{} name clients by PROXY protocol; others {others}", levels.join(" and of "))
 }
 
 fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {

@@ -18,6 +18,10 @@ pub(crate) struct TargetVerdict<'t> {
 pub(crate) enum Effect {
     /// All of it, with the places where.
     Enforced(&'static str),
+    /// All of it but what is named.
+    Partly { places: &'static str, without: String },
+    /// None: it cannot hold there, and is not accepted.
+    Unfit(Fault),
     /// Nothing that it covers is served, so that there is nothing to enforce.
     Nothing(Fault),
 }
@@ -66,11 +70,20 @@ impl Effect {
 impl TargetVerdict<'_> {
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
-        conditions.check(ConditionType::Accepted, self.refusal.as_ref());
-        if self.refusal.is_none() {
+        let refusal = match &self.effect {
+            Effect::Unfit(fault) => self.refusal.as_ref().or(Some(fault)),
+            Effect::Enforced(_) | Effect::Partly { .. } | Effect::Nothing(_) => self.refusal.as_ref(),
+        };
+        conditions.check(ConditionType::Accepted, refusal);
+        if refusal.is_none() {
             match &self.effect {
                 Effect::Enforced(places) => conditions.check_or(ConditionType::Programmed, None, *places),
-                Effect::Nothing(fault) => conditions.bad(ConditionType::Programmed, fault),
+                Effect::Partly { places, without } => {
+                    conditions.check_or(ConditionType::Programmed, None, format!("{places}; {without}"));
+                }
+                Effect::Nothing(fault) | Effect::Unfit(fault) => {
+                    conditions.bad(ConditionType::Programmed, fault);
+                }
             }
         }
         conditions

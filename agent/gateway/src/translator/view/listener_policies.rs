@@ -1,15 +1,16 @@
 //! Statuses of ListenerPolicies, and what the statuses of their targets say of them.
 
 use portcullis_api::Kind;
-use portcullis_model::{ObjectName, ParentKind};
+use portcullis_model::{ClientAddress, ObjectName, ParentKind};
 
 use super::View;
-use crate::ConditionType;
 use crate::conditions::Affected;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::declared::Target;
+use crate::protocol::Protocol;
 use crate::status::{Effect, Status};
 use crate::translator::admissions::whole;
+use crate::{ConditionType, Fault, Reason};
 
 /// The places at which the data plane enforces a policy. What kernel programs refuse earlier, they
 /// refuse by the same terms; which do is different on each node, and `portcullis status` there
@@ -20,11 +21,69 @@ const ENFORCED: &str = "enforced by every agent, in user space at the latest: cl
 impl View<'_> {
     /// `None` if all targets are other controllers'.
     pub(super) fn listener_policy_status(self, name: &ObjectName) -> Option<Status> {
-        self.targeted_status(Kind::ListenerPolicy, name, self.admissions.policies(), |target| {
-            match self.is_any_served(target) {
-                true => Effect::Enforced(ENFORCED),
-                false => Effect::nothing("listener of the target"),
+        let policies = self.admissions.policies();
+        let proxies = policies.get(name).and_then(|policy| policy.terms.proxies());
+        self.targeted_status(Kind::ListenerPolicy, name, policies, |target| {
+            if let Some(fault) = proxies.and_then(|_| self.proxies_fault(target)) {
+                return Effect::Unfit(fault);
             }
+            if !self.is_any_served(target) {
+                return Effect::nothing("listener of the target");
+            }
+            match proxies.and_then(|_| self.datagrams_of(target)) {
+                Some(without) => Effect::Partly { places: ENFORCED, without },
+                None => Effect::Enforced(ENFORCED),
+            }
+        })
+    }
+
+    /// The reason why no proxies can name the clients of a target.
+    fn proxies_fault(self, target: &Target) -> Option<Fault> {
+        let parent = ParentKey::of(&target.object)?;
+        let gateway = self.hierarchy.gateway_of(&parent)?;
+        let invalid = |why: String| {
+            let closed = "until that is right, no client is let in at what the policy is about";
+            Some(Fault::not_accepted(Reason::Invalid, format!("proxyProtocol: {why}; {closed}")))
+        };
+        if parent.kind != ParentKind::Gateway || parent.name != *gateway {
+            return invalid(format!(
+                "{} shares the ports of a Gateway, whose owner alone can say which proxies are in front of them",
+                target.object
+            ));
+        }
+        let declared = self.listeners.get(&parent).into_iter().flat_map(|it| &it.listeners);
+        let covered = declared.filter(|it| target.section.as_ref().is_none_or(|name| it.name == *name));
+        for listener in covered {
+            if target.section.is_some() && listener.protocol == Protocol::Udp {
+                return invalid(format!(
+                    "listener {} has protocol UDP, whose datagrams have no header of PROXY protocol: name another \
+                     listener",
+                    listener.name
+                ));
+            }
+            let port = self.ports.get(gateway, listener.port);
+            if port.is_some_and(|port| port.client_address == ClientAddress::Disputed) {
+                return invalid(format!(
+                    "the listeners of port {} do not agree on it: give all that the Gateway defines there the same, or \
+                     the Gateway as a whole",
+                    listener.port.number
+                ));
+            }
+        }
+        None
+    }
+
+    /// The listeners of a target whose clients no proxy can name.
+    fn datagrams_of(self, target: &Target) -> Option<String> {
+        let parent = ParentKey::of(&target.object).filter(|_| target.section.is_none())?;
+        let declared = self.listeners.get(&parent).into_iter().flat_map(|it| &it.listeners);
+        let of_udp = declared.filter(|listener| listener.protocol == Protocol::Udp);
+        let names: Vec<_> = of_udp.map(|listener| &*listener.name).collect();
+        let names = names.join(", ");
+        (!names.is_empty()).then(|| {
+            format!(
+                "proxyProtocol is without effect on UDP, whose datagrams have no header: listeners {names}"
+            )
         })
     }
 
